@@ -1,0 +1,50 @@
+//! Where tensors live and who computes on them.
+use std::sync::Arc;
+
+use crate::cpu::{Pool, Simd};
+
+/// A device. Cloning shares it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Device {
+    /// This machine's processor.
+    Cpu(Cpu),
+}
+
+/// A processor: its worker threads and its instruction set. Neither changes a bit of any result.
+#[derive(Debug, Clone)]
+pub struct Cpu {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) simd: Simd,
+}
+
+impl Device {
+    /// The processor with one thread and the widest instructions it has.
+    pub fn cpu() -> Device {
+        Device::cpu_with(1, Simd::detect())
+    }
+
+    /// The processor with `threads` threads (at least one, the caller's among them) and the
+    /// instructions `simd`. An instruction set that this machine lacks is replaced by the widest that
+    /// it has.
+    pub fn cpu_with(threads: usize, simd: Simd) -> Device {
+        Device::Cpu(Cpu { pool: Arc::new(Pool::new(threads.max(1))), simd: simd.min(Simd::detect()) })
+    }
+
+    /// Worker threads, the caller's among them.
+    pub fn threads(&self) -> usize {
+        let Device::Cpu(cpu) = self;
+        cpu.pool.threads()
+    }
+
+    /// The instructions in use.
+    pub fn simd(&self) -> Simd {
+        let Device::Cpu(cpu) = self;
+        cpu.simd
+    }
+
+    pub(crate) fn as_cpu(&self) -> &Cpu {
+        let Device::Cpu(cpu) = self;
+        cpu
+    }
+}

@@ -1,0 +1,13 @@
+//! Device tensors and the operations on them, each in one documented order of arithmetic
+//! (`docs/numerics.md`): the same bits from any batch, thread count and instruction set.
+mod cpu;
+mod device;
+mod dtype;
+mod error;
+mod tensor;
+
+pub use cpu::Simd;
+pub use device::{Cpu, Device};
+pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
+pub use error::{Error, Result};
+pub use tensor::{Stored, Tensor};
