@@ -46,13 +46,13 @@ macro_rules! stored {
             }
             fn get(storage: &Storage) -> Option<&[$t]> {
                 match storage {
-                    Storage::$variant(v) => Some(v),
+                    Storage::$variant(v) => Some(v.as_slice()),
                     _ => None,
                 }
             }
             fn get_mut(storage: &mut Storage) -> Option<&mut [$t]> {
                 match storage {
-                    Storage::$variant(v) => Some(Arc::make_mut(v)),
+                    Storage::$variant(v) => Some(Arc::make_mut(v).as_mut_slice()),
                     _ => None,
                 }
             }

@@ -59,6 +59,8 @@ impl FromStr for Simd {
 
     fn from_str(s: &str) -> Result<Simd, String> {
         let known = Simd::ALL.into_iter().find(|x| x.to_string() == s);
-        known.ok_or_else(|| format!("unknown instruction set {s:?}: expected reference, portable, avx2, avx512 or amx"))
+        known.ok_or_else(|| {
+            format!("unknown instruction set {s:?}: expected reference, portable, avx2, avx512 or amx")
+        })
     }
 }
