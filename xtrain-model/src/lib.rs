@@ -1,1 +1,21 @@
-//! x
+//! The model, written once: [`Model::forward`] runs under a [`Tape`] to train and without one to
+//! decode.
+mod autograd;
+mod config;
+mod error;
+mod functional;
+mod grads;
+mod kv;
+mod model;
+mod params;
+mod rows;
+
+pub use autograd::{Tape, Var};
+pub use config::Config;
+pub use error::{Error, Result};
+pub use functional::{Eager, Functional, Kv, Turn};
+pub use grads::Grads;
+pub use kv::{KvStore, NoCache};
+pub use model::Model;
+pub use params::{Block, Param, Params};
+pub use rows::Rows;

@@ -1,0 +1,202 @@
+//! Reverse-mode differentiation: a tape of rules, run backwards.
+use std::rc::Rc;
+
+use xtrain_tensor::ops::{self, Samples, Slots};
+use xtrain_tensor::{Dtype, RopeTable, Tensor};
+
+use crate::error::Result;
+use crate::functional::{Functional, Kv, Turn, split_heads, visible};
+use crate::grads::Grads;
+use crate::params::Param;
+use crate::rows::Rows;
+
+/// A value and its place on the tape.
+#[derive(Debug, Clone)]
+pub struct Var {
+    /// The value.
+    pub value: Tensor,
+    node: usize,
+}
+
+type Rule<'t> = Box<dyn FnOnce(&mut Back<'_>) -> Result<()> + 't>;
+
+/// Records each operation with the rule that takes its gradient back. A parameter's gradient is
+/// added into [`Grads`] chunk by chunk, sample by sample.
+pub struct Tape<'t> {
+    rules: Vec<Option<Rule<'t>>>,
+    samples: Rc<Samples>,
+}
+
+impl std::fmt::Debug for Tape<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tape").field("nodes", &self.rules.len()).finish_non_exhaustive()
+    }
+}
+
+/// The gradients of a pass that runs backwards.
+struct Back<'g> {
+    nodes: Vec<Option<Tensor>>,
+    grads: &'g mut Grads,
+    samples: &'g Samples,
+}
+
+impl Back<'_> {
+    /// The gradient of a node whose uses have all been walked.
+    fn take(&mut self, node: usize) -> Tensor {
+        self.nodes[node].take().expect("every recorded value is used by a later one")
+    }
+
+    /// Adds one use's gradient: two uses commute.
+    fn add(&mut self, x: &Var, g: Tensor) -> Result<()> {
+        match &mut self.nodes[x.node] {
+            Some(sum) => ops::accumulate(sum, &g)?,
+            empty => *empty = Some(g),
+        }
+        Ok(())
+    }
+}
+
+impl<'t> Tape<'t> {
+    /// An empty tape for a pass over rows of these samples.
+    pub fn new(samples: Samples) -> Tape<'t> {
+        Tape { rules: Vec::new(), samples: Rc::new(samples) }
+    }
+
+    /// Runs the tape backwards from `y`, whose gradient is `dy`, and adds the parameters' gradients
+    /// into `grads`. A tape runs once.
+    ///
+    /// # Errors
+    /// When `dy` does not have the shape of `y`.
+    pub fn backward(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<()> {
+        let nodes = (0..self.rules.len()).map(|_| None).collect();
+        let mut back = Back { nodes, grads, samples: &self.samples };
+        back.add(y, dy)?;
+        for rule in self.rules.into_iter().rev().flatten() {
+            rule(&mut back)?;
+        }
+        Ok(())
+    }
+
+    /// A value whose gradient is taken by the rule of an earlier node of its group.
+    fn place(&mut self, value: Tensor) -> Var {
+        self.rules.push(None);
+        Var { value, node: self.rules.len() - 1 }
+    }
+
+    fn record(&mut self, value: Tensor, rule: impl FnOnce(&mut Back<'_>, Tensor) -> Result<()> + 't) -> Var {
+        let node = self.rules.len();
+        self.rules.push(Some(Box::new(move |back| {
+            let dy = back.take(node);
+            rule(back, dy)
+        })));
+        Var { value, node }
+    }
+}
+
+impl<'t> Functional for Tape<'t> {
+    type X = Var;
+
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Var> {
+        let y = ops::embedding(w.value(), id, w.compute())?;
+        let (slot, id) = (w.slot(), id.to_vec());
+        Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.slot_mut(slot), &id, &dy)?)))
+    }
+
+    fn rms_norm(&mut self, x: &Var, w: &Param, eps: f32) -> Result<Var> {
+        let y = ops::rms_norm(&x.value, w.value(), eps, w.compute())?;
+        let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
+        Ok(self.record(y, move |b, dy| {
+            let dw = (b.grads.slot_mut(slot), b.samples);
+            let dx = ops::rms_norm_backward(&x.value, &gain, eps, &dy, dw)?;
+            b.add(&x, dx)
+        }))
+    }
+
+    fn linears<const G: usize>(&mut self, x: &Var, ws: [&Param; G]) -> Result<[Var; G]> {
+        let mut packed = Vec::with_capacity(G);
+        let mut ys = Vec::with_capacity(G);
+        for w in ws {
+            let weight = w.packed()?;
+            ys.push(self.place(ops::linear(&x.value, &weight, None, w.compute())?));
+            packed.push(weight);
+        }
+        let (x, slots, nodes) = (x.clone(), ws.map(Param::slot), ys.iter().map(|y| y.node).collect::<Vec<_>>());
+        // the first of the group is walked last: the gradients of all of them are there
+        self.rules[nodes[0]] = Some(Box::new(move |b: &mut Back<'_>| {
+            let mut dys = Vec::with_capacity(G);
+            for (i, w) in packed.iter().enumerate() {
+                let dy = b.take(nodes[i]).cast(w.dtype())?;
+                ops::linear_backward_weight(b.grads.slot_mut(slots[i]), &dy, &x.value, b.samples)?;
+                dys.push(dy);
+            }
+            let dys: Vec<&Tensor> = dys.iter().collect();
+            let ws: Vec<&ops::Weight> = packed.iter().map(|w| &**w).collect();
+            b.add(&x, ops::linear_backward_input(&dys, &ws)?)
+        }));
+        Ok(ys.try_into().expect("one output for each of G weights"))
+    }
+
+    fn linear_add(&mut self, h: &Var, x: &Var, w: &Param) -> Result<Var> {
+        let weight = w.packed()?;
+        let y = ops::linear_add(&h.value, &x.value, &weight, None)?;
+        let (h, x, slot) = (h.clone(), x.clone(), w.slot());
+        Ok(self.record(y, move |b, dy| {
+            let rounded = dy.cast(weight.dtype())?;
+            ops::linear_backward_weight(b.grads.slot_mut(slot), &rounded, &x.value, b.samples)?;
+            b.add(&x, ops::linear_backward_input(&[&rounded], &[&weight])?)?;
+            b.add(&h, dy)
+        }))
+    }
+
+    fn norm_rope(&mut self, x: &Var, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Var> {
+        let heads = split_heads(&x.value, turn.table.head_dim())?;
+        let (table, pos): (RopeTable, Vec<u32>) = (turn.table.clone(), turn.pos.to_vec());
+        let Some((w, eps)) = norm else {
+            let y = ops::rope_rows(&heads, &table, &pos, heads.dtype())?;
+            let x = x.clone();
+            return Ok(self.record(y, move |b, dy| {
+                b.add(&x, ops::rope_backward(&dy, &table, &pos)?.reshape(x.value.shape())?)
+            }));
+        };
+        let normed = ops::rms_norm(&heads, w.value(), eps, Dtype::F32)?;
+        let y = ops::rope_rows(&normed, &table, &pos, heads.dtype())?;
+        let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
+        Ok(self.record(y, move |b, dy| {
+            let dy = ops::rope_backward(&dy, &table, &pos)?;
+            let samples = b.samples.times(heads.shape()[1]);
+            let dw = (b.grads.slot_mut(slot), &samples);
+            let dx = ops::rms_norm_backward(&heads, &gain, eps, &dy, dw)?;
+            b.add(&x, dx.reshape(x.value.shape())?)
+        }))
+    }
+
+    fn attention(&mut self, q: &Var, kv: Kv<'_, Var>, rows: &Rows) -> Result<Var> {
+        let (q, k, v) = (q.clone(), kv.k.clone(), kv.v.clone());
+        let (slots, rows): (Slots, Rows) = (kv.slots.clone(), rows.clone());
+        let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &visible(&rows, &slots))?;
+        let kept = y.clone();
+        Ok(self.record(y, move |b, dy| {
+            let saved = ops::Saved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
+            let [dq, dk, dv] = ops::attention_backward(&saved, &dy, &visible(&rows, &slots))?;
+            b.add(&q, dq)?;
+            b.add(&k, dk)?;
+            b.add(&v, dv)
+        }))
+    }
+
+    fn silu_mul(&mut self, gate: &Var, up: &Var) -> Result<Var> {
+        let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
+        let (gate, up) = (gate.clone(), up.clone());
+        Ok(self.record(y, move |b, dy| {
+            let (dg, du) = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.value.dtype())?;
+            b.add(&gate, dg)?;
+            b.add(&up, du)
+        }))
+    }
+
+    fn reshape(&mut self, x: &Var, shape: &[usize]) -> Result<Var> {
+        let y = x.value.reshape(shape)?;
+        let x = x.clone();
+        Ok(self.record(y, move |b, dy| b.add(&x, dy.reshape(x.value.shape())?)))
+    }
+}

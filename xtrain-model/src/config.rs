@@ -1,0 +1,79 @@
+//! The shape of a model.
+use crate::error::{Error, Result};
+
+/// The shape of a Qwen3-style model. Field names are those of the literature; the letters are used
+/// in shapes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `V`: ids of the vocabulary.
+    pub vocab: usize,
+    /// `C`: width of the residual stream.
+    pub dim: usize,
+    /// `F`: width inside the MLP.
+    pub ffn_dim: usize,
+    /// `L`: blocks.
+    pub n_layers: usize,
+    /// `nh`: query heads.
+    pub n_heads: usize,
+    /// `nkv`: key and value heads; divides `nh`.
+    pub n_kv_heads: usize,
+    /// `hd`: width of a head, even; `nh hd` need not be `C`.
+    pub head_dim: usize,
+    /// Positions that the rotary table covers; the longest sequence.
+    pub max_positions: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square in every norm.
+    pub norm_eps: f64,
+    /// Whether queries and keys are normalised, head by head (Qwen3).
+    pub qk_norm: bool,
+    /// Whether the head is the embedding table.
+    pub tie_embeddings: bool,
+}
+
+impl Config {
+    /// Refuses a shape that no model can have, by the name of its field.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the field, what it must be and what it is.
+    pub fn check(&self) -> Result<()> {
+        let Config { vocab, dim, ffn_dim, n_layers, n_heads, n_kv_heads, head_dim, max_positions, .. } = *self;
+        let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
+        let sizes = [
+            ("vocab", vocab, 1 << 19),
+            ("dim", dim, 1 << 16),
+            ("ffn_dim", ffn_dim, 1 << 18),
+            ("n_layers", n_layers, 1 << 10),
+            ("n_heads", n_heads, 1 << 10),
+            ("n_kv_heads", n_kv_heads, 1 << 10),
+            ("max_positions", max_positions, (1 << 20) + 1),
+        ];
+        for (field, got, most) in sizes {
+            if got == 0 || got > most {
+                return Err(Error::Config { field, want: "between 1 and its limit", got: format!("{got} (limit {most})") });
+            }
+        }
+        if head_dim == 0 || head_dim % 2 != 0 || head_dim > 256 {
+            return refuse("head_dim", "even, from 2 to 256", head_dim.to_string());
+        }
+        if n_heads % n_kv_heads != 0 {
+            return refuse("n_kv_heads", "a divisor of n_heads", format!("{n_kv_heads} for {n_heads} heads"));
+        }
+        if !(self.rope_theta > 0.0 && self.rope_theta.is_finite()) {
+            return refuse("rope_theta", "positive and finite", self.rope_theta.to_string());
+        }
+        if !(self.norm_eps > 0.0 && self.norm_eps.is_finite()) {
+            return refuse("norm_eps", "positive and finite", self.norm_eps.to_string());
+        }
+        Ok(())
+    }
+
+    /// The number of parameters; a tied table counts once.
+    pub fn n_params(&self) -> usize {
+        let (c, q, kv) = (self.dim, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
+        let norms = 2 * c + if self.qk_norm { 2 * self.head_dim } else { 0 };
+        let block = norms + 2 * c * q + 2 * c * kv + 3 * c * self.ffn_dim;
+        let tables = if self.tie_embeddings { 1 } else { 2 };
+        tables * self.vocab * c + self.n_layers * block + c
+    }
+}

@@ -1,0 +1,104 @@
+//! The operations a forward pass may use, over values that a tape may or may not watch.
+use xtrain_tensor::ops::{self, Slots, Visible};
+use xtrain_tensor::{RopeTable, Tensor};
+
+use crate::error::Result;
+use crate::params::Param;
+use crate::rows::Rows;
+
+/// What `Model::forward` is written against; read `f.rms_norm(&x, w, eps)` as one reads it in PyTorch.
+#[allow(missing_docs, reason = "each is the operation of that name in `xtrain_tensor::ops`")]
+pub trait Functional {
+    /// A value: a bare tensor, or one with a place on the tape.
+    type X: Clone;
+
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Self::X>;
+    fn rms_norm(&mut self, x: &Self::X, w: &Param, eps: f32) -> Result<Self::X>;
+    /// Linears that read one `x`: their gradients by it are one running sum.
+    fn linears<const G: usize>(&mut self, x: &Self::X, ws: [&Param; G]) -> Result<[Self::X; G]>;
+    /// `h + x Wᵀ`: a projection back into the residual stream.
+    fn linear_add(&mut self, h: &Self::X, x: &Self::X, w: &Param) -> Result<Self::X>;
+    /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
+    fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Self::X>;
+    fn attention(&mut self, q: &Self::X, kv: Kv<'_, Self::X>, rows: &Rows) -> Result<Self::X>;
+    fn silu_mul(&mut self, gate: &Self::X, up: &Self::X) -> Result<Self::X>;
+    fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
+}
+
+/// By what angles rows are rotated.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn<'a> {
+    /// Cosines and sines by position.
+    pub table: &'a RopeTable,
+    /// The position of each row.
+    pub pos: &'a [u32],
+}
+
+/// Keys and values `[S, nkv, hd]` that the rows of a pass may attend to, and where they lie.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "told above")]
+pub struct Kv<'a, X> {
+    pub k: &'a X,
+    pub v: &'a X,
+    pub slots: &'a Slots,
+}
+
+/// What the rows of a pass see.
+pub(crate) fn visible<'a>(rows: &'a Rows, slots: &'a Slots) -> Visible<'a> {
+    Visible { seq: &rows.seq, pos: &rows.pos, slots, window: None }
+}
+
+/// `[N, H hd]` as `[N, H, hd]`.
+pub(crate) fn split_heads(x: &Tensor, head_dim: usize) -> Result<Tensor> {
+    Ok(x.reshape(&[x.shape()[0], x.width() / head_dim, head_dim])?)
+}
+
+/// No tape: values are tensors, and nothing outlives its last use.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Eager;
+
+impl Functional for Eager {
+    type X = Tensor;
+
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Tensor> {
+        Ok(ops::embedding(w.value(), id, w.compute())?)
+    }
+
+    fn rms_norm(&mut self, x: &Tensor, w: &Param, eps: f32) -> Result<Tensor> {
+        Ok(ops::rms_norm(x, w.value(), eps, w.compute())?)
+    }
+
+    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Param; G]) -> Result<[Tensor; G]> {
+        let mut ys = Vec::with_capacity(G);
+        for w in ws {
+            ys.push(ops::linear(x, &*w.packed()?, None, w.compute())?);
+        }
+        Ok(ys.try_into().expect("one output for each of G weights"))
+    }
+
+    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Param) -> Result<Tensor> {
+        Ok(ops::linear_add(h, x, &*w.packed()?, None)?)
+    }
+
+    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {
+        let x = split_heads(x, turn.table.head_dim())?;
+        let out = x.dtype();
+        let x = match norm {
+            Some((w, eps)) => ops::rms_norm(&x, w.value(), eps, xtrain_tensor::Dtype::F32)?,
+            None => x,
+        };
+        Ok(ops::rope_rows(&x, turn.table, turn.pos, out)?)
+    }
+
+    fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, rows: &Rows) -> Result<Tensor> {
+        Ok(ops::attention(q, kv.k, kv.v, &visible(rows, kv.slots))?.0)
+    }
+
+    fn silu_mul(&mut self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        Ok(ops::silu_mul(gate, up, gate.dtype())?)
+    }
+
+    fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        Ok(x.reshape(shape)?)
+    }
+}

@@ -1,0 +1,45 @@
+//! Gradients: one accumulator for each use of a parameter.
+use xtrain_tensor::ops;
+use xtrain_tensor::{Dtype, Tensor};
+
+use crate::error::Result;
+use crate::params::Params;
+
+/// The gradients of a step, in walk order, f32, shaped as the parameters. Zeroed once a step, then
+/// added to by every micro-batch; a tied table has two until the step ends.
+#[derive(Debug, Clone)]
+pub struct Grads {
+    slots: Vec<Tensor>,
+    tied: bool,
+}
+
+impl Grads {
+    /// Zero gradients for all uses of `params`.
+    pub fn zeros(params: &Params) -> Grads {
+        let zero = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
+        let mut slots: Vec<Tensor> = params.iter().map(|p| zero(p.value())).collect();
+        let tied = params.head.is_none();
+        if tied {
+            slots.push(zero(params.embed.value()));
+        }
+        Grads { slots, tied }
+    }
+
+    /// The gradient of one use.
+    pub fn slot_mut(&mut self, slot: usize) -> &mut Tensor {
+        &mut self.slots[slot]
+    }
+
+    /// Ends the step: the uses of a tied table are added, in forward order. Returns the gradients of
+    /// the parameters in walk order.
+    ///
+    /// # Errors
+    /// Never for gradients made by [`Grads::zeros`].
+    pub fn finish(mut self) -> Result<Vec<Tensor>> {
+        if self.tied {
+            let head = self.slots.pop().expect("a tied table has a second slot");
+            ops::accumulate(&mut self.slots[0], &head)?;
+        }
+        Ok(self.slots)
+    }
+}

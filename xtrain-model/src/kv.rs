@@ -1,0 +1,53 @@
+//! Where a forward pass finds the keys and values of earlier positions.
+use xtrain_tensor::ops::Slots;
+
+use crate::error::{Error, Result};
+use crate::functional::{Functional, Kv};
+use crate::rows::Rows;
+
+/// A home for keys and values. A cache implements it for [`Eager`](crate::Eager) alone, so that a
+/// pass under a tape cannot be handed one: the compiler refuses it.
+pub trait KvStore<F: Functional> {
+    /// Takes the keys and values `[N, nkv, hd]` of `rows` at `layer`; returns all that the rows may
+    /// see, theirs included.
+    ///
+    /// # Errors
+    /// When there is no room, or a row does not follow what is held.
+    fn extend(&mut self, layer: usize, k: F::X, v: F::X, rows: &Rows) -> Result<Kv<'_, F::X>>;
+}
+
+/// No memory: the rows of a pass see each other. This is training, and naive recompute.
+#[derive(Debug)]
+pub struct NoCache<X> {
+    kv: Option<(X, X)>,
+    slots: Slots,
+}
+
+impl<X> NoCache<X> {
+    /// For one pass over `rows`: whole sequences from position 0, each in one run of rows.
+    ///
+    /// # Errors
+    /// [`Error::CachePosition`] for the first row that is out of place.
+    pub fn new(rows: &Rows) -> Result<NoCache<X>> {
+        let mut base: Vec<usize> = Vec::new();
+        for (n, (&seq, &pos)) in rows.seq.iter().zip(&rows.pos).enumerate() {
+            let seq_at = seq as usize;
+            if pos == 0 && base.len() <= seq_at {
+                base.resize(seq_at + 1, usize::MAX);
+                base[seq_at] = n;
+            }
+            let want = base.get(seq_at).map_or(0, |&b| n.wrapping_sub(b) as u32);
+            if want != pos {
+                return Err(Error::CachePosition { layer: 0, seq, want, got: pos });
+            }
+        }
+        Ok(NoCache { kv: None, slots: Slots::Runs { base } })
+    }
+}
+
+impl<F: Functional> KvStore<F> for NoCache<F::X> {
+    fn extend(&mut self, _layer: usize, k: F::X, v: F::X, _rows: &Rows) -> Result<Kv<'_, F::X>> {
+        let (k, v) = self.kv.insert((k, v));
+        Ok(Kv { k, v, slots: &self.slots })
+    }
+}

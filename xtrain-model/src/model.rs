@@ -1,0 +1,110 @@
+//! The Qwen3 family: pre-norm blocks, GQA with QK-norm, RoPE, SwiGLU. The forward, written once.
+use xtrain_tensor::ops;
+use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::functional::{Functional, Turn};
+use crate::kv::KvStore;
+use crate::params::{Block, Params};
+use crate::rows::Rows;
+
+/// A model: its shape, its parameters and its rotary table.
+#[derive(Debug, Clone)]
+pub struct Model {
+    cfg: Config,
+    rope: RopeTable,
+    /// The parameters.
+    pub params: Params,
+}
+
+impl Model {
+    /// A model of these parameters.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) for a shape that no model can have.
+    pub fn new(cfg: Config, params: Params) -> Result<Model> {
+        cfg.check()?;
+        let rope = RopeTable::new(cfg.rope_theta, cfg.head_dim, cfg.max_positions)?;
+        Ok(Model { cfg, rope, params })
+    }
+
+    /// A model with values drawn from `seed`, computing in `compute` (f32 or bf16).
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn init(cfg: &Config, compute: Dtype, device: &Device, seed: u64) -> Result<Model> {
+        Model::new(cfg.clone(), Params::init(cfg, compute, device, seed)?)
+    }
+
+    /// The shape.
+    pub fn config(&self) -> &Config {
+        &self.cfg
+    }
+
+    /// The type of products and stored activations.
+    pub fn compute(&self) -> Dtype {
+        self.params.embed.compute()
+    }
+
+    /// The device of the parameters.
+    pub fn device(&self) -> &Device {
+        self.params.embed.value().device()
+    }
+
+    /// The final hidden states `[N, C]` of `rows`, normalised. The only forward pass there is.
+    ///
+    /// # Errors
+    /// When an id or a position is out of range, or `kv` refuses a row.
+    pub fn forward<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows) -> Result<F::X>
+    where
+        F: Functional,
+        K: KvStore<F>,
+    {
+        let Params { embed, blocks, norm, head: _ } = &self.params;
+        let eps = self.cfg.norm_eps as f32;
+        let mut h = f.embedding(embed, &rows.id)?; // [N, C]
+        for (layer, block) in blocks.iter().enumerate() {
+            let x = f.rms_norm(&h, &block.input_norm, eps)?;
+            h = self.attend(f, kv, rows, (layer, block), (&h, &x))?;
+            let x = f.rms_norm(&h, &block.post_norm, eps)?;
+            let [gate, up] = f.linears(&x, [&block.gate, &block.up])?;
+            let y = f.silu_mul(&gate, &up)?;
+            h = f.linear_add(&h, &y, &block.down)?;
+        }
+        f.rms_norm(&h, norm, eps)
+    }
+
+    fn attend<F, K>(
+        &self,
+        f: &mut F,
+        kv: &mut K,
+        rows: &Rows,
+        (layer, w): (usize, &Block),
+        (h, x): (&F::X, &F::X),
+    ) -> Result<F::X>
+    where
+        F: Functional,
+        K: KvStore<F>,
+    {
+        let Config { n_heads, n_kv_heads, head_dim, .. } = self.cfg;
+        let (n, eps) = (rows.len(), self.cfg.norm_eps as f32);
+        let norms = w.qk_norm.as_ref();
+        let turn = Turn { table: &self.rope, pos: &rows.pos };
+        let [q, k, v] = f.linears(x, [&w.q, &w.k, &w.v])?;
+        let q = f.norm_rope(&q, norms.map(|n| (&n[0], eps)), &turn)?;
+        let k = f.norm_rope(&k, norms.map(|n| (&n[1], eps)), &turn)?;
+        let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
+        let y = f.attention(&q, kv.extend(layer, k, v, rows)?, rows)?;
+        let y = f.reshape(&y, &[n, n_heads * head_dim])?;
+        f.linear_add(h, &y, &w.o)
+    }
+
+    /// Logits `[N, V]`, f32, of hidden states `[N, C]`.
+    ///
+    /// # Errors
+    /// When `hidden` has another width or dtype.
+    pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+        Ok(ops::linear(hidden, &*self.params.head().packed()?, None, Dtype::F32)?)
+    }
+}

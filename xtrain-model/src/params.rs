@@ -1,0 +1,229 @@
+//! The parameters of a model, each under its name in a checkpoint.
+use std::sync::{Arc, OnceLock};
+
+use xtrain_tensor::ops::Weight;
+use xtrain_tensor::rng::{Purpose, normal};
+use xtrain_tensor::{Device, Dtype, Tensor};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// One trained tensor: its f32 master values, and the packed form that products read.
+#[derive(Debug, Clone)]
+pub struct Param {
+    name: String,
+    slot: usize,
+    value: Tensor,
+    compute: Dtype,
+    packed: OnceLock<Arc<Weight>>,
+}
+
+impl Param {
+    /// The name in a checkpoint, e.g. `model.layers.3.self_attn.q_proj.weight`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its place in the walk over all parameters.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// The master values, f32: `[out, in]`, or `[C]` of a gain.
+    pub fn value(&self) -> &Tensor {
+        &self.value
+    }
+
+    /// The master values, to be changed: the packed form is made anew at its next use.
+    pub fn value_mut(&mut self) -> &mut Tensor {
+        self.packed = OnceLock::new();
+        &mut self.value
+    }
+
+    /// The type of the activations that this parameter gives.
+    pub fn compute(&self) -> Dtype {
+        self.compute
+    }
+
+    /// The matrix in the layout of products, packed at the first use after a change.
+    ///
+    /// # Errors
+    /// When the parameter is no matrix.
+    pub fn packed(&self) -> Result<Arc<Weight>> {
+        if let Some(w) = self.packed.get() {
+            return Ok(Arc::clone(w));
+        }
+        let w = Arc::new(Weight::new(&self.value, self.compute)?);
+        Ok(Arc::clone(self.packed.get_or_init(|| w)))
+    }
+}
+
+/// The parameters of one block.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "each is its name and the shape beside it")]
+pub struct Block {
+    pub input_norm: Param, // [C]
+    pub q: Param,          // [nh hd, C]
+    pub k: Param,          // [nkv hd, C]
+    pub v: Param,          // [nkv hd, C]
+    pub qk_norm: Option<[Param; 2]>, // [hd] each
+    pub o: Param,          // [C, nh hd]
+    pub post_norm: Param,  // [C]
+    pub gate: Param,       // [F, C]
+    pub up: Param,         // [F, C]
+    pub down: Param,       // [C, F]
+}
+
+/// The parameters of a model.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "each is its name and the shape beside it")]
+pub struct Params {
+    pub embed: Param, // [V, C]
+    pub blocks: Vec<Block>,
+    pub norm: Param, // [C]
+    pub head: Option<Param>, // [V, C]; none: the embedding table is the head
+}
+
+/// How the values of a parameter begin.
+#[derive(Debug, Clone, Copy)]
+enum Init {
+    Ones,
+    Normal(f64),
+}
+
+/// Hands out parameters in walk order.
+struct Maker<'a> {
+    next: usize,
+    compute: Dtype,
+    fill: &'a mut dyn FnMut(usize, &str, &[usize], Init) -> Result<Tensor>,
+}
+
+impl Maker<'_> {
+    fn param(&mut self, name: String, shape: &[usize], init: Init) -> Result<Param> {
+        let value = (self.fill)(self.next, &name, shape, init)?;
+        let slot = self.next;
+        self.next += 1;
+        Ok(Param { name, slot, value, compute: self.compute, packed: OnceLock::new() })
+    }
+}
+
+impl Params {
+    /// Values drawn from `seed`: gains 1; matrices normal with standard deviation 0.02, those that
+    /// write into the residual stream 0.02 / sqrt(2 L).
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a config that no model can have.
+    pub fn init(cfg: &Config, compute: Dtype, device: &Device, seed: u64) -> Result<Params> {
+        Params::make(cfg, compute, &mut |slot, _, shape, init| {
+            let n: usize = shape.iter().product();
+            let values = match init {
+                Init::Ones => vec![1.0; n],
+                Init::Normal(std) => (0..n as u32)
+                    .map(|i| (normal(seed, slot as u64, i, Purpose::Weights) * std) as f32)
+                    .collect(),
+            };
+            Ok(Tensor::new(device, shape, values)?)
+        })
+    }
+
+    /// Values by name, as a checkpoint holds them: `take(name, shape)` is asked for each parameter
+    /// in walk order.
+    ///
+    /// # Errors
+    /// What `take` returns; [`Error::Parameter`] for values of another count; [`Error::Config`].
+    pub fn load(
+        cfg: &Config,
+        compute: Dtype,
+        device: &Device,
+        mut take: impl FnMut(&str, &[usize]) -> Result<Vec<f32>>,
+    ) -> Result<Params> {
+        Params::make(cfg, compute, &mut |_, name, shape, _| {
+            let values = take(name, shape)?;
+            let got = format!("{} values", values.len());
+            Tensor::new(device, shape, values).map_err(|_| {
+                let want = format!("the values of a tensor {shape:?}");
+                Error::Parameter { name: name.into(), want, got }
+            })
+        })
+    }
+
+    fn make(
+        cfg: &Config,
+        compute: Dtype,
+        fill: &mut dyn FnMut(usize, &str, &[usize], Init) -> Result<Tensor>,
+    ) -> Result<Params> {
+        cfg.check()?;
+        let (c, f, hd) = (cfg.dim, cfg.ffn_dim, cfg.head_dim);
+        let (q, kv) = (cfg.n_heads * hd, cfg.n_kv_heads * hd);
+        let std = Init::Normal(0.02);
+        let out = Init::Normal(0.02 / (2.0 * cfg.n_layers as f64).sqrt());
+        let mut m = Maker { next: 0, compute, fill };
+        let embed = m.param("model.embed_tokens.weight".into(), &[cfg.vocab, c], std)?;
+        let mut blocks = Vec::with_capacity(cfg.n_layers);
+        for i in 0..cfg.n_layers {
+            let mut new = |field: &str, shape: &[usize], init| {
+                m.param(format!("model.layers.{i}.{field}.weight"), shape, init)
+            };
+            blocks.push(Block {
+                input_norm: new("input_layernorm", &[c], Init::Ones)?,
+                q: new("self_attn.q_proj", &[q, c], std)?,
+                k: new("self_attn.k_proj", &[kv, c], std)?,
+                v: new("self_attn.v_proj", &[kv, c], std)?,
+                qk_norm: match cfg.qk_norm {
+                    true => Some([
+                        new("self_attn.q_norm", &[hd], Init::Ones)?,
+                        new("self_attn.k_norm", &[hd], Init::Ones)?,
+                    ]),
+                    false => None,
+                },
+                o: new("self_attn.o_proj", &[c, q], out)?,
+                post_norm: new("post_attention_layernorm", &[c], Init::Ones)?,
+                gate: new("mlp.gate_proj", &[f, c], std)?,
+                up: new("mlp.up_proj", &[f, c], std)?,
+                down: new("mlp.down_proj", &[c, f], out)?,
+            });
+        }
+        let norm = m.param("model.norm.weight".into(), &[c], Init::Ones)?;
+        let head = match cfg.tie_embeddings {
+            true => None,
+            false => Some(m.param("lm_head.weight".into(), &[cfg.vocab, c], std)?),
+        };
+        Ok(Params { embed, blocks, norm, head })
+    }
+
+    /// The matrix `[V, C]` that turns hidden states into logits.
+    pub fn head(&self) -> &Param {
+        self.head.as_ref().unwrap_or(&self.embed)
+    }
+
+    /// Where the gradient of the head's use belongs: a tied table has one slot as a table and one
+    /// as the head, added when the step ends.
+    pub fn head_slot(&self) -> usize {
+        self.head.as_ref().map_or(self.norm.slot + 1, Param::slot)
+    }
+
+    /// Every parameter, in walk order: the optimizer, the checkpoint and the tests all walk this; a
+    /// field left out of it does not compile.
+    pub fn iter(&self) -> impl Iterator<Item = &Param> {
+        let Params { embed, blocks, norm, head } = self;
+        std::iter::once(embed).chain(blocks.iter().flat_map(Block::iter)).chain([norm]).chain(head)
+    }
+
+    /// [`Params::iter`], to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Param> {
+        let Params { embed, blocks, norm, head } = self;
+        std::iter::once(embed).chain(blocks.iter_mut().flat_map(Block::iter_mut)).chain([norm]).chain(head)
+    }
+}
+
+impl Block {
+    fn iter(&self) -> impl Iterator<Item = &Param> {
+        let Block { input_norm, q, k, v, qk_norm, o, post_norm, gate, up, down } = self;
+        [input_norm, q, k, v].into_iter().chain(qk_norm.iter().flatten()).chain([o, post_norm, gate, up, down])
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Param> {
+        let Block { input_norm, q, k, v, qk_norm, o, post_norm, gate, up, down } = self;
+        [input_norm, q, k, v].into_iter().chain(qk_norm.iter_mut().flatten()).chain([o, post_norm, gate, up, down])
+    }
+}

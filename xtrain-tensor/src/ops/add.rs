@@ -1,0 +1,26 @@
+//! Addition.
+use super::shapes;
+use crate::{Error, Result, Tensor};
+
+/// `a + b`, both f32 of one shape.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ, [`Error::Dtype`] unless both are f32.
+pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let mut y = a.clone();
+    accumulate(&mut y, b)?;
+    Ok(y)
+}
+
+/// `a = a + b`, both f32 of one shape.
+///
+/// # Errors
+/// As [`add`].
+pub fn accumulate(a: &mut Tensor, b: &Tensor) -> Result<()> {
+    if a.shape() != b.shape() {
+        return Err(Error::Shape { op: "add", want: "one shape", got: shapes(&[a, b]) });
+    }
+    let b = b.data::<f32>()?;
+    a.data_mut::<f32>()?.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Causal grouped-query attention over keys that are found through slots.
+use super::{Visible, shapes, widened};
+use crate::reference::{self, Bf16, F32, Heads};
+use crate::{Dtype, Error, Result, Tensor};
+
+/// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the keys that row `n` sees, and `L`, the log of
+/// each softmax's sum.
+///
+/// | operand | shape | |
+/// |---|---|---|
+/// | `q` | `[N, nh, hd]` | f32 or bf16 |
+/// | `k`, `v` | `[S, nkv, hd]` | a pool of slots; query head `h` reads kv head `h / (nh / nkv)` |
+/// | returns `y` | `[N, nh, hd]` | in the dtype of `q` |
+/// | returns `L` | `[N, nh]` | f32 |
+///
+/// Order: keys in chunks of 64 at absolute positions, merged in rising order (docs/numerics.md,
+/// section 3). A row's bits depend on its own keys alone: not on `N`, the page size or the slots.
+///
+/// # Errors
+/// [`Error::Shape`] or [`Error::Dtype`] when operands do not fit, [`Error::Index`] for a row that
+/// would see a slot outside the pool.
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<(Tensor, Tensor)> {
+    let heads = check("attention", [q, k, v], see)?;
+    let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
+    let done = match q.dtype() {
+        Dtype::BF16 => reference::attention::<Bf16>(operands, heads, see),
+        _ => reference::attention::<F32>(operands, heads, see),
+    };
+    let y = Tensor::new(q.device(), q.shape(), done.y)?.cast(q.dtype())?;
+    Ok((y, Tensor::new(q.device(), &q.shape()[..2], done.lse)?))
+}
+
+/// One query per sequence over cached keys: [`attention`] of a decode step. `q [B, nh, hd]`; row
+/// `b` has the bits of the last row of the full attention over the same keys.
+///
+/// # Errors
+/// As [`attention`].
+pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<Tensor> {
+    Ok(attention(q, k, v, see)?.0)
+}
+
+/// What the backward of [`attention`] reads: its operands and results.
+#[derive(Debug)]
+pub struct Saved<'a> {
+    /// Queries `[N, nh, hd]`.
+    pub q: &'a Tensor,
+    /// Keys `[N, nkv, hd]`.
+    pub k: &'a Tensor,
+    /// Values `[N, nkv, hd]`.
+    pub v: &'a Tensor,
+    /// The output as it was stored.
+    pub y: &'a Tensor,
+    /// The `L` of the forward.
+    pub lse: &'a Tensor,
+}
+
+/// `(dq, dk, dv)`, f32, of a pass over whole sequences whose rows see each other.
+///
+/// `dy [N, nh, hd]` f32 is rounded to the dtype of `q` at its entry. Order: one chain from +0 for
+/// each element, in rising positions; for keys and values over the query heads of the group first.
+///
+/// # Errors
+/// As [`attention`]; [`Error::Shape`] unless the sequences are whole, from position 0.
+pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &Visible<'_>) -> Result<[Tensor; 3]> {
+    const OP: &str = "attention_backward";
+    let Saved { q, k, v, y, lse } = *saved;
+    let heads = check(OP, [q, k, v], see)?;
+    if y.shape() != q.shape() || dy.shape() != q.shape() || lse.shape() != &q.shape()[..2] {
+        return Err(Error::Shape { op: OP, want: "y and dy as q, lse [N, nh]", got: shapes(&[q, y, dy, lse]) });
+    }
+    for (seq, rows) in see.rows_by_sequence() {
+        if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| see.pos[n] as usize != i) {
+            let got = format!("sequence {seq} with position {} where {at} belongs", see.pos[n]);
+            return Err(Error::Argument { op: OP, want: "whole sequences from position 0", got });
+        }
+    }
+    let dy = dy.cast(q.dtype())?;
+    let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(&dy)?];
+    let operands = [&**q_, &**k_, &**v_, &**y_, lse.data()?, &**dy_];
+    let [dq, dk, dv] = match q.dtype() {
+        Dtype::BF16 => reference::attention_backward::<Bf16>(operands, heads, see),
+        _ => reference::attention_backward::<F32>(operands, heads, see),
+    };
+    let wrap = |x: &Tensor, d| Tensor::new(x.device(), x.shape(), d);
+    Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
+}
+
+fn check(op: &'static str, [q, k, v]: [&Tensor; 3], see: &Visible<'_>) -> Result<Heads> {
+    let heads = match (q.shape(), k.shape()) {
+        (&[_, nh, hd], &[_, nkv, hd_k])
+            if hd == hd_k
+                && (1..=256).contains(&hd)
+                && nkv > 0
+                && nh.is_multiple_of(nkv)
+                && k.shape() == v.shape() =>
+        {
+            Heads { nh, nkv, hd }
+        }
+        _ => {
+            let want = "q [N, nh, hd], k and v [S, nkv, hd], nkv a divisor of nh, hd at most 256";
+            return Err(Error::Shape { op, want, got: shapes(&[q, k, v]) });
+        }
+    };
+    if q.dtype() != k.dtype() || k.dtype() != v.dtype() {
+        return Err(Error::Dtype { op, want: "q, k and v in one dtype", got: k.dtype() });
+    }
+    see.check(op, q.shape()[0], k.shape()[0])?;
+    Ok(heads)
+}

@@ -1,0 +1,50 @@
+//! Rows of a table by index.
+use super::shapes;
+use crate::{Dtype, Error, Result, Tensor, round_bf16};
+
+/// `y[n] = w[id[n]]` in f32; with `dtype` bf16 the row of the bf16 copy, widened.
+///
+/// `w [V, C]` f32, `id [N]` → `[N, C]` f32.
+///
+/// # Errors
+/// [`Error::Index`] for an id that is not below `V`, [`Error::Shape`] unless `w` is a matrix.
+pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
+    let &[v, c] = w.shape() else {
+        return Err(Error::Shape { op: "embedding", want: "w [V, C]", got: shapes(&[w]) });
+    };
+    check("embedding", id, v)?;
+    let table = w.data::<f32>()?;
+    let mut y = Vec::with_capacity(id.len() * c);
+    for &i in id {
+        let row = &table[i as usize * c..][..c];
+        match dtype {
+            Dtype::BF16 => y.extend(row.iter().map(|&x| round_bf16(x))),
+            _ => y.extend_from_slice(row),
+        }
+    }
+    Tensor::new(w.device(), &[id.len(), c], y)
+}
+
+/// `dw[id[n]] += dy[n]`, rows in rising order. All f32.
+///
+/// # Errors
+/// As [`embedding`]; [`Error::Shape`] unless `dw` is `[V, C]` and `dy` `[N, C]`.
+pub fn embedding_backward(dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
+    const OP: &str = "embedding_backward";
+    let (&[v, c], true) = (dw.shape(), dy.shape() == [id.len(), dw.width()]) else {
+        return Err(Error::Shape { op: OP, want: "dw [V, C], dy [N, C]", got: shapes(&[dw, dy]) });
+    };
+    check(OP, id, v)?;
+    let (dw, dy) = (dw.data_mut::<f32>()?, dy.data::<f32>()?);
+    for (&i, dy) in id.iter().zip(dy.chunks_exact(c)) {
+        dw[i as usize * c..][..c].iter_mut().zip(dy).for_each(|(a, b)| *a += b);
+    }
+    Ok(())
+}
+
+fn check(op: &'static str, id: &[u32], v: usize) -> Result<()> {
+    match id.iter().position(|&i| i as usize >= v) {
+        Some(at) => Err(Error::Index { op, what: "id", at, got: u64::from(id[at]), bound: v as u64 }),
+        None => Ok(()),
+    }
+}

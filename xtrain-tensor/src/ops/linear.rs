@@ -1,0 +1,124 @@
+//! The linear map `x Wᵀ + b` and its three gradients.
+use super::{Samples, Weight, shapes, widened};
+use crate::reference::{self, Bf16, F32};
+use crate::{Dtype, Error, Result, Tensor};
+
+/// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
+///
+/// | operand | shape | |
+/// |---|---|---|
+/// | `x` | `[N, in]` | in the weight's dtype |
+/// | `w` | `[out, in]` | packed |
+/// | `bias` | `[out]` | f32, added in f32 before any rounding |
+/// | returns | `[N, out]` | in `out` |
+///
+/// Order: *dot* of docs/numerics.md, chunks of 256 (bf16: blocks of 32). No output depends on `N`.
+///
+/// # Errors
+/// [`Error::Shape`] when widths differ, [`Error::Dtype`] when `x` is not in the weight's dtype.
+pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
+    let n = check("linear", x, w.width(), w)?;
+    let b = match bias {
+        Some(b) if b.shape() != [w.out()] => {
+            let got = vec![b.shape().to_vec(), vec![w.out(), w.width()]];
+            return Err(Error::Shape { op: "linear", want: "bias [out] of w [out, in]", got });
+        }
+        Some(b) => Some(b.data::<f32>()?),
+        None => None,
+    };
+    let xs = widened(x)?;
+    let y = match w.dtype() {
+        Dtype::BF16 => reference::linear::<Bf16>(&xs, w.rows(), w.width(), b),
+        _ => reference::linear::<F32>(&xs, w.rows(), w.width(), b),
+    };
+    Tensor::new(x.device(), &[n, w.out()], y)?.cast(out)
+}
+
+/// `h + linear(x, w, b)`, all f32: the projection back into the residual stream.
+///
+/// # Errors
+/// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
+pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
+    super::add(h, &linear(x, w, bias, Dtype::F32)?)
+}
+
+/// `dx` of the linears that read one `x`: `dx[n][k]` is one running sum over the outputs of the
+/// first weight, then of the second, ...; chunks start anew at each weight.
+///
+/// `dys[i]` is `[N, out_i]` in the weights' dtype; returns `[N, in]` f32.
+///
+/// # Errors
+/// As [`linear`]; [`Error::Argument`] for an empty group.
+pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
+    const OP: &str = "linear_backward_input";
+    if dys.is_empty() || dys.len() != ws.len() {
+        let got = format!("{} and {}", dys.len(), ws.len());
+        return Err(Error::Argument { op: OP, want: "as many gradients as weights, at least one", got });
+    }
+    let n = check(OP, dys[0], ws[0].out(), ws[0])?;
+    let width = ws[0].width();
+    let mut dx = vec![0f32; n * width];
+    for (dy, w) in dys.iter().zip(ws) {
+        if check(OP, dy, w.out(), w)? != n || w.width() != width {
+            return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });
+        }
+        let dy = widened(dy)?;
+        match w.dtype() {
+            Dtype::BF16 => reference::linear_dx::<Bf16>(&mut dx, &dy, w.rows(), width),
+            _ => reference::linear_dx::<F32>(&mut dx, &dy, w.rows(), width),
+        }
+    }
+    Tensor::new(dys[0].device(), &[n, width], dx)
+}
+
+/// `dw[o][k] += rowsum dy[o] x[k]`: into the gradient itself, chunk by chunk, so that the split of
+/// a step into micro-batches does not change it.
+///
+/// `dw` is `[out, in]` f32; `dy [N, out]` and `x [N, in]` in one dtype, f32 or bf16.
+///
+/// # Errors
+/// [`Error::Shape`] when shapes or samples do not fit, [`Error::Dtype`] when `dy` and `x` differ.
+pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
+    const OP: &str = "linear_backward_weight";
+    let (&[out, width], &[n, o], &[m, k]) = (dw.shape(), dy.shape(), x.shape()) else {
+        return Err(Error::Shape { op: OP, want: "dw [out, in], dy [N, out], x [N, in]", got: shapes(&[dw, dy, x]) });
+    };
+    if (out, width, n) != (o, k, m) {
+        return Err(Error::Shape { op: OP, want: "dw [out, in], dy [N, out], x [N, in]", got: shapes(&[dw, dy, x]) });
+    }
+    if dy.dtype() != x.dtype() {
+        return Err(Error::Dtype { op: OP, want: "dy and x in one dtype", got: dy.dtype() });
+    }
+    samples.check(OP, n)?;
+    let (dy, xs) = (widened(dy)?, widened(x)?);
+    match x.dtype() {
+        Dtype::BF16 => reference::linear_dw::<Bf16>(dw.data_mut()?, &dy, &xs, width, samples),
+        _ => reference::linear_dw::<F32>(dw.data_mut()?, &dy, &xs, width, samples),
+    }
+    Ok(())
+}
+
+/// `db[o] += rowsum dy[o]`, f32.
+///
+/// # Errors
+/// [`Error::Shape`] when shapes or samples do not fit.
+pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
+    const OP: &str = "linear_backward_bias";
+    if dy.shape().len() != 2 || db.shape() != [dy.width()] {
+        return Err(Error::Shape { op: OP, want: "db [out], dy [N, out]", got: shapes(&[db, dy]) });
+    }
+    samples.check(OP, dy.shape()[0])?;
+    reference::linear_db(db.data_mut()?, dy.data()?, samples);
+    Ok(())
+}
+
+fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize> {
+    if x.shape().len() != 2 || x.width() != width {
+        let got = vec![x.shape().to_vec(), vec![w.out(), w.width()]];
+        return Err(Error::Shape { op, want: "x [N, in] and w [out, in] (a gradient: [N, out])", got });
+    }
+    if x.dtype() != w.dtype() {
+        return Err(Error::Dtype { op, want: "x in the dtype of the packed weight", got: x.dtype() });
+    }
+    Ok(x.shape()[0])
+}

@@ -1,0 +1,40 @@
+//! Log-probabilities of chosen tokens, and the entropy of their distributions.
+use super::shapes;
+use crate::{Error, Result, Tensor, reference};
+
+/// What a row of logits says of one token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogProb {
+    /// `log sum exp z`.
+    pub lse: f32,
+    /// `z_y - lse`.
+    pub log_prob: f32,
+    /// `-sum p log p`.
+    pub entropy: f32,
+}
+
+/// The log-probability of `target[n]` under row `n` of `logits [N, V]` (f32), and the row's entropy.
+///
+/// Order: `lse` and entropy over chunks of 128 logits, each *sum32* (docs/numerics.md, section 3).
+///
+/// # Errors
+/// [`Error::Shape`] unless there is a target for each row, [`Error::Index`] for one outside the
+/// vocabulary.
+pub fn log_prob(logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
+    let &[n, v] = logits.shape() else {
+        return Err(Error::Shape { op: "log_prob", want: "logits [N, V]", got: shapes(&[logits]) });
+    };
+    if n != target.len() {
+        let got = vec![vec![n, v], vec![target.len()]];
+        return Err(Error::Shape { op: "log_prob", want: "a target for each row", got });
+    }
+    if let Some(at) = target.iter().position(|&t| t as usize >= v) {
+        let got = u64::from(target[at]);
+        return Err(Error::Index { op: "log_prob", what: "target", at, got, bound: v as u64 });
+    }
+    let row = |(z, &t): (&[f32], &u32)| {
+        let r = reference::log_prob(z, t as usize);
+        LogProb { lse: r.lse, log_prob: r.log_prob, entropy: r.entropy }
+    };
+    Ok(logits.data::<f32>()?.chunks_exact(v).zip(target).map(row).collect())
+}

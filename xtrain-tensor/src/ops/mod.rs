@@ -1,0 +1,48 @@
+//! One file an operation: its contract, its checks, its forward and backward.
+mod add;
+mod attention;
+mod cross_entropy;
+mod embedding;
+mod kv;
+mod linear;
+mod log_prob;
+mod optim;
+mod rms_norm;
+mod rope;
+mod samples;
+mod silu_mul;
+mod weight;
+
+pub use add::{accumulate, add};
+pub use attention::{Saved, attention, attention_backward, decode_attention};
+pub use cross_entropy::{LossRows, Target, cross_entropy, cross_entropy_backward};
+pub use embedding::{embedding, embedding_backward};
+pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
+pub use linear::{linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight};
+pub use log_prob::{LogProb, log_prob};
+pub use optim::{AdamWScalars, adamw, scale, sum_of_squares};
+pub use rms_norm::{rms_norm, rms_norm_backward};
+pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
+pub use samples::Samples;
+pub use silu_mul::{silu_mul, silu_mul_backward};
+pub use visible::{Slots, Visible};
+pub use weight::Weight;
+
+mod visible;
+
+use std::borrow::Cow;
+
+use crate::{Dtype, Result, Tensor, from_bf16};
+
+/// The values of a floating-point tensor, widened if they are bf16.
+pub(crate) fn widened(x: &Tensor) -> Result<Cow<'_, [f32]>> {
+    match x.dtype() {
+        Dtype::BF16 => Ok(Cow::Owned(x.data::<half::bf16>()?.iter().map(|&x| from_bf16(x)).collect())),
+        _ => Ok(Cow::Borrowed(x.data::<f32>()?)),
+    }
+}
+
+/// The shapes of operands, for an error.
+pub(crate) fn shapes(xs: &[&Tensor]) -> Vec<Vec<usize>> {
+    xs.iter().map(|x| x.shape().to_vec()).collect()
+}

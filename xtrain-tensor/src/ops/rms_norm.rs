@@ -1,0 +1,54 @@
+//! Root-mean-square normalisation (Zhang & Sennrich 2019, arXiv:1910.07467).
+use super::{Samples, shapes, widened};
+use crate::reference::{self, F32};
+use crate::{Dtype, Error, Result, Tensor};
+
+/// `y_i = (x_i r) w_i` with `r = 1 / sqrt(mean(x²) + eps)`, for every row on its own.
+///
+/// | operand | shape | |
+/// |---|---|---|
+/// | `x` | `[.., C]` | f32 or bf16 |
+/// | `w` | `[C]` | gain, f32 |
+/// | returns | `[.., C]` | in `out` |
+///
+/// Order: *sum32* over a row.
+///
+/// # Errors
+/// [`Error::Shape`] unless `w` is `[C]`.
+pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
+    check("rms_norm", x, w)?;
+    let y = reference::rms_norm(&widened(x)?, w.data()?, eps);
+    Tensor::new(x.device(), x.shape(), y)?.cast(out)
+}
+
+/// The gradient by `x`, f32; the gradient by `w` is added into `dw [C]`.
+///
+/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs.
+/// Order: *sum32* over a row; *rowsum* with chunks of 256 rows in every dtype.
+///
+/// # Errors
+/// [`Error::Shape`] when shapes or samples do not fit.
+pub fn rms_norm_backward(
+    x: &Tensor,
+    w: &Tensor,
+    eps: f32,
+    dy: &Tensor,
+    (dw, samples): (&mut Tensor, &Samples),
+) -> Result<Tensor> {
+    const OP: &str = "rms_norm_backward";
+    check(OP, x, w)?;
+    if dy.shape() != x.shape() || dw.shape() != w.shape() {
+        return Err(Error::Shape { op: OP, want: "dy as x, dw as w", got: shapes(&[x, w, dy, dw]) });
+    }
+    samples.check(OP, x.len() / w.len().max(1))?;
+    let operands = [&widened(x)?, w.data()?, dy.data()?];
+    let dx = reference::rms_norm_backward::<F32>(operands, eps, dw.data_mut()?, samples);
+    Tensor::new(x.device(), x.shape(), dx)
+}
+
+fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {
+    if w.shape() != [x.width()] {
+        return Err(Error::Shape { op, want: "x [.., C], w [C]", got: shapes(&[x, w]) });
+    }
+    Ok(())
+}

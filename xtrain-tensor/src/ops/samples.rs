@@ -1,0 +1,46 @@
+//! The samples of a pass: what a micro-batch may not split.
+use std::ops::Range;
+
+use crate::{Error, Result};
+
+/// Consecutive groups of rows. Sums over rows restart their chunks at each sample's first row, so a
+/// gradient does not depend on how a step's samples are split into micro-batches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Samples {
+    bounds: Vec<usize>,
+}
+
+impl Samples {
+    /// Samples of these numbers of rows, one after another.
+    pub fn of_lengths(lengths: impl IntoIterator<Item = usize>) -> Samples {
+        let mut bounds = vec![0];
+        bounds.extend(lengths.into_iter().scan(0, |at, n| {
+            *at += n;
+            Some(*at)
+        }));
+        Samples { bounds }
+    }
+
+    /// The rows of all samples together.
+    pub fn rows(&self) -> usize {
+        self.bounds.last().copied().unwrap_or(0)
+    }
+
+    /// The rows of each sample.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.bounds.windows(2).map(|w| w[0]..w[1])
+    }
+
+    /// The same samples when each row is `n` rows (heads fastest), as in a norm over heads.
+    pub fn times(&self, n: usize) -> Samples {
+        Samples { bounds: self.bounds.iter().map(|b| b * n).collect() }
+    }
+
+    pub(crate) fn check(&self, op: &'static str, rows: usize) -> Result<()> {
+        if self.rows() == rows {
+            return Ok(());
+        }
+        let got = vec![vec![self.rows()], vec![rows]];
+        Err(Error::Shape { op, want: "samples that cover all rows", got })
+    }
+}

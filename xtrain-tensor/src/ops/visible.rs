@@ -1,0 +1,128 @@
+//! Who sees what: the keys that a row of an attention may read, and where they lie.
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::{Error, Result};
+
+/// Where position `pos` of sequence `seq` lies in a pool of keys and values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Slots {
+    /// Each sequence in one run: slot `base[seq] + pos`. A training batch, a contiguous cache.
+    Runs {
+        /// The first slot of each sequence.
+        base: Vec<usize>,
+    },
+    /// Each sequence in pages: slot `table[seq][pos / page] * page + pos % page`.
+    Pages {
+        /// Positions in a page.
+        page: usize,
+        /// The pages of each sequence, in the order of its positions.
+        table: Vec<Vec<u32>>,
+    },
+}
+
+impl Slots {
+    /// The slot of a position.
+    #[inline]
+    pub fn slot(&self, seq: u32, pos: usize) -> usize {
+        match self {
+            Slots::Runs { base } => base[seq as usize] + pos,
+            Slots::Pages { page, table } => table[seq as usize][pos / page] as usize * page + pos % page,
+        }
+    }
+
+    /// Positions from `pos` on that lie in consecutive slots, at least one.
+    #[inline]
+    pub fn run_length(&self, pos: usize) -> usize {
+        match self {
+            Slots::Runs { .. } => usize::MAX,
+            Slots::Pages { page, .. } => page - pos % page,
+        }
+    }
+}
+
+/// The rows of an attention and the keys they see: row `n` at position `pos[n]` of sequence `seq[n]`
+/// sees positions `0..=pos[n]` of its sequence, the last `window` of them where a window is set.
+#[derive(Debug, Clone, Copy)]
+pub struct Visible<'a> {
+    /// The sequence of each row.
+    pub seq: &'a [u32],
+    /// The position of each row in its sequence.
+    pub pos: &'a [u32],
+    /// Where keys and values lie.
+    pub slots: &'a Slots,
+    /// How many positions back a row sees, its own included.
+    pub window: Option<usize>,
+}
+
+impl Visible<'_> {
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.seq.len()
+    }
+
+    /// The positions that row `n` sees.
+    #[inline]
+    pub fn keys(&self, n: usize) -> Range<usize> {
+        let end = self.pos[n] as usize + 1;
+        end - self.window.unwrap_or(end).min(end)..end
+    }
+
+    /// The first position that does not see position `pos`, in a sequence of `len` positions.
+    #[inline]
+    pub(crate) fn last_seeing(&self, pos: usize, len: usize) -> usize {
+        self.window.map_or(len, |w| len.min(pos + w))
+    }
+
+    /// The rows of each sequence by position; for a pass over whole sequences from position 0.
+    pub(crate) fn rows_by_sequence(&self) -> Vec<(u32, Vec<usize>)> {
+        let mut rows: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (n, &seq) in self.seq.iter().enumerate() {
+            rows.entry(seq).or_default().push(n);
+        }
+        for rows in rows.values_mut() {
+            rows.sort_by_key(|&n| self.pos[n]);
+        }
+        rows.into_iter().collect()
+    }
+
+    /// Refuses a row whose keys do not all lie in a pool of `n_slots` slots.
+    pub(crate) fn check(&self, op: &'static str, rows: usize, n_slots: usize) -> Result<()> {
+        if self.seq.len() != rows || self.pos.len() != rows {
+            let got = vec![vec![rows], vec![self.seq.len()], vec![self.pos.len()]];
+            return Err(Error::Shape { op, want: "one sequence and one position a row", got });
+        }
+        if self.window == Some(0) {
+            return Err(Error::Argument { op, want: "a window of at least 1", got: "0".into() });
+        }
+        for n in 0..rows {
+            self.check_row(op, n, n_slots)?;
+        }
+        Ok(())
+    }
+
+    fn check_row(&self, op: &'static str, n: usize, n_slots: usize) -> Result<()> {
+        let (seq, pos) = (self.seq[n] as usize, self.pos[n] as usize);
+        let bad = |what, got: usize, bound: usize| {
+            Err(Error::Index { op, what, at: n, got: got as u64, bound: bound as u64 })
+        };
+        match self.slots {
+            Slots::Runs { base } => match base.get(seq) {
+                None => bad("sequence", seq, base.len()),
+                Some(b) if b + pos >= n_slots => bad("slot", b + pos, n_slots),
+                Some(_) => Ok(()),
+            },
+            Slots::Pages { page, table } => {
+                let Some(pages) = table.get(seq) else { return bad("sequence", seq, table.len()) };
+                if *page == 0 || pos / page >= pages.len() {
+                    return bad("position", pos, pages.len() * page);
+                }
+                let needed = &pages[self.keys(n).start / page..=pos / page];
+                match needed.iter().find(|&&p| (p as usize + 1) * page > n_slots) {
+                    Some(&p) => bad("page", p as usize, n_slots / page),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}

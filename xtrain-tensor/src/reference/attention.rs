@@ -1,0 +1,157 @@
+//! Causal grouped-query attention, chunk by chunk of 64 keys.
+use super::mode::{Mode, Scalar};
+use super::reduce::{dot, sum32};
+use crate::ops::Visible;
+
+/// The heads of an attention.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heads {
+    pub(crate) nh: usize,
+    pub(crate) nkv: usize,
+    pub(crate) hd: usize,
+}
+
+impl Heads {
+    /// `1 / sqrt(hd)`, in f64, rounded once.
+    pub(crate) fn scale<S: Scalar>(self) -> S {
+        S::of(1.0 / (self.hd as f64).sqrt())
+    }
+
+    /// Where the key or value that query head `h` reads lies in the pool.
+    pub(crate) fn kv(self, slot: usize, h: usize) -> std::ops::Range<usize> {
+        let start = (slot * self.nkv + h / (self.nh / self.nkv)) * self.hd;
+        start..start + self.hd
+    }
+
+    /// Where head `h` of row `n` lies among the queries.
+    pub(crate) fn q(self, n: usize, h: usize) -> std::ops::Range<usize> {
+        let start = (n * self.nh + h) * self.hd;
+        start..start + self.hd
+    }
+}
+
+/// What the forward keeps for the backward.
+#[derive(Debug)]
+pub(crate) struct Attended<S> {
+    /// `[N, nh, hd]`, unrounded.
+    pub(crate) y: Vec<S>,
+    /// `L = m + log l`, `[N, nh]`.
+    pub(crate) lse: Vec<S>,
+}
+
+/// `y[n][h] = softmax(q k scale) v` over the keys that row `n` sees.
+pub(crate) fn attention<M: Mode>(
+    [q, k, v]: [&[M::S]; 3],
+    heads: Heads,
+    see: &Visible<'_>,
+) -> Attended<M::S> {
+    let (mut y, mut lse) = (Vec::with_capacity(q.len()), Vec::new());
+    for n in 0..see.rows() {
+        let (seq, keys) = (see.seq[n], see.keys(n));
+        let slot = |pos: usize| see.slots.slot(seq, pos);
+        for h in 0..heads.nh {
+            let q = &q[heads.q(n, h)];
+            let (mut m, mut l) = (M::S::NEG_INFINITY, M::S::ZERO);
+            let mut o = vec![M::S::ZERO; heads.hd];
+            for c in keys.start / 64..keys.end.div_ceil(64) {
+                let visible = keys.start.max(c * 64)..keys.end.min(c * 64 + 64);
+                let mut s = [M::S::NEG_INFINITY; 64];
+                for pos in visible.clone() {
+                    let k = &k[heads.kv(slot(pos), h)];
+                    s[pos % 64] = dot::<M>(M::S::ZERO, heads.hd, |d| q[d], |d| k[d]) * heads.scale();
+                }
+                let mc = s.iter().fold(M::S::NEG_INFINITY, |m, &s| m.max(s));
+                let mut p = [M::S::ZERO; 64];
+                for pos in visible.clone() {
+                    p[pos % 64] = (s[pos % 64] - mc).exp();
+                }
+                let lc = sum32(64, |v, j| v + p[j]);
+                let oc: Vec<M::S> = (0..heads.hd)
+                    .map(|d| {
+                        let value = |j: usize| match visible.contains(&(c * 64 + j)) {
+                            true => v[heads.kv(slot(c * 64 + j), h)][d],
+                            false => M::S::ZERO,
+                        };
+                        M::chain(M::S::ZERO, 0..64, |j| M::round(p[j]), value)
+                    })
+                    .collect();
+                if m == M::S::NEG_INFINITY {
+                    (m, l, o) = (mc, lc, oc);
+                } else {
+                    let top = m.max(mc);
+                    let (a, b) = ((m - top).exp(), (mc - top).exp());
+                    l = l.fma(a, lc * b);
+                    for (o, oc) in o.iter_mut().zip(oc) {
+                        *o = o.fma(a, oc * b);
+                    }
+                    m = top;
+                }
+            }
+            y.extend(o.iter().map(|&o| o / l + M::S::ZERO));
+            lse.push(m + l.log());
+        }
+    }
+    Attended { y, lse }
+}
+
+/// `(dq, dk, dv)` for the upstream gradient `dy` (already rounded where it enters a product).
+/// `y` is the stored output, `lse` the `L` of the forward.
+pub(crate) fn attention_backward<M: Mode>(
+    [q, k, v, y, lse, dy]: [&[M::S]; 6],
+    heads: Heads,
+    see: &Visible<'_>,
+) -> [Vec<M::S>; 3] {
+    let zero = M::S::ZERO;
+    let scale: M::S = heads.scale();
+    let hd = heads.hd;
+    let delta: Vec<M::S> = y
+        .chunks_exact(hd)
+        .zip(dy.chunks_exact(hd))
+        .map(|(y, dy)| sum32(hd, |v, d| dy[d].fma(y[d], v)))
+        .collect();
+    // (p, ds) of row n, head h at the key of position pos
+    let weigh = |n: usize, h: usize, pos: usize| {
+        let kv = heads.kv(see.slots.slot(see.seq[n], pos), h);
+        let (q, dy, k, v) = (&q[heads.q(n, h)], &dy[heads.q(n, h)], &k[kv.clone()], &v[kv]);
+        let s = dot::<M>(zero, hd, |d| q[d], |d| k[d]) * scale;
+        let p = (s - lse[n * heads.nh + h]).exp();
+        let dp = dot::<M>(zero, hd, |d| dy[d], |d| v[d]);
+        (p, p * (dp - delta[n * heads.nh + h]))
+    };
+
+    let mut dq = vec![zero; q.len()];
+    for n in 0..see.rows() {
+        let keys = see.keys(n);
+        for h in 0..heads.nh {
+            let ds: Vec<M::S> = keys.clone().map(|pos| M::round(weigh(n, h, pos).1)).collect();
+            for (d, dq) in dq[heads.q(n, h)].iter_mut().enumerate() {
+                let key = |pos| k[heads.kv(see.slots.slot(see.seq[n], pos), h)][d];
+                *dq = M::chain(zero, keys.clone(), |pos| ds[pos - keys.start], key) * scale + zero;
+            }
+        }
+    }
+
+    let (mut dk, mut dv) = (vec![zero; k.len()], vec![zero; v.len()]);
+    for (seq, rows) in see.rows_by_sequence() {
+        for pos in 0..rows.len() {
+            let end = see.last_seeing(pos, rows.len());
+            for g in 0..heads.nkv {
+                let kv = heads.kv(see.slots.slot(seq, pos), g * (heads.nh / heads.nkv));
+                let (mut sum_k, mut sum_v) = (vec![zero; hd], vec![zero; hd]);
+                for h in g * heads.nh / heads.nkv..(g + 1) * heads.nh / heads.nkv {
+                    let w: Vec<(M::S, M::S)> = (pos..end).map(|t| weigh(rows[t], h, pos)).collect();
+                    let (p, ds) = (|t: usize| M::round(w[t - pos].0), |t: usize| M::round(w[t - pos].1));
+                    for d in 0..hd {
+                        sum_k[d] = M::chain(sum_k[d], pos..end, ds, |t| q[heads.q(rows[t], h)][d]);
+                        sum_v[d] = M::chain(sum_v[d], pos..end, p, |t| dy[heads.q(rows[t], h)][d]);
+                    }
+                }
+                for d in 0..hd {
+                    dk[kv.start + d] = sum_k[d] * scale + zero;
+                    dv[kv.start + d] = sum_v[d] + zero;
+                }
+            }
+        }
+    }
+    [dq, dk, dv]
+}

@@ -1,0 +1,44 @@
+//! Log-probabilities and the gradient of a weighted log-probability.
+use super::mode::Scalar;
+use super::reduce::{lse, sum32};
+
+/// What one row of logits gives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowLoss<S> {
+    /// `log sum exp z`.
+    pub(crate) lse: S,
+    /// `z_y - lse`.
+    pub(crate) log_prob: S,
+    /// `-sum p log p`.
+    pub(crate) entropy: S,
+}
+
+/// `lse`, the log-probability of `target` and the entropy of one row `z`.
+pub(crate) fn log_prob<S: Scalar>(z: &[S], target: usize) -> RowLoss<S> {
+    let lse = lse(z);
+    let entropy = z.chunks(128).fold(S::ZERO, |h, z| {
+        let term = |v: S, i: usize| match z[i] == S::NEG_INFINITY {
+            true => v,
+            false => (z[i] - lse).exp().fma(lse - z[i], v),
+        };
+        h + sum32(z.len(), term)
+    });
+    RowLoss { lse, log_prob: z[target] - lse, entropy }
+}
+
+/// `dz` of `-w log p(target) - bonus * entropy` for one row `z = x / T`, then divided by `t`.
+///
+/// `dz_i = exp(z_i - lse) w`, at the target `(exp(z_y - lse) - 1) w`; a bonus `b` adds
+/// `b (p_i ((z_i - lse) + H))`.
+pub(crate) fn dlogits<S: Scalar>(z: &[S], target: usize, row: RowLoss<S>, [w, bonus, t]: [S; 3]) -> Vec<S> {
+    let dz = |(i, &z): (usize, &S)| {
+        if z == S::NEG_INFINITY {
+            return S::ZERO;
+        }
+        let p = (z - row.lse).exp();
+        let dz = if i == target { (p - S::ONE) * w } else { p * w };
+        let dz = if bonus == S::ZERO { dz } else { dz + bonus * (p * ((z - row.lse) + row.entropy)) };
+        dz / t
+    };
+    z.iter().enumerate().map(dz).collect()
+}

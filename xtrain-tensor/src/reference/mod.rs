@@ -1,0 +1,20 @@
+//! The slow, obvious walk through docs/numerics.md that every fast path is held to, bit for bit.
+//!
+//! Written over a [`Mode`], so that the same text also runs in f64 for gradient checks.
+mod attention;
+mod linear;
+mod loss;
+mod mode;
+mod norm;
+mod optim;
+mod pointwise;
+mod reduce;
+
+pub(crate) use attention::{Attended, Heads, attention, attention_backward};
+pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
+pub(crate) use loss::{RowLoss, dlogits, log_prob};
+pub use mode::{Bf16, F32, F64, Mode, Scalar};
+pub(crate) use norm::{rms_norm, rms_norm_backward};
+pub(crate) use optim::{adamw, sum_of_squares};
+pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};
+pub(crate) use reduce::{dot, lse, sum32};

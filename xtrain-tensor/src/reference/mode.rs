@@ -1,0 +1,203 @@
+//! The arithmetics a reference can be run in.
+use std::fmt::Debug;
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+use crate::dtype::round_bf16;
+use crate::math;
+
+/// A number that the reference computes with.
+#[allow(missing_docs, reason = "each is the function of that name")]
+pub trait Scalar:
+    Copy
+    + Debug
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+{
+    const ZERO: Self;
+    const ONE: Self;
+    const NEG_INFINITY: Self;
+
+    fn of(x: f64) -> Self;
+    fn fma(self, b: Self, c: Self) -> Self;
+    fn sqrt(self) -> Self;
+    fn exp(self) -> Self;
+    fn log(self) -> Self;
+
+    /// `b > a ? b : a`.
+    fn max(self, b: Self) -> Self {
+        if b > self { b } else { self }
+    }
+}
+
+impl Scalar for f32 {
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+    const NEG_INFINITY: f32 = f32::NEG_INFINITY;
+
+    fn of(x: f64) -> f32 {
+        x as f32
+    }
+    fn fma(self, b: f32, c: f32) -> f32 {
+        self.mul_add(b, c)
+    }
+    fn sqrt(self) -> f32 {
+        self.sqrt()
+    }
+    fn exp(self) -> f32 {
+        math::exp(self)
+    }
+    fn log(self) -> f32 {
+        math::log(self)
+    }
+}
+
+impl Scalar for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+    const NEG_INFINITY: f64 = f64::NEG_INFINITY;
+
+    fn of(x: f64) -> f64 {
+        x
+    }
+    fn fma(self, b: f64, c: f64) -> f64 {
+        self.mul_add(b, c)
+    }
+    fn sqrt(self) -> f64 {
+        self.sqrt()
+    }
+    fn exp(self) -> f64 {
+        self.exp()
+    }
+    fn log(self) -> f64 {
+        self.ln()
+    }
+}
+
+/// How products are summed and where values are rounded.
+pub trait Mode {
+    /// The numbers of this mode.
+    type S: Scalar;
+
+    /// Indices of one chunk of a product.
+    const CHUNK: usize;
+
+    /// A chunk: the sum of `a(i) b(i)` over `len <= CHUNK` indices, from +0.
+    fn chunk(len: usize, a: impl Fn(usize) -> Self::S, b: impl Fn(usize) -> Self::S) -> Self::S;
+
+    /// `y + chunk`.
+    fn add(y: Self::S, chunk: Self::S) -> Self::S;
+
+    /// One running sum, without chunks: `y` continued over the absolute indices `range`
+    /// (bf16: in blocks of 32 at absolute indices, entries outside the range zero).
+    fn chain(
+        y: Self::S,
+        range: std::ops::Range<usize>,
+        a: impl Fn(usize) -> Self::S,
+        b: impl Fn(usize) -> Self::S,
+    ) -> Self::S;
+
+    /// The value that a stored activation, or an operand of a product, takes.
+    fn round(x: Self::S) -> Self::S;
+}
+
+/// f32 throughout.
+#[derive(Debug)]
+pub struct F32;
+
+/// bf16 products on the CPU (`tdpbf16ps`), f32 elsewhere.
+#[derive(Debug)]
+pub struct Bf16;
+
+/// f64 throughout: the same formulas, for gradient checks.
+#[derive(Debug)]
+pub struct F64;
+
+macro_rules! plain {
+    ($mode:ty, $s:ty) => {
+        impl Mode for $mode {
+            type S = $s;
+            const CHUNK: usize = 256;
+
+            fn chunk(len: usize, a: impl Fn(usize) -> $s, b: impl Fn(usize) -> $s) -> $s {
+                (0..len).fold(0.0, |c, k| Scalar::fma(a(k), b(k), c))
+            }
+            fn add(y: $s, chunk: $s) -> $s {
+                y + chunk
+            }
+            fn chain(
+                y: $s,
+                range: std::ops::Range<usize>,
+                a: impl Fn(usize) -> $s,
+                b: impl Fn(usize) -> $s,
+            ) -> $s {
+                range.fold(y, |y, j| Scalar::fma(a(j), b(j), y))
+            }
+            fn round(x: $s) -> $s {
+                x
+            }
+        }
+    };
+}
+plain!(F32, f32);
+plain!(F64, f64);
+
+impl Mode for Bf16 {
+    type S = f32;
+    const CHUNK: usize = 32;
+
+    fn chunk(len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+        let at = |f: &dyn Fn(usize) -> f32, k: usize| if k < len { no_denormal(f(k)) } else { 0.0 };
+        let half = |odd: usize| (0..16).fold(0.0, |c, i| fma_flushed(at(&a, 2 * i + odd), at(&b, 2 * i + odd), c));
+        add_flushed(half(0), half(1))
+    }
+
+    fn add(y: f32, chunk: f32) -> f32 {
+        add_flushed(no_denormal(y), chunk)
+    }
+
+    fn chain(
+        mut y: f32,
+        range: std::ops::Range<usize>,
+        a: impl Fn(usize) -> f32,
+        b: impl Fn(usize) -> f32,
+    ) -> f32 {
+        let inside = |f: &dyn Fn(usize) -> f32, j: usize| if range.contains(&j) { f(j) } else { 0.0 };
+        for block in range.start / 32..range.end.div_ceil(32) {
+            let c = Bf16::chunk(32, |i| inside(&a, block * 32 + i), |i| inside(&b, block * 32 + i));
+            y = Bf16::add(y, c);
+        }
+        y
+    }
+
+    fn round(x: f32) -> f32 {
+        round_bf16(x)
+    }
+}
+
+/// A value with exponent field 0 is read as the zero of its sign.
+fn no_denormal(x: f32) -> f32 {
+    if x.is_subnormal() { 0f32.copysign(x) } else { x }
+}
+
+/// `fma`, its result zero of its sign where it is tiny after rounding to 24 bits with unbounded
+/// exponent (x86's rule).
+fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
+    const SCALE: f32 = (1u128 << 64) as f32;
+    let r = a.mul_add(b, c);
+    if r != 0.0 && r.abs() <= f32::MIN_POSITIVE && (a * SCALE).mul_add(b, c * SCALE).abs() < TINY {
+        return 0f32.copysign(r);
+    }
+    r
+}
+
+/// 2^-62: the smallest normal number, scaled by 2^64.
+const TINY: f32 = 1.0 / (1u64 << 62) as f32;
+
+/// The sum of two f32 is exact where it is tiny, so its rounding cannot lift it.
+fn add_flushed(a: f32, b: f32) -> f32 {
+    no_denormal(a + b)
+}

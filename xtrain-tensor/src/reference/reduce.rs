@@ -1,0 +1,46 @@
+//! The two reductions from which everything is made, and `lse`.
+use super::mode::{Mode, Scalar};
+
+/// Order 1: `y + sum_k a(k) b(k)`, chunks of `M::CHUNK` from +0, added in rising order.
+pub(crate) fn dot<M: Mode>(
+    mut y: M::S,
+    len: usize,
+    a: impl Fn(usize) -> M::S,
+    b: impl Fn(usize) -> M::S,
+) -> M::S {
+    for start in (0..len).step_by(M::CHUNK) {
+        let n = M::CHUNK.min(len - start);
+        y = M::add(y, M::chunk(n, |k| a(start + k), |k| b(start + k)));
+    }
+    y
+}
+
+/// Order 2: 32 lanes from +0, each its terms in rising order by `step(v, i)`; then the butterfly
+/// 16, 8, 4, 2, 1; then + 0.
+pub(crate) fn sum32<S: Scalar>(len: usize, step: impl Fn(S, usize) -> S) -> S {
+    let mut v = [S::ZERO; 32];
+    for i in 0..len {
+        v[i % 32] = step(v[i % 32], i);
+    }
+    for o in [16, 8, 4, 2, 1] {
+        let w = v;
+        for t in 0..32 {
+            v[t] = w[t] + w[t ^ o];
+        }
+    }
+    v[0] + S::ZERO
+}
+
+/// `log sum exp z` over chunks of 128: each its maximum and its sum32, then one sum32 over chunks.
+pub(crate) fn lse<S: Scalar>(z: &[S]) -> S {
+    let parts: Vec<(S, S)> = z
+        .chunks(128)
+        .map(|z| {
+            let m = z.iter().fold(S::NEG_INFINITY, |m, &x| m.max(x));
+            let l = if m == S::NEG_INFINITY { S::ZERO } else { sum32(z.len(), |v, i| v + (z[i] - m).exp()) };
+            (m, l)
+        })
+        .collect();
+    let m = parts.iter().fold(S::NEG_INFINITY, |m, p| m.max(p.0));
+    m + sum32(parts.len(), |v: S, c| parts[c].1.fma((parts[c].0 - m).exp(), v)).log()
+}
