@@ -120,9 +120,11 @@ impl<'t> Functional for Tape<'t> {
             ys.push(self.place(ops::linear(&x.value, &weight, None, w.compute())?));
             packed.push(weight);
         }
-        let (x, slots, nodes) = (x.clone(), ws.map(Param::slot), ys.iter().map(|y| y.node).collect::<Vec<_>>());
+        let (x, slots, nodes) =
+            (x.clone(), ws.map(Param::slot), ys.iter().map(|y| y.node).collect::<Vec<_>>());
         // the first of the group is walked last: the gradients of all of them are there
-        self.rules[nodes[0]] = Some(Box::new(move |b: &mut Back<'_>| {
+        let first = nodes[0];
+        self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {
             let mut dys = Vec::with_capacity(G);
             for (i, w) in packed.iter().enumerate() {
                 let dy = b.take(nodes[i]).cast(w.dtype())?;

@@ -37,7 +37,8 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] with the field, what it must be and what it is.
     pub fn check(&self) -> Result<()> {
-        let Config { vocab, dim, ffn_dim, n_layers, n_heads, n_kv_heads, head_dim, max_positions, .. } = *self;
+        let Config { vocab, dim, ffn_dim, n_layers, n_heads, n_kv_heads, head_dim, max_positions, .. } =
+            *self;
         let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
         let sizes = [
             ("vocab", vocab, 1 << 19),
@@ -50,7 +51,11 @@ impl Config {
         ];
         for (field, got, most) in sizes {
             if got == 0 || got > most {
-                return Err(Error::Config { field, want: "between 1 and its limit", got: format!("{got} (limit {most})") });
+                return Err(Error::Config {
+                    field,
+                    want: "between 1 and its limit",
+                    got: format!("{got} (limit {most})"),
+                });
             }
         }
         if head_dim == 0 || head_dim % 2 != 0 || head_dim > 256 {

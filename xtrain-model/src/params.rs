@@ -2,8 +2,7 @@
 use std::sync::{Arc, OnceLock};
 
 use xtrain_tensor::ops::Weight;
-use xtrain_tensor::rng::{Purpose, normal};
-use xtrain_tensor::{Device, Dtype, Tensor};
+use xtrain_tensor::{Device, Dtype, Tensor, fill_normal};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -62,16 +61,16 @@ impl Param {
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "each is its name and the shape beside it")]
 pub struct Block {
-    pub input_norm: Param, // [C]
-    pub q: Param,          // [nh hd, C]
-    pub k: Param,          // [nkv hd, C]
-    pub v: Param,          // [nkv hd, C]
+    pub input_norm: Param,           // [C]
+    pub q: Param,                    // [nh hd, C]
+    pub k: Param,                    // [nkv hd, C]
+    pub v: Param,                    // [nkv hd, C]
     pub qk_norm: Option<[Param; 2]>, // [hd] each
-    pub o: Param,          // [C, nh hd]
-    pub post_norm: Param,  // [C]
-    pub gate: Param,       // [F, C]
-    pub up: Param,         // [F, C]
-    pub down: Param,       // [C, F]
+    pub o: Param,                    // [C, nh hd]
+    pub post_norm: Param,            // [C]
+    pub gate: Param,                 // [F, C]
+    pub up: Param,                   // [F, C]
+    pub down: Param,                 // [C, F]
 }
 
 /// The parameters of a model.
@@ -80,7 +79,7 @@ pub struct Block {
 pub struct Params {
     pub embed: Param, // [V, C]
     pub blocks: Vec<Block>,
-    pub norm: Param, // [C]
+    pub norm: Param,         // [C]
     pub head: Option<Param>, // [V, C]; none: the embedding table is the head
 }
 
@@ -115,13 +114,10 @@ impl Params {
     /// [`Error::Config`] for a config that no model can have.
     pub fn init(cfg: &Config, compute: Dtype, device: &Device, seed: u64) -> Result<Params> {
         Params::make(cfg, compute, &mut |slot, _, shape, init| {
-            let n: usize = shape.iter().product();
-            let values = match init {
-                Init::Ones => vec![1.0; n],
-                Init::Normal(std) => (0..n as u32)
-                    .map(|i| (normal(seed, slot as u64, i, Purpose::Weights) * std) as f32)
-                    .collect(),
-            };
+            let mut values = vec![1.0; shape.iter().product()];
+            if let Init::Normal(std) = init {
+                fill_normal(seed, slot as u64, std as f32, &mut values);
+            }
             Ok(Tensor::new(device, shape, values)?)
         })
     }
@@ -219,11 +215,17 @@ impl Params {
 impl Block {
     fn iter(&self) -> impl Iterator<Item = &Param> {
         let Block { input_norm, q, k, v, qk_norm, o, post_norm, gate, up, down } = self;
-        [input_norm, q, k, v].into_iter().chain(qk_norm.iter().flatten()).chain([o, post_norm, gate, up, down])
+        [input_norm, q, k, v]
+            .into_iter()
+            .chain(qk_norm.iter().flatten())
+            .chain([o, post_norm, gate, up, down])
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut Param> {
         let Block { input_norm, q, k, v, qk_norm, o, post_norm, gate, up, down } = self;
-        [input_norm, q, k, v].into_iter().chain(qk_norm.iter_mut().flatten()).chain([o, post_norm, gate, up, down])
+        [input_norm, q, k, v]
+            .into_iter()
+            .chain(qk_norm.iter_mut().flatten())
+            .chain([o, post_norm, gate, up, down])
     }
 }

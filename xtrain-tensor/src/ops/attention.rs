@@ -66,7 +66,11 @@ pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &Visible<'_>) -> 
     let Saved { q, k, v, y, lse } = *saved;
     let heads = check(OP, [q, k, v], see)?;
     if y.shape() != q.shape() || dy.shape() != q.shape() || lse.shape() != &q.shape()[..2] {
-        return Err(Error::Shape { op: OP, want: "y and dy as q, lse [N, nh]", got: shapes(&[q, y, dy, lse]) });
+        return Err(Error::Shape {
+            op: OP,
+            want: "y and dy as q, lse [N, nh]",
+            got: shapes(&[q, y, dy, lse]),
+        });
     }
     for (seq, rows) in see.rows_by_sequence() {
         if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| see.pos[n] as usize != i) {

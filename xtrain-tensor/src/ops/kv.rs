@@ -42,7 +42,11 @@ pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
         return Err(Error::Shape { op: OP, want: "dy [N, nh, hd]", got: shapes(&[dy]) });
     };
     if n_kv_heads == 0 || !nh.is_multiple_of(n_kv_heads) {
-        return Err(Error::Shape { op: OP, want: "nkv that divides nh", got: vec![vec![nh], vec![n_kv_heads]] });
+        return Err(Error::Shape {
+            op: OP,
+            want: "nkv that divides nh",
+            got: vec![vec![nh], vec![n_kv_heads]],
+        });
     }
     let (data, group) = (dy.data::<f32>()?, nh / n_kv_heads);
     let mut dx = vec![0f32; n * n_kv_heads * hd];

@@ -81,10 +81,18 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
 pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_weight";
     let (&[out, width], &[n, o], &[m, k]) = (dw.shape(), dy.shape(), x.shape()) else {
-        return Err(Error::Shape { op: OP, want: "dw [out, in], dy [N, out], x [N, in]", got: shapes(&[dw, dy, x]) });
+        return Err(Error::Shape {
+            op: OP,
+            want: "dw [out, in], dy [N, out], x [N, in]",
+            got: shapes(&[dw, dy, x]),
+        });
     };
     if (out, width, n) != (o, k, m) {
-        return Err(Error::Shape { op: OP, want: "dw [out, in], dy [N, out], x [N, in]", got: shapes(&[dw, dy, x]) });
+        return Err(Error::Shape {
+            op: OP,
+            want: "dw [out, in], dy [N, out], x [N, in]",
+            got: shapes(&[dw, dy, x]),
+        });
     }
     if dy.dtype() != x.dtype() {
         return Err(Error::Dtype { op: OP, want: "dy and x in one dtype", got: dy.dtype() });

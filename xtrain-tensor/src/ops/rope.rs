@@ -68,12 +68,7 @@ fn turn(
     Tensor::new(x.device(), x.shape(), y)
 }
 
-pub(crate) fn check(
-    op: &'static str,
-    x: &Tensor,
-    table: &RopeTable,
-    pos: &[u32],
-) -> Result<(usize, usize)> {
+pub(crate) fn check(op: &'static str, x: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<(usize, usize)> {
     let &[n, h, hd] = x.shape() else {
         return Err(Error::Shape { op, want: "x [N, H, hd]", got: shapes(&[x]) });
     };
@@ -81,7 +76,7 @@ pub(crate) fn check(
         let got = vec![x.shape().to_vec(), vec![table.head_dim()], vec![pos.len()]];
         return Err(Error::Shape { op, want: "x [N, H, hd], a table of hd, N positions", got });
     }
-    let bound = table.positions();
+    let bound = table.max_positions();
     match pos.iter().position(|&p| p as usize >= bound) {
         Some(at) => {
             Err(Error::Index { op, what: "position", at, got: u64::from(pos[at]), bound: bound as u64 })

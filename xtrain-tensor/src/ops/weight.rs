@@ -21,7 +21,11 @@ impl Weight {
     /// is f32 or bf16.
     pub fn new(w: &Tensor, dtype: Dtype) -> Result<Weight> {
         let &[out, width] = w.shape() else {
-            return Err(Error::Shape { op: "Weight::new", want: "w [out, in]", got: vec![w.shape().to_vec()] });
+            return Err(Error::Shape {
+                op: "Weight::new",
+                want: "w [out, in]",
+                got: vec![w.shape().to_vec()],
+            });
         };
         let w = w.data::<f32>()?;
         let rows = match dtype {

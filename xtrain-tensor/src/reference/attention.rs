@@ -40,11 +40,7 @@ pub(crate) struct Attended<S> {
 }
 
 /// `y[n][h] = softmax(q k scale) v` over the keys that row `n` sees.
-pub(crate) fn attention<M: Mode>(
-    [q, k, v]: [&[M::S]; 3],
-    heads: Heads,
-    see: &Visible<'_>,
-) -> Attended<M::S> {
+pub(crate) fn attention<M: Mode>([q, k, v]: [&[M::S]; 3], heads: Heads, see: &Visible<'_>) -> Attended<M::S> {
     let (mut y, mut lse) = (Vec::with_capacity(q.len()), Vec::new());
     for n in 0..see.rows() {
         let (seq, keys) = (see.seq[n], see.keys(n));

@@ -7,7 +7,7 @@ use crate::math;
 
 /// A number that the reference computes with.
 #[allow(missing_docs, reason = "each is the function of that name")]
-pub trait Scalar:
+pub(crate) trait Scalar:
     Copy
     + Debug
     + PartialOrd
@@ -78,7 +78,7 @@ impl Scalar for f64 {
 }
 
 /// How products are summed and where values are rounded.
-pub trait Mode {
+pub(crate) trait Mode {
     /// The numbers of this mode.
     type S: Scalar;
 
@@ -106,15 +106,16 @@ pub trait Mode {
 
 /// f32 throughout.
 #[derive(Debug)]
-pub struct F32;
+pub(crate) struct F32;
 
 /// bf16 products on the CPU (`tdpbf16ps`), f32 elsewhere.
 #[derive(Debug)]
-pub struct Bf16;
+pub(crate) struct Bf16;
 
 /// f64 throughout: the same formulas, for gradient checks.
+#[cfg(test)]
 #[derive(Debug)]
-pub struct F64;
+pub(crate) struct F64;
 
 macro_rules! plain {
     ($mode:ty, $s:ty) => {
@@ -143,6 +144,7 @@ macro_rules! plain {
     };
 }
 plain!(F32, f32);
+#[cfg(test)]
 plain!(F64, f64);
 
 impl Mode for Bf16 {
@@ -151,7 +153,8 @@ impl Mode for Bf16 {
 
     fn chunk(len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
         let at = |f: &dyn Fn(usize) -> f32, k: usize| if k < len { no_denormal(f(k)) } else { 0.0 };
-        let half = |odd: usize| (0..16).fold(0.0, |c, i| fma_flushed(at(&a, 2 * i + odd), at(&b, 2 * i + odd), c));
+        let half =
+            |odd: usize| (0..16).fold(0.0, |c, i| fma_flushed(at(&a, 2 * i + odd), at(&b, 2 * i + odd), c));
         add_flushed(half(0), half(1))
     }
 

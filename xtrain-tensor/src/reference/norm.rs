@@ -38,7 +38,8 @@ pub(crate) fn rms_norm_backward<M: Mode>(
     }
     for rows in samples.ranges() {
         for (i, dw) in dw.iter_mut().enumerate() {
-            *dw = dot::<M>(*dw, rows.len(), |n| dy[(rows.start + n) * c + i], |n| xh[(rows.start + n) * c + i]);
+            *dw =
+                dot::<M>(*dw, rows.len(), |n| dy[(rows.start + n) * c + i], |n| xh[(rows.start + n) * c + i]);
         }
     }
     dx

@@ -1,0 +1,72 @@
+//! Models and answers under tests/data.
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use xtrain::model::{Config, Model, Params};
+use xtrain::tensor::{Device, Dtype};
+
+/// A file under tests/data.
+pub(crate) fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// A JSON file under tests/data.
+pub(crate) fn json(name: &str) -> serde_json::Value {
+    let text = std::fs::read_to_string(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The tensors of a safetensors file: name, shape, little-endian bytes.
+pub(crate) fn tensors(name: &str) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    let bytes = std::fs::read(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let own =
+        |(n, t): (String, safetensors::tensor::TensorView<'_>)| (n, t.shape().to_vec(), t.data().to_vec());
+    file.tensors().into_iter().map(own).collect()
+}
+
+/// One f32 tensor of a safetensors file.
+pub(crate) fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// The model of a directory under tests/data.
+pub(crate) fn model(dir: &str, compute: Dtype, device: &Device) -> Model {
+    let c = json(&format!("{dir}/config.json"));
+    let n = |key: &str| c[key].as_u64().unwrap() as usize;
+    let cfg = Config {
+        vocab: n("vocab_size"),
+        dim: n("hidden_size"),
+        ffn_dim: n("intermediate_size"),
+        n_layers: n("num_hidden_layers"),
+        n_heads: n("num_attention_heads"),
+        n_kv_heads: n("num_key_value_heads"),
+        head_dim: n("head_dim"),
+        max_positions: n("max_position_embeddings"),
+        rope_theta: c["rope_parameters"]["rope_theta"].as_f64().unwrap(),
+        norm_eps: c["rms_norm_eps"].as_f64().unwrap(),
+        qk_norm: true,
+        tie_embeddings: c["tie_word_embeddings"].as_bool().unwrap(),
+    };
+    let file = tensors(&format!("{dir}/model.safetensors"));
+    let params = Params::load(&cfg, compute, device, |name, shape| {
+        let (_, got, bytes) = file.iter().find(|t| t.0 == name).unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(got, shape, "{name}");
+        Ok(f32s(bytes))
+    });
+    Model::new(cfg, params.unwrap()).unwrap()
+}
+
+/// sha256 over little-endian f32, in hexadecimal.
+pub(crate) fn sha(values: impl IntoIterator<Item = f32>) -> String {
+    let mut hash = Sha256::new();
+    values.into_iter().for_each(|x| hash.update(x.to_le_bytes()));
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The answer of a golden line, by its name.
+pub(crate) fn golden(file: &str, name: &str) -> String {
+    let text = std::fs::read_to_string(path(&format!("golden_bits/{file}"))).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned));
+    line.unwrap_or_else(|| panic!("{file} has no line {name}"))
+}

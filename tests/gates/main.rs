@@ -1,0 +1,3 @@
+//! The gates: what must hold across crates, in bits.
+mod fixtures;
+mod golden;

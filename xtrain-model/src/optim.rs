@@ -1,0 +1,99 @@
+//! AdamW with decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101), and clipping by the
+//! global norm.
+use xtrain_tensor::ops::{self, AdamWScalars};
+use xtrain_tensor::{Dtype, Tensor};
+
+use crate::error::Result;
+use crate::params::Params;
+
+/// What stays the same over a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimConfig {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decoupled decay of matrices; gains and biases have none.
+    pub weight_decay: f64,
+    /// The norm to which a longer gradient is shortened.
+    pub clip: f64,
+}
+
+impl Default for OptimConfig {
+    fn default() -> OptimConfig {
+        OptimConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, clip: 1.0 }
+    }
+}
+
+/// The optimizer and its state: part of a checkpoint.
+#[derive(Debug, Clone)]
+pub struct AdamW {
+    cfg: OptimConfig,
+    /// First moments, in walk order.
+    pub m: Vec<Tensor>,
+    /// Second moments, in walk order.
+    pub v: Vec<Tensor>,
+    /// `[beta1^t, beta2^t]`, running products.
+    pub powers: [f64; 2],
+}
+
+impl AdamW {
+    /// Zero moments for all of `params`.
+    pub fn new(cfg: OptimConfig, params: &Params) -> AdamW {
+        let zeros = || -> Vec<Tensor> {
+            let like = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
+            params.iter().map(|p| like(p.value())).collect()
+        };
+        AdamW { cfg, m: zeros(), v: zeros(), powers: [1.0; 2] }
+    }
+
+    /// What stays the same over the run.
+    pub fn config(&self) -> &OptimConfig {
+        &self.cfg
+    }
+
+    /// One update by `grads` (walk order) at learning rate `lr`. Returns the norm of the gradient
+    /// before clipping; where that is not finite, nothing is changed.
+    ///
+    /// Order: each matrix's squares row by row, the parameters in walk order (docs/numerics.md,
+    /// section 5).
+    ///
+    /// # Errors
+    /// [`xtrain_tensor::Error::Shape`] for gradients of other parameters.
+    pub fn step(&mut self, params: &mut Params, grads: Vec<Tensor>, lr: f64) -> Result<f32> {
+        let mut total = 0f32;
+        for g in &grads {
+            total += ops::sum_of_squares(g)?;
+        }
+        let norm = total.sqrt();
+        if !norm.is_finite() {
+            return Ok(norm);
+        }
+        let ratio = self.cfg.clip as f32 / (norm + 1e-6);
+        let clip = if ratio < 1.0 { ratio } else { 1.0 };
+        let scalars = self.scalars(lr);
+        for (((p, mut g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
+            ops::scale(&mut g, clip)?;
+            ops::adamw(p.value_mut(), &g, [m, v], &scalars)?;
+        }
+        Ok(norm)
+    }
+
+    /// The scalars of the next step: each formed in f64, rounded once.
+    fn scalars(&mut self, lr: f64) -> AdamWScalars {
+        let OptimConfig { beta1, beta2, eps, weight_decay, .. } = self.cfg;
+        self.powers[0] *= beta1;
+        self.powers[1] *= beta2;
+        AdamWScalars {
+            s1: (1.0 - beta1) as f32,
+            s2: beta2 as f32,
+            s3: (1.0 - beta2) as f32,
+            keep: (1.0 - lr * weight_decay) as f32,
+            step: (lr / (1.0 - self.powers[0])) as f32,
+            c2: (1.0 - self.powers[1]).sqrt() as f32,
+            eps: eps as f32,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Learning rates as a function of the step, in f64.
+use std::f64::consts::PI;
+use std::fmt;
+use std::str::FromStr;
+
+/// The shape of a schedule after its warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decay {
+    /// The peak throughout.
+    Constant,
+    /// Straight from the peak to the minimum at the last step.
+    Linear,
+    /// Half a cosine from the peak to the minimum (Loshchilov & Hutter 2017, arXiv:1608.03983).
+    Cosine,
+    /// Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): the peak, then straight to the
+    /// minimum over the last fifth of the steps.
+    Wsd,
+}
+
+/// A learning rate for each step: linear warm-up from 0 to `peak` over `warmup` steps, then `decay`
+/// to `min` at step `steps`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// The shape after the warm-up.
+    pub decay: Decay,
+    /// The highest rate.
+    pub peak: f64,
+    /// The rate at the end.
+    pub min: f64,
+    /// Steps of warm-up.
+    pub warmup: u64,
+    /// Steps in all.
+    pub steps: u64,
+}
+
+impl Schedule {
+    /// The rate of step `step`, counted from 0. The first step of a warm-up has `peak / warmup`.
+    pub fn rate(&self, step: u64) -> f64 {
+        let Schedule { decay, peak, min, warmup, steps } = *self;
+        if step < warmup {
+            return peak * (step + 1) as f64 / warmup as f64;
+        }
+        let start = match decay {
+            Decay::Wsd => warmup.max(steps - steps / 5),
+            _ => warmup,
+        };
+        if step < start {
+            return peak;
+        }
+        let left = steps.saturating_sub(start).max(1) as f64;
+        let done = ((step - start) as f64 / left).min(1.0);
+        match decay {
+            Decay::Constant => peak,
+            Decay::Linear | Decay::Wsd => peak + (min - peak) * done,
+            Decay::Cosine => min + 0.5 * (1.0 + cos(PI * done)) * (peak - min),
+        }
+    }
+}
+
+/// The cosine on [0, pi], from `+ *` alone, so that a rate has the same bits on every machine.
+fn cos(x: f64) -> f64 {
+    let series = |y: f64, first: i32| {
+        let mut term = if first == 0 { 1.0 } else { y };
+        let mut sum = term;
+        for k in (first..first + 24).step_by(2) {
+            term *= -(y * y) / f64::from((k + 1) * (k + 2));
+            sum += term;
+        }
+        sum
+    };
+    match x {
+        x if x <= PI / 4.0 => series(x, 0),
+        x if x <= 3.0 * PI / 4.0 => series(PI / 2.0 - x, 1),
+        x => -series(PI - x, 0),
+    }
+}
+
+impl fmt::Display for Decay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Decay::Constant => "constant",
+            Decay::Linear => "linear",
+            Decay::Cosine => "cosine",
+            Decay::Wsd => "wsd",
+        })
+    }
+}
+
+impl FromStr for Decay {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Decay, String> {
+        [Decay::Constant, Decay::Linear, Decay::Cosine, Decay::Wsd]
+            .into_iter()
+            .find(|d| d.to_string() == s)
+            .ok_or_else(|| format!("unknown schedule {s:?}: expected constant, linear, cosine or wsd"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cosine_is_that_of_the_platform_to_an_ulp_or_two() {
+        for i in 0..=10_000 {
+            let x = PI * f64::from(i) / 10_000.0;
+            assert!((cos(x) - x.cos()).abs() < 3e-16, "{x}: {} against {}", cos(x), x.cos());
+        }
+    }
+
+    #[test]
+    fn every_shape_starts_at_the_peak_and_ends_at_the_minimum() {
+        for decay in [Decay::Linear, Decay::Cosine, Decay::Wsd] {
+            let s = Schedule { decay, peak: 3e-3, min: 3e-4, warmup: 5, steps: 100 };
+            assert_eq!(s.rate(0), 3e-3 / 5.0);
+            assert_eq!(s.rate(4), 3e-3);
+            assert_eq!(s.rate(5), 3e-3, "{decay}");
+            assert!((s.rate(100) - 3e-4).abs() < 1e-18, "{decay}");
+            assert!((5..100).all(|i| s.rate(i) >= s.rate(i + 1)), "{decay}");
+        }
+    }
+}
