@@ -92,7 +92,7 @@ fn train(device: &Device, compute: Dtype, micro: usize) -> (Vec<(u32, u32)>, Str
             objective::backward(&m, part, 1.0, (&mut loss, &mut grads)).unwrap();
         }
         let lr = r["lr_per_step"][step].as_f64().unwrap();
-        let norm = opt.step(&mut m.params, grads.finish().unwrap(), lr).unwrap();
+        let norm = opt.step(&mut m.params, &grads.finish().unwrap(), lr).unwrap();
         curve.push((loss.to_bits(), norm.to_bits()));
     }
     let weights = m.params.iter().flat_map(|p| p.value().data::<f32>().unwrap().to_vec());

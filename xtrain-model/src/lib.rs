@@ -12,6 +12,7 @@ mod optim;
 mod params;
 mod rows;
 mod schedule;
+mod trainer;
 
 pub use autograd::{Tape, Var};
 pub use config::Config;
@@ -25,3 +26,4 @@ pub use optim::{AdamW, OptimConfig};
 pub use params::{Block, Param, Params};
 pub use rows::Rows;
 pub use schedule::{Decay, Schedule};
+pub use trainer::{StepReport, Trainer, weigh};

@@ -62,9 +62,9 @@ impl AdamW {
     ///
     /// # Errors
     /// [`xtrain_tensor::Error::Shape`] for gradients of other parameters.
-    pub fn step(&mut self, params: &mut Params, grads: Vec<Tensor>, lr: f64) -> Result<f32> {
+    pub fn step(&mut self, params: &mut Params, grads: &[Tensor], lr: f64) -> Result<f32> {
         let mut total = 0f32;
-        for g in &grads {
+        for g in grads {
             total += ops::sum_of_squares(g)?;
         }
         let norm = total.sqrt();
@@ -74,9 +74,8 @@ impl AdamW {
         let ratio = self.cfg.clip as f32 / (norm + 1e-6);
         let clip = if ratio < 1.0 { ratio } else { 1.0 };
         let scalars = self.scalars(lr);
-        for (((p, mut g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
-            ops::scale(&mut g, clip)?;
-            ops::adamw(p.value_mut(), &g, [m, v], &scalars)?;
+        for (((p, g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
+            ops::adamw(p.value_mut(), g, [m, v], clip, &scalars)?;
         }
         Ok(norm)
     }

@@ -90,11 +90,14 @@ enum Init {
     Normal(f64),
 }
 
+/// Makes the values of a parameter from its slot, name, shape and beginning.
+type Fill<'a> = &'a mut dyn FnMut(usize, &str, &[usize], Init) -> Result<Tensor>;
+
 /// Hands out parameters in walk order.
 struct Maker<'a> {
     next: usize,
     compute: Dtype,
-    fill: &'a mut dyn FnMut(usize, &str, &[usize], Init) -> Result<Tensor>,
+    fill: Fill<'a>,
 }
 
 impl Maker<'_> {
@@ -143,11 +146,7 @@ impl Params {
         })
     }
 
-    fn make(
-        cfg: &Config,
-        compute: Dtype,
-        fill: &mut dyn FnMut(usize, &str, &[usize], Init) -> Result<Tensor>,
-    ) -> Result<Params> {
+    fn make(cfg: &Config, compute: Dtype, fill: Fill<'_>) -> Result<Params> {
         cfg.check()?;
         let (c, f, hd) = (cfg.dim, cfg.ffn_dim, cfg.head_dim);
         let (q, kv) = (cfg.n_heads * hd, cfg.n_kv_heads * hd);

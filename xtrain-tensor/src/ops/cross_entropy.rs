@@ -79,12 +79,12 @@ fn run(
             let block = start..sample.end.min(start + 256);
             let xs = part(x, &block)?;
             let dz = values_of(&xs, head, rows, (&block, &mut values))?;
-            *loss = block.clone().zip(rows.targets[block.clone()].iter()).fold(0f32, |sum, (n, t)| {
+            *loss += block.clone().zip(rows.targets[block.clone()].iter()).fold(0f32, |sum, (n, t)| {
                 match (t, values[n]) {
                     (Some(t), Some(v)) => t.weight.mul_add(-v.log_prob, sum),
                     _ => sum,
                 }
-            }) + *loss;
+            });
             let Some(dhead) = dhead.as_deref_mut() else { continue };
             let dz = Tensor::new(x.device(), &[block.len(), head.out()], dz)?.cast(head.dtype())?;
             linear_backward_weight(dhead, &dz, &xs, &Samples::of_lengths([block.len()]))?;

@@ -22,20 +22,26 @@ pub struct AdamWScalars {
     pub eps: f32,
 }
 
-/// `m = fma(s1, g - m, m)`, `v = fma(s2, v, s3 (g g))`, `w = w keep`,
+/// `g = g clip`, `m = fma(s1, g - m, m)`, `v = fma(s2, v, s3 (g g))`, `w = w keep`,
 /// `w = fma(-step, m / (sqrt(v) / c2 + eps), w)`. `keep` is that of `s` for a matrix, 1 for a vector:
 /// gains and biases are not decayed.
 ///
 /// # Errors
 /// [`Error::Shape`] unless all four have one shape.
-pub fn adamw(w: &mut Tensor, g: &Tensor, [m, v]: [&mut Tensor; 2], s: &AdamWScalars) -> Result<()> {
+pub fn adamw(
+    w: &mut Tensor,
+    g: &Tensor,
+    [m, v]: [&mut Tensor; 2],
+    clip: f32,
+    s: &AdamWScalars,
+) -> Result<()> {
     if [g.shape(), m.shape(), v.shape()].iter().any(|x| *x != w.shape()) {
         return Err(Error::Shape { op: "adamw", want: "one shape", got: shapes(&[w, g, m, v]) });
     }
     let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
     let (w, g, m, v) = (w.data_mut::<f32>()?, g.data::<f32>()?, m.data_mut::<f32>()?, v.data_mut::<f32>()?);
     for i in 0..w.len() {
-        (w[i], m[i], v[i]) = reference::adamw([w[i], g[i], m[i], v[i]], s, decay);
+        (w[i], m[i], v[i]) = reference::adamw([w[i], g[i] * clip, m[i], v[i]], s, decay);
     }
     Ok(())
 }
@@ -47,13 +53,4 @@ pub fn adamw(w: &mut Tensor, g: &Tensor, [m, v]: [&mut Tensor; 2], s: &AdamWScal
 /// [`Error::Dtype`] unless `g` is f32.
 pub fn sum_of_squares(g: &Tensor) -> Result<f32> {
     Ok(reference::sum_of_squares(g.data::<f32>()?, g.width()))
-}
-
-/// `g = g factor`.
-///
-/// # Errors
-/// [`Error::Dtype`] unless `g` is f32.
-pub fn scale(g: &mut Tensor, factor: f32) -> Result<()> {
-    g.data_mut::<f32>()?.iter_mut().for_each(|g| *g *= factor);
-    Ok(())
 }
