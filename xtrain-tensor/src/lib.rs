@@ -4,6 +4,7 @@ mod cpu;
 mod device;
 mod dtype;
 mod error;
+pub mod math;
 mod tensor;
 
 pub use cpu::Simd;
