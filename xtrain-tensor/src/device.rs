@@ -43,8 +43,9 @@ impl Device {
         cpu.simd
     }
 
-    pub(crate) fn as_cpu(&self) -> &Cpu {
+    /// The processor whose kernels run; none where the reference is to run.
+    pub(crate) fn fast(&self) -> Option<&Cpu> {
         let Device::Cpu(cpu) = self;
-        cpu
+        (cpu.simd > Simd::Reference).then_some(cpu)
     }
 }
