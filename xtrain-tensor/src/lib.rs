@@ -5,11 +5,15 @@ mod dd;
 mod device;
 mod dtype;
 mod error;
+pub mod faults;
+pub mod math;
 mod normal;
 mod portable;
 pub mod rng;
 mod rope_table;
+pub mod softmax;
 mod tensor;
+pub mod testing;
 
 pub use cpu::Simd;
 pub use device::{Cpu, Device};
