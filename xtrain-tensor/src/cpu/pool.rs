@@ -253,6 +253,15 @@ impl<'a, T> Disjoint<'a, T> {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
+    /// The address of element `at`, which may be one past the end.
+    ///
+    /// # Panics
+    /// When it is further.
+    pub(crate) fn at(&self, at: usize) -> *mut T {
+        assert!(at <= self.len, "{at} leaves {}", self.len);
+        self.start.wrapping_add(at)
+    }
+
     /// The elements of `range`.
     ///
     /// # Safety
