@@ -43,6 +43,12 @@ impl Device {
         cpu.simd
     }
 
+    /// The processor.
+    pub(crate) fn processor(&self) -> &Cpu {
+        let Device::Cpu(cpu) = self;
+        cpu
+    }
+
     /// The processor whose kernels run; none where the reference is to run.
     pub(crate) fn fast(&self) -> Option<&Cpu> {
         let Device::Cpu(cpu) = self;
