@@ -1,6 +1,7 @@
 //! The model, written once: [`Model::forward`] runs under a [`Tape`] to train and without one to
 //! decode.
 mod autograd;
+pub mod checkpoint;
 mod config;
 mod error;
 mod functional;
