@@ -1,1 +1,3 @@
-//! x
+//! Train tiny transformers and roll them out: one token, one number.
+#![forbid(unsafe_code)]
+pub mod config;

@@ -11,3 +11,7 @@ pub use device::{Cpu, Device};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{Error, Result};
 pub use tensor::{Stored, Tensor};
+
+/// The commit that this build was made from: twelve hexadecimal digits, or `unknown` outside a
+/// repository.
+pub const COMMIT: &str = env!("XTRAIN_COMMIT");

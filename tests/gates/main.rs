@@ -1,0 +1,1 @@
+//! What must hold across crates, in one binary.
