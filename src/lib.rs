@@ -1,3 +1,5 @@
 //! Train tiny transformers and roll them out: one token, one number.
 #![forbid(unsafe_code)]
 pub mod config;
+pub mod report;
+pub mod run;
