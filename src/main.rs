@@ -1,0 +1,2 @@
+//! The command `xtrain`.
+fn main() {}
