@@ -1,2 +1,6 @@
 //! The command `xtrain`.
-fn main() {}
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    xtrain::cli::main()
+}

@@ -2,11 +2,15 @@
 
 /// The candidate with the fewest edits (insert, delete, replace, swap of neighbours) from `word`; the
 /// first of equals. A dotted candidate is also held against `word` without its section, at the cost of
-/// one edit more. None where there are no candidates.
+/// one edit more, and by its initials (`lr` for `train.learning_rate`). None without candidates.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates.into_iter().min_by_key(|candidate| {
-        let bare = candidate.rsplit_once('.').map(|(_, last)| edits(word, last) + 1);
-        bare.unwrap_or(usize::MAX).min(edits(word, candidate))
+        let whole = edits(word, candidate);
+        let Some((section, last)) = candidate.rsplit_once('.') else { return whole };
+        let short = word.strip_prefix(section).map_or(word, |rest| rest.trim_start_matches('.'));
+        let initials: String = last.split('_').filter_map(|part| part.chars().next()).collect();
+        let initials = if initials.len() > 1 && short == initials { 1 } else { usize::MAX };
+        whole.min(edits(word, last) + 1).min(initials)
     })
 }
 
@@ -51,6 +55,8 @@ mod tests {
         assert_eq!(nearest("lerning_rate", keys), Some("train.learning_rate"));
         assert_eq!(nearest("train.step", keys), Some("train.steps"));
         assert_eq!(nearest("modle.dim", keys), Some("model.dim"));
+        assert_eq!(nearest("lr", keys), Some("train.learning_rate"));
+        assert_eq!(nearest("train.lr", keys), Some("train.learning_rate"));
         assert_eq!(nearest("x", []), None);
     }
 }

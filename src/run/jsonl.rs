@@ -18,19 +18,22 @@ pub struct JsonLines {
 
 impl JsonLines {
     /// Opens the log at `path`, made where it is missing, to write on after `step`: it is cut before the
-    /// first line of a later step, and before a last line that was not finished.
+    /// first line of a later step, and before a last line that was not finished. What stands behind a
+    /// line of `step` itself need not be a log: a power cut leaves what it likes.
     ///
     /// # Errors
-    /// The file cannot be read or written; a finished line is not an object with a `step`.
+    /// The file cannot be read or written; a line before `step` is not an object with a `step`.
     pub fn after(path: &Path, step: u64) -> Result<JsonLines> {
         let io = |error| Error::io(path, error);
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
-        let mut keep = 0;
+        let (mut keep, mut last) = (0, 0);
         for line in Lines::new(path, &file) {
             let line = line?;
-            if !line.finished || step_of(path, &line)? > step {
-                break;
+            match object(path, &line).and_then(|object| step_of(path, &line, &object)) {
+                Ok(at) if line.finished && at <= step => last = at,
+                Err(error) if line.finished && last < step => return Err(error),
+                _ => break,
             }
             keep += line.bytes.len() as u64 + 1;
         }
@@ -115,9 +118,9 @@ pub(super) fn object(path: &Path, line: &Line) -> Result<serde_json::Map<String,
     }
 }
 
-/// The `step` of a line.
-pub(super) fn step_of(path: &Path, line: &Line) -> Result<u64> {
-    object(path, line)?.get("step").and_then(Value::as_u64).ok_or_else(|| Error::Line {
+/// The `step` of a line's object.
+pub(super) fn step_of(path: &Path, line: &Line, object: &serde_json::Map<String, Value>) -> Result<u64> {
+    object.get("step").and_then(Value::as_u64).ok_or_else(|| Error::Line {
         path: path.to_path_buf(),
         line: line.number,
         what: "expected a whole number as `step`".to_string(),

@@ -2,8 +2,6 @@
 use std::fs::File;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::jsonl::{Lines, object, step_of};
 use super::{Error, Result};
 
@@ -26,8 +24,9 @@ impl Metrics {
         let mut lines = 0;
         for line in Lines::new(path, &file) {
             let line = line?;
-            let step = step_of(path, &line)?;
-            for (key, value) in object(path, &line)? {
+            let object = object(path, &line)?;
+            let step = step_of(path, &line, &object)?;
+            for (key, value) in object {
                 if let (true, Some(value)) = (key != "step", value.as_f64()) {
                     metrics.push(key, (step as f64, value));
                 }
@@ -41,7 +40,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The names of the curves, in the order in which they begin.
+    /// The names of the curves, in the order in which they begin; in alphabetical order within a line.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.curves.iter().map(|curve| curve.0.as_str())
     }
