@@ -15,10 +15,11 @@
 //! threads takes [`current`] along and runs the work inside [`Carried::enter`].
 
 /// Every fault that can be switched on: name, and what goes wrong.
-pub const FAULTS: [(&str, &str); 3] = [
+pub const FAULTS: [(&str, &str); 4] = [
     ("sampler-f32-running-sum", "the token is drawn by a running sum of f32 probabilities"),
     ("greedy-last-of-equal-maxima", "greedy takes the last of equal largest logits"),
     ("sampler-shared-state", "the address of a draw leaves out the sequence's id"),
+    ("checkpoint-rename-before-sync", "a checkpoint has its final name before its files are durable"),
 ];
 
 pub use switch::{Carried, current, on};
