@@ -1,13 +1,24 @@
 //! Device tensors and the operations on them, each in one documented order of arithmetic
 //! (`docs/numerics.md`): the same bits from any batch, thread count and instruction set.
 mod cpu;
+mod dd;
 mod device;
 mod dtype;
 mod error;
+pub mod faults;
+pub mod math;
+mod normal;
+mod portable;
+pub mod rng;
+mod rope_table;
+pub mod softmax;
 mod tensor;
+pub mod testing;
 
 pub use cpu::Simd;
 pub use device::{Cpu, Device};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{Error, Result};
+pub use normal::{fill_normal, standard_normal};
+pub use rope_table::RopeTable;
 pub use tensor::{Stored, Tensor};
