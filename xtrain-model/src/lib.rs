@@ -1,2 +1,3 @@
 //! x
+pub mod data;
 pub mod tokenizer;

@@ -263,3 +263,6 @@ fn default_config() -> String {
          \"clean_up_tokenization_spaces\": false\n}}\n"
     )
 }
+
+#[cfg(test)]
+mod tests;
