@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 pub mod cli;
 pub mod config;
+pub mod evaluate;
 pub mod report;
 pub mod run;
+pub mod training;
 
 pub use xtrain_decode as decode;
 pub use xtrain_model as model;

@@ -14,16 +14,20 @@ pub mod generate;
 pub mod inspect;
 pub mod interrupt;
 pub mod logits;
+pub mod monitor;
 pub mod out;
 pub mod plot;
 pub mod prepare;
 pub mod quickstart;
 pub mod rollout;
+pub mod sample;
+pub mod source;
 pub mod tokenizer;
 pub mod train;
 pub mod verify;
 
 mod exit;
+mod failure;
 mod version;
 
 pub use exit::{CliError, Exit};

@@ -1,13 +1,21 @@
 //! `xtrain train`: a model from text.
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use toml::Value;
 
 use super::common::{Common, Layers, Seed};
-use super::{CliError, out};
+use super::interrupt::Interrupt;
+use super::monitor::Monitor;
+use super::{CliError, out, sample, source};
 use crate::config::{Layer, RunConfig};
-use crate::report::units;
+use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::store::{self, Standing};
+use crate::model::{Model, Trainer};
+use crate::report::{Progress, units};
+use crate::run::RunDir;
+use crate::training::{self, End, Source, Training};
 
 /// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
@@ -47,12 +55,88 @@ pub struct TrainArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &TrainArgs) -> Result<(), CliError> {
-    args.common.check()?;
+    let device = args.common.open()?;
+    let interrupt = Interrupt::install()?;
+    if let Some(name) = &args.resume {
+        let run = RunDir::open(name)?;
+        let mut layers = vec![Layer::File(run.config())];
+        layers.extend(args.config_layers());
+        let config = RunConfig::load(&layers)?;
+        if args.dry_run {
+            return out::print(format!("{}{}", summary(&config), config.to_toml()));
+        }
+        let source = source::open(&config)?;
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+        let made = (training::compute(config.train.dtype), &device);
+        let hyper = (training::optim_config(&config), training::schedule(&config));
+        let (trainer, standing, refused) = store::resume(run.path(), made, hyper)?;
+        refused.iter().for_each(|r| eprintln!("warning: {r}"));
+        eprintln!("resuming {} at step {}", run.path().display(), trainer.step_number());
+        return go(Job { config, source, checkpoints, run, trainer, standing }, interrupt);
+    }
     let config = RunConfig::load(&args.config_layers())?;
     if args.dry_run {
         return out::print(format!("{}{}", summary(&config), config.to_toml()));
     }
-    Err(CliError::absent("train"))
+    let source = source::open(&config)?;
+    let trainer = training::begin(&config, source.tokenizer.vocab_size(), &device)?;
+    let run = RunDir::create(&args.new_run(), &config)?;
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+    let standing = Standing { seed: config.train.seed, best: None };
+    go(Job { config, source, checkpoints, run, trainer, standing }, interrupt)
+}
+
+/// A run that is ready to go on.
+pub(super) struct Job {
+    pub(super) config: RunConfig,
+    pub(super) source: Source,
+    pub(super) checkpoints: CheckpointDir,
+    pub(super) run: RunDir,
+    pub(super) trainer: Trainer,
+    pub(super) standing: Standing,
+}
+
+/// Trains to the end, or to a signal.
+pub(super) fn go(mut job: Job, interrupt: Interrupt) -> Result<(), CliError> {
+    let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
+    let steps = job.config.train.steps as u64;
+    eprintln!(
+        "{} parameters, {} training tokens, {} held out, {} steps into {}",
+        units::count(job.trainer.model.config().n_params() as u64),
+        units::count(job.source.split.train.end),
+        units::count(job.source.split.validation.end - job.source.split.validation.start),
+        steps,
+        job.run.path().display(),
+    );
+    let (mut metrics, timings) = job.run.logs_after(first)?;
+    let sampler = |model: &Model, step: u64| sample::draw(model, &job.source.tokenizer, &job.config, step);
+    let progress = Progress::new("training", "step", steps, first);
+    let mut monitor = Monitor::new(progress, timings, interrupt, (&sampler, tokens));
+    let end = Training {
+        config: &job.config,
+        source: &job.source,
+        checkpoints: &job.checkpoints,
+        metrics: &mut metrics,
+        trainer: &mut job.trainer,
+        standing: job.standing,
+    }
+    .run(&mut monitor);
+    let signal = monitor.signal();
+    let last = monitor.last_saved.clone();
+    monitor.progress.finish();
+    let resume = format!("go on with it: xtrain train --resume {}", job.run.path().display());
+    match (end, signal) {
+        (Ok(End::Done), _) => Ok(()),
+        (Ok(End::Stopped), Some(exit)) => Err(CliError::new(exit, "stopped by a signal, saved").hint(resume)),
+        (Ok(End::Stopped), None) => Ok(()),
+        (Err(error), _) => {
+            let error = CliError::from(error);
+            Err(match last {
+                Some(path) => error.hint(format_args!("the last good checkpoint is {}", path.display())),
+                None => error,
+            })
+        }
+    }
 }
 
 impl TrainArgs {

@@ -126,7 +126,7 @@ fn names(key: &str) -> Option<Vec<&'static str>> {
         "model.preset" => Some(PRESETS.iter().map(|preset| preset.name).chain([""]).collect()),
         "train.schedule" => Some(vec!["cosine", "linear", "wsd", "constant"]),
         "train.dtype" => Some(vec!["f32", "bf16"]),
-        "train.order" => Some(vec!["random", "shuffled", "sequential"]),
+        "train.order" => Some(vec!["random", "shuffled"]),
         _ => None,
     }
 }

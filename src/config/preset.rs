@@ -57,6 +57,7 @@ impl Preset {
             head_dim: self.head_dim,
             ffn_dim: self.ffn_dim,
             vocab: self.vocab,
+            max_positions: 0,
             tie_embeddings: true,
             qk_norm: true,
             rope_theta: self.rope_theta,

@@ -34,6 +34,8 @@ pub struct ModelSection {
     pub ffn_dim: usize,
     /// Rows of the embedding; 0 for the size of the tokenizer's vocabulary.
     pub vocab: usize,
+    /// Longest sequence that the model serves; at least `train.context`, which 0 stands for.
+    pub max_positions: usize,
     /// One table for the embedding and the head.
     pub tie_embeddings: bool,
     /// RMS norm of queries and keys per head.
@@ -156,8 +158,6 @@ pub enum Order {
     Random,
     /// Every window once per epoch, in a new order each epoch.
     Shuffled,
-    /// Every window once per epoch, from the first to the last.
-    Sequential,
 }
 
 impl Default for ModelSection {
@@ -171,6 +171,7 @@ impl Default for ModelSection {
             head_dim: 32,
             ffn_dim: 352,
             vocab: 0,
+            max_positions: 0,
             tie_embeddings: true,
             qk_norm: true,
             rope_theta: 10_000.0,

@@ -7,6 +7,7 @@ pub mod data;
 mod error;
 mod functional;
 mod grads;
+pub mod hf;
 mod kv;
 mod model;
 pub mod objective;
@@ -14,6 +15,7 @@ mod optim;
 mod params;
 mod rows;
 mod schedule;
+pub mod store;
 pub mod tokenizer;
 mod trainer;
 
