@@ -1,3 +1,4 @@
 //! x
 pub mod data;
+pub mod tasks;
 pub mod tokenizer;

@@ -1,4 +1,5 @@
 //! Data against its promises, ugly inputs included.
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
 use xtrain_tensor::rng::{Purpose, uniform_u64};
@@ -266,6 +267,8 @@ fn no_mutated_token_file_makes_the_reader_panic() {
     let dir = Scratch::new("mutated");
     let good = small_file(&dir);
     let (mut valid, mut refused) = (0, 0);
+    let path = dir.file("mutant.tok", &good);
+    let mut mutant = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     for case in 0..20_000u64 {
         let draw = |i: u32, n: u64| uniform_u64(11, case, i, Purpose::Sample) % n;
         let mut bytes = good.clone();
@@ -283,7 +286,9 @@ fn no_mutated_token_file_makes_the_reader_panic() {
             1 => bytes.resize(good.len() + draw(3, 100) as usize, 0x55),
             _ => {}
         }
-        let path = dir.file("mutant.tok", &bytes);
+        mutant.rewind().unwrap();
+        mutant.write_all(&bytes).unwrap();
+        mutant.set_len(bytes.len() as u64).unwrap();
         let read = TokenFile::open(&path).and_then(|file| {
             file.verify()?;
             assert!(file.ids(0..file.count())?.iter().all(|&id| id < file.vocab()));
