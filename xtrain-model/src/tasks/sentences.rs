@@ -81,11 +81,7 @@ fn noun_phrase(draw: &mut impl FnMut(usize) -> usize) -> (String, Number) {
     };
     let article = match (number, draw(3)) {
         (_, 0) => "the",
-        (Number::One, 1)
-            if rest.starts_with(['a', 'e', 'i', 'o', 'u', 'h']) && !starts_with_hard_h(&rest) =>
-        {
-            "an"
-        }
+        (Number::One, 1) if begins_with_a_vowel(&rest) => "an",
         (Number::One, 1) => "a",
         (Number::One, _) => "every",
         (Number::Many, 1) => "two",
@@ -94,7 +90,7 @@ fn noun_phrase(draw: &mut impl FnMut(usize) -> usize) -> (String, Number) {
     (format!("{article} {rest}"), number)
 }
 
-/// Of the words above only `honest` has a silent h.
-fn starts_with_hard_h(text: &str) -> bool {
-    text.starts_with('h') && !text.starts_with("honest")
+/// As it is spoken: of the words above only `honest` has a silent h.
+fn begins_with_a_vowel(text: &str) -> bool {
+    text.starts_with(['a', 'e', 'i', 'o', 'u']) || text.starts_with("honest")
 }
