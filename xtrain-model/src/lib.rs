@@ -16,6 +16,7 @@ mod params;
 mod rows;
 mod schedule;
 pub mod store;
+pub mod tasks;
 pub mod tokenizer;
 mod trainer;
 
