@@ -1,4 +1,10 @@
-//! Train tiny transformers and roll them out with the very same arithmetic.
+//! Train tiny transformers and roll them out: one token, one number.
+#![forbid(unsafe_code)]
+pub mod cli;
+pub mod config;
+pub mod report;
+pub mod run;
+
 pub use xtrain_decode as decode;
 pub use xtrain_model as model;
 pub use xtrain_tensor as tensor;

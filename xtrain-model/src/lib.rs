@@ -3,6 +3,7 @@
 mod autograd;
 pub mod checkpoint;
 mod config;
+pub mod data;
 mod error;
 mod functional;
 mod grads;
@@ -13,6 +14,7 @@ mod optim;
 mod params;
 mod rows;
 mod schedule;
+pub mod tokenizer;
 mod trainer;
 
 pub use autograd::{Tape, Var};

@@ -33,7 +33,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
         (Packed::Panels(panels), _) => {
             let mut y = vec![0f32; n * w.out()];
             gemm::product(
-                x.device().processor(),
+                x.device().as_cpu(),
                 Matrix::new(&xs, n, w.width()),
                 panels.view(),
                 &mut y,
@@ -83,7 +83,7 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
             (Packed::Panels(panels), _) => {
                 let start = if i == 0 { Start::Zero } else { Start::Continue };
                 gemm::product(
-                    dys[0].device().processor(),
+                    dys[0].device().as_cpu(),
                     Matrix::new(&dy, n, w.out()),
                     panels.view(),
                     &mut dx,
