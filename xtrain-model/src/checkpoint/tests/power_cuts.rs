@@ -102,7 +102,7 @@ fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
             moments(after, found, &[Sample::small(step, 2), Sample::small(step + 1, 2)])
         })
         .collect();
-    let halves = [(&first, 1000), (&again, 150)];
+    let halves = [(&first, 800), (&again, 100)];
     let seen = std::thread::scope(|scope| {
         halves
             .map(|(moments, most)| scope.spawn(move || cut(moments, 7, most)))
