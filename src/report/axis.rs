@@ -58,7 +58,7 @@ impl Axis {
     fn steps(self, want: usize) -> Vec<f64> {
         let raw = (self.hi - self.lo) / want.max(1) as f64;
         let power = 10f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= raw * 0.999);
+        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= raw * 0.75);
         let step = step.unwrap_or(power * 10.0);
         let first = (self.lo / step - 1e-9).ceil() as i64;
         let last = (self.hi / step + 1e-9).floor() as i64;

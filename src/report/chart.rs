@@ -1,6 +1,9 @@
 //! A line chart, before it is drawn.
 use super::axis::Axis;
 
+/// A line with more points than this is drawn thin, under its moving mean.
+const MANY: usize = 150;
+
 /// How an axis spaces its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
@@ -51,9 +54,20 @@ impl Series {
         self.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
     }
 
+    /// The curve to draw: the finite points, or the moving mean of a line of many.
+    pub(super) fn curve(&self) -> Vec<(f64, f64)> {
+        let points = self.finite();
+        if self.is_noisy() { moving_mean(&points, points.len() / 80) } else { points }
+    }
+
+    /// Whether the points are drawn thin, under their moving mean.
+    pub(super) fn is_noisy(&self) -> bool {
+        self.stroke == Stroke::Line && self.points.len() > MANY
+    }
+
     /// Name, last value and, where it is another, the lowest.
     pub(super) fn legend(&self) -> String {
-        let points = self.finite();
+        let points = self.curve();
         let Some(&(_, last)) = points.last() else {
             return format!("{} (no points)", self.name);
         };
@@ -88,16 +102,16 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The mean of each value and its neighbours up to `reach` on both sides, fewer near the ends so that
-/// the window stays centred.
-pub(super) fn moving_mean(points: &[(f64, f64)], reach: usize) -> Vec<(f64, f64)> {
+/// The mean of each value and its neighbours up to `reach` on both sides; fewer where there are fewer,
+/// and near the beginning, where curves are steep, as few before as after.
+fn moving_mean(points: &[(f64, f64)], reach: usize) -> Vec<(f64, f64)> {
     let mut sums = vec![0.0];
     for (at, point) in points.iter().enumerate() {
         sums.push(sums[at] + point.1);
     }
     let mean = |at: usize| {
-        let near = reach.min(at).min(points.len() - 1 - at);
-        (sums[at + near + 1] - sums[at - near]) / (2 * near + 1) as f64
+        let (before, after) = (reach.min(at), reach.min(points.len() - 1 - at).min(at));
+        (sums[at + after + 1] - sums[at - before]) / (before + after + 1) as f64
     };
     points.iter().enumerate().map(|(at, point)| (point.0, mean(at))).collect()
 }
@@ -107,11 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moving_mean_leaves_a_straight_line_as_it_is() {
+    fn a_moving_mean_leaves_a_straight_line_as_it_is_until_its_end() {
         let line: Vec<(f64, f64)> = (0..50).map(|n| (f64::from(n), 2.0 * f64::from(n))).collect();
-        for (got, want) in moving_mean(&line, 7).iter().zip(&line) {
+        let mean = moving_mean(&line, 7);
+        for (got, want) in mean.iter().zip(&line).take(43) {
             assert!((got.1 - want.1).abs() < 1e-9, "{got:?} {want:?}");
         }
+        assert_eq!(mean[49], (49.0, 2.0 * 45.5));
         assert!(moving_mean(&[], 3).is_empty());
     }
 

@@ -179,6 +179,18 @@ mod tests {
     }
 
     #[test]
+    fn every_screen_shows_a_job_from_its_beginning_to_its_end() {
+        for screen in [Screen::Colour, Screen::Mono, Screen::Lines] {
+            let mut progress = Progress::on(screen, Job::new("train", "step", 3, 0));
+            for done in 1..=3 {
+                progress.at(done, "loss 2.1");
+                progress.line("a sample");
+            }
+            progress.finish();
+        }
+    }
+
+    #[test]
     fn an_empty_job_divides_by_nothing() {
         let job = Job::new("read", "line", 0, 0);
         assert_eq!(job.plain(job.began), "read: 0/0 (0 %), - line/s");

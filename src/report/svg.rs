@@ -2,7 +2,6 @@
 use std::fmt::Write;
 
 use super::axis::Axis;
-use super::chart::moving_mean;
 use super::{Chart, Series, Stroke};
 
 const WIDTH: f64 = 860.0;
@@ -14,8 +13,6 @@ const TOP: f64 = 72.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 /// Colours that colour-blind readers can tell apart (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/// A line with more points than this is drawn thin, under its moving mean.
-const MANY: usize = 150;
 
 /// The chart as the text of an SVG file.
 pub fn svg(chart: &Chart) -> String {
@@ -65,17 +62,14 @@ fn grid(out: &mut String, x: &Axis, y: &Axis) {
 }
 
 fn draw(out: &mut String, series: &Series, colour: &str, axes: &(Axis, Axis)) {
-    let points = series.finite();
-    let many = series.stroke == Stroke::Line && points.len() > MANY;
-    if many {
-        let thin = path(&thinned(&place(&points, axes)));
+    if series.is_noisy() {
+        let thin = path(&thinned(&place(&series.finite(), axes)));
         put!(
             out,
             r##"<path d="{thin}" fill="none" stroke="{colour}" stroke-opacity=".28" stroke-width="1"/>"##
         );
     }
-    let line = if many { moving_mean(&points, points.len() / 80) } else { points };
-    let line = place(&line, axes);
+    let line = place(&series.curve(), axes);
     put!(
         out,
         r##"<path d="{}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"/>"##,

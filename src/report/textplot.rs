@@ -1,7 +1,6 @@
 //! A chart as text for a terminal.
 use super::axis::Axis;
-use super::chart::moving_mean;
-use super::{Chart, Series, Stroke};
+use super::{Chart, Series};
 
 /// What a text plot is drawn with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +39,7 @@ pub fn text_plot(chart: &Chart, size: TextSize, glyphs: Glyphs) -> String {
 }
 
 fn line(canvas: &mut [Vec<char>], series: &Series, axes: &(Axis, Axis), glyphs: Glyphs) {
-    let points = series.finite();
-    let long = series.stroke == Stroke::Line && points.len() > 2 * canvas[0].len();
-    let points = if long { moving_mean(&points, points.len() / 80) } else { points };
+    let points = series.curve();
     let (wide, high) = match glyphs {
         Glyphs::Braille => (2, 4),
         Glyphs::Ascii => (1, 1),
@@ -143,7 +140,7 @@ fn framed(chart: &Chart, canvas: &[Vec<char>], (x, y): &(Axis, Axis), glyphs: Gl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Scale;
+    use crate::report::{Scale, Stroke};
 
     fn chart(series: Vec<Series>) -> Chart {
         let (title, x_label) = ("run".to_string(), "step".to_string());
@@ -164,7 +161,7 @@ run
 100 +*
     | **
     |   **
-    |     ***
+ 95 +     ***
     |        **
  90 +          *
     ++---------+
