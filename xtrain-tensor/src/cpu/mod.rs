@@ -1,4 +1,5 @@
 //! The CPU device: worker threads, lanes of 32 values, and the kernels over them.
+pub(crate) mod attention;
 pub(crate) mod lanes;
 mod pool;
 mod simd;
