@@ -42,8 +42,7 @@ pub(crate) fn attention_backward<E: Number>(
     let outputs = &[Disjoint::new(dq), Disjoint::new(dk), Disjoint::new(dv)];
     let item = |i: usize| {
         let ((seq, rows), kv) = (&sequences[i / heads.nkv], i % heads.nkv);
-        let item = Item { saved, heads, see, simd: cpu.simd, rows, seq: *seq, kv, outputs };
-        dispatch(cpu.simd, item);
+        Item { saved, heads, see, simd: cpu.simd, rows, seq: *seq, kv, outputs }.run();
     };
     let n = sequences.len() * heads.nkv;
     let work: usize = (0..see.rows()).map(|n| see.keys(n).len()).sum();
@@ -95,22 +94,32 @@ struct Fine {
     dv: bool,
 }
 
-impl<E: Number> Kernel for Item<'_, E> {
+/// An item and its memory: what is compiled for each instruction set.
+struct Work<'a, 'b, E> {
+    item: &'b Item<'a, E>,
+    state: State<'b>,
+}
+
+impl<E: Number> Kernel for Work<'_, '_, E> {
     type Out = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let len = self.rows.len().next_multiple_of(CHUNK);
-        let (all, tile) = (len * self.width(), CHUNK * CHUNK);
-        let lens = [all, all, all, all, all, all, all, all, len, len, tile, tile];
-        scratch::with(lens, |[k, q, dy, dq, dk, dv, kt, vt, lse, delta, p, ds]| {
-            let mut st = State { k, q, dy, dq, dk, dv, kt, vt, lse, delta, p, ds };
-            self.walk(l, &mut st);
-        });
+    fn run<L: Lanes>(mut self, l: L) {
+        self.item.walk(l, &mut self.state);
     }
 }
 
 impl<E: Number> Item<'_, E> {
+    fn run(&self) {
+        let len = self.rows.len().next_multiple_of(CHUNK);
+        let (all, tile) = (len * self.width(), CHUNK * CHUNK);
+        let lens = [all, all, all, all, all, all, all, all, len, len, tile, tile];
+        scratch::with(lens, |[k, q, dy, dq, dk, dv, kt, vt, lse, delta, p, ds]| {
+            let state = State { k, q, dy, dq, dk, dv, kt, vt, lse, delta, p, ds };
+            dispatch(self.simd, Work { item: self, state });
+        });
+    }
+
     /// Elements of a padded vector.
     #[inline(always)]
     fn width(&self) -> usize {
@@ -162,8 +171,9 @@ impl<E: Number> Item<'_, E> {
         keys.copy(l, self.saved.k, 0..len, (st.k, width), &mut least_k);
         keys.copy(l, self.saved.v, 0..len, (st.dq, width), &mut least_v);
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
-            let chunks = x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width));
-            chunks.for_each(|(x, t)| gather::transpose(l, x, width, 0..CHUNK, t));
+            for (x, t) in x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width)) {
+                gather::transpose(l, x, width, 0..CHUNK, t);
+            }
         }
         st.dk.fill(0.0);
         st.dv.fill(0.0);

@@ -30,9 +30,8 @@ pub(crate) fn attention<E: Number>(
     let outputs = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
     let item = |i: usize| {
         let (block, kv) = (&blocks[i / heads.nkv], i % heads.nkv);
-        let item =
-            Item { operands: [q, k, v], heads, see, simd: cpu.simd, block: block.clone(), kv, outputs };
-        dispatch(cpu.simd, item);
+        let block = block.clone();
+        Item { operands: [q, k, v], heads, see, simd: cpu.simd, block, kv, outputs }.run();
     };
     let n = blocks.len() * heads.nkv;
     let work: usize = (0..see.rows()).map(|n| see.keys(n).len()).sum();
@@ -82,36 +81,34 @@ struct State<'a> {
     b: &'a mut [f32],
 }
 
-impl<E: Number> Kernel for Item<'_, E> {
+/// An item and its memory: what is compiled for each instruction set.
+struct Work<'a, 'b, E> {
+    item: &'b Item<'a, E>,
+    state: State<'b>,
+    /// A chunk's keys, the same transposed, and its values.
+    chunk: [&'b mut [f32]; 3],
+}
+
+impl<E: Number> Kernel for Work<'_, '_, E> {
     type Out = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let (n, width) = (self.vectors(), self.width());
-        let (all, one) = (n * width, n.next_multiple_of(LANES));
-        let lens = [
-            all,
-            n * CHUNK,
-            all,
-            all,
-            one,
-            one,
-            one,
-            one,
-            one,
-            one,
-            CHUNK * width,
-            CHUNK * width,
-            CHUNK * width,
-        ];
-        scratch::with(lens, |[q, s, oc, o, m, l_, mc, lc, a, b, k, kt, v]| {
-            let mut st = State { q, s, oc, o, m, l: l_, mc, lc, a, b };
-            self.walk(l, &mut st, [k, kt, v]);
-        });
+    fn run<L: Lanes>(mut self, l: L) {
+        self.item.walk(l, &mut self.state, self.chunk);
     }
 }
 
 impl<E: Number> Item<'_, E> {
+    fn run(&self) {
+        let (n, width) = (self.vectors(), self.width());
+        let (all, one, chunk) = (n * width, n.next_multiple_of(LANES), CHUNK * width);
+        let lens = [all, n * CHUNK, all, all, one, one, one, one, one, one, chunk, chunk, chunk];
+        scratch::with(lens, |[q, s, oc, o, m, l, mc, lc, a, b, k, kt, v]| {
+            let state = State { q, s, oc, o, m, l, mc, lc, a, b };
+            dispatch(self.simd, Work { item: self, state, chunk: [k, kt, v] });
+        });
+    }
+
     #[inline(always)]
     fn group(&self) -> usize {
         self.heads.nh / self.heads.nkv

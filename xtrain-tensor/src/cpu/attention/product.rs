@@ -64,18 +64,17 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// `acc[r][c] = combine(left(r, k), right(k)[c], acc[r][c])`.
+    /// `acc[r][c] = fma(left(r, k), right(k)[c], acc[r][c])`; `FLUSH`: where it is tiny, zero.
     ///
     /// # Safety
     /// As [`Arithmetic::sum`], for this `k`.
     #[inline(always)]
-    unsafe fn step<L: Lanes, const R: usize, const C: usize>(
+    unsafe fn step<const FLUSH: bool, L: Lanes, const R: usize, const C: usize>(
         &self,
         l: L,
         k: usize,
-        acc: &mut [[L::R; C]; R],
-        combine: impl Fn(L::R, L::R, L::R) -> L::R,
-    ) {
+        mut acc: [[L::R; C]; R],
+    ) -> [[L::R; C]; R] {
         // SAFETY: all these elements are readable, by contract.
         unsafe {
             let right = self.right.add(k.wrapping_mul(self.right_row));
@@ -87,10 +86,15 @@ impl At {
             for r in 0..R {
                 let a = Reg::splat(l, *left.add(r.wrapping_mul(self.left_row)));
                 for c in 0..C {
-                    acc[r][c] = combine(a, b[c], acc[r][c]);
+                    acc[r][c] = if FLUSH {
+                        fma_flushed(l, a, b[c], acc[r][c])
+                    } else {
+                        Reg::fma(l, a, b[c], acc[r][c])
+                    };
                 }
             }
         }
+        acc
     }
 }
 
@@ -110,7 +114,7 @@ impl Arithmetic for Chain {
     ) -> [[L::R; C]; R] {
         for k in depth {
             // SAFETY: k is in `depth`; the rest is this function's contract.
-            unsafe { at.step(l, k, &mut y, |a, b, c| Reg::fma(l, a, b, c)) }
+            y = unsafe { at.step::<false, L, R, C>(l, k, y) };
         }
         y
     }
@@ -130,8 +134,6 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
         depth: Range<usize>,
         mut y: [[L::R; C]; R],
     ) -> [[L::R; C]; R] {
-        let fma = |a, b, c| if FLUSH { fma_flushed(l, a, b, c) } else { Reg::fma(l, a, b, c) };
-        let add = |a, b| if FLUSH { add_flushed(l, a, b) } else { Reg::add(l, a, b) };
         let mut from = depth.start;
         while from < depth.end {
             let to = depth.end.min((from / 32 + 1) * 32);
@@ -141,14 +143,18 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
                 // SAFETY: the range is of even bounds and inside `depth`; the rest is this function's
                 // contract.
                 unsafe {
-                    at.step(l, from, &mut even, fma);
-                    at.step(l, from + 1, &mut odd, fma);
+                    even = at.step::<FLUSH, L, R, C>(l, from, even);
+                    odd = at.step::<FLUSH, L, R, C>(l, from + 1, odd);
                 }
                 from += 2;
             }
             for r in 0..R {
                 for c in 0..C {
-                    y[r][c] = add(y[r][c], add(even[r][c], odd[r][c]));
+                    y[r][c] = if FLUSH {
+                        add_flushed(l, y[r][c], add_flushed(l, even[r][c], odd[r][c]))
+                    } else {
+                        Reg::add(l, y[r][c], Reg::add(l, even[r][c], odd[r][c]))
+                    };
                 }
             }
         }
