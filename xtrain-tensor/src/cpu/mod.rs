@@ -1,5 +1,6 @@
 //! The CPU device: worker threads, lanes of 32 values, and the kernels over them.
 pub(crate) mod gemm;
+pub(crate) mod attention;
 pub(crate) mod lanes;
 pub(crate) mod norm;
 pub(crate) mod optim;

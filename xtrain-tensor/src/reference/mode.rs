@@ -188,7 +188,7 @@ fn no_denormal(x: f32) -> f32 {
 
 /// `fma`, its result zero of its sign where it is tiny after rounding to 24 bits with unbounded
 /// exponent (x86's rule).
-fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
     const SCALE: f32 = (1u128 << 64) as f32;
     let r = a.mul_add(b, c);
     if r != 0.0 && r.abs() <= f32::MIN_POSITIVE && (a * SCALE).mul_add(b, c * SCALE).abs() < TINY {
