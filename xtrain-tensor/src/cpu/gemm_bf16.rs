@@ -53,11 +53,29 @@ impl Operand for f32 {
     }
 }
 
-/// The smaller of `low` and x's exponent field, zeros left out; x has [entered](Operand::enter).
+/// Up to N values as they enter, then +0.
 #[inline]
-fn lower(low: u8, x: bf16) -> u8 {
-    let exponent = (x.to_bits() >> 7) as u8;
-    low.min(if exponent == 0 { NO_LOW } else { exponent })
+fn entered<T: Operand, const N: usize>(values: &[T]) -> [bf16; N] {
+    let mut out = [bf16::ZERO; N];
+    if let Ok(values) = <&[T; N]>::try_from(values) {
+        // a loop of known length: it is vectorised
+        for (to, x) in out.iter_mut().zip(values) {
+            *to = x.enter();
+        }
+    } else {
+        for (to, x) in out.iter_mut().zip(values) {
+            *to = x.enter();
+        }
+    }
+    out
+}
+
+/// The smallest exponent field of non-zero elements that have [entered](Operand::enter).
+#[inline]
+fn lowest(values: &[bf16; 32]) -> u8 {
+    // one less, so that a zero's field is the largest
+    let less_one = |x: &bf16| ((x.to_bits() >> 7) as u8).wrapping_sub(1);
+    values.iter().map(less_one).fold(NO_LOW, u8::min).saturating_add(1)
 }
 
 /// Whether products of operands with these smallest exponent fields are multiples of 2^-126.

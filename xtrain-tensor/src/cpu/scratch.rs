@@ -29,6 +29,7 @@ macro_rules! scratch {
     };
 }
 pub(crate) use scratch;
+scratch!(f32, 0.0);
 
 /// A buffer that goes back to its thread's free list when it is dropped.
 #[derive(Debug)]

@@ -86,31 +86,61 @@ impl<'a> Job<'a> {
     /// Up to 32 rows and 32 columns.
     fn tile(&self, row: usize, height: usize, panel: usize) {
         let columns = self.b.shape()[1];
-        let width = LANES.min(columns - panel * LANES);
-        let mut c = [[0.0f32; LANES]; 2 * TILE];
-        let from = |i: usize| (row + i) * columns + panel * LANES;
-        for (i, c) in c.iter_mut().enumerate().take(height) {
-            // SAFETY: these elements of y belong to this unit alone.
-            c[..width].copy_from_slice(unsafe { self.y.slice(from(i)..from(i) + width) });
+        let at = panel * LANES;
+        // SAFETY: these elements of y belong to this unit alone.
+        let y = |i: usize| unsafe {
+            self.y.slice((row + i) * columns + at..(row + i) * columns + columns.min(at + LANES))
+        };
+        if at + LANES <= columns {
+            // `at` checks the address one past the last element, so that all are inside y
+            self.y.at((row + height - 1) * columns + at + LANES);
+            let c = self.y.at(row * columns + at);
+            // SAFETY: `height` rows of 32 from c on, `columns` apart, lie inside y, checked above, and
+            // belong to this unit alone.
+            unsafe { self.add(row, height, panel, c, columns) };
+            return;
         }
+        let width = columns - at;
+        let mut c = [[0.0f32; LANES]; 2 * TILE];
+        for (i, c) in c.iter_mut().enumerate().take(height) {
+            c[..width].copy_from_slice(y(i));
+        }
+        // SAFETY: c is local and has 32 rows of 32.
+        unsafe { self.add(row, height, panel, c.as_mut_ptr().cast(), LANES) };
+        for (i, c) in c.iter().enumerate().take(height) {
+            y(i).copy_from_slice(&c[..width]);
+        }
+    }
+
+    /// `c += a b` for a whole tile.
+    ///
+    /// # Safety
+    /// From c on, `height` rows of 32, `step` apart, are writable and touched by nobody else.
+    unsafe fn add(&self, row: usize, height: usize, panel: usize, c: *mut f32, step: usize) {
         let blocks = self.b.blocks();
         let a = &self.a[row * blocks..(row + height) * blocks];
         let b = self.b.panel(panel);
         assert!(b.len() == blocks * BLOCK_ROWS, "a panel is whole blocks");
-        if blocks > 0 {
-            // SAFETY: `new` has detected AMX and `unit` configured it for `height` rows. Loads of a
-            // read `height` rows of `blocks` blocks, those of b `blocks` blocks of 2048 bytes, those
-            // of c and its stores at most 32 rows of 32: all inside the slices above.
-            unsafe {
-                let (a, b, c) = (a.as_ptr().cast(), b.as_ptr().cast(), c.as_mut_ptr().cast());
-                if height > TILE { upper_and_lower(blocks, a, b, c) } else { upper(blocks, a, b, c) }
-            }
+        if blocks == 0 {
+            return;
         }
-        for (i, c) in c.iter().enumerate().take(height) {
-            // SAFETY: as above.
-            unsafe { self.y.slice(from(i)..from(i) + width) }.copy_from_slice(&c[..width]);
-        }
+        let operands = Operands { blocks, a: a.as_ptr().cast(), b: b.as_ptr().cast(), c: c.cast(), step };
+        // SAFETY: `new` has detected AMX and `unit` configured it for `height` rows. Loads of a read
+        // `height` rows of `blocks` blocks, those of b `blocks` blocks of 2048 bytes: all inside the
+        // slices above. c is right by contract.
+        unsafe { if height > TILE { upper_and_lower(operands) } else { upper(operands) } }
     }
+}
+
+/// Where the assembly reads and writes.
+struct Operands {
+    /// Blocks along the depth, at least one.
+    blocks: usize,
+    a: *const u8,
+    b: *const u8,
+    c: *mut u8,
+    /// Elements between rows of c.
+    step: usize,
 }
 
 /// Shapes the registers for `height` rows, 1 to 32.
@@ -130,12 +160,12 @@ unsafe fn configure(height: usize) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
 }
 
-/// c `[32][32]` += a b, 17 to 32 rows.
+/// 32 columns of c += a b, 17 to 32 rows.
 ///
 /// # Safety
-/// The registers are configured for them; a, b, c reach as far as [`Job::tile`] says.
-unsafe fn upper_and_lower(blocks: usize, a: *const u8, b: *const u8, c: *mut u8) {
-    let (a_step, step, c_step) = (blocks * 64, 64usize, LANES * 4);
+/// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
+unsafe fn upper_and_lower(Operands { blocks, a, b, c, step }: Operands) {
+    let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {
         let (lower_a, lower_c) = (a.add(TILE * a_step), c.add(TILE * c_step));
@@ -152,7 +182,7 @@ unsafe fn upper_and_lower(blocks: usize, a: *const u8, b: *const u8, c: *mut u8)
             "tilestored [{c0} + {cs}*1], tmm0", "tilestored [{c0} + {cs}*1 + 64], tmm1",
             "tilestored [{c1} + {cs}*1], tmm2", "tilestored [{c1} + {cs}*1 + 64], tmm3",
             a0 = inout(reg) a => _, a1 = inout(reg) lower_a => _, b = inout(reg) b => _,
-            n = inout(reg) blocks => _, s_a = in(reg) a_step, s = in(reg) step,
+            n = inout(reg) blocks => _, s_a = in(reg) a_step, s = in(reg) b_step,
             c0 = in(reg) c, c1 = in(reg) lower_c, cs = in(reg) c_step,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
@@ -160,12 +190,12 @@ unsafe fn upper_and_lower(blocks: usize, a: *const u8, b: *const u8, c: *mut u8)
     }
 }
 
-/// c `[16][32]` += a b, 1 to 16 rows.
+/// 32 columns of c += a b, 1 to 16 rows.
 ///
 /// # Safety
-/// The registers are configured for them; a, b, c reach as far as [`Job::tile`] says.
-unsafe fn upper(blocks: usize, a: *const u8, b: *const u8, c: *mut u8) {
-    let (a_step, step, c_step) = (blocks * 64, 64usize, LANES * 4);
+/// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
+unsafe fn upper(Operands { blocks, a, b, c, step }: Operands) {
+    let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {
         asm!(
@@ -177,7 +207,7 @@ unsafe fn upper(blocks: usize, a: *const u8, b: *const u8, c: *mut u8) {
             "add {a0}, 64", "add {b}, 2048", "dec {n}", "jnz 2b",
             "tilestored [{c0} + {cs}*1], tmm0", "tilestored [{c0} + {cs}*1 + 64], tmm1",
             a0 = inout(reg) a => _, b = inout(reg) b => _, n = inout(reg) blocks => _,
-            s_a = in(reg) a_step, s = in(reg) step, c0 = in(reg) c, cs = in(reg) c_step,
+            s_a = in(reg) a_step, s = in(reg) b_step, c0 = in(reg) c, cs = in(reg) c_step,
             out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _, options(nostack)
         );
     }

@@ -13,7 +13,7 @@ const SLAB: usize = 1024;
 /// x[r][i], flushed alike. dy, where it is f32, is rounded at its entry.
 ///
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
-pub(crate) fn weight_gradient<A: Operand, B: Operand + Default>(
+pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     cpu: &Cpu,
     (dy, x): (&[A], &[B]),
     samples: &[Range<usize>],
@@ -24,14 +24,19 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand + Default>(
     let end = samples.iter().map(|s| s.end).max().unwrap_or(0);
     assert!(dy.len() >= end * out && x.len() >= end * inputs, "the samples' rows exist");
     // the blocks of all samples in one list: a running g knows no other border
-    let padded = |s: &Range<usize>| s.clone().chain((s.len()..s.len().next_multiple_of(BLOCK)).map(|_| PAD));
-    let rows: Vec<usize> = samples.iter().flat_map(padded).collect();
+    let padded = |s: &Range<usize>| {
+        let pad = s.len().next_multiple_of(BLOCK) - s.len();
+        s.clone().map(Some).chain(std::iter::repeat_n(None, pad))
+    };
+    let rows: Vec<Option<usize>> = samples.iter().flat_map(padded).collect();
     for rows in rows.chunks(SLAB) {
-        let left = Left::transposed(cpu, dy, [out, rows.len()], rows);
-        let right = Tiles::of_rows(&cpu.pool, x, inputs, rows);
+        let left = Left::transposed(cpu, [out, rows.len()], |k| line(dy, rows[k], out));
+        let right = Tiles::of_lines(&cpu.pool, [rows.len(), inputs], |k| line(x, rows[k], inputs));
         product(cpu, &left, &right, g, Start::Continue);
     }
 }
 
-/// A row number past every end: a row of zeros.
-const PAD: usize = usize::MAX;
+/// A row of a row-major matrix, or nothing.
+fn line<T>(matrix: &[T], row: Option<usize>, columns: usize) -> &[T] {
+    row.map_or(&[], |row| &matrix[row * columns..][..columns])
+}

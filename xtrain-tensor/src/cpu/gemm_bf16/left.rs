@@ -5,7 +5,7 @@ use half::bf16;
 
 use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Pool, Simd};
-use super::{BLOCK, NO_LOW, Operand, widen};
+use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
 use crate::Cpu;
 
 /// Rows `[rows][ceil(depth / 32)][32]`, padded with +0.
@@ -44,46 +44,40 @@ impl Left {
     pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &[T], shape: [usize; 2]) -> Left {
         let [rows, depth] = shape;
         assert_eq!(a.len(), rows * depth, "a holds rows * depth values");
-        Left::pack(cpu, shape, |row, block, to| {
+        Left::pack(cpu, shape, 1, |row, block, to| {
             let from = &a[row * depth + block * BLOCK..];
-            for (to, x) in to.iter_mut().zip(&from[..BLOCK.min(depth - block * BLOCK)]) {
-                *to = x.enter();
-            }
+            to[0] = entered(&from[..BLOCK.min(depth - block * BLOCK)]);
         })
     }
 
-    /// The transpose of rows `rows[k]` of a row-major dy `[.., out]`: `[out, rows.len()]`. A row number
-    /// past dy's end is a row of +0.
-    pub(super) fn transposed<T: Operand>(
+    /// The transpose of the matrix whose row k is `line(k)`: `out` values, or none for a row of zeros.
+    pub(super) fn transposed<'a, T: Operand + 'a>(
         cpu: &Cpu,
-        dy: &[T],
         [out, depth]: [usize; 2],
-        rows: &[usize],
+        line: impl Fn(usize) -> &'a [T] + Sync,
     ) -> Left {
-        Left::pack(cpu, [out, depth], |o, block, to| {
-            for (to, &row) in to.iter_mut().zip(&rows[block * BLOCK..]) {
-                let x = dy.get(row.saturating_mul(out).saturating_add(o));
-                *to = x.map_or(bf16::ZERO, |x| x.enter());
+        Left::pack(cpu, [out, depth], GROUP, |first, block, to| {
+            for k in block * BLOCK..depth.min((block + 1) * BLOCK) {
+                let line = line(k);
+                let part: [bf16; GROUP] =
+                    entered(&line[first.min(line.len())..(first + GROUP).min(line.len())]);
+                for (to, x) in to.iter_mut().zip(part) {
+                    to[k % BLOCK] = x;
+                }
             }
         })
     }
 
-    /// `fill(row, block, to)` writes a block over zeros.
-    fn pack(
-        cpu: &Cpu,
-        [rows, depth]: [usize; 2],
-        fill: impl Fn(usize, usize, &mut [bf16; BLOCK]) + Sync,
-    ) -> Left {
-        let pool = &cpu.pool;
+    /// `fill(row, block, to)` writes a block of up to `group` rows over zeros.
+    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], group: usize, fill: impl Fill) -> Left {
         let size = [rows, depth.div_ceil(BLOCK)];
         let (blocks, low) = if cpu.simd == Simd::Amx {
-            (Blocks::Narrow(each(pool, size, fill, Narrow)), Vec::new())
+            (Blocks::Narrow(each(&cpu.pool, size, group, (fill, Narrow))), Vec::new())
         } else {
-            let wide = each(pool, size, fill, |x| Wide(x.map(widen)));
+            let wide = each(&cpu.pool, size, group, (fill, |x: [bf16; BLOCK]| Wide(x.map(widen))));
             let mut low = vec![NO_LOW; rows];
             for (low, blocks) in low.iter_mut().zip(wide.chunks_exact(size[1].max(1))) {
-                let exponents = blocks.iter().flat_map(|b| b.0).map(|x| (x.to_bits() >> 23) as u8);
-                *low = exponents.filter(|&e| e != 0).fold(NO_LOW, u8::min);
+                *low = blocks.iter().fold(NO_LOW, |low, b| low.min(lowest(&b.0.map(narrow))));
             }
             (Blocks::Wide(wide), low)
         };
@@ -96,22 +90,39 @@ impl Left {
     }
 }
 
+/// Rows that are transposed together.
+const GROUP: usize = 16;
+
+/// Writes a block of up to [`GROUP`] rows.
+trait Fill: Fn(usize, usize, &mut [[bf16; BLOCK]]) + Sync {}
+impl<F: Fn(usize, usize, &mut [[bf16; BLOCK]]) + Sync> Fill for F {}
+
 /// All blocks of all rows, in parallel where there are many.
 fn each<B: Scratch + Send>(
     pool: &Pool,
     [rows, blocks]: [usize; 2],
-    fill: impl Fn(usize, usize, &mut [bf16; BLOCK]) + Sync,
-    wrap: impl Fn([bf16; BLOCK]) -> B + Sync,
+    group: usize,
+    (fill, wrap): (impl Fill, impl Fn([bf16; BLOCK]) -> B + Sync),
 ) -> Buffer<B> {
-    const PART: usize = 256;
     let mut out = Buffer::of(rows * blocks);
-    pool.parts(&mut out, PART, |part, out: &mut [B]| {
-        for (i, to) in out.iter_mut().enumerate() {
-            let at = part * PART + i;
-            let mut values = [bf16::ZERO; BLOCK];
-            fill(at / blocks, at % blocks, &mut values);
-            *to = wrap(values);
+    // parts of whole groups, of at least 8192 values
+    let part = group * 256usize.div_ceil(group * blocks.max(1));
+    pool.parts(&mut out, part * blocks, |i, out: &mut [B]| {
+        for (j, out) in out.chunks_mut(group * blocks).enumerate() {
+            for block in 0..blocks {
+                let mut values = [[bf16::ZERO; BLOCK]; GROUP];
+                let values = &mut values[..out.len() / blocks];
+                fill(i * part + j * group, block, values);
+                for (to, values) in out[block..].iter_mut().step_by(blocks).zip(values) {
+                    *to = wrap(*values);
+                }
+            }
         }
     });
     out
+}
+
+/// The bf16 that was widened to x.
+fn narrow(x: f32) -> bf16 {
+    bf16::from_bits((x.to_bits() >> 16) as u16)
 }

@@ -3,14 +3,17 @@ use half::bf16;
 
 use super::super::Pool;
 use super::super::lanes::LANES;
-use super::super::scratch::{Buffer, scratch};
-use super::{BLOCK, NO_LOW, Operand, lower, widen};
+use super::super::scratch::{Buffer, Scratch, scratch};
+use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
 
 /// One row of a tile: 16 columns, of each the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Pairs(pub(super) [bf16; 32]);
 scratch!(Pairs, Pairs([bf16::ZERO; 32]));
+
+/// Rows and columns of a tile.
+const TILE: usize = 16;
 
 /// Rows of a panel's block: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
@@ -31,50 +34,63 @@ impl Tiles {
     pub(crate) fn of_weight<T: Operand>(pool: &Pool, w: &[T], shape: [usize; 2]) -> Tiles {
         let [columns, depth] = shape;
         assert_eq!(w.len(), columns * depth, "a weight holds out * in values");
-        Tiles::pack(pool, [depth, columns], |k, o| w[o * depth + k])
+        Tiles::pack(pool, [depth, columns], |k, first, tile| {
+            let len = BLOCK.min(depth - k);
+            for j in 0..TILE.min(columns.saturating_sub(first)) {
+                let column: [bf16; BLOCK] = entered(&w[(first + j) * depth + k..][..len]);
+                for (row, pair) in tile.iter_mut().zip(column.as_chunks().0) {
+                    row.0.as_chunks_mut::<2>().0[j] = *pair;
+                }
+            }
+        })
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
     pub(crate) fn of_weight_transposed<T: Operand>(pool: &Pool, w: &[T], shape: [usize; 2]) -> Tiles {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        Tiles::pack(pool, [depth, columns], |k, i| w[k * columns + i])
+        Tiles::of_lines(pool, shape, |k| &w[k * columns..][..columns])
     }
 
-    /// Packs rows `rows[k]` of a row-major x `[.., columns]`; a row number past x's end is a row of +0.
-    pub(super) fn of_rows<T: Operand>(pool: &Pool, x: &[T], columns: usize, rows: &[usize]) -> Tiles
-    where
-        T: Default,
-    {
-        let at = |k: usize, i: usize| x.get(rows[k].saturating_mul(columns).saturating_add(i));
-        Tiles::pack(pool, [rows.len(), columns], |k, i| at(k, i).copied().unwrap_or_default())
-    }
-
-    fn pack<T: Operand>(
+    /// Packs the matrix whose row k is `line(k)`: `columns` values, or none for a row of zeros.
+    pub(super) fn of_lines<'a, T: Operand + 'a>(
         pool: &Pool,
         [depth, columns]: [usize; 2],
-        at: impl Fn(usize, usize) -> T + Sync,
+        line: impl Fn(usize) -> &'a [T] + Sync,
+    ) -> Tiles {
+        Tiles::pack(pool, [depth, columns], |k, first, tile| {
+            let part = |k: usize| -> [bf16; TILE] {
+                let line = if k < depth { line(k) } else { &[] };
+                entered(&line[first.min(line.len())..(first + TILE).min(line.len())])
+            };
+            for (r, row) in tile.iter_mut().enumerate() {
+                let (even, odd) = (part(k + 2 * r), part(k + 2 * r + 1));
+                for (pair, values) in row.0.as_chunks_mut::<2>().0.iter_mut().zip(even.into_iter().zip(odd)) {
+                    *pair = values.into();
+                }
+            }
+        })
+    }
+
+    /// `fill(k, column, tile)` writes the tile from there on over zeros.
+    fn pack(
+        pool: &Pool,
+        [depth, columns]: [usize; 2],
+        fill: impl Fn(usize, usize, &mut [Pairs]) + Sync,
     ) -> Tiles {
         let panel = depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = columns.div_ceil(LANES);
         let mut rows = Buffer::of(panels * panel);
         pool.parts(&mut rows, panel, |p, rows: &mut [Pairs]| {
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = Pairs([bf16::ZERO; 32]);
-                let k = r / BLOCK_ROWS * BLOCK + r % 16 * 2;
-                let first = p * LANES + r % BLOCK_ROWS / 16 * 16;
-                for j in 0..16.min(columns.saturating_sub(first)) {
-                    for h in 0..2.min(depth.saturating_sub(k)) {
-                        row.0[2 * j + h] = at(k + h, first + j).enter();
-                    }
-                }
+            rows.fill(Pairs::BLANK);
+            for (i, tile) in rows.chunks_exact_mut(TILE).enumerate() {
+                fill(i / 2 * BLOCK, p * LANES + i % 2 * TILE, tile);
             }
         });
         let mut low = vec![NO_LOW; panels];
-        pool.parts(&mut low, 1, |p, low| {
-            let elements = rows[p * panel..][..panel].iter().flat_map(|row| row.0);
-            low[0] = elements.fold(NO_LOW, lower);
-        });
+        for (low, rows) in low.iter_mut().zip(rows.chunks_exact(panel.max(1))) {
+            *low = rows.iter().fold(NO_LOW, |low, row| low.min(lowest(&row.0)));
+        }
         Tiles { rows, low, depth, columns }
     }
 
