@@ -1,6 +1,7 @@
 //! The CPU device: worker threads, lanes of 32 values, and the kernels over them.
-pub(crate) mod gemm;
 pub(crate) mod attention;
+pub(crate) mod gemm;
+pub(crate) mod gemm_bf16;
 pub(crate) mod lanes;
 pub(crate) mod norm;
 pub(crate) mod optim;
