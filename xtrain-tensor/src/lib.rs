@@ -5,6 +5,7 @@ mod dd;
 mod device;
 mod dtype;
 mod error;
+pub mod faults;
 pub mod math;
 mod normal;
 pub mod ops;
@@ -12,7 +13,9 @@ mod portable;
 mod reference;
 pub mod rng;
 mod rope_table;
+pub mod softmax;
 mod tensor;
+pub mod testing;
 
 pub use cpu::Simd;
 pub use device::{Cpu, Device};

@@ -1,0 +1,153 @@
+//! Planted faults: each gate is seen red with a fault that is switched on in the code that ships.
+//!
+//! A place that can go wrong asks [`on`]; without the cargo feature `faults` the answer is a constant
+//! `false`, and nothing of it is compiled. With it, a test switches one fault on for the duration of a
+//! closure:
+//!
+//! ```
+//! # #[cfg(feature = "faults")]
+//! xtrain_tensor::faults::with("greedy-last-of-equal-maxima", || {
+//!     assert!(xtrain_tensor::faults::on("greedy-last-of-equal-maxima"));
+//! });
+//! ```
+//!
+//! The switch belongs to the thread, so tests that run beside it stay sound. Who hands work to other
+//! threads takes [`current`] along and runs the work inside [`Carried::enter`].
+
+/// Every fault that can be switched on: name, and what goes wrong.
+pub const FAULTS: [(&str, &str); 3] = [
+    ("sampler-f32-running-sum", "the token is drawn by a running sum of f32 probabilities"),
+    ("greedy-last-of-equal-maxima", "greedy takes the last of equal largest logits"),
+    ("sampler-shared-state", "the address of a draw leaves out the sequence's id"),
+];
+
+pub use switch::{Carried, current, on};
+
+#[cfg(feature = "faults")]
+pub use switch::with;
+
+#[cfg(not(feature = "faults"))]
+mod switch {
+    /// Whether a fault is switched on: never, in this build.
+    #[inline(always)]
+    pub const fn on(_name: &str) -> bool {
+        false
+    }
+
+    /// The fault of a thread, on its way to another one: none, in this build.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Carried;
+
+    /// The fault of this thread.
+    #[inline(always)]
+    pub const fn current() -> Carried {
+        Carried
+    }
+
+    impl Carried {
+        /// Runs `work` with the carried fault.
+        #[inline(always)]
+        pub fn enter<R>(self, work: impl FnOnce() -> R) -> R {
+            work()
+        }
+    }
+}
+
+#[cfg(feature = "faults")]
+mod switch {
+    use std::cell::Cell;
+
+    thread_local! {
+        static ACTIVE: Cell<Option<&'static str>> = const { Cell::new(None) };
+    }
+
+    /// The listed name.
+    #[track_caller]
+    fn known(name: &str) -> &'static str {
+        let listed = super::FAULTS.iter().map(|fault| fault.0).find(|&listed| listed == name);
+        listed.unwrap_or_else(|| panic!("no fault is named {name:?}"))
+    }
+
+    /// Whether a fault is switched on in this thread.
+    ///
+    /// # Panics
+    /// If no fault has this name.
+    #[track_caller]
+    pub fn on(name: &str) -> bool {
+        ACTIVE.get() == Some(known(name))
+    }
+
+    /// The result of `work` done with a fault switched on in this thread, also for threads that take it
+    /// along by [`current`].
+    ///
+    /// # Panics
+    /// If no fault has this name, or if `work` panics.
+    #[track_caller]
+    pub fn with<R>(name: &str, work: impl FnOnce() -> R) -> R {
+        Carried(Some(known(name))).enter(work)
+    }
+
+    /// The fault of a thread, on its way to another one.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Carried(Option<&'static str>);
+
+    /// The fault of this thread.
+    pub fn current() -> Carried {
+        Carried(ACTIVE.get())
+    }
+
+    impl Carried {
+        /// Runs `work` with the carried fault, then switches back, also after a panic.
+        pub fn enter<R>(self, work: impl FnOnce() -> R) -> R {
+            struct Back(Option<&'static str>);
+            impl Drop for Back {
+                fn drop(&mut self) {
+                    ACTIVE.set(self.0);
+                }
+            }
+            let _back = Back(ACTIVE.replace(self.0));
+            work()
+        }
+    }
+}
+
+#[cfg(all(test, feature = "faults"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_on_inside_its_closure_only_and_in_its_thread_only() {
+        let (one, other) = (FAULTS[0].0, FAULTS[1].0);
+        with(one, || {
+            assert!(on(one) && !on(other));
+            with(other, || assert!(on(other) && !on(one)));
+            assert!(on(one));
+            let carried = current();
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(!on(one)));
+                scope.spawn(|| carried.enter(|| assert!(on(one))));
+            });
+        });
+        assert!(!on(one));
+    }
+
+    #[test]
+    fn a_panic_switches_the_fault_off() {
+        let fault = FAULTS[0].0;
+        let end = std::panic::catch_unwind(|| with(fault, || std::panic::resume_unwind(Box::new(()))));
+        assert!(end.is_err() && !on(fault));
+    }
+
+    #[test]
+    #[should_panic(expected = "no fault is named")]
+    fn an_unknown_name_is_refused() {
+        with("no-such-fault", || ());
+    }
+
+    #[test]
+    fn no_name_is_listed_twice() {
+        for (at, fault) in FAULTS.iter().enumerate() {
+            assert!(FAULTS[..at].iter().all(|other| other.0 != fault.0), "{}", fault.0);
+        }
+    }
+}

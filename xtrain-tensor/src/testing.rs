@@ -1,0 +1,123 @@
+//! Helpers for tests: exact inputs, comparison by bits, and the golden answers.
+use std::fmt::Debug;
+
+use crate::rng::{Purpose, draw, philox, uniform_u64};
+
+/// The golden lines of single operations.
+const OPERATIONS: &str = include_str!("../../tests/data/golden_bits/operations.txt");
+
+/// ((word0 of philox(key (1, 2), counter (i, 0, 0, 0)) >> 8) - 2^23) * 2^-22: the exact inputs of the
+/// golden lines, in [-2, 2).
+pub fn val(i: usize) -> f32 {
+    let word = philox([1, 2], [i as u32, 0, 0, 0])[0];
+    ((word >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 22) as f32)
+}
+
+/// `n` values in [-1, 1), multiples of 2^-23, addressed by (seed, index).
+pub fn arbitrary(n: usize, seed: u64) -> Vec<f32> {
+    let word = |i: usize| draw(seed, i as u64, 0, Purpose::DataOrder)[0];
+    (0..n).map(|i| ((word(i) >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 23) as f32)).collect()
+}
+
+/// `n` values of the kinds that break kernels, addressed by (seed, index): half are normal deviates, the
+/// others denormals, zeros of both signs, exact ties, huge (to 2^60) and tiny (to 2^-120).
+pub fn ugly(n: usize, seed: u64) -> Vec<f32> {
+    let value = |i: usize| {
+        let [kind, sign, a, b] = draw(seed, i as u64, 1, Purpose::DataOrder);
+        let sign = if sign & 1 == 0 { 1.0 } else { -1.0 };
+        let fraction = 1.0 + (a >> 9) as f32 * (1.0 / (1 << 23) as f32);
+        let size = match kind % 16 {
+            0..8 => return crate::standard_normal(uniform_u64(seed, i as u64, 2, Purpose::DataOrder)),
+            8 | 9 => f32::from_bits(a >> 9),
+            10 | 11 => 0.0,
+            12 | 13 => [0.25, 0.5, 1.0, 1.5][b as usize % 4],
+            14 => fraction * 2f32.powi(20 + (b % 41) as i32),
+            _ => fraction * 2f32.powi(-80 - (b % 41) as i32),
+        };
+        sign * size
+    };
+    (0..n).map(value).collect()
+}
+
+/// The number of places where two slices differ in bits (any NaN equals any NaN), and the first.
+///
+/// # Errors
+/// Another length, or a differing place; the text names the count, the first place and both values.
+pub fn compare_bits(got: &[f32], want: &[f32]) -> Result<(), String> {
+    if got.len() != want.len() {
+        return Err(format!("{} values, want {}", got.len(), want.len()));
+    }
+    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+    let mut differing = got.iter().zip(want).enumerate().filter(|(_, pair)| !same(*pair));
+    let Some((at, (a, b))) = differing.next() else { return Ok(()) };
+    Err(format!(
+        "{} of {} values differ in bits, first at {at}: got {a:e} ({:08x}), want {b:e} ({:08x})",
+        1 + differing.count(),
+        got.len(),
+        a.to_bits(),
+        b.to_bits()
+    ))
+}
+
+/// Asserts that two slices hold the same bits (any NaN equals any NaN).
+///
+/// # Panics
+/// If they do not; the text names `what`, the count and the first place.
+#[track_caller]
+pub fn assert_bits_eq(got: &[f32], want: &[f32], what: impl Debug) {
+    if let Err(difference) = compare_bits(got, want) {
+        panic!("{what:?}: {difference}");
+    }
+}
+
+/// The words after `name` on its golden line.
+///
+/// # Panics
+/// If no line has the name.
+#[track_caller]
+pub fn golden(name: &str) -> Vec<&'static str> {
+    let rest = |line: &'static str| line.strip_prefix(name)?.strip_prefix(' ');
+    let found = OPERATIONS.lines().find_map(rest);
+    found.unwrap_or_else(|| panic!("no golden line {name}")).split(' ').collect()
+}
+
+/// The sizes for which there are golden lines `prefix` + size.
+pub fn golden_sizes(prefix: &str) -> Vec<usize> {
+    let size = |line: &str| line.strip_prefix(prefix)?.split(' ').next()?.parse().ok();
+    OPERATIONS.lines().filter_map(size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_its_count_and_first_place() {
+        let (a, b) = ([1.0, 2.0, 0.0, f32::NAN], [1.0, 2.5, -0.0, f32::from_bits(0xffc0_0001)]);
+        let text = compare_bits(&a, &b).expect_err("they differ");
+        assert!(text.starts_with("2 of 4 values differ in bits, first at 1: got 2e0 (40000000)"), "{text}");
+        assert_eq!(compare_bits(&a[..1], &b[..1]), Ok(()));
+        assert_eq!(compare_bits(&a[3..], &b[3..]), Ok(()));
+        assert!(compare_bits(&a, &b[..3]).is_err());
+    }
+
+    #[test]
+    fn ugly_values_hold_every_kind() {
+        let x = ugly(2000, 1);
+        let count = |f: fn(&f32) -> bool| x.iter().filter(|v| f(v)).count();
+        assert!(count(|v| v.to_bits() == 0) > 50 && count(|v| v.to_bits() == 1 << 31) > 50);
+        assert!(count(|v| v.is_subnormal()) > 100);
+        assert!(count(|v| *v == 0.5) > 20);
+        assert!(count(|v| v.abs() > 1e6) > 50);
+        assert!(count(|v| v.is_normal() && v.abs() < 1e-20) > 50);
+        assert!(x.iter().all(|v| v.is_finite()));
+        assert_eq!(x[..50], ugly(50, 1));
+    }
+
+    #[test]
+    fn arbitrary_values_lie_in_their_range() {
+        let x = arbitrary(1000, 4);
+        assert!(x.iter().all(|v| (-1.0..1.0).contains(v)));
+        assert_ne!(x, arbitrary(1000, 5));
+    }
+}
