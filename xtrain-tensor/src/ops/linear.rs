@@ -1,7 +1,9 @@
 //! The linear map `x Wᵀ + b` and its three gradients.
+use std::borrow::Cow;
+
 use super::{Samples, Weight, shapes, widened};
 use crate::reference::{self, Bf16, F32};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Dtype, Error, Result, Tensor, faults};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -26,10 +28,15 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
         Some(b) => Some(b.data::<f32>()?),
         None => None,
     };
-    let xs = widened(x)?;
+    let mut xs = widened(x)?;
+    let mut rows = Cow::Borrowed(w.rows());
+    if n == 1 && faults::on("reversed-sum-for-one-row") {
+        xs.to_mut().reverse();
+        rows.to_mut().chunks_exact_mut(w.width()).for_each(<[f32]>::reverse);
+    }
     let y = match w.dtype() {
-        Dtype::BF16 => reference::linear::<Bf16>(&xs, w.rows(), w.width(), b),
-        _ => reference::linear::<F32>(&xs, w.rows(), w.width(), b),
+        Dtype::BF16 => reference::linear::<Bf16>(&xs, &rows, w.width(), b),
+        _ => reference::linear::<F32>(&xs, &rows, w.width(), b),
     };
     Tensor::new(x.device(), &[n, w.out()], y)?.cast(out)
 }
@@ -99,11 +106,20 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
     }
     samples.check(OP, n)?;
     let (dy, xs) = (widened(dy)?, widened(x)?);
-    match x.dtype() {
-        Dtype::BF16 => reference::linear_dw::<Bf16>(dw.data_mut()?, &dy, &xs, width, samples),
-        _ => reference::linear_dw::<F32>(dw.data_mut()?, &dy, &xs, width, samples),
+    let add = |dw: &mut Tensor| {
+        let dw = dw.data_mut()?;
+        match x.dtype() {
+            Dtype::BF16 => reference::linear_dw::<Bf16>(dw, &dy, &xs, width, samples),
+            _ => reference::linear_dw::<F32>(dw, &dy, &xs, width, samples),
+        }
+        Ok(())
+    };
+    if faults::on("micro-batch-total-added") {
+        let mut total = Tensor::zeros(dw.device(), dw.shape(), Dtype::F32);
+        add(&mut total)?;
+        return super::accumulate(dw, &total);
     }
-    Ok(())
+    add(dw)
 }
 
 /// `db[o] += rowsum dy[o]`, f32.
@@ -116,7 +132,7 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
         return Err(Error::Shape { op: OP, want: "db [out], dy [N, out]", got: shapes(&[db, dy]) });
     }
     samples.check(OP, dy.shape()[0])?;
-    reference::linear_db(db.data_mut()?, dy.data()?, samples);
+    reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples);
     Ok(())
 }
 
