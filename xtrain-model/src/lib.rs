@@ -1,10 +1,13 @@
 //! The model, written once: [`Model::forward`] runs under a [`Tape`] to train and without one to
 //! decode.
 mod autograd;
+pub mod checkpoint;
 mod config;
+pub mod data;
 mod error;
 mod functional;
 mod grads;
+pub mod hf;
 mod kv;
 mod model;
 pub mod objective;
@@ -12,6 +15,8 @@ mod optim;
 mod params;
 mod rows;
 mod schedule;
+pub mod store;
+pub mod tokenizer;
 mod trainer;
 
 pub use autograd::{Tape, Var};

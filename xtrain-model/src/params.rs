@@ -146,6 +146,20 @@ impl Params {
         })
     }
 
+    /// The name and shape of every parameter that `cfg` asks for, in walk order. Nothing is allocated.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a config that no model can have.
+    pub fn shapes(cfg: &Config) -> Result<Vec<(String, Vec<usize>)>> {
+        let mut shapes = Vec::new();
+        let empty = Tensor::zeros(&Device::cpu(), &[0], Dtype::F32);
+        Params::make(cfg, Dtype::F32, &mut |_, name, shape, _| {
+            shapes.push((name.to_string(), shape.to_vec()));
+            Ok(empty.clone())
+        })?;
+        Ok(shapes)
+    }
+
     fn make(cfg: &Config, compute: Dtype, fill: Fill<'_>) -> Result<Params> {
         cfg.check()?;
         let (c, f, hd) = (cfg.dim, cfg.ffn_dim, cfg.head_dim);

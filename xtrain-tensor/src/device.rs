@@ -43,8 +43,15 @@ impl Device {
         cpu.simd
     }
 
+    /// The processor.
     pub(crate) fn as_cpu(&self) -> &Cpu {
         let Device::Cpu(cpu) = self;
         cpu
+    }
+
+    /// The processor whose kernels run; none where the reference is to run.
+    pub(crate) fn fast(&self) -> Option<&Cpu> {
+        let Device::Cpu(cpu) = self;
+        (cpu.simd > Simd::Reference).then_some(cpu)
     }
 }

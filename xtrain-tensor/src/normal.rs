@@ -3,7 +3,7 @@
 use crate::portable;
 use crate::rng::{Purpose, draw};
 
-/// out[j] = f32(normal of word pair j mod 2 at address (seed, id, j / 2, weights)) * std.
+/// `out[j]` = f32(normal of word pair j mod 2 at address (seed, id, j / 2, weights)) * std.
 ///
 /// A parameter's `id` is its own number, so its values depend neither on the others nor on the order in
 /// which they are made. The deviate is formed in f64 from `+ - * / sqrt` alone, rounded once to f32, and

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 /// Positions that are computed together.
 const BLOCK: usize = 256;
 
-/// cos and sin of f64(pos) * inv[i], each the nearest f32, with inv[i] the f64 nearest to
+/// cos and sin of f64(pos) * `inv[i]`, each the nearest f32, with `inv[i]` the f64 nearest to
 /// theta^(-2i / head_dim).
 ///
 /// inv is formed in double-double, the angle is one f64 product, and sine and cosine are ours: no

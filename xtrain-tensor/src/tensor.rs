@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
+use crate::cpu::pointwise;
 use crate::device::Device;
 use crate::dtype::{Dtype, Element, from_bf16, to_bf16};
 use crate::error::{Error, Result};
@@ -152,10 +153,17 @@ impl Tensor {
     /// # Errors
     /// [`Error::Dtype`] unless both types are f32 or bf16.
     pub fn cast(&self, dtype: Dtype) -> Result<Tensor> {
+        let fast = self.device.fast();
         let storage = match (&self.storage, dtype) {
             (Storage::F32(_), Dtype::F32) | (Storage::BF16(_), Dtype::BF16) => self.storage.clone(),
-            (Storage::F32(v), Dtype::BF16) => bf16::wrap(v.iter().map(|&x| to_bf16(x)).collect()),
-            (Storage::BF16(v), Dtype::F32) => f32::wrap(v.iter().map(|&x| from_bf16(x)).collect()),
+            (Storage::F32(v), Dtype::BF16) => bf16::wrap(match fast {
+                Some(cpu) => pointwise::cast(cpu, v),
+                None => v.iter().map(|&x| to_bf16(x)).collect(),
+            }),
+            (Storage::BF16(v), Dtype::F32) => f32::wrap(match fast {
+                Some(cpu) => pointwise::cast(cpu, v),
+                None => v.iter().map(|&x| from_bf16(x)).collect(),
+            }),
             _ => {
                 return Err(Error::Dtype { op: "Tensor::cast", want: "f32 or bf16", got: self.dtype() });
             }

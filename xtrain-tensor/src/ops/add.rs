@@ -1,5 +1,6 @@
 //! Addition.
 use super::shapes;
+use crate::cpu::pointwise;
 use crate::{Error, Result, Tensor};
 
 /// `a + b`, both f32 of one shape.
@@ -20,7 +21,11 @@ pub fn accumulate(a: &mut Tensor, b: &Tensor) -> Result<()> {
     if a.shape() != b.shape() {
         return Err(Error::Shape { op: "add", want: "one shape", got: shapes(&[a, b]) });
     }
-    let b = b.data::<f32>()?;
-    a.data_mut::<f32>()?.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+    let (device, b) = (a.device().clone(), b.data::<f32>()?);
+    let a = a.data_mut::<f32>()?;
+    match device.fast() {
+        Some(cpu) => pointwise::accumulate(cpu, a, b),
+        None => a.iter_mut().zip(b).for_each(|(a, b)| *a += b),
+    }
     Ok(())
 }

@@ -1,9 +1,12 @@
 //! The weighted negative log-probability of targets, fused with the head's product.
 use std::ops::Range;
 
+use super::log_prob::{GRAIN, of_row};
 use super::{LogProb, Samples, Weight, linear, linear_backward_input, linear_backward_weight, shapes};
+use crate::cpu::lanes::dispatch;
+use crate::cpu::{Disjoint, softmax};
 use crate::reference::{self, RowLoss};
-use crate::{Dtype, Error, Result, Stored, Tensor};
+use crate::{Device, Dtype, Error, Result, Stored, Tensor};
 
 /// The token that a row should predict, and what that is worth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,55 +75,119 @@ fn run(
     mut dhead: Option<&mut Tensor>,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
     check(x, head, rows)?;
+    let width = head.width();
     let mut values = vec![None; x.shape()[0]];
     let mut dx = vec![0f32; if dhead.is_some() { x.len() } else { 0 }];
-    for sample in rows.samples.ranges() {
-        for start in sample.clone().step_by(256) {
-            let block = start..sample.end.min(start + 256);
-            let xs = part(x, &block)?;
-            let dz = values_of(&xs, head, rows, (&block, &mut values))?;
-            *loss += block.clone().zip(rows.targets[block.clone()].iter()).fold(0f32, |sum, (n, t)| {
-                match (t, values[n]) {
-                    (Some(t), Some(v)) => t.weight.mul_add(-v.log_prob, sum),
-                    _ => sum,
-                }
-            });
-            let Some(dhead) = dhead.as_deref_mut() else { continue };
-            let dz = Tensor::new(x.device(), &[block.len(), head.out()], dz)?.cast(head.dtype())?;
-            linear_backward_weight(dhead, &dz, &xs, &Samples::of_lengths([block.len()]))?;
-            let width = head.width();
+    for (block, samples) in blocks(rows.samples, (LOGITS / head.out()).max(1)) {
+        let xs = part(x, &block)?;
+        let mut logits = linear(&xs, head, None, Dtype::F32)?;
+        turn_into_gradients(&mut logits, rows, (&block, &mut values[block.clone()]))?;
+        if let Some(dhead) = dhead.as_deref_mut() {
+            let dz = logits.cast(head.dtype())?;
+            linear_backward_weight(dhead, &dz, &xs, &samples)?;
             let d = linear_backward_input(&[&dz], &[head])?;
             dx[block.start * width..block.end * width].copy_from_slice(d.data()?);
         }
     }
+    add_loss(rows, &values, loss);
     let shape = if dhead.is_some() { x.shape() } else { &[0] };
     Ok((values, Tensor::new(x.device(), shape, dx)?))
 }
 
-/// Fills in the values of the rows of `block`; returns their `dz [len, V]`.
-fn values_of(
-    xs: &Tensor,
-    head: &Weight,
+/// Logits in memory at a time, unless 256 rows have more.
+const LOGITS: usize = 1 << 22;
+
+/// Rows that are taken together: whole samples up to `most` rows, or 256 rows of a sample and
+/// multiples, so that no chunk of a sum over rows is cut.
+fn blocks(samples: &Samples, most: usize) -> Vec<(Range<usize>, Samples)> {
+    let most = most.div_ceil(256) * 256;
+    let mut blocks: Vec<(Range<usize>, Vec<usize>)> = Vec::new();
+    for sample in samples.ranges() {
+        for start in sample.clone().step_by(most) {
+            let piece = start..sample.end.min(start + most);
+            match blocks.last_mut() {
+                Some((rows, lengths)) if rows.len() + piece.len() <= most => {
+                    rows.end = piece.end;
+                    lengths.push(piece.len());
+                }
+                _ => blocks.push((piece.clone(), vec![piece.len()])),
+            }
+        }
+    }
+    blocks.into_iter().map(|(rows, lengths)| (rows, Samples::of_lengths(lengths))).collect()
+}
+
+/// Fills in the values of the rows of `block`; their logits become `dz`, in place.
+fn turn_into_gradients(
+    logits: &mut Tensor,
     rows: &LossRows<'_>,
     (block, values): (&Range<usize>, &mut [Option<LogProb>]),
-) -> Result<Vec<f32>> {
-    let t = rows.temperature;
-    let logits = linear(xs, head, None, Dtype::F32)?;
-    let mut dz = Vec::with_capacity(logits.len());
-    for (n, x) in block.clone().zip(logits.data::<f32>()?.chunks_exact(head.out())) {
-        let Some(target) = rows.targets[n] else {
-            dz.resize(dz.len() + head.out(), 0.0);
-            continue;
-        };
-        let z: Vec<f32> = x.iter().map(|x| x / t).collect();
-        let row: RowLoss<f32> = reference::log_prob(&z, target.id as usize);
-        if !row.lse.is_finite() {
-            return Err(Error::NotFinite { what: "logits".into(), row: n });
+) -> Result<()> {
+    let (device, v) = (logits.device().clone(), logits.width());
+    let per_part = (GRAIN / v).max(1);
+    let work = |i: usize, z: &mut [f32], values: &mut [Option<LogProb>]| {
+        let mut parts = Vec::new();
+        for (j, (z, value)) in z.chunks_exact_mut(v).zip(values).enumerate() {
+            match rows.targets[block.start + i * per_part + j] {
+                Some(target) => *value = Some(row(&device, z, &target, (rows.temperature, &mut parts))),
+                None => z.fill(0.0),
+            }
         }
-        values[n] = Some(LogProb { lse: row.lse, log_prob: row.log_prob, entropy: row.entropy });
-        dz.extend(reference::dlogits(&z, target.id as usize, row, [target.weight, target.bonus, t]));
+    };
+    let z = logits.data_mut::<f32>()?;
+    match device.fast() {
+        Some(cpu) => {
+            let all = Disjoint::new(&mut *values);
+            cpu.pool.parts(z, per_part * v, |i, z| {
+                // SAFETY: the rows of this part of `z`, and parts do not meet.
+                work(i, z, unsafe { all.slice(i * per_part..i * per_part + z.len() / v) });
+            });
+        }
+        None => z
+            .chunks_mut(per_part * v)
+            .zip(values.chunks_mut(per_part))
+            .enumerate()
+            .for_each(|(i, (z, x))| work(i, z, x)),
     }
-    Ok(dz)
+    let bad = values.iter().position(|x| x.is_some_and(|x| !x.lse.is_finite()));
+    match bad {
+        Some(at) => Err(Error::NotFinite { what: "logits".into(), row: block.start + at }),
+        None => Ok(()),
+    }
+}
+
+/// The values of one row of logits, which become its `dz`.
+fn row(device: &Device, z: &mut [f32], target: &Target, (t, parts): (f32, &mut Vec<[f32; 2]>)) -> LogProb {
+    if t != 1.0 {
+        z.iter_mut().for_each(|z| *z /= t);
+    }
+    let id = target.id as usize;
+    let value = of_row(device, z, id, parts);
+    let factors = [target.weight, target.bonus, t];
+    match device.fast() {
+        Some(cpu) => {
+            let LogProb { lse, entropy, .. } = value;
+            dispatch(cpu.simd, softmax::Gradient { z, target: id, lse, entropy, factors });
+        }
+        None => {
+            let r = RowLoss { lse: value.lse, log_prob: value.log_prob, entropy: value.entropy };
+            z.copy_from_slice(&reference::dlogits(z, id, r, factors));
+        }
+    }
+    value
+}
+
+/// `loss = loss + chunk`, each the sum by fma of `w (lse - z_y)` over 256 rows of a sample.
+fn add_loss(rows: &LossRows<'_>, values: &[Option<LogProb>], loss: &mut f32) {
+    for sample in rows.samples.ranges() {
+        for start in sample.clone().step_by(256) {
+            let chunk = start..sample.end.min(start + 256);
+            *loss += chunk.fold(0f32, |sum, n| match (rows.targets[n], values[n]) {
+                (Some(t), Some(v)) => t.weight.mul_add(-v.log_prob, sum),
+                _ => sum,
+            });
+        }
+    }
 }
 
 /// Rows `range` of a matrix.

@@ -1,9 +1,9 @@
 //! The linear map `x Wᵀ + b` and its three gradients.
-use std::borrow::Cow;
-
+use super::weight::Packed;
 use super::{Samples, Weight, shapes, widened};
+use crate::cpu::gemm::{self, Matrix, Start};
 use crate::reference::{self, Bf16, F32};
-use crate::{Dtype, Error, Result, Tensor, faults};
+use crate::{Device, Dtype, Error, Result, Tensor, faults};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -28,17 +28,31 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
         Some(b) => Some(b.data::<f32>()?),
         None => None,
     };
-    let mut xs = widened(x)?;
-    let mut rows = Cow::Borrowed(w.rows());
-    if n == 1 && faults::on("reversed-sum-for-one-row") {
-        xs.to_mut().reverse();
-        rows.to_mut().chunks_exact_mut(w.width()).for_each(<[f32]>::reverse);
-    }
-    let y = match w.dtype() {
-        Dtype::BF16 => reference::linear::<Bf16>(&xs, &rows, w.width(), b),
-        _ => reference::linear::<F32>(&xs, &rows, w.width(), b),
+    let xs = widened(x)?;
+    let mut y = if n == 1 && faults::on("reversed-sum-for-one-row") {
+        product(x.device(), &xs.iter().rev().copied().collect::<Vec<_>>(), &w.reversed()?)
+    } else {
+        product(x.device(), &xs, w)
     };
+    if let Some(b) = b {
+        y.chunks_exact_mut(w.out()).for_each(|y| y.iter_mut().zip(b).for_each(|(y, b)| *y += b));
+    }
     Tensor::new(x.device(), &[n, w.out()], y)?.cast(out)
+}
+
+/// `y[n][o] = dot(x[n], w[o])`.
+fn product(device: &Device, xs: &[f32], w: &Weight) -> Vec<f32> {
+    match (w.forward(), w.dtype()) {
+        (Packed::Panels(panels), _) => {
+            let n = xs.len() / w.width();
+            let mut y = vec![0f32; n * w.out()];
+            let xs = Matrix::new(xs, n, w.width());
+            gemm::product(device.as_cpu(), xs, panels.view(), &mut y, Start::Zero);
+            y
+        }
+        (Packed::Rows(rows), Dtype::BF16) => reference::linear::<Bf16>(xs, rows, w.width()),
+        (Packed::Rows(rows), _) => reference::linear::<F32>(xs, rows, w.width()),
+    }
 }
 
 /// `h + linear(x, w, b)`, all f32: the projection back into the residual stream.
@@ -65,14 +79,24 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     let n = check(OP, dys[0], ws[0].out(), ws[0])?;
     let width = ws[0].width();
     let mut dx = vec![0f32; n * width];
-    for (dy, w) in dys.iter().zip(ws) {
+    for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
         if check(OP, dy, w.out(), w)? != n || w.width() != width {
             return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });
         }
         let dy = widened(dy)?;
-        match w.dtype() {
-            Dtype::BF16 => reference::linear_dx::<Bf16>(&mut dx, &dy, w.rows(), width),
-            _ => reference::linear_dx::<F32>(&mut dx, &dy, w.rows(), width),
+        match (w.backward()?, w.dtype()) {
+            (Packed::Panels(panels), _) => {
+                let start = if i == 0 { Start::Zero } else { Start::Continue };
+                gemm::product(
+                    dys[0].device().as_cpu(),
+                    Matrix::new(&dy, n, w.out()),
+                    panels.view(),
+                    &mut dx,
+                    start,
+                );
+            }
+            (Packed::Rows(rows), Dtype::BF16) => reference::linear_dx::<Bf16>(&mut dx, &dy, rows, width),
+            (Packed::Rows(rows), _) => reference::linear_dx::<F32>(&mut dx, &dy, rows, width),
         }
     }
     Tensor::new(dys[0].device(), &[n, width], dx)
@@ -108,9 +132,13 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
     let (dy, xs) = (widened(dy)?, widened(x)?);
     let add = |dw: &mut Tensor| {
         let dw = dw.data_mut()?;
-        match x.dtype() {
-            Dtype::BF16 => reference::linear_dw::<Bf16>(dw, &dy, &xs, width, samples),
-            _ => reference::linear_dw::<F32>(dw, &dy, &xs, width, samples),
+        match (x.dtype(), x.device().fast()) {
+            (Dtype::BF16, _) => reference::linear_dw::<Bf16>(dw, &dy, &xs, width, samples),
+            (_, Some(cpu)) => {
+                let samples: Vec<_> = samples.ranges().collect();
+                gemm::weight_gradient(cpu, [&dy, &xs], &samples, dw, [out, width]);
+            }
+            (_, None) => reference::linear_dw::<F32>(dw, &dy, &xs, width, samples),
         }
         Ok(())
     };

@@ -1,6 +1,6 @@
 //! The optimizer's operations, elementwise and norms. All f32.
 use super::shapes;
-use crate::{Error, Result, Tensor, reference};
+use crate::{Error, Result, Tensor, cpu, reference};
 
 /// The scalars of one AdamW step (Loshchilov & Hutter 2019, arXiv:1711.05101), each formed in f64 and
 /// rounded once.
@@ -38,8 +38,13 @@ pub fn adamw(
     if [g.shape(), m.shape(), v.shape()].iter().any(|x| *x != w.shape()) {
         return Err(Error::Shape { op: "adamw", want: "one shape", got: shapes(&[w, g, m, v]) });
     }
+    let device = w.device().clone();
     let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
     let (w, g, m, v) = (w.data_mut::<f32>()?, g.data::<f32>()?, m.data_mut::<f32>()?, v.data_mut::<f32>()?);
+    if let Some(cpu) = device.fast() {
+        cpu::optim::adamw(cpu, [w, m, v], g, (clip, decay), s);
+        return Ok(());
+    }
     for i in 0..w.len() {
         (w[i], m[i], v[i]) = reference::adamw([w[i], g[i] * clip, m[i], v[i]], s, decay);
     }
@@ -52,5 +57,9 @@ pub fn adamw(
 /// # Errors
 /// [`Error::Dtype`] unless `g` is f32.
 pub fn sum_of_squares(g: &Tensor) -> Result<f32> {
-    Ok(reference::sum_of_squares(g.data::<f32>()?, g.width()))
+    let (width, data) = (g.width(), g.data::<f32>()?);
+    Ok(match g.device().fast() {
+        Some(cpu) => cpu::optim::sum_of_squares(cpu, data, width),
+        None => reference::sum_of_squares(data, width),
+    })
 }

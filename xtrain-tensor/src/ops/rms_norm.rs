@@ -1,5 +1,9 @@
 //! Root-mean-square normalisation (Zhang & Sennrich 2019, arXiv:1910.07467).
+use half::bf16;
+
 use super::{Samples, shapes, widened};
+use crate::cpu::norm;
+use crate::cpu::value::with_values;
 use crate::reference::{self, F32};
 use crate::{Dtype, Error, Result, Tensor};
 
@@ -17,8 +21,14 @@ use crate::{Dtype, Error, Result, Tensor};
 /// [`Error::Shape`] unless `w` is `[C]`.
 pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
     check("rms_norm", x, w)?;
-    let y = reference::rms_norm(&widened(x)?, w.data()?, eps);
-    Tensor::new(x.device(), x.shape(), y)?.cast(out)
+    let (device, shape, w) = (x.device(), x.shape(), w.data::<f32>()?);
+    let Some(cpu) = device.fast() else {
+        return Tensor::new(device, shape, reference::rms_norm(&widened(x)?, w, eps))?.cast(out);
+    };
+    with_values!(x = x => match out {
+        Dtype::BF16 => Tensor::new(device, shape, norm::rms_norm::<_, bf16>(cpu, x, w, eps)),
+        _ => Tensor::new(device, shape, norm::rms_norm::<_, f32>(cpu, x, w, eps)),
+    })
 }
 
 /// The gradient by `x`, f32; the gradient by `w` is added into `dw [C]`.
@@ -41,9 +51,14 @@ pub fn rms_norm_backward(
         return Err(Error::Shape { op: OP, want: "dy as x, dw as w", got: shapes(&[x, w, dy, dw]) });
     }
     samples.check(OP, x.len() / w.len().max(1))?;
-    let operands = [&widened(x)?, w.data()?, dy.data()?];
-    let dx = reference::rms_norm_backward::<F32>(operands, eps, dw.data_mut()?, samples);
-    Tensor::new(x.device(), x.shape(), dx)
+    let (device, shape, w, dy) = (x.device(), x.shape(), w.data::<f32>()?, dy.data::<f32>()?);
+    let Some(cpu) = device.fast() else {
+        let operands = [&widened(x)?, w, dy];
+        let dx = reference::rms_norm_backward::<F32>(operands, eps, dw.data_mut()?, samples);
+        return Tensor::new(device, shape, dx);
+    };
+    let dw = (dw.data_mut::<f32>()?, samples);
+    Tensor::new(device, shape, with_values!(x = x => norm::rms_norm_backward(cpu, x, [w, dy], eps, dw)))
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {

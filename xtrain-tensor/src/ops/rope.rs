@@ -1,6 +1,10 @@
 //! Rotary position embedding, half-split pairs (Su et al. 2021, arXiv:2104.09864).
+use half::bf16;
+
 use super::{shapes, widened};
-use crate::{Dtype, Error, Result, RopeTable, Tensor, reference};
+use crate::cpu::rope::Way;
+use crate::cpu::value::with_values;
+use crate::{Dtype, Error, Result, RopeTable, Tensor, cpu, reference};
 
 /// Rotates every head of row `n` by the angle of its position: `(i, i + hd/2)` are a pair.
 ///
@@ -13,7 +17,7 @@ use crate::{Dtype, Error, Result, RopeTable, Tensor, reference};
 /// # Errors
 /// [`Error::Shape`] when shapes do not fit the table, [`Error::Index`] for a position beyond it.
 pub fn rope_rows(x: &Tensor, table: &RopeTable, pos: &[u32], out: Dtype) -> Result<Tensor> {
-    turn("rope", x, table, pos, reference::rotate)?.cast(out)
+    turn(x, (table, pos), Way::Forward, out)
 }
 
 /// The gradient of [`rope_rows`]: the rotation back. `dy [N, H, hd]` f32 → f32.
@@ -21,7 +25,7 @@ pub fn rope_rows(x: &Tensor, table: &RopeTable, pos: &[u32], out: Dtype) -> Resu
 /// # Errors
 /// As [`rope_rows`].
 pub fn rope_backward(dy: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<Tensor> {
-    turn("rope_backward", dy, table, pos, reference::rotate_back)
+    turn(dy, (table, pos), Way::Back, Dtype::F32)
 }
 
 /// [`rope_rows`] of a whole sequence `[T, H, hd]` from position 0, in the dtype of `x`.
@@ -52,23 +56,26 @@ pub fn rope_pos(x: &Tensor, positions: &[u32], theta: f64) -> Result<Tensor> {
     rope_rows(x, &RopeTable::new(theta, x.width(), end)?, positions, x.dtype())
 }
 
-fn turn(
-    op: &'static str,
-    x: &Tensor,
-    table: &RopeTable,
-    pos: &[u32],
-    rotate: fn(&mut [f32], &[f32], &[f32]),
-) -> Result<Tensor> {
+fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) -> Result<Tensor> {
+    let op = if way == Way::Forward { "rope" } else { "rope_backward" };
     let (h, hd) = check(op, x, table, pos)?;
-    let mut y = widened(x)?.into_owned();
-    for (row, &pos) in y.chunks_exact_mut(h * hd).zip(pos) {
-        let (cos, sin) = table.row(pos as usize);
-        row.chunks_exact_mut(hd).for_each(|head| rotate(head, cos, sin));
-    }
-    Tensor::new(x.device(), x.shape(), y)
+    let (device, shape) = (x.device(), x.shape());
+    let Some(cpu) = device.fast() else {
+        let rotate = if way == Way::Forward { reference::rotate } else { reference::rotate_back };
+        let mut y = widened(x)?.into_owned();
+        for (row, &pos) in y.chunks_exact_mut(h * hd).zip(pos) {
+            let (cos, sin) = table.row(pos as usize);
+            row.chunks_exact_mut(hd).for_each(|head| rotate(head, cos, sin));
+        }
+        return Tensor::new(device, shape, y)?.cast(out);
+    };
+    with_values!(x = x => match out {
+        Dtype::BF16 => Tensor::new(device, shape, cpu::rope::turn::<_, bf16>(cpu, x, table, pos, way)),
+        _ => Tensor::new(device, shape, cpu::rope::turn::<_, f32>(cpu, x, table, pos, way)),
+    })
 }
 
-pub(crate) fn check(op: &'static str, x: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<(usize, usize)> {
+fn check(op: &'static str, x: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<(usize, usize)> {
     let &[n, h, hd] = x.shape() else {
         return Err(Error::Shape { op, want: "x [N, H, hd]", got: shapes(&[x]) });
     };

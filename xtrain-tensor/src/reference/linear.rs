@@ -3,14 +3,10 @@ use super::mode::{Mode, Scalar};
 use super::reduce::dot;
 use crate::ops::Samples;
 
-/// `y[n][o] = dot(x[n], w[o]) + bias[o]`.
-pub(crate) fn linear<M: Mode>(x: &[M::S], w: &[M::S], width: usize, bias: Option<&[M::S]>) -> Vec<M::S> {
+/// `y[n][o] = dot(x[n], w[o])`.
+pub(crate) fn linear<M: Mode>(x: &[M::S], w: &[M::S], width: usize) -> Vec<M::S> {
     let row = |x: &[M::S]| -> Vec<M::S> {
-        let y = w.chunks_exact(width).map(|w| dot::<M>(M::S::ZERO, width, |k| x[k], |k| w[k]));
-        match bias {
-            None => y.collect(),
-            Some(b) => y.zip(b).map(|(y, &b)| y + b).collect(),
-        }
+        w.chunks_exact(width).map(|w| dot::<M>(M::S::ZERO, width, |k| x[k], |k| w[k])).collect()
     };
     x.chunks_exact(width).flat_map(row).collect()
 }

@@ -62,11 +62,11 @@ impl Block {
     fn forward(&self, x: &[Vec<f64>]) -> (Vec<f64>, Kept) {
         let Heads { nh, nkv, hd } = self.heads;
         let normed = reference::rms_norm(&x[0], &x[1], EPS);
-        let [q, k, v] = [2, 3, 4].map(|w| reference::linear::<F64>(&normed, &x[w], self.c, None));
+        let [q, k, v] = [2, 3, 4].map(|w| reference::linear::<F64>(&normed, &x[w], self.c));
         let (turned_q, turned_k) = (self.heads_of(&q, &x[5], nh), self.heads_of(&k, &x[6], nkv));
         let see = self.sequences.see();
         let attended = reference::attention::<F64>([&turned_q, &turned_k, &v], self.heads, &see);
-        let y = sum(&x[0], &reference::linear::<F64>(&attended.y, &x[7], nh * hd, None));
+        let y = sum(&x[0], &reference::linear::<F64>(&attended.y, &x[7], nh * hd));
         (y, Kept { normed, raw: [q, k], q: turned_q, k: turned_k, v, attended })
     }
 
@@ -128,7 +128,7 @@ fn gated_block(seed: u64) -> Sample {
     let samples = Samples::of_lengths([n]);
     let inner = move |x: &[Vec<f64>]| {
         let normed = reference::rms_norm(&x[0], &x[1], EPS);
-        let [g, u] = [2, 3].map(|w| reference::linear::<F64>(&normed, &x[w], c, None));
+        let [g, u] = [2, 3].map(|w| reference::linear::<F64>(&normed, &x[w], c));
         let gated: Vec<f64> = g.iter().zip(&u).map(|(&g, &u)| reference::silu_mul(g, u)).collect();
         (normed, g, u, gated)
     };
@@ -136,7 +136,7 @@ fn gated_block(seed: u64) -> Sample {
     Sample {
         name: format!("gated block/{n}x{c}x{f}"),
         inputs: sizes.iter().zip(seed + 2..).map(|(&n, seed)| operand(n, seed)).collect(),
-        forward: Box::new(move |x| sum(&x[0], &reference::linear::<F64>(&inner(x).3, &x[4], f, None))),
+        forward: Box::new(move |x| sum(&x[0], &reference::linear::<F64>(&inner(x).3, &x[4], f))),
         backward: Box::new(move |x, dy| {
             let (normed, g, u, gated) = inner(x);
             let (dgated, ddown) = linear_back(&gated, &x[4], dy, &samples);

@@ -50,7 +50,12 @@ pub(crate) fn linear(seed: u64) -> Sample {
 
 fn forward(shape: &Shape, x: &[Vec<f64>]) -> Vec<f64> {
     let g = shape.outs.len();
-    let each = |i: usize| reference::linear::<F64>(&x[0], &x[1 + i], shape.width, Some(&x[1 + g + i]));
+    let each = |i: usize| {
+        let mut y = reference::linear::<F64>(&x[0], &x[1 + i], shape.width);
+        let bias = x[1 + g + i].iter().cycle();
+        y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        y
+    };
     (0..g).flat_map(each).collect()
 }
 

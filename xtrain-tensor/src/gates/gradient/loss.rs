@@ -35,7 +35,7 @@ impl Objective {
     /// The logits of `x` over the temperature.
     fn rows(&self, x: &[f64], head: &[f64]) -> Many<f64> {
         let t = f64::from(self.temperature);
-        let logits = reference::linear::<F64>(x, head, self.c, None);
+        let logits = reference::linear::<F64>(x, head, self.c);
         logits.chunks_exact(head.len() / self.c).map(|z| z.iter().map(|z| z / t).collect()).collect()
     }
 

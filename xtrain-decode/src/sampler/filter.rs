@@ -1,0 +1,134 @@
+//! Penalty, temperature, integer weights, and the filters top-k, top-p and min-p.
+use xtrain_tensor::math::exp;
+use xtrain_tensor::{faults, softmax};
+
+use super::{SampleError, Sampler};
+
+impl Sampler {
+    /// z = the logits under penalty and temperature (undivided at temperature 0).
+    pub(super) fn scale(&mut self, logits: &[f32], history: &[u32]) -> Result<(), SampleError> {
+        let vocab = logits.len();
+        if vocab == 0 || vocab > Self::MAX_VOCAB {
+            return Err(SampleError::Vocab { got: vocab });
+        }
+        if let Some(token) = logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
+            return Err(SampleError::NotFinite { token, got: logits[token] });
+        }
+        if let Some(at) = history.iter().position(|&id| id as usize >= vocab) {
+            return Err(SampleError::History { at, got: history[at], vocab });
+        }
+        if softmax::max(logits) == f32::NEG_INFINITY {
+            return Err(SampleError::NothingLeft);
+        }
+        self.z.clear();
+        self.z.extend_from_slice(logits);
+        if let Some(penalty) = self.options.repetition_penalty {
+            // From the logit as given, so an id that stands in the history twice counts once.
+            for &id in history {
+                let x = logits[id as usize];
+                self.z[id as usize] = if x > 0.0 { x / penalty } else { x * penalty };
+            }
+        }
+        if self.options.temperature != 0.0 {
+            self.z.iter_mut().for_each(|z| *z /= self.options.temperature);
+        }
+        let largest = softmax::max(&self.z);
+        if largest.is_infinite() { Err(SampleError::Overflow { got: largest }) } else { Ok(()) }
+    }
+
+    /// Keeps the lowest index among the largest z.
+    pub(super) fn keep_greedy(&mut self) {
+        let last_wins = faults::on("greedy-last-of-equal-maxima");
+        let (mut token, mut best) = (0, f32::NEG_INFINITY);
+        for (i, &z) in self.z.iter().enumerate() {
+            if z > best || last_wins && z == best {
+                (token, best) = (i, z);
+            }
+        }
+        self.z.fill(f32::NEG_INFINITY);
+        self.z[token] = best;
+        self.weights.clear();
+        self.weights.resize(self.z.len(), 0);
+        self.weights[token] = integer_weight(1.0);
+    }
+
+    /// W_i = the integer weight of exp(z_i - max z).
+    pub(super) fn weigh(&mut self) {
+        let largest = softmax::max(&self.z);
+        self.exps.clear();
+        softmax::exp_below(&self.z, largest, &mut self.exps);
+        self.weights.clear();
+        self.weights.extend(self.exps.iter().map(|&w| integer_weight(w)));
+    }
+
+    /// Top-k, top-p, min-p, in this order: a removed token has z = -inf and weight 0.
+    pub(super) fn filter(&mut self) {
+        let (top_k, top_p) = (self.options.top_k.filter(|&k| k < self.z.len()), self.options.top_p);
+        if top_k.is_some() || top_p.is_some() {
+            self.ranks.clear();
+            self.ranks.extend(self.z.iter().enumerate().map(|(i, &z)| rank(z, i)));
+        }
+        if let Some(k) = top_k {
+            let removed = self.ranks.len() - k;
+            self.ranks.select_nth_unstable(removed);
+            self.remove_lowest(removed);
+        }
+        if let Some(p) = top_p {
+            let total: u64 = self.weights.iter().sum();
+            let budget = ((1.0 - f64::from(p)) * total as f64) as u64;
+            let removed = affordable(&mut self.ranks, &self.weights, budget);
+            self.remove_lowest(removed);
+        }
+        if let Some(p) = self.options.min_p {
+            let largest = softmax::max(&self.z);
+            for (z, weight) in self.z.iter_mut().zip(&mut self.weights) {
+                if exp(*z - largest) < p {
+                    (*z, *weight) = (f32::NEG_INFINITY, 0);
+                }
+            }
+        }
+    }
+
+    /// Removes the tokens of the first `n` ranks, and these ranks.
+    fn remove_lowest(&mut self, n: usize) {
+        for rank in self.ranks.drain(..n) {
+            let token = token_of(rank);
+            (self.z[token], self.weights[token]) = (f32::NEG_INFINITY, 0);
+        }
+    }
+}
+
+/// w > 0 ? max(1, trunc(w * 2^44)) : 0, for w in [0, 1].
+fn integer_weight(w: f32) -> u64 {
+    if w > 0.0 { ((f64::from(w) * (1u64 << 44) as f64) as u64).max(1) } else { 0 }
+}
+
+/// A number that rises with z and, where z is equal, falls with the index.
+fn rank(z: f32, index: usize) -> u64 {
+    // + 0 makes one zero of both.
+    let bits = (z + 0.0).to_bits();
+    let rising = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    u64::from(rising) << 32 | u64::from(!(index as u32))
+}
+
+/// The index that a rank was made of.
+fn token_of(rank: u64) -> usize {
+    !(rank as u32) as usize
+}
+
+/// How many of the lowest ranks have weights that add up to at most `budget`, never all of them; they
+/// are brought to the front. A search by halves: expected time is linear.
+fn affordable(ranks: &mut [u64], weights: &[u64], budget: u64) -> usize {
+    let (mut low, mut high, mut spent) = (0, ranks.len(), 0);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        ranks[low..high].select_nth_unstable(middle - low);
+        let cost: u64 = ranks[low..=middle].iter().map(|&rank| weights[token_of(rank)]).sum();
+        if spent + cost <= budget {
+            (low, spent) = (middle + 1, spent + cost);
+        } else {
+            high = middle;
+        }
+    }
+    low.min(ranks.len() - 1)
+}

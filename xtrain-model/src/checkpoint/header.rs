@@ -1,0 +1,249 @@
+//! The header of a safetensors file, untrusted: every length and offset is checked before it is used.
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo as Written};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+
+use super::checksum::Summed;
+use super::error::{CheckpointError, Result};
+use super::json;
+use super::snapshot::TensorView;
+
+/// The most bytes of a header.
+const MAX_HEADER: u64 = 16 << 20;
+/// The most tensors of a file.
+pub(super) const MAX_TENSORS: usize = 100_000;
+/// The most dimensions of a tensor.
+pub(super) const MAX_DIMS: usize = 8;
+/// The most bytes of a tensor's name.
+pub(super) const MAX_NAME: usize = 512;
+
+/// An element type that is read, and widened to f32 without rounding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredDtype {
+    /// IEEE binary32.
+    F32,
+    /// The upper half of a binary32.
+    BF16,
+    /// IEEE binary16.
+    F16,
+}
+
+impl StoredDtype {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            StoredDtype::F32 => 4,
+            StoredDtype::BF16 | StoredDtype::F16 => 2,
+        }
+    }
+}
+
+/// What a header says about one tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements in the file.
+    pub dtype: StoredDtype,
+    /// Its dimensions: at most eight, none zero.
+    pub shape: Vec<usize>,
+}
+
+impl TensorInfo {
+    /// The number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// One entry, as it stands in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+/// All entries in the order of the text, repeated names included; beyond the cap they are only counted.
+struct Entries {
+    entries: Vec<(String, Entry)>,
+    count: u64,
+}
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Entries, D::Error> {
+        struct Walk;
+        impl<'de> Visitor<'de> for Walk {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut found = Entries { entries: Vec::new(), count: 0 };
+                let mut described = false;
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        if std::mem::replace(&mut described, true) {
+                            return Err(A::Error::custom("__metadata__ is there twice"));
+                        }
+                        map.next_value::<std::collections::HashMap<String, String>>()?;
+                        continue;
+                    }
+                    found.count += 1;
+                    if found.entries.len() < MAX_TENSORS {
+                        found.entries.push((name, map.next_value()?));
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(found)
+            }
+        }
+        from.deserialize_map(Walk)
+    }
+}
+
+/// Reads the header of `file` from its start. The tensors returned stand in the order of their data, which
+/// follows without a gap to the end of the file: reading on reads the first of them.
+///
+/// # Errors
+/// [`CheckpointError`], for a header that contradicts itself, the file's length or the caps. Nothing larger
+/// than the header itself is allocated before all of it was checked.
+pub(super) fn read(file: &Path, from: &mut Summed<'_>) -> Result<Vec<TensorInfo>> {
+    let length = from.file.length();
+    let too_short = |what, want| CheckpointError::Length { file: file.into(), what, want, got: length };
+    if length < 8 {
+        return Err(too_short("a safetensors file begins with its header's length", 8));
+    }
+    let mut prefix = [0; 8];
+    from.read(&mut prefix).map_err(CheckpointError::io("read", file))?;
+    let header = u64::from_le_bytes(prefix);
+    let limit = |what, most, got| CheckpointError::Limit { file: file.into(), what, most, got };
+    if header > MAX_HEADER {
+        return Err(limit("bytes of the header", MAX_HEADER, header));
+    }
+    if header > length - 8 {
+        return Err(too_short("the header says", 8 + header));
+    }
+    let mut text = vec![0; header as usize];
+    from.read(&mut text).map_err(CheckpointError::io("read", file))?;
+    let Entries { entries, count } = json::decode(file, &text)?;
+    if count > MAX_TENSORS as u64 {
+        return Err(limit("tensors", MAX_TENSORS as u64, count));
+    }
+    check_names(file, &entries)?;
+    check_data(file, entries, length - 8 - header)
+}
+
+/// Refuses names that are empty, too long or there twice.
+fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
+    let mut names = HashSet::with_capacity(entries.len());
+    for (name, _) in entries {
+        if name.len() > MAX_NAME {
+            let (what, most, got) = ("bytes of a tensor's name", MAX_NAME as u64, name.len() as u64);
+            return Err(CheckpointError::Limit { file: file.into(), what, most, got });
+        }
+        if !names.insert(name) {
+            return Err(CheckpointError::Duplicate { file: file.into(), name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Checks every entry by itself, then that all of them together are the `length` bytes of data.
+fn check_data(file: &Path, entries: Vec<(String, Entry)>, length: u64) -> Result<Vec<TensorInfo>> {
+    let mut found = Vec::with_capacity(entries.len());
+    for (name, entry) in entries {
+        let (begin, end) = entry.data_offsets;
+        found.push((begin, end, check_entry(file, name, entry, length)?));
+    }
+    found.sort_by_key(|(begin, ..)| *begin);
+    let (mut covered, mut before) = (0, "the header");
+    for (begin, end, info) in &found {
+        if *begin != covered {
+            return Err(CheckpointError::Entry {
+                file: file.into(),
+                tensor: info.name.clone(),
+                want: format!("data from offset {covered}, where {before} ends"),
+                got: format!("data from offset {begin}"),
+            });
+        }
+        (covered, before) = (*end, &info.name);
+    }
+    if covered != length {
+        let what = "data of all tensors together";
+        return Err(CheckpointError::Length { file: file.into(), what, want: covered, got: length });
+    }
+    Ok(found.into_iter().map(|(.., info)| info).collect())
+}
+
+/// One entry: its type, its shape, and that its offsets hold as many bytes within the data.
+fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<TensorInfo> {
+    let Entry { dtype, shape, data_offsets: (begin, end) } = entry;
+    let refuse = |want: String, got: String| {
+        Err(CheckpointError::Entry { file: file.into(), tensor: name.clone(), want, got })
+    };
+    let dtype = match dtype.as_str() {
+        "F32" => StoredDtype::F32,
+        "BF16" => StoredDtype::BF16,
+        "F16" => StoredDtype::F16,
+        _ => return Err(CheckpointError::Dtype { file: file.into(), tensor: name, got: dtype }),
+    };
+    if shape.len() > MAX_DIMS {
+        return refuse(format!("at most {MAX_DIMS} dimensions"), format!("{}", shape.len()));
+    }
+    if shape.contains(&0) {
+        return refuse("no dimension of zero".into(), format!("shape {shape:?}"));
+    }
+    let bytes = shape.iter().try_fold(dtype.bytes() as u64, |product, &dim| product.checked_mul(dim));
+    let Some(bytes) = bytes else {
+        return refuse("a shape whose bytes fit 64 bits".into(), format!("shape {shape:?}"));
+    };
+    if begin > end || end - begin != bytes {
+        let want = format!("{bytes} bytes for {dtype:?} of shape {shape:?}");
+        return refuse(want, format!("offsets {begin} to {end}"));
+    }
+    if end > length {
+        return refuse(format!("{end} bytes of data"), format!("{length}"));
+    }
+    let shape: Result<Vec<usize>, _> = shape.iter().map(|&dim| usize::try_from(dim)).collect();
+    match shape {
+        Ok(shape) => Ok(TensorInfo { name, dtype, shape }),
+        Err(_) => refuse("dimensions that fit this machine's words".into(), format!("{bytes} bytes")),
+    }
+}
+
+/// The header of a file that holds `tensors` as f32 in their order, padded to eight bytes, with the length
+/// before it. The tensors have passed the checks of a snapshot.
+///
+/// # Errors
+/// [`CheckpointError::Argument`] if it would be longer than is read.
+pub(super) fn encode(tensors: &[TensorView<'_>]) -> Result<Vec<u8>> {
+    let mut end = 0;
+    let entry = |tensor: &TensorView<'_>| {
+        let begin = end;
+        end += 4 * tensor.data.len();
+        let info = Written { dtype: Dtype::F32, shape: tensor.shape.to_vec(), data_offsets: (begin, end) };
+        (tensor.name.to_owned(), info)
+    };
+    let entries = tensors.iter().map(entry).collect();
+    let metadata = Metadata::new(Some([("format".to_owned(), "pt".to_owned())].into()), entries)
+        .expect("offsets ascend without gaps, and shapes fit the data");
+    let mut text = serde_json::to_vec(&metadata).expect("strings and numbers are JSON");
+    text.resize(text.len().next_multiple_of(8), b' ');
+    if text.len() as u64 > MAX_HEADER {
+        let (what, want) = ("names and shapes of all tensors", "a header of at most 16 MiB");
+        return Err(CheckpointError::Argument { what, want, got: format!("{} bytes", text.len()) });
+    }
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.append(&mut text);
+    Ok(bytes)
+}

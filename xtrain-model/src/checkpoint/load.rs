@@ -1,0 +1,250 @@
+//! Loading a checkpoint: everything is verified, nothing is believed.
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::checksum::Summed;
+use super::control::{self, Control, Verified};
+use super::error::{CheckpointError, Result};
+use super::fs::{FileSystem, Kind, ReadFile};
+use super::header::{self, TensorInfo};
+use super::json;
+use super::manifest::{self, FileRecord, Manifest};
+use super::tensors::{self, NamedTensor};
+
+/// The most bytes of a file that is read as one piece.
+const MAX_SMALL: u64 = 256 << 20;
+/// The most bytes of config.json.
+const MAX_CONFIG: u64 = 16 << 20;
+
+/// What becomes of a weight that is NaN or infinite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NonFinite {
+    /// It is an error that names its tensor.
+    #[default]
+    Refuse,
+    /// It is loaded.
+    Allow,
+}
+
+/// Compares config.json with the tensors of a file; see [`super::require_shapes`].
+pub type ShapeCheck<'a> = dyn Fn(&Path, &Value, &[TensorInfo]) -> Result<()> + 'a;
+
+/// How strictly to load.
+#[derive(Default, Clone, Copy)]
+pub struct LoadOptions<'a> {
+    /// What becomes of weights that are NaN or infinite.
+    pub non_finite: NonFinite,
+    /// Asked before any tensor of the model is allocated.
+    pub shapes: Option<&'a ShapeCheck<'a>>,
+}
+
+impl fmt::Debug for LoadOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shapes = self.shapes.map(|_| "..");
+        f.debug_struct("LoadOptions").field("non_finite", &self.non_finite).field("shapes", &shapes).finish()
+    }
+}
+
+/// What an exact resume needs besides the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainerState {
+    /// The scalars.
+    pub control: Control,
+    /// The optimizer's tensors, in the order in which they were saved.
+    pub optimizer: Vec<NamedTensor>,
+}
+
+/// A checkpoint whose every byte was verified.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// Its directory.
+    pub path: PathBuf,
+    /// config.json.
+    pub config: Value,
+    /// The version of the arithmetic that made the weights.
+    pub numerics: String,
+    /// The type that the run computed in.
+    pub dtype: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// The model's tensors, in the order in which they were saved.
+    pub tensors: Vec<NamedTensor>,
+    /// More files of the directory, such as tokenizer.json: name, bytes.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// The trainer's state, if it was saved.
+    pub trainer: Option<TrainerState>,
+}
+
+/// Loads the checkpoint in `dir` and verifies its manifest, lengths, checksums, digest and shapes.
+///
+/// # Errors
+/// [`CheckpointError`], naming the file, and the tensor where one is concerned.
+pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Loaded> {
+    let checkpoint = Checkpoint::open(fs, dir)?;
+    let config = checkpoint.config()?;
+    let tensors = checkpoint.model(&config, options)?;
+    let mut files = Vec::new();
+    for record in &checkpoint.manifest.files {
+        let own = record.name.starts_with("trainer/") || record.name == "model.safetensors";
+        if !own && record.name != "config.json" {
+            files.push((record.name.clone(), checkpoint.bytes(&record.name)?));
+        }
+    }
+    let trainer = checkpoint.trainer(options)?;
+    let Manifest { numerics, dtype, step, .. } = checkpoint.manifest;
+    Ok(Loaded { path: dir.into(), config, numerics, dtype, step, tensors, files, trainer })
+}
+
+/// A checkpoint whose manifest is verified, and nothing else yet.
+pub(super) struct Checkpoint<'a> {
+    fs: &'a dyn FileSystem,
+    dir: &'a Path,
+    manifest: Manifest,
+}
+
+impl<'a> Checkpoint<'a> {
+    /// Reads the manifest.
+    pub(super) fn open(fs: &'a dyn FileSystem, dir: &'a Path) -> Result<Checkpoint<'a>> {
+        let path = dir.join(manifest::NAME);
+        let bytes = read_small(fs, &path, "the manifest of a checkpoint", manifest::MAX_BYTES)?;
+        Ok(Checkpoint { fs, dir, manifest: Manifest::decode(&path, &bytes)? })
+    }
+
+    /// The path and the record of a file that has to be there.
+    fn record(&self, name: &str) -> Result<(PathBuf, &FileRecord)> {
+        let path = self.dir.join(name);
+        match self.manifest.file(name) {
+            Some(record) => Ok((path, record)),
+            None => Err(CheckpointError::Missing { path, what: "not in the manifest either" }),
+        }
+    }
+
+    /// The verified bytes of a small file.
+    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+        let (path, record) = self.record(name)?;
+        let bytes = read_small(self.fs, &path, "listed in the manifest", MAX_SMALL)?;
+        Verified::check(&path, &bytes, record.length, record.crc32c)?;
+        Ok(bytes)
+    }
+
+    /// config.json, whose digest is the manifest's.
+    pub(super) fn config(&self) -> Result<Value> {
+        let path = self.dir.join("config.json");
+        let bytes = self.bytes("config.json")?;
+        let (want, got) = (&self.manifest.config_sha256, manifest::sha256(&bytes));
+        if *want != got {
+            return Err(inconsistent(path, "sha-256", want, &got));
+        }
+        json::decode(&path, &bytes)
+    }
+
+    /// The model's tensors.
+    pub(super) fn model(&self, config: &Value, options: &LoadOptions<'_>) -> Result<Vec<NamedTensor>> {
+        self.tensors("model.safetensors", options, &|path, found| match options.shapes {
+            Some(check) => check(path, config, found),
+            None => Ok(()),
+        })
+    }
+
+    /// The trainer's state.
+    fn trainer(&self, options: &LoadOptions<'_>) -> Result<Option<TrainerState>> {
+        let name = "trainer/control.bin";
+        if !self.manifest.files.iter().any(|file| file.name.starts_with("trainer/")) {
+            return Ok(None);
+        }
+        let bytes = self.bytes(name)?;
+        let (path, record) = self.record(name)?;
+        let control = control::decode(&path, Verified::check(&path, &bytes, record.length, record.crc32c)?)?;
+        if control.step != self.manifest.step {
+            let (want, got) = (self.manifest.step.to_string(), control.step.to_string());
+            return Err(inconsistent(path, "step", &want, &got));
+        }
+        let optimizer =
+            self.tensors("trainer/optimizer.safetensors", options, &|path, found| match control
+                .stranger(found.iter().map(|info| info.name.as_str()))
+            {
+                Some(name) => {
+                    Err(inconsistent(path, "tensor", &format!("one of {:?}", control.optimizer_states), name))
+                }
+                None => Ok(()),
+            })?;
+        Ok(Some(TrainerState { control, optimizer }))
+    }
+
+    /// The tensors of a safetensors file, each of them and the whole file verified.
+    fn tensors(
+        &self,
+        name: &str,
+        options: &LoadOptions<'_>,
+        check: &TableCheck<'_>,
+    ) -> Result<Vec<NamedTensor>> {
+        let (path, record) = self.record(name)?;
+        let mut file = open(self.fs, &path, "listed in the manifest")?;
+        let length = file.length();
+        let mut from = Summed { file: &mut *file, crc: 0 };
+        let found = header::read(&path, &mut from)?;
+        if length != record.length {
+            let what = "length in the manifest";
+            return Err(CheckpointError::Length { file: path, what, want: record.length, got: length });
+        }
+        let want: Vec<_> =
+            record.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
+        tensors::require_shapes(&path, &want, &found)?;
+        check(&path, &found)?;
+        let mut loaded = Vec::with_capacity(found.len());
+        for (info, want) in found.into_iter().zip(&record.tensors) {
+            if info.name != want.name {
+                return Err(inconsistent(path, "order of tensors", &want.name, &info.name));
+            }
+            let (tensor, got) = tensors::read(&path, info, &mut from)?;
+            if got != want.crc32c {
+                let (tensor, want) = (Some(tensor.name), want.crc32c);
+                return Err(CheckpointError::Checksum { file: path, tensor, want, got });
+            }
+            tensors::check_finite(&path, &tensor, options.non_finite)?;
+            loaded.push(tensor);
+        }
+        if from.crc != record.crc32c {
+            let (want, got) = (record.crc32c, from.crc);
+            return Err(CheckpointError::Checksum { file: path, tensor: None, want, got });
+        }
+        Ok(loaded)
+    }
+}
+
+/// Looks at the tensors of a file before they are allocated.
+pub(super) type TableCheck<'a> = dyn Fn(&Path, &[TensorInfo]) -> Result<()> + 'a;
+
+/// config.json of a directory without a manifest.
+pub(super) fn read_config(fs: &dyn FileSystem, dir: &Path) -> Result<Value> {
+    let path = dir.join("config.json");
+    json::decode(&path, &read_small(fs, &path, "the model's configuration", MAX_CONFIG)?)
+}
+
+/// Opens a regular file. `what` says what a missing one would hold.
+pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Result<Box<dyn ReadFile>> {
+    match fs.kind(path).map_err(CheckpointError::io("inspect", path))? {
+        Kind::File => fs.open(path).map_err(CheckpointError::io("open", path)),
+        Kind::Missing => Err(CheckpointError::Missing { path: path.into(), what }),
+        Kind::Directory | Kind::Other => Err(CheckpointError::NotAFile { path: path.into() }),
+    }
+}
+
+/// All of a file of at most `most` bytes.
+pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, most: u64) -> Result<Vec<u8>> {
+    let mut file = open(fs, path, what)?;
+    let got = file.length();
+    if got > most {
+        return Err(CheckpointError::Limit { file: path.into(), what: "bytes of the file", most, got });
+    }
+    let mut bytes = vec![0; got as usize];
+    file.read(&mut bytes).map_err(CheckpointError::io("read", path))?;
+    Ok(bytes)
+}
+
+/// The error for two files that contradict each other.
+fn inconsistent(file: impl Into<PathBuf>, what: &'static str, want: &str, got: &str) -> CheckpointError {
+    CheckpointError::Inconsistent { file: file.into(), what, want: want.into(), got: got.into() }
+}

@@ -1,0 +1,168 @@
+//! Writing one checkpoint into a directory of its own, durable to the last byte.
+use std::path::{Path, PathBuf};
+
+use super::checksum::Counted;
+use super::control;
+use super::directory::sync_dir;
+use super::error::{CheckpointError, Result};
+use super::fs::FileSystem;
+use super::header;
+use super::manifest::{self, FileRecord, Manifest, TensorRecord};
+use super::snapshot::{Snapshot, TensorView, TrainerView};
+use super::tensors;
+
+/// How far a save has come: told to an observer after each step, so that a test can stop inside a save.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SaveStep {
+    /// The temporary directory exists.
+    Started,
+    /// A file has its bytes, which may still be lost.
+    Written(&'static str),
+    /// A file of the caller's has its bytes, which may still be lost.
+    WrittenFile(String),
+    /// Every file but the manifest is durable.
+    FilesSynced,
+    /// The manifest is durable.
+    ManifestSynced,
+    /// The names inside the temporary directory are durable.
+    DirectorySynced,
+    /// The directory has its final name, which may still be lost.
+    Renamed,
+    /// The save is durable.
+    Acknowledged,
+    /// Older checkpoints are gone.
+    Pruned,
+}
+
+/// Told after each step of a save.
+pub(super) type Observer<'a> = dyn FnMut(&SaveStep) + 'a;
+
+/// The files of a checkpoint while they are written.
+struct Writer<'a> {
+    fs: &'a dyn FileSystem,
+    dir: &'a Path,
+    observe: &'a mut Observer<'a>,
+    written: Vec<(PathBuf, Counted)>,
+    manifest: Manifest,
+}
+
+/// Files that have their bytes and are not durable yet.
+pub(super) struct Pending<'a> {
+    writer: Writer<'a>,
+    subdirectory: Option<PathBuf>,
+}
+
+/// Writes every file of `snapshot` but the manifest into `dir`, which it creates. The snapshot was checked.
+///
+/// # Errors
+/// [`CheckpointError::Io`] naming the file; [`CheckpointError::Argument`] for a header or a control record
+/// that is too large.
+pub(super) fn write<'a>(
+    fs: &'a dyn FileSystem,
+    dir: &'a Path,
+    snapshot: &Snapshot<'_>,
+    observe: &'a mut Observer<'a>,
+) -> Result<Pending<'a>> {
+    fs.create_dir(dir).map_err(CheckpointError::io("create", dir))?;
+    observe(&SaveStep::Started);
+    let manifest = Manifest::new(snapshot.numerics, snapshot.dtype, snapshot.step);
+    let mut writer = Writer { fs, dir, observe, written: Vec::new(), manifest };
+    let mut config = serde_json::to_vec_pretty(snapshot.config).expect("a JSON value is JSON");
+    config.push(b'\n');
+    writer.manifest.config_sha256 = manifest::sha256(&config);
+    writer.file("config.json", &config)?;
+    (writer.observe)(&SaveStep::Written("config.json"));
+    for (name, bytes) in snapshot.files {
+        writer.file(name, bytes)?;
+        (writer.observe)(&SaveStep::WrittenFile((*name).to_owned()));
+    }
+    writer.tensors("model.safetensors", snapshot.model)?;
+    let mut subdirectory = None;
+    if let Some(TrainerView { control, optimizer }) = snapshot.trainer {
+        let trainer = dir.join("trainer");
+        fs.create_dir(&trainer).map_err(CheckpointError::io("create", &trainer))?;
+        subdirectory = Some(trainer);
+        writer.tensors("trainer/optimizer.safetensors", optimizer)?;
+        writer.file("trainer/control.bin", &control::encode(control)?)?;
+        (writer.observe)(&SaveStep::Written("trainer/control.bin"));
+    }
+    Ok(Pending { writer, subdirectory })
+}
+
+impl Writer<'_> {
+    /// Creates a file, to be written and recorded.
+    fn create(&self, name: &str) -> Result<(PathBuf, Counted)> {
+        let path = self.dir.join(name);
+        let file = self.fs.create(&path).map_err(CheckpointError::io("create", &path))?;
+        Ok((path, Counted::new(file)))
+    }
+
+    /// Enters a file that has all of its bytes into the manifest.
+    fn record(&mut self, name: &str, path: PathBuf, file: Counted, tensors: Vec<TensorRecord>) {
+        let (name, length, crc32c) = (name.to_owned(), file.length, file.crc);
+        self.manifest.files.push(FileRecord { name, length, crc32c, tensors });
+        self.written.push((path, file));
+    }
+
+    /// Writes a file of plain bytes.
+    fn file(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let (path, mut file) = self.create(name)?;
+        file.write(bytes).map_err(CheckpointError::io("write", &path))?;
+        self.record(name, path, file, Vec::new());
+        Ok(())
+    }
+
+    /// Writes a safetensors file, tensor by tensor.
+    fn tensors(&mut self, name: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
+        let header = header::encode(tensors)?;
+        let (path, mut file) = self.create(name)?;
+        file.write(&header).map_err(CheckpointError::io("write", &path))?;
+        let mut records = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            let crc32c = tensors::write(tensor, &mut file).map_err(CheckpointError::io("write", &path))?;
+            records.push(TensorRecord { name: tensor.name.to_owned(), shape: tensor.shape.to_vec(), crc32c });
+        }
+        self.record(name, path, file, records);
+        (self.observe)(&SaveStep::Written(name));
+        Ok(())
+    }
+}
+
+impl Pending<'_> {
+    /// Makes every file durable.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`] naming the file.
+    pub(super) fn sync_files(&mut self) -> Result<()> {
+        for (path, file) in &mut self.writer.written {
+            file.file.sync().map_err(CheckpointError::io("sync", &*path))?;
+        }
+        self.tell(&SaveStep::FilesSynced);
+        Ok(())
+    }
+
+    /// Writes the manifest, and makes it and all names durable.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`] naming the file.
+    pub(super) fn seal(&mut self) -> Result<()> {
+        let Writer { fs, dir, observe, manifest, .. } = &mut self.writer;
+        let path = dir.join(manifest::NAME);
+        let mut file = fs.create(&path).map_err(CheckpointError::io("create", &path))?;
+        file.write(&manifest.encode()).map_err(CheckpointError::io("write", &path))?;
+        file.sync().map_err(CheckpointError::io("sync", &path))?;
+        observe(&SaveStep::ManifestSynced);
+        if let Some(subdirectory) = &self.subdirectory {
+            sync_dir(*fs, subdirectory)?;
+        }
+        sync_dir(*fs, dir)?;
+        observe(&SaveStep::DirectorySynced);
+        Ok(())
+    }
+
+    /// Says how far the save has come.
+    pub(super) fn tell(&mut self, step: &SaveStep) {
+        (self.writer.observe)(step);
+    }
+}

@@ -1,0 +1,112 @@
+//! The weights of a Hugging Face directory: one file, or shards with an index, or a checkpoint of ours.
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::checksum::Summed;
+use super::error::{CheckpointError, Result};
+use super::fs::{FileSystem, Kind};
+use super::header::{self, TensorInfo};
+use super::json;
+use super::load::{Checkpoint, LoadOptions, open, read_config, read_small};
+use super::manifest::{self, is_plain_name};
+use super::tensors::{self, NamedTensor};
+
+/// The most bytes of an index.
+const MAX_INDEX: u64 = 64 << 20;
+
+/// A model as it stands in a directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// config.json.
+    pub config: Value,
+    /// The tensors, file by file in the order of their data.
+    pub tensors: Vec<NamedTensor>,
+}
+
+/// model.safetensors.index.json, as far as it is needed.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// Loads config.json and the weights of `dir`, widened to f32. A directory with a manifest is verified
+/// against it.
+///
+/// # Errors
+/// [`CheckpointError`], naming the file, and the tensor where one is concerned.
+pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Weights> {
+    let there = |name: &str| {
+        let path = dir.join(name);
+        let kind = fs.kind(&path).map_err(CheckpointError::io("inspect", &path))?;
+        Ok((kind != Kind::Missing, path))
+    };
+    if there(manifest::NAME)?.0 {
+        let checkpoint = Checkpoint::open(fs, dir)?;
+        let config = checkpoint.config()?;
+        let tensors = checkpoint.model(&config, options)?;
+        return Ok(Weights { config, tensors });
+    }
+    let config = read_config(fs, dir)?;
+    let (sharded, index) = there("model.safetensors.index.json")?;
+    let (single, model) = there("model.safetensors")?;
+    let shards = match (single, sharded) {
+        (true, _) => vec![(model, None)],
+        (false, true) => read_index(fs, &index)?,
+        (false, false) => {
+            let what = "the weights; model.safetensors.index.json is not there either";
+            return Err(CheckpointError::Missing { path: model, what });
+        }
+    };
+    let mut infos = Vec::new();
+    for (path, listed) in &shards {
+        let mut file = open(fs, path, "the weights")?;
+        let found = header::read(path, &mut Summed { file: &mut *file, crc: 0 })?;
+        if let Some(listed) = listed {
+            check_listed(path, listed, &found)?;
+        }
+        infos.extend(found);
+    }
+    if let Some(check) = options.shapes {
+        let file = if single { &shards[0].0 } else { &index };
+        check(file, &config, &infos)?;
+    }
+    let mut tensors = Vec::with_capacity(infos.len());
+    for (path, _) in &shards {
+        let mut file = open(fs, path, "the weights")?;
+        let mut from = Summed { file: &mut *file, crc: 0 };
+        for info in header::read(path, &mut from)? {
+            let (tensor, _) = tensors::read(path, info, &mut from)?;
+            tensors::check_finite(path, &tensor, options.non_finite)?;
+            tensors.push(tensor);
+        }
+    }
+    Ok(Weights { config, tensors })
+}
+
+/// The shards of an index in the order of their names, each with the tensors that the index puts there.
+fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<(PathBuf, Option<Vec<String>>)>> {
+    let Index { weight_map } =
+        json::decode(path, &read_small(fs, path, "the index of the shards", MAX_INDEX)?)?;
+    let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (tensor, shard) in weight_map {
+        if !is_plain_name(&shard) {
+            return Err(CheckpointError::OutsideDirectory { file: path.into(), got: shard });
+        }
+        shards.entry(shard).or_default().push(tensor);
+    }
+    Ok(shards.into_iter().map(|(shard, tensors)| (path.with_file_name(shard), Some(tensors))).collect())
+}
+
+/// A shard holds the tensors that the index puts there, and no other.
+fn check_listed(path: &Path, listed: &[String], found: &[TensorInfo]) -> Result<()> {
+    let shapes: HashMap<&str, &TensorInfo> = found.iter().map(|info| (info.name.as_str(), info)).collect();
+    let mut want = Vec::with_capacity(listed.len());
+    for name in listed {
+        let shape = shapes.get(name.as_str()).map(|info| info.shape.clone()).unwrap_or_default();
+        want.push((name.clone(), shape));
+    }
+    tensors::require_shapes(path, &want, found)
+}

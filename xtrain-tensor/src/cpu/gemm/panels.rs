@@ -1,0 +1,104 @@
+//! Weights as the f32 products read them: panels of 32 columns, packed once per update.
+use std::ops::Range;
+
+use super::super::Pool;
+use super::super::lanes::LANES;
+
+/// The elements of one row (one k) of a panel, on cache lines of their own.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Row(pub(super) [f32; LANES]);
+
+/// A matrix B `[depth, columns]` as panels `[ceil(columns / 32)][depth][32]`, padded with +0.
+#[derive(Debug, Clone)]
+pub(crate) struct Panels {
+    rows: Vec<Row>,
+    depth: usize,
+    columns: usize,
+}
+
+impl Panels {
+    /// Packs a weight `[out, in]` for `x W^T`: depth `in`, columns `out`.
+    pub(crate) fn of_weight(pool: &Pool, w: &[f32], shape: [usize; 2]) -> Panels {
+        let [out, depth] = shape;
+        assert_eq!(w.len(), out * depth, "a weight holds out * in values");
+        Panels::pack(pool, [depth, out], |k, columns, row| {
+            for (o, x) in columns.zip(row) {
+                *x = w[o * depth + k];
+            }
+        })
+    }
+
+    /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
+    pub(crate) fn of_weight_transposed(pool: &Pool, w: &[f32], shape: [usize; 2]) -> Panels {
+        let [depth, columns] = shape;
+        assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
+        Panels::pack(pool, [depth, columns], |k, range, row| {
+            row[..range.len()].copy_from_slice(&w[k * columns..][range]);
+        })
+    }
+
+    fn pack(
+        pool: &Pool,
+        [depth, columns]: [usize; 2],
+        fill: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
+    ) -> Panels {
+        let mut rows = vec![Row([0.0; LANES]); columns.div_ceil(LANES) * depth];
+        pool.parts(&mut rows, depth, |p, rows| {
+            for (k, row) in rows.iter_mut().enumerate() {
+                fill(k, p * LANES..columns.min((p + 1) * LANES), &mut row.0);
+            }
+        });
+        Panels { rows, depth, columns }
+    }
+
+    /// `[depth, columns]`.
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        [self.depth, self.columns]
+    }
+
+    /// The element at depth `k` of column `j`.
+    pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
+        self.rows[j / LANES * self.depth + k].0[j % LANES]
+    }
+
+    /// Bytes held, padding included.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.rows.as_slice())
+    }
+
+    /// The whole matrix.
+    pub(crate) fn view(&self) -> View<'_> {
+        View { rows: &self.rows, step: self.depth, depth: self.depth, columns: self.columns }
+    }
+}
+
+/// A part of [`Panels`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    rows: &'a [Row],
+    /// Rows from one panel to the next.
+    pub(super) step: usize,
+    pub(crate) depth: usize,
+    pub(crate) columns: usize,
+}
+
+impl<'a> View<'a> {
+    /// Columns `range`; it starts at a multiple of 32.
+    pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
+        assert!(range.start % LANES == 0 && range.end <= self.columns, "columns {range:?}");
+        let rows = &self.rows[(range.start / LANES * self.step).min(self.rows.len())..];
+        View { rows, columns: range.len(), ..self }
+    }
+
+    /// Depth `range`. Chunks count from its start, so it starts at a multiple of 256.
+    pub(crate) fn depth(self, range: Range<usize>) -> View<'a> {
+        assert!(range.start % super::CHUNK == 0 && range.end <= self.depth, "depth {range:?}");
+        View { rows: &self.rows[range.start.min(self.rows.len())..], depth: range.len(), ..self }
+    }
+
+    /// The address of row `k` of panel `p`, and a check that `depth` rows from it on are there.
+    pub(super) fn row(&self, p: usize, k: usize, depth: usize) -> *const f32 {
+        self.rows[p * self.step + k..][..depth].as_ptr().cast()
+    }
+}

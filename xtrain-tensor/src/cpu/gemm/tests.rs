@@ -1,0 +1,148 @@
+//! Every instruction set and thread count against loops written from the contract's text.
+use std::ops::Range;
+
+use super::*;
+use crate::cpu::Simd;
+use crate::device::Device;
+
+/// Values with denormals, exact zeros of both signs, ties, and products that cancel.
+fn values(seed: u32, n: usize) -> Vec<f32> {
+    let mut s = seed.wrapping_mul(2_654_435_761) | 1;
+    (0..n)
+        .map(|_| {
+            s ^= s << 13;
+            s ^= s >> 17;
+            s ^= s << 5;
+            let sign = s & 0x8000_0000;
+            match s % 23 {
+                0 => f32::from_bits(sign),
+                1 => f32::from_bits(sign | s >> 10),
+                2 => f32::from_bits(sign | 0x2000_0000 | s >> 9),
+                3 => (s >> 28) as f32 - 8.0,
+                _ => (s as i32) as f32 / (1u32 << 31) as f32,
+            }
+        })
+        .collect()
+}
+
+/// y = start + chunks, from docs/numerics.md section 2.
+fn dot(y: f32, n: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+    (0..n).step_by(256).fold(y, |y, from| {
+        let chunk = (from..n.min(from + 256)).fold(0.0f32, |c, k| a(k).mul_add(b(k), c));
+        y + chunk
+    })
+}
+
+fn devices() -> impl Iterator<Item = (Simd, Device)> {
+    Simd::available().flat_map(|s| [1, 3].map(|threads| (s, Device::cpu_with(threads, s))))
+}
+
+fn same(got: &[f32], want: &[f32], what: &str) {
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert_eq!(g.to_bits(), w.to_bits(), "{what}, element {i}: {g:e}, want {w:e}");
+    }
+}
+
+const SIZES: [[usize; 3]; 14] = [
+    [1, 1, 1],
+    [1, 256, 33],
+    [2, 257, 129],
+    [1, 70, 200],
+    [3, 31, 70],
+    [4, 300, 64],
+    [5, 0, 3],
+    [7, 513, 31],
+    [11, 5, 95],
+    [13, 64, 96],
+    [12, 255, 32],
+    [25, 40, 65],
+    [193, 20, 34],
+    [40, 260, 100],
+];
+
+#[test]
+fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread_count() {
+    for [m, k, n] in SIZES {
+        let (x, w, before) = (values(1, m * k), values(2, n * k), values(3, m * n));
+        let want = |y0: &[f32]| -> Vec<f32> {
+            let at = |i: usize| dot(y0[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
+            (0..m * n).map(at).collect()
+        };
+        let (fresh, onto) = (want(&vec![0.0; m * n]), want(&before));
+        for (simd, device) in devices() {
+            let cpu = device.as_cpu();
+            let panels = Panels::of_weight(&cpu.pool, &w, [n, k]);
+            let what = format!("{simd} {m}x{k}x{n}");
+            let mut y = vec![f32::NAN; m * n];
+            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Start::Zero);
+            same(&y, &fresh, &what);
+            let mut y = before.clone();
+            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Start::Continue);
+            same(&y, &onto, &what);
+        }
+    }
+}
+
+#[test]
+fn the_input_gradient_of_a_group_runs_through_its_weights_in_one_y() {
+    let (m, inputs, outs) = (5, 37, [300, 100, 520]);
+    let w = outs.map(|o| values(o as u32, o * inputs));
+    let dy = outs.map(|o| values(7 + o as u32, m * o));
+    for (simd, device) in devices() {
+        let cpu = device.as_cpu();
+        let mut dx = vec![f32::NAN; m * inputs];
+        let mut want = vec![0.0; m * inputs];
+        for (g, o) in outs.into_iter().enumerate() {
+            let panels = Panels::of_weight_transposed(&cpu.pool, &w[g], [o, inputs]);
+            assert_eq!(panels.at(o - 1, 3).to_bits(), w[g][(o - 1) * inputs + 3].to_bits());
+            let start = if g == 0 { Start::Zero } else { Start::Continue };
+            product(cpu, Matrix::new(&dy[g], m, o), panels.view(), &mut dx, start);
+            for (i, y) in want.iter_mut().enumerate() {
+                *y = dot(*y, o, |j| dy[g][i / inputs * o + j], |j| w[g][j * inputs + i % inputs]);
+            }
+        }
+        same(&dx, &want, &simd.to_string());
+    }
+}
+
+#[test]
+fn parts_of_the_columns_and_of_the_depth_give_the_bits_of_the_whole() {
+    let (m, k, n) = (6, 600, 150);
+    let (x, w) = (values(4, m * k), values(5, n * k));
+    for (simd, device) in devices() {
+        let cpu = device.as_cpu();
+        let panels = Panels::of_weight(&cpu.pool, &w, [n, k]);
+        let mut whole = vec![0.0; m * n];
+        product(cpu, Matrix::new(&x, m, k), panels.view(), &mut whole, Start::Zero);
+        for columns in [0..64, 64..150, 32..33] {
+            let mut y = vec![0.0; m * columns.len()];
+            for depth in [0..512, 512..600] {
+                let a = Matrix { data: &x[depth.start..], rows: m, row_step: k, k_step: 1 };
+                let b = panels.view().columns(columns.clone()).depth(depth.clone());
+                product(cpu, a, b, &mut y, Start::Continue);
+            }
+            let want: Vec<f32> = (0..m).flat_map(|r| whole[r * n..][columns.clone()].to_vec()).collect();
+            same(&y, &want, &format!("{simd} {columns:?}"));
+        }
+    }
+}
+
+#[test]
+fn weight_gradients_count_chunks_from_each_samples_first_row() {
+    let split: [&[Range<usize>]; 4] = [&[0..1], &[0..300, 300..311, 311..900], &[3..260, 400..400], &[]];
+    for (samples, [o, i]) in split.into_iter().zip([[1, 1], [70, 45], [13, 100], [3, 3]]) {
+        let (dy, x, before) = (values(8, 900 * o), values(9, 900 * i), values(10, o * i));
+        let mut want = before.clone();
+        for s in samples {
+            for (at, g) in want.iter_mut().enumerate() {
+                let (o_at, i_at) = (at / i, at % i);
+                *g = dot(*g, s.len(), |r| dy[(s.start + r) * o + o_at], |r| x[(s.start + r) * i + i_at]);
+            }
+        }
+        for (simd, device) in devices() {
+            let mut g = before.clone();
+            weight_gradient(device.as_cpu(), [&dy, &x], samples, &mut g, [o, i]);
+            same(&g, &want, &format!("{simd} {o}x{i}"));
+        }
+    }
+}

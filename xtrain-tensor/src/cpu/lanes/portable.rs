@@ -1,0 +1,132 @@
+//! Lanes in plain Rust. The compiler turns the loops into what the target has (NEON on ARM).
+use half::bf16;
+
+use super::Reg;
+use crate::dtype::{from_bf16, round_bf16, to_bf16};
+
+const W: usize = 8;
+type R = [f32; W];
+
+/// No instructions beyond the target's own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portable;
+
+macro_rules! each {
+    ($($name:ident($($arg:ident),+) = $value:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(_: Self, $($arg: R),+) -> R {
+            let mut out = [0.0; W];
+            for (i, o) in out.iter_mut().enumerate() {
+                $(let $arg = $arg[i];)+
+                *o = $value;
+            }
+            out
+        }
+    )*};
+}
+
+impl Reg for Portable {
+    type R = R;
+    type M = [bool; W];
+    type F = [R; 4];
+    const WIDTH: usize = W;
+    const TILE_ROWS: usize = 4;
+    const TILE_REGS: usize = 2;
+
+    each! {
+        fma(a, b, c) = a.mul_add(b, c);
+        add(a, b) = a + b;
+        sub(a, b) = a - b;
+        mul(a, b) = a * b;
+        div(a, b) = a / b;
+        sqrt(a) = a.sqrt();
+        max(a, b) = if b > a { b } else { a };
+        neg(a) = -a;
+        round_bf16(a) = round_bf16(a);
+        scale(p, t) = f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23));
+    }
+
+    #[inline(always)]
+    fn fill(self, r: R) -> [R; 4] {
+        [r; 4]
+    }
+    #[inline(always)]
+    fn splat(_: Self, x: f32) -> R {
+        [x; W]
+    }
+    #[inline(always)]
+    unsafe fn load(_: Self, p: *const f32) -> R {
+        // SAFETY: WIDTH elements are readable, by contract; an array of f32 is aligned like f32.
+        unsafe { p.cast::<R>().read() }
+    }
+    #[inline(always)]
+    unsafe fn load_first(_: Self, p: *const f32, n: usize) -> R {
+        let mut out = [0.0; W];
+        for (i, o) in out.iter_mut().enumerate().take(n) {
+            // SAFETY: i < n, and n elements are readable, by contract.
+            *o = unsafe { p.add(i).read() };
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn store(_: Self, p: *mut f32, v: R) {
+        // SAFETY: WIDTH elements are writable, by contract.
+        unsafe { p.cast::<R>().write(v) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(_: Self, p: *mut f32, n: usize, v: R) {
+        for (i, x) in v.into_iter().enumerate().take(n) {
+            // SAFETY: i < n, and n elements are writable, by contract.
+            unsafe { p.add(i).write(x) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(_: Self, p: *const bf16) -> R {
+        // SAFETY: WIDTH elements are readable, by contract.
+        unsafe { p.cast::<[bf16; W]>().read() }.map(from_bf16)
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(_: Self, p: *mut bf16, v: R) {
+        // SAFETY: WIDTH elements are writable, by contract.
+        unsafe { p.cast::<[bf16; W]>().write(v.map(to_bf16)) }
+    }
+    #[inline(always)]
+    unsafe fn load_pairs(_: Self, p: *const bf16) -> (R, R) {
+        // SAFETY: 2 * WIDTH elements are readable, by contract.
+        let pairs = unsafe { p.cast::<[[bf16; 2]; W]>().read() };
+        (pairs.map(|x| from_bf16(x[0])), pairs.map(|x| from_bf16(x[1])))
+    }
+    #[inline(always)]
+    fn lt(_: Self, a: R, b: R) -> [bool; W] {
+        let mut out = [false; W];
+        for i in 0..W {
+            out[i] = a[i] < b[i];
+        }
+        out
+    }
+    #[inline(always)]
+    fn is_nan(_: Self, a: R) -> [bool; W] {
+        a.map(f32::is_nan)
+    }
+    #[inline(always)]
+    fn select(_: Self, m: [bool; W], yes: R, no: R) -> R {
+        let mut out = no;
+        for i in 0..W {
+            out[i] = if m[i] { yes[i] } else { no[i] };
+        }
+        out
+    }
+    #[inline(always)]
+    fn sum(_: Self, v: R) -> f32 {
+        let v = [v[0] + v[4], v[1] + v[5], v[2] + v[6], v[3] + v[7]];
+        (v[0] + v[2]) + (v[1] + v[3])
+    }
+    #[inline(always)]
+    fn maximum(_: Self, v: R) -> f32 {
+        v.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+    }
+    #[inline(always)]
+    fn any_tiny(_: Self, v: R) -> bool {
+        v.iter().any(|&x| x != 0.0 && x.abs() <= f32::MIN_POSITIVE)
+    }
+}

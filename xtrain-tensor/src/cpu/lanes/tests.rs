@@ -1,0 +1,163 @@
+//! Every instruction set against scalar Rust, lane by lane.
+use half::bf16;
+
+use super::*;
+use crate::dtype::{from_bf16, round_bf16, to_bf16};
+use crate::math;
+
+/// Zeros, denormals, the edges of every rule, infinities, NaN, and a walk through all exponents.
+fn values() -> Vec<f32> {
+    let mut out =
+        vec![0.0, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, f32::NAN, 1.0, 87.0, 88.72283, 88.72284];
+    out.extend([1, 0x7f_ffff, 0x80_0001, 0x3f80_8000, 0x3f81_8000, 0x7f7f_8000].map(f32::from_bits));
+    out.extend((0..2_000u32).map(|i| f32::from_bits(i.wrapping_mul(2_654_435_761) >> 1)));
+    let negative: Vec<f32> = out.iter().map(|x| -x).collect();
+    out.extend(negative);
+    out.resize(out.len().next_multiple_of(LANES), 0.5);
+    out
+}
+
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+/// One operation over three operands, run in lanes and in scalars.
+struct Check<'a> {
+    name: &'a str,
+    x: [&'a [f32]; 3],
+}
+
+macro_rules! check {
+    ($simd:expr, $x:expr, $name:literal, $lanes:expr, $scalar:expr) => {{
+        struct Op<'a>(&'a Check<'a>);
+        impl Kernel for Op<'_> {
+            type Out = Vec<f32>;
+            #[inline(always)]
+            fn run<L: Lanes>(self, l: L) -> Vec<f32> {
+                let mut out = vec![0.0; self.0.x[0].len()];
+                for i in (0..out.len()).step_by(LANES) {
+                    let [a, b, c] = self.0.x.map(|x| l.load(&x[i..]));
+                    let f: fn(L, L::F, L::F, L::F) -> L::F = $lanes;
+                    l.store(&mut out[i..], f(l, a, b, c));
+                }
+                out
+            }
+        }
+        let op = Check { name: $name, x: $x };
+        let scalar: fn(f32, f32, f32) -> f32 = $scalar;
+        for (i, got) in dispatch($simd, Op(&op)).into_iter().enumerate() {
+            let [a, b, c] = op.x.map(|x| x[i]);
+            let want = scalar(a, b, c);
+            assert!(same(got, want), "{} {}({a:e}, {b:e}, {c:e}) = {got:e}, want {want:e}", $simd, op.name);
+        }
+    }};
+}
+
+#[test]
+fn every_lane_operation_has_the_bits_of_scalar_rust_on_every_instruction_set() {
+    let a = values();
+    let mut b = a.clone();
+    b.rotate_left(37);
+    let mut c = a.clone();
+    c.rotate_right(91);
+    let x = [&a[..], &b[..], &c[..]];
+    for simd in Simd::available() {
+        check!(simd, x, "fma", |l, a, b, c| l.fma(a, b, c), |a, b, c| a.mul_add(b, c));
+        check!(simd, x, "add", |l, a, b, _| l.add(a, b), |a, b, _| a + b);
+        check!(simd, x, "sub", |l, a, b, _| l.sub(a, b), |a, b, _| a - b);
+        check!(simd, x, "mul", |l, a, b, _| l.mul(a, b), |a, b, _| a * b);
+        check!(simd, x, "div", |l, a, b, _| l.div(a, b), |a, b, _| a / b);
+        check!(simd, x, "sqrt", |l, a, _, _| l.sqrt(a), |a, _, _| a.sqrt());
+        check!(simd, x, "neg", |l, a, _, _| l.neg(a), |a, _, _| -a);
+        check!(simd, x, "max", |l, a, b, _| l.max(a, b), |a, b, _| if b > a { b } else { a });
+        check!(simd, x, "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
+        check!(simd, x, "round_bf16", |l, a, _, _| l.round_bf16(a), |a, _, _| round_bf16(a));
+        check!(simd, x, "select_lt", |l, a, b, c| l.select_lt(a, b, c, a), |a, b, c| if a < b {
+            c
+        } else {
+            a
+        });
+    }
+}
+
+#[test]
+fn zeros_of_either_sign_keep_their_place_in_max() {
+    for simd in Simd::available() {
+        let (p, n) = ([0.0f32; LANES], [-0.0f32; LANES]);
+        check!(simd, [&p[..], &n[..], &p[..]], "max", |l, a, b, _| l.max(a, b), |a, _, _| a);
+        check!(simd, [&n[..], &p[..], &p[..]], "max", |l, a, b, _| l.max(a, b), |a, _, _| a);
+    }
+}
+
+#[test]
+fn exp_in_lanes_has_the_bits_of_scalar_exp_over_a_sweep_of_all_patterns() {
+    let x: Vec<f32> = (0..1u64 << 32).step_by(40_961).map(|u| f32::from_bits(u as u32)).collect();
+    let x = &x[..x.len() / LANES * LANES];
+    let near: Vec<f32> = (0..32_768).map(|i| (i as f32 - 16_384.0) * 5.5e-3).collect();
+    for simd in Simd::available() {
+        check!(simd, [x; 3], "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
+        check!(simd, [&near[..]; 3], "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
+    }
+}
+
+struct Ends<'a>(&'a [f32]);
+impl Kernel for Ends<'_> {
+    type Out = (f32, f32);
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> (f32, f32) {
+        let v = l.load(self.0);
+        (l.sum32(v), l.max32(v))
+    }
+}
+
+#[test]
+fn sum32_adds_in_butterfly_order_and_never_returns_minus_zero() {
+    let x = values();
+    for simd in Simd::available() {
+        for chunk in x.chunks_exact(LANES) {
+            let mut v = chunk.to_vec();
+            for o in [16, 8, 4, 2, 1] {
+                v = (0..LANES).map(|t| v[t] + v[t ^ o]).collect();
+            }
+            let (sum, max) = dispatch(simd, Ends(chunk));
+            assert!(same(sum, v[0] + 0.0), "{simd} {chunk:?}: {sum:e}, want {:e}", v[0]);
+            let want = chunk.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
+            assert!(max == want || chunk.iter().any(|x| x.is_nan()), "{simd} {chunk:?}: {max:e}");
+        }
+        assert_eq!(dispatch(simd, Ends(&[-0.0; LANES])).0.to_bits(), 0, "{simd}");
+    }
+}
+
+struct Copies<'a>(&'a [f32]);
+impl Kernel for Copies<'_> {
+    type Out = (Vec<f32>, Vec<bf16>, Vec<f32>);
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> Self::Out {
+        let n = self.0.len();
+        let v = l.load_partial(self.0);
+        let whole = l.to_array(v);
+        assert!(whole[n..].iter().all(|x| x.to_bits() == 0), "absent lanes are +0");
+        let (mut plain, mut narrow, mut wide) = (vec![7.0; n], vec![bf16::ONE; n], vec![7.0; n]);
+        l.store_partial(&mut plain, v);
+        l.store_bf16_partial(&mut narrow, v);
+        l.store_partial(&mut wide, l.load_bf16_partial(&narrow));
+        (plain, narrow, wide)
+    }
+}
+
+#[test]
+fn partial_loads_and_stores_touch_only_what_they_are_given_and_bf16_rounds_to_even() {
+    let x = values();
+    for simd in Simd::available() {
+        for n in 0..=LANES {
+            for x in x.chunks_exact(LANES) {
+                let (plain, narrow, wide) = dispatch(simd, Copies(&x[..n]));
+                for i in 0..n {
+                    assert!(same(plain[i], x[i]));
+                    assert_eq!(narrow[i].to_bits(), to_bf16(x[i]).to_bits(), "{simd} {:e}", x[i]);
+                    assert!(same(wide[i], from_bf16(narrow[i])));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Operations that take each element on its own.
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::value::{Value, blocks};
+use super::{Cpu, Disjoint};
+
+/// Elements that one thread takes at a time.
+const GRAIN: usize = 8192;
+
+/// `y = silu(g) u`.
+pub(crate) fn silu_mul<T: Value, O: Value>(cpu: &Cpu, g: &[T], u: &[T]) -> Vec<O> {
+    let mut y = vec![O::default(); g.len()];
+    cpu.pool.parts(&mut y, GRAIN, |i, y| {
+        let at = i * GRAIN..i * GRAIN + y.len();
+        dispatch(cpu.simd, SiluMul { g: &g[at.clone()], u: &u[at], y });
+    });
+    y
+}
+
+struct SiluMul<'a, T, O> {
+    g: &'a [T],
+    u: &'a [T],
+    y: &'a mut [O],
+}
+
+impl<T: Value, O: Value> Kernel for SiluMul<'_, T, O> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let one = l.splat(1.0);
+        blocks(self.y.len(), |r| {
+            let (g, u) = (T::read(l, &self.g[r.clone()]), T::read(l, &self.u[r.clone()]));
+            let silu = l.div(g, l.add(one, l.exp(l.neg(g))));
+            O::write(l, &mut self.y[r], l.mul(silu, u));
+        });
+    }
+}
+
+/// `(dg, du)` of [`silu_mul`].
+pub(crate) fn silu_mul_backward<T: Value, O: Value>(
+    cpu: &Cpu,
+    [g, u]: [&[T]; 2],
+    dy: &[f32],
+) -> (Vec<O>, Vec<O>) {
+    let (mut dg, mut du) = (vec![O::default(); dy.len()], vec![O::default(); dy.len()]);
+    let parts = Disjoint::new(&mut du);
+    cpu.pool.parts(&mut dg, GRAIN, |i, dg| {
+        let at = i * GRAIN..i * GRAIN + dg.len();
+        // SAFETY: `at` is the range of this part of `dg`, and parts do not meet.
+        let du = unsafe { parts.slice(at.clone()) };
+        dispatch(cpu.simd, SiluMulBackward { gu: [&g[at.clone()], &u[at.clone()]], dy: &dy[at], dg, du });
+    });
+    (dg, du)
+}
+
+struct SiluMulBackward<'a, T, O> {
+    gu: [&'a [T]; 2],
+    dy: &'a [f32],
+    dg: &'a mut [O],
+    du: &'a mut [O],
+}
+
+impl<T: Value, O: Value> Kernel for SiluMulBackward<'_, T, O> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let one = l.splat(1.0);
+        blocks(self.dy.len(), |r| {
+            let (g, u) = (T::read(l, &self.gu[0][r.clone()]), T::read(l, &self.gu[1][r.clone()]));
+            let dy = l.load_partial(&self.dy[r.clone()]);
+            let q = l.div(one, l.add(one, l.exp(l.neg(g))));
+            let slope = l.mul(q, l.fma(g, l.sub(one, q), one));
+            O::write(l, &mut self.dg[r.clone()], l.mul(l.mul(dy, u), slope));
+            O::write(l, &mut self.du[r], l.mul(dy, l.mul(g, q)));
+        });
+    }
+}
+
+/// `a = a + b`.
+pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
+    cpu.pool.parts(a, 4 * GRAIN, |i, a| {
+        a.iter_mut().zip(&b[i * 4 * GRAIN..]).for_each(|(a, b)| *a += b);
+    });
+}
+
+/// Each element in another type, rounded to nearest even.
+pub(crate) fn cast<T: Value, O: Value>(cpu: &Cpu, x: &[T]) -> Vec<O> {
+    let mut y = vec![O::default(); x.len()];
+    cpu.pool.parts(&mut y, 4 * GRAIN, |i, y| {
+        dispatch(cpu.simd, Cast { x: &x[i * 4 * GRAIN..][..y.len()], y });
+    });
+    y
+}
+
+struct Cast<'a, T, O> {
+    x: &'a [T],
+    y: &'a mut [O],
+}
+
+impl<T: Value, O: Value> Kernel for Cast<'_, T, O> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        blocks(self.x.len(), |r| O::write(l, &mut self.y[r.clone()], T::read(l, &self.x[r])));
+    }
+}

@@ -1,0 +1,70 @@
+//! Rotations of heads by their rows' positions.
+use super::Cpu;
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::value::{Value, blocks};
+use crate::RopeTable;
+
+/// Which way to turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// `y1 = fma(x1, c, -(x2 s))`, `y2 = fma(x2, c, x1 s)`.
+    Forward,
+    /// `x1 = fma(y1, c, y2 s)`, `x2 = fma(y2, c, -(y1 s))`.
+    Back,
+}
+
+/// Rows `[H, hd]` of `x`, each head turned by the angles of `pos`.
+pub(crate) fn turn<T: Value, O: Value>(
+    cpu: &Cpu,
+    x: &[T],
+    table: &RopeTable,
+    pos: &[u32],
+    way: Way,
+) -> Vec<O> {
+    let mut y = vec![O::default(); x.len()];
+    let width = x.len() / pos.len().max(1);
+    let rows = (8192 / width.max(1)).max(1);
+    cpu.pool.parts(&mut y, rows * width, |i, y| {
+        let n = y.len() / width;
+        let job =
+            Turn { x: &x[i * rows * width..][..n * width], pos: &pos[i * rows..][..n], table, width, way, y };
+        dispatch(cpu.simd, job);
+    });
+    y
+}
+
+struct Turn<'a, T, O> {
+    x: &'a [T],
+    pos: &'a [u32],
+    table: &'a RopeTable,
+    width: usize,
+    way: Way,
+    y: &'a mut [O],
+}
+
+impl<T: Value, O: Value> Kernel for Turn<'_, T, O> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let hd = self.table.head_dim();
+        let rows = self.x.chunks_exact(self.width).zip(self.y.chunks_exact_mut(self.width));
+        for ((x, y), &pos) in rows.zip(self.pos) {
+            let (cos, sin) = self.table.row(pos as usize);
+            for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
+                let ((x1, x2), (y1, y2)) = (x.split_at(hd / 2), y.split_at_mut(hd / 2));
+                blocks(hd / 2, |b| {
+                    let (c, s) = (l.load_partial(&cos[b.clone()]), l.load_partial(&sin[b.clone()]));
+                    let (a, d) = (T::read(l, &x1[b.clone()]), T::read(l, &x2[b.clone()]));
+                    let (ds, as_) = (l.mul(d, s), l.mul(a, s));
+                    let (p, q) = match self.way {
+                        Way::Forward => (l.neg(ds), as_),
+                        Way::Back => (ds, l.neg(as_)),
+                    };
+                    O::write(l, &mut y1[b.clone()], l.fma(a, c, p));
+                    O::write(l, &mut y2[b], l.fma(d, c, q));
+                });
+            }
+        }
+    }
+}

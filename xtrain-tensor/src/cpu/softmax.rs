@@ -1,0 +1,165 @@
+//! One row of logits: its `lse`, its entropy, and the gradient of a weighted log-probability.
+use super::lanes::{Kernel, LANES, Lanes};
+use super::value::blocks;
+use crate::math;
+
+/// Logits of one chunk.
+const CHUNK: usize = 128;
+
+/// `log sum exp z`: chunks of 128, each its maximum and sum32, then a sum32 over chunks.
+pub(crate) struct Lse<'a> {
+    pub(crate) z: &'a [f32],
+    /// Scratch for the chunks' maxima and sums.
+    pub(crate) parts: &'a mut Vec<[f32; 2]>,
+}
+
+impl Kernel for Lse<'_> {
+    type Out = f32;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> f32 {
+        self.parts.clear();
+        let mut top = f32::NEG_INFINITY;
+        for z in self.z.chunks(CHUNK) {
+            let m = max(l, z);
+            let sum = if m == f32::NEG_INFINITY { 0.0 } else { sum_exp(l, z, m) };
+            top = if m > top { m } else { top };
+            self.parts.push([m, sum]);
+        }
+        let mut v = [0f32; LANES];
+        for (i, [m, sum]) in self.parts.iter().enumerate() {
+            v[i % LANES] = sum.mul_add(math::exp(m - top), v[i % LANES]);
+        }
+        top + math::log(l.sum32(l.load(&v)))
+    }
+}
+
+/// The largest of up to 128 logits; NaN where one is.
+#[inline(always)]
+fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
+    let lowest = l.splat(f32::NEG_INFINITY);
+    let mut m = lowest;
+    blocks(z.len(), |b| {
+        let absent = LANES - b.len();
+        let mut z = l.load_partial(&z[b]);
+        if absent > 0 {
+            let mut a = l.to_array(z);
+            a[LANES - absent..].fill(f32::NEG_INFINITY);
+            z = l.load(&a);
+        }
+        m = l.max(m, z);
+    });
+    l.max32(m)
+}
+
+/// sum32 of `exp(z - m)`.
+#[inline(always)]
+fn sum_exp<L: Lanes>(l: L, z: &[f32], m: f32) -> f32 {
+    let (mut v, m) = (l.zero(), l.splat(m));
+    blocks(z.len(), |b| {
+        let n = b.len();
+        let e = l.exp(l.sub(l.load_partial(&z[b]), m));
+        v = l.add(v, first(l, e, n));
+    });
+    l.sum32(v)
+}
+
+/// The first `n` lanes of `v`, +0 in the others.
+#[inline(always)]
+fn first<L: Lanes>(l: L, v: L::F, n: usize) -> L::F {
+    if n == LANES {
+        return v;
+    }
+    let mut a = [0f32; LANES];
+    l.store_partial(&mut a[..n], v);
+    l.load(&a)
+}
+
+/// `exp(z - m)` of each logit.
+pub(crate) struct ExpBelow<'a> {
+    pub(crate) z: &'a [f32],
+    pub(crate) m: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for ExpBelow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let m = l.splat(self.m);
+        blocks(self.z.len(), |b| {
+            let e = l.exp(l.sub(l.load_partial(&self.z[b.clone()]), m));
+            l.store_partial(&mut self.out[b], e);
+        });
+    }
+}
+
+/// `-sum p log p`: chunks of 128, each sum32 of `fma(p, lse - z, v)`, added in rising order; a logit
+/// of -inf adds nothing.
+pub(crate) struct Entropy<'a> {
+    pub(crate) z: &'a [f32],
+    pub(crate) lse: f32,
+}
+
+impl Kernel for Entropy<'_> {
+    type Out = f32;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> f32 {
+        let lse = l.splat(self.lse);
+        let mut entropy = 0f32;
+        for z in self.z.chunks(CHUNK) {
+            let mut v = l.zero();
+            blocks(z.len(), |b| {
+                let n = b.len();
+                let z = l.load_partial(&z[b]);
+                let p = first(l, l.exp(l.sub(z, lse)), n);
+                let more = l.fma(p, l.sub(lse, z), v);
+                v = l.select_lt(z, l.splat(f32::MIN), v, more);
+            });
+            entropy += l.sum32(v);
+        }
+        entropy
+    }
+}
+
+/// Logits become gradients in place: `dz = exp(z - lse) w`, at the target `(exp(z - lse) - 1) w`; a
+/// bonus `b` adds `b (p ((z - lse) + H))`; all divided by `t`; a logit of -inf gives +0.
+pub(crate) struct Gradient<'a> {
+    pub(crate) z: &'a mut [f32],
+    pub(crate) target: usize,
+    pub(crate) lse: f32,
+    pub(crate) entropy: f32,
+    /// Weight, bonus, temperature.
+    pub(crate) factors: [f32; 3],
+}
+
+impl Kernel for Gradient<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let [w, bonus, t] = self.factors;
+        let at_target = self.z[self.target];
+        let lse = l.splat(self.lse);
+        blocks(self.z.len(), |b| {
+            let z = l.load_partial(&self.z[b.clone()]);
+            let d = l.sub(z, lse);
+            let p = l.exp(d);
+            let mut dz = l.mul(p, l.splat(w));
+            if bonus != 0.0 {
+                dz = l.add(dz, l.mul(l.splat(bonus), l.mul(p, l.add(d, l.splat(self.entropy)))));
+            }
+            dz = l.select_lt(z, l.splat(f32::MIN), l.zero(), l.div(dz, l.splat(t)));
+            l.store_partial(&mut self.z[b], dz);
+        });
+        let d = at_target - self.lse;
+        let p = math::exp(d);
+        let mut dz = (p - 1.0) * w;
+        if bonus != 0.0 {
+            dz += bonus * (p * (d + self.entropy));
+        }
+        self.z[self.target] = if at_target == f32::NEG_INFINITY { 0.0 } else { dz / t };
+    }
+}

@@ -1,0 +1,66 @@
+//! Elements that a kernel reads and writes: f32, or bf16 widened and rounded.
+use std::ops::Range;
+
+use half::bf16;
+
+use super::lanes::{LANES, Lanes};
+
+/// An element type of activations.
+pub(crate) trait Value: Copy + Default + Send + Sync + 'static {
+    /// Up to 32 elements, widened; lanes past the end are +0.
+    fn read<L: Lanes>(l: L, s: &[Self]) -> L::F;
+    /// The first `s.len()` lanes, at most 32, rounded.
+    fn write<L: Lanes>(l: L, s: &mut [Self], v: L::F);
+}
+
+impl Value for f32 {
+    #[inline(always)]
+    fn read<L: Lanes>(l: L, s: &[f32]) -> L::F {
+        l.load_partial(s)
+    }
+    #[inline(always)]
+    fn write<L: Lanes>(l: L, s: &mut [f32], v: L::F) {
+        l.store_partial(s, v);
+    }
+}
+
+impl Value for bf16 {
+    #[inline(always)]
+    fn read<L: Lanes>(l: L, s: &[bf16]) -> L::F {
+        l.load_bf16_partial(s)
+    }
+    #[inline(always)]
+    fn write<L: Lanes>(l: L, s: &mut [bf16], v: L::F) {
+        l.store_bf16_partial(s, v);
+    }
+}
+
+/// Calls `f` for each block of 32 among `n` elements, the last one shorter: inlined twice, so that in
+/// the first loop the length is a constant.
+#[inline(always)]
+pub(crate) fn blocks(n: usize, mut f: impl FnMut(Range<usize>)) {
+    let whole = n - n % LANES;
+    for i in (0..whole).step_by(LANES) {
+        f(i..i + LANES);
+    }
+    if whole < n {
+        f(whole..n);
+    }
+}
+
+/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the values of tensor `$x`.
+macro_rules! with_values {
+    ($a:ident = $x:expr => $body:expr) => {
+        match $x.dtype() {
+            $crate::Dtype::BF16 => {
+                let $a = $x.data::<half::bf16>()?;
+                $body
+            }
+            _ => {
+                let $a = $x.data::<f32>()?;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_values;
