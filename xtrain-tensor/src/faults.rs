@@ -15,10 +15,14 @@
 //! threads takes [`current`] along and runs the work inside [`Carried::enter`].
 
 /// Every fault that can be switched on: name, and what goes wrong.
-pub const FAULTS: [(&str, &str); 4] = [
+pub const FAULTS: [(&str, &str); 8] = [
     ("sampler-f32-running-sum", "the token is drawn by a running sum of f32 probabilities"),
     ("greedy-last-of-equal-maxima", "greedy takes the last of equal largest logits"),
     ("sampler-shared-state", "the address of a draw leaves out the sequence's id"),
+    ("reversed-sum-for-one-row", "a linear of one row sums its inputs backwards"),
+    ("mask-off-by-one", "a row of an attention does not see its own position"),
+    ("micro-batch-total-added", "a weight's gradient takes a micro-batch's total, not its chunks"),
+    ("padding-loses-zero-sign", "an attention ends without + 0"),
     ("checkpoint-rename-before-sync", "a checkpoint has its final name before its files are durable"),
 ];
 

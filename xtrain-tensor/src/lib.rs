@@ -6,6 +6,8 @@ mod device;
 mod dtype;
 mod error;
 pub mod faults;
+#[cfg(test)]
+mod gates;
 pub mod math;
 mod normal;
 pub mod ops;

@@ -3,7 +3,7 @@ use super::weight::Packed;
 use super::{Samples, Weight, shapes, widened};
 use crate::cpu::gemm::{self, Matrix, Start};
 use crate::reference::{self, Bf16, F32};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Device, Dtype, Error, Result, Tensor, faults};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -29,25 +29,30 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
         None => None,
     };
     let xs = widened(x)?;
-    let mut y = match (w.forward(), w.dtype()) {
-        (Packed::Panels(panels), _) => {
-            let mut y = vec![0f32; n * w.out()];
-            gemm::product(
-                x.device().as_cpu(),
-                Matrix::new(&xs, n, w.width()),
-                panels.view(),
-                &mut y,
-                Start::Zero,
-            );
-            y
-        }
-        (Packed::Rows(rows), Dtype::BF16) => reference::linear::<Bf16>(&xs, rows, w.width()),
-        (Packed::Rows(rows), _) => reference::linear::<F32>(&xs, rows, w.width()),
+    let mut y = if n == 1 && faults::on("reversed-sum-for-one-row") {
+        product(x.device(), &xs.iter().rev().copied().collect::<Vec<_>>(), &w.reversed()?)
+    } else {
+        product(x.device(), &xs, w)
     };
     if let Some(b) = b {
         y.chunks_exact_mut(w.out()).for_each(|y| y.iter_mut().zip(b).for_each(|(y, b)| *y += b));
     }
     Tensor::new(x.device(), &[n, w.out()], y)?.cast(out)
+}
+
+/// `y[n][o] = dot(x[n], w[o])`.
+fn product(device: &Device, xs: &[f32], w: &Weight) -> Vec<f32> {
+    match (w.forward(), w.dtype()) {
+        (Packed::Panels(panels), _) => {
+            let n = xs.len() / w.width();
+            let mut y = vec![0f32; n * w.out()];
+            let xs = Matrix::new(xs, n, w.width());
+            gemm::product(device.as_cpu(), xs, panels.view(), &mut y, Start::Zero);
+            y
+        }
+        (Packed::Rows(rows), Dtype::BF16) => reference::linear::<Bf16>(xs, rows, w.width()),
+        (Packed::Rows(rows), _) => reference::linear::<F32>(xs, rows, w.width()),
+    }
 }
 
 /// `h + linear(x, w, b)`, all f32: the projection back into the residual stream.
@@ -125,15 +130,24 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
     }
     samples.check(OP, n)?;
     let (dy, xs) = (widened(dy)?, widened(x)?);
-    match (x.dtype(), x.device().fast()) {
-        (Dtype::BF16, _) => reference::linear_dw::<Bf16>(dw.data_mut()?, &dy, &xs, width, samples),
-        (_, Some(cpu)) => {
-            let samples: Vec<_> = samples.ranges().collect();
-            gemm::weight_gradient(cpu, [&dy, &xs], &samples, dw.data_mut()?, [out, width]);
+    let add = |dw: &mut Tensor| {
+        let dw = dw.data_mut()?;
+        match (x.dtype(), x.device().fast()) {
+            (Dtype::BF16, _) => reference::linear_dw::<Bf16>(dw, &dy, &xs, width, samples),
+            (_, Some(cpu)) => {
+                let samples: Vec<_> = samples.ranges().collect();
+                gemm::weight_gradient(cpu, [&dy, &xs], &samples, dw, [out, width]);
+            }
+            (_, None) => reference::linear_dw::<F32>(dw, &dy, &xs, width, samples),
         }
-        (_, None) => reference::linear_dw::<F32>(dw.data_mut()?, &dy, &xs, width, samples),
+        Ok(())
+    };
+    if faults::on("micro-batch-total-added") {
+        let mut total = Tensor::zeros(dw.device(), dw.shape(), Dtype::F32);
+        add(&mut total)?;
+        return super::accumulate(dw, &total);
     }
-    Ok(())
+    add(dw)
 }
 
 /// `db[o] += rowsum dy[o]`, f32.
@@ -146,7 +160,7 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
         return Err(Error::Shape { op: OP, want: "db [out], dy [N, out]", got: shapes(&[db, dy]) });
     }
     samples.check(OP, dy.shape()[0])?;
-    reference::linear_db(db.data_mut()?, dy.data()?, samples);
+    reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples);
     Ok(())
 }
 

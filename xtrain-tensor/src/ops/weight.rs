@@ -63,6 +63,13 @@ impl Weight {
         self.dtype
     }
 
+    /// The same weight with its inputs from the last to the first: what a planted fault multiplies.
+    pub(crate) fn reversed(&self) -> Result<Weight> {
+        let mut master = self.master.clone();
+        master.data_mut::<f32>()?.chunks_exact_mut(self.width).for_each(<[f32]>::reverse);
+        Weight::new(&master, self.dtype)
+    }
+
     /// The matrix for `x Wᵀ`.
     pub(crate) fn forward(&self) -> &Packed {
         &self.forward
