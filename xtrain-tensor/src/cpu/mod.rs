@@ -1,6 +1,4 @@
 //! The CPU device: worker threads, lanes of 32 values, and the kernels over them.
-#[cfg(test)]
-mod bench_tmp;
 pub(crate) mod gemm;
 pub(crate) mod gemm_bf16;
 pub(crate) mod lanes;

@@ -123,8 +123,8 @@ impl<const M: usize> Rows<M> {
             for (i, row) in acc.iter_mut().enumerate() {
                 // SAFETY: element (i, k) of a, readable by the contract of `Tile::run`.
                 let x = Reg::splat(l, unsafe { *a.add(i * t.row_step) });
-                for j in 0..R {
-                    row[j] = Reg::fma(l, x, b[j], row[j]);
+                for (c, b) in row.iter_mut().zip(&b) {
+                    *c = Reg::fma(l, x, *b, *c);
                 }
             }
             a = a.wrapping_add(t.k_step);
