@@ -130,12 +130,12 @@ impl<const M: usize> Rows<M> {
             a = a.wrapping_add(t.k_step);
         }
         for (i, row) in acc.iter().enumerate() {
-            for j in 0..R {
+            for (j, chunk) in row.iter().enumerate() {
                 // SAFETY: an element of c, writable by the contract of `Tile::run`.
                 unsafe {
                     let c = t.c.add(i * t.c_step + (at + j) * L::WIDTH);
                     let y = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
-                    Reg::store(l, c, Reg::add(l, y, row[j]));
+                    Reg::store(l, c, Reg::add(l, y, *chunk));
                 }
             }
         }
