@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::gather::{self, Keys};
 use super::number::{Least, Number, fine};
 use super::product::{Product, Start};
-use super::rows::{CHUNK, STRIP, masked, union, widen, within};
+use super::rows::{CHUNK, STRIP, ended, masked, union, widen, within};
 use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
@@ -362,6 +362,6 @@ impl<E: Number> Item<'_, E> {
 #[inline(always)]
 fn put<L: Lanes>(l: L, out: &mut [f32], sum: &[f32], factor: L::F) {
     for (out, sum) in out.chunks_mut(LANES).zip(sum.chunks_exact(LANES)) {
-        l.store_partial(out, Lanes::add(l, Lanes::mul(l, l.load(sum), factor), l.zero()));
+        l.store_partial(out, ended(l, Lanes::mul(l, l.load(sum), factor)));
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use super::gather::{self, Keys};
 use super::number::{Least, Number, fine};
 use super::product::{Product, Start};
-use super::rows::{CHUNK, STRIP, masked, union, widen, within};
+use super::rows::{CHUNK, STRIP, ended, masked, union, widen, within};
 use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
@@ -299,7 +299,7 @@ impl<E: Number> Item<'_, E> {
             };
             let sum = Lanes::splat(l, st.l[i]);
             for (y, o) in y.chunks_mut(LANES).zip(st.o[i * width..].chunks_exact(LANES)) {
-                E::store(l, y, Lanes::add(l, Lanes::div(l, l.load(o), sum), l.zero()));
+                E::store(l, y, ended(l, Lanes::div(l, l.load(o), sum)));
             }
             lse[0] = st.m[i] + math::log(st.l[i]);
         }
