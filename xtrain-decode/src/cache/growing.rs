@@ -15,6 +15,8 @@ pub struct Growing {
     ledger: Ledger,
     /// Where each sequence begins, layer by layer: a pass changes one after the other.
     slots: Vec<Slots>,
+    /// Positions that each sequence was promised room for.
+    promised: Vec<usize>,
     room: Room,
 }
 
@@ -33,6 +35,7 @@ impl Growing {
             ledger: Ledger::new(shape.n_layers, room.sequences),
             slots: vec![Slots::Runs { base: vec![0; room.sequences] }; shape.n_layers],
             pool: Pool::new(shape, 0),
+            promised: vec![0; room.sequences],
             room,
         }
     }
@@ -71,24 +74,34 @@ impl Growing {
         parts[seq as usize] = Part { from, keep: len, len };
         (0..self.slots.len()).try_for_each(|layer| self.rebuild(layer, &parts))?;
         self.ledger.set_len(seq, len);
+        self.promised[seq as usize] = len;
         Ok(())
     }
 
-    /// Refuses a sequence `seq` of `len` positions beside others of `others` positions in all.
-    fn check_room(&self, seq: u32, len: usize, others: usize) -> Result<()> {
+    /// Promises `seq` room for `len` positions, if what the others were promised leaves it.
+    fn promise(&mut self, seq: u32, len: usize) -> Result<()> {
         self.ledger.check_exists(seq)?;
+        let others = self.promised.iter().sum::<usize>() - self.promised[seq as usize];
         let most = self.room.positions.min(self.room.slots.unwrap_or(usize::MAX).saturating_sub(others));
-        if len > most { Err(Error::CacheFull { seq, pos: most as u32 }) } else { Ok(()) }
+        if len > most {
+            return Err(Error::CacheFull { seq, pos: most as u32 });
+        }
+        self.promised[seq as usize] = self.promised[seq as usize].max(len);
+        Ok(())
     }
 
-    fn check_pass(&self) -> Result<()> {
-        let mut total = self.ledger.positions();
-        for (seq, len) in self.ledger.ahead() {
-            total -= self.ledger.len(seq);
-            self.check_room(seq, len, total)?;
-            total += len;
+    /// Room for all rows of the pass under way, or for none.
+    fn promise_pass(&mut self) -> Result<()> {
+        let before = self.promised.clone();
+        let done = (0..self.ledger.n_touched()).try_for_each(|n| {
+            let (seq, len) = self.ledger.touched(n);
+            self.promise(seq, len)
+        });
+        if done.is_err() {
+            self.promised = before;
+            self.ledger.abandon();
         }
-        Ok(())
+        done
     }
 }
 
@@ -96,7 +109,9 @@ impl KvStore<Eager> for Growing {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
         self.pool.check(&k, &v, rows)?;
         self.ledger.enter(layer, rows)?;
-        self.check_pass().inspect_err(|_| self.ledger.abandon())?;
+        if layer == 0 {
+            self.promise_pass()?;
+        }
         self.rebuild(layer, &self.ahead())?;
         self.pool.write(layer, [&k, &v], rows, &self.slots[layer])?;
         self.ledger.leave(layer);
@@ -126,18 +141,18 @@ impl Cache for Growing {
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.check_room(seq, len, self.ledger.positions() - self.ledger.len(seq))
+        self.promise(seq, len)
     }
 
     fn free(&mut self, seq: u32) {
-        if self.ledger.len(seq) > 0 {
+        if self.ledger.check_exists(seq).is_ok() {
             self.become_part(seq, seq, 0).expect("tensors of one dtype are copied to fewer slots");
         }
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
         self.ledger.check_held(from, len)?;
-        self.check_room(to, len, self.ledger.positions() - self.ledger.len(to))?;
+        self.promise(to, len)?;
         self.become_part(to, from, len)
     }
 
