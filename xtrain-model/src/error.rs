@@ -72,7 +72,9 @@ impl fmt::Display for Error {
             Error::CachePosition { layer, seq, want, got } => {
                 write!(f, "cache: layer {layer} of sequence {seq} is at position {want}, the row at {got}")
             }
-            Error::CacheLayer { want, got } => write!(f, "cache: it is layer {want}'s turn, not layer {got}'s"),
+            Error::CacheLayer { want, got } => {
+                write!(f, "cache: it is layer {want}'s turn, not layer {got}'s")
+            }
             Error::NotFinite { step, what } => write!(f, "step {step}: {what} is not finite"),
         }
     }
