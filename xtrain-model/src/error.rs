@@ -46,6 +46,13 @@ pub enum Error {
         /// The position of the row.
         got: u32,
     },
+    /// A layer of a store out of turn.
+    CacheLayer {
+        /// The layer whose turn it is.
+        want: usize,
+        /// The layer.
+        got: usize,
+    },
     /// A value that has to be finite and is not.
     NotFinite {
         /// The optimizer step.
@@ -64,6 +71,9 @@ impl fmt::Display for Error {
             Error::CacheFull { seq, pos } => write!(f, "cache full at position {pos} of sequence {seq}"),
             Error::CachePosition { layer, seq, want, got } => {
                 write!(f, "cache: layer {layer} of sequence {seq} is at position {want}, the row at {got}")
+            }
+            Error::CacheLayer { want, got } => {
+                write!(f, "cache: it is layer {want}'s turn, not layer {got}'s")
             }
             Error::NotFinite { step, what } => write!(f, "step {step}: {what} is not finite"),
         }

@@ -32,11 +32,13 @@ impl<X> NoCache<X> {
         let mut base: Vec<usize> = Vec::new();
         for (n, (&seq, &pos)) in rows.seq.iter().zip(&rows.pos).enumerate() {
             let seq_at = seq as usize;
-            if pos == 0 && base.len() <= seq_at {
+            if base.len() <= seq_at {
                 base.resize(seq_at + 1, usize::MAX);
+            }
+            if pos == 0 && base[seq_at] == usize::MAX {
                 base[seq_at] = n;
             }
-            let want = base.get(seq_at).map_or(0, |&b| n.wrapping_sub(b) as u32);
+            let want = if base[seq_at] == usize::MAX { 0 } else { (n - base[seq_at]) as u32 };
             if want != pos {
                 return Err(Error::CachePosition { layer: 0, seq, want, got: pos });
             }

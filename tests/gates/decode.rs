@@ -1,0 +1,125 @@
+//! What both gates of decoding share: the oracle's answers and the comparison.
+use xtrain::decode::{Completion, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
+use xtrain::model::{Eager, Model, NoCache, Rows};
+use xtrain::tensor::{Device, Dtype};
+
+use crate::fixtures::{json, model};
+
+/// Every kind of cache, and none.
+pub(crate) const KINDS: [KvKind; 8] = [
+    KvKind::Off,
+    KvKind::Growing,
+    KvKind::Contiguous,
+    KvKind::Paged { page: 1 },
+    KvKind::Paged { page: 5 },
+    KvKind::Paged { page: 8 },
+    KvKind::Paged { page: 16 },
+    KvKind::Paged { page: 64 },
+];
+
+/// The model of the fixtures.
+pub(crate) fn qwen3(compute: Dtype) -> Model {
+    model("models/qwen3_tied", compute, &Device::cpu())
+}
+
+/// The fixtures' answers.
+pub(crate) fn answers() -> serde_json::Value {
+    json("models/qwen3_tied/ref.json")
+}
+
+/// A list of token ids.
+pub(crate) fn ids(v: &serde_json::Value) -> Vec<u32> {
+    v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
+}
+
+/// The fixtures' prompts.
+pub(crate) fn prompts() -> Vec<Vec<u32>> {
+    answers()["prompts"].as_array().unwrap().iter().map(ids).collect()
+}
+
+/// Logits `[T, V]` of every position of `tokens`, alone in its pass and without a cache.
+pub(crate) fn logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
+    let rows = Rows::whole(&[tokens]);
+    let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows).unwrap(), &rows).unwrap();
+    model.logits(&hidden).unwrap().data().unwrap().to_vec()
+}
+
+/// What the oracle says of requests: completions by recomputing everything, and all their logits.
+pub(crate) struct Oracle {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) completions: Vec<Completion>,
+    logits: Vec<Vec<f32>>,
+    vocab: usize,
+}
+
+impl Oracle {
+    pub(crate) fn new(model: &Model, requests: Vec<Request>) -> Oracle {
+        let completions: Vec<_> = requests.iter().map(|r| generate_naive(model, r).unwrap()).collect();
+        let all = |(r, c): (&Request, &Completion)| logits(model, &[&r.prompt[..], &c.tokens].concat());
+        let logits = requests.iter().zip(&completions).map(all).collect();
+        Oracle { requests, completions, logits, vocab: model.config().vocab }
+    }
+
+    /// Runs the requests through the engine; the number of rows whose logits, and of sequences whose
+    /// tokens and log-probabilities, have the oracle's bits, or the first difference.
+    pub(crate) fn check(&self, model: &Model, options: EngineOptions) -> Result<usize, String> {
+        let mut engine = Engine::new(model, options).map_err(|e| e.to_string())?;
+        for request in &self.requests {
+            engine.submit(request.clone()).map_err(|e| e.to_string())?;
+        }
+        self.finish(&mut engine)
+    }
+
+    /// Runs an engine that was given the oracle's requests in their order.
+    pub(crate) fn finish(&self, engine: &mut Engine<'_>) -> Result<usize, String> {
+        let (mut rows, mut first) = (0, None);
+        while !engine.is_idle() {
+            let step = engine.step_watched(&mut |row| {
+                let want = &self.logits[row.index][row.position * self.vocab..][..self.vocab];
+                let differs = want.iter().zip(row.logits).position(|(a, b)| a.to_bits() != b.to_bits());
+                rows += 1;
+                if let (Some(at), None) = (differs, &first) {
+                    let what = format!("sequence {}, row {}, logit {at}", row.id, row.position);
+                    first = Some(format!("{what}: {} against {}", row.logits[at], want[at]));
+                }
+            });
+            step.map_err(|e| first.clone().unwrap_or_else(|| e.to_string()))?;
+        }
+        first.map_or(Ok(()), Err)?;
+        let mut got = engine.take_finished();
+        got.sort_by_key(|c| c.index);
+        for (got, want) in got.iter().zip(&self.completions) {
+            same(got, want)?;
+        }
+        match got.len() == self.completions.len() {
+            true => Ok(rows),
+            false => Err(format!("{} completions of {}", got.len(), self.completions.len())),
+        }
+    }
+}
+
+/// Two completions by bits, but for the place in which they were asked for.
+pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
+    let at = |n: usize| format!("sequence {}, row {}", want.id, want.prompt_len + n - 1);
+    for (n, (a, b)) in got.tokens.iter().zip(&want.tokens).enumerate() {
+        if a != b {
+            return Err(format!("{}: token {a} against {b}", at(n)));
+        }
+    }
+    let pairs = [
+        (&got.logprobs, &want.logprobs, "log-probability"),
+        (&got.processed_logprobs, &want.processed_logprobs, "processed log-probability"),
+    ];
+    for (a, b, what) in pairs {
+        if let Some(n) = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits()) {
+            return Err(format!("{}: {what} {} against {}", at(n), a[n], b[n]));
+        }
+    }
+    let rest = |c: &Completion| (c.id, c.prompt_len, c.tokens.len(), c.logprobs.len(), c.finish_reason);
+    if rest(got) == rest(want) { Ok(()) } else { Err(format!("{:?} against {:?}", rest(got), rest(want))) }
+}
+
+/// All logits, of so many sequences at a time.
+pub(crate) fn options(kv: KvKind, max_batch: usize) -> EngineOptions {
+    EngineOptions { kv, max_batch, head: HeadRows::All, ..EngineOptions::default() }
+}

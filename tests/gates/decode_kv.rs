@@ -1,0 +1,223 @@
+//! A cache changes no bit: tokens, log-probabilities and logits are those of naive recompute.
+use xtrain::decode::cache::{Cache, CacheShape};
+use xtrain::decode::{
+    EngineOptions, FinishReason, KvKind, Request, Room, SampleOptions, Stop, generate, generate_cached,
+    generate_greedy_cached, generate_naive,
+};
+use xtrain::model::{Eager, Kv, KvStore, Result, Rows};
+use xtrain::tensor::ops::Slots;
+use xtrain::tensor::{Dtype, Tensor};
+
+use crate::decode::{KINDS, Oracle, answers, ids, options, prompts, qwen3, same};
+use crate::fixtures::{golden, sha};
+
+/// Prompts of all lengths, each drawn in its own way.
+fn requests(max_new: usize) -> Vec<Request> {
+    let ways = [
+        SampleOptions::greedy(),
+        SampleOptions::default(),
+        SampleOptions { temperature: 0.8, top_k: Some(20), top_p: Some(0.9), ..SampleOptions::default() },
+        SampleOptions { temperature: 1.3, min_p: Some(0.05), ..SampleOptions::default() },
+        SampleOptions { repetition_penalty: Some(1.3), ..SampleOptions::default() },
+    ];
+    let make = |(i, (prompt, options)): (usize, (Vec<u32>, SampleOptions))| Request {
+        id: 40 + i as u64,
+        options,
+        ..Request::sampled(&prompt, max_new, 1.0, 1234)
+    };
+    prompts().into_iter().zip(ways).enumerate().map(make).collect()
+}
+
+/// Prompts whole and in chunks; without a cache there are no chunks.
+fn chunks<const N: usize>(kv: KvKind, sizes: [usize; N]) -> Vec<Option<usize>> {
+    let sizes = sizes.into_iter().filter(|_| kv != KvKind::Off);
+    [None].into_iter().chain(sizes.map(Some)).collect()
+}
+
+#[test]
+fn cached_decoding_has_the_bits_of_naive_recompute() {
+    let mut rows = 0;
+    for (dtype, max_new) in [(Dtype::F32, 40), (Dtype::BF16, 6)] {
+        let model = qwen3(dtype);
+        let oracle = Oracle::new(&model, requests(max_new));
+        for kv in KINDS {
+            for prefill_chunk in chunks(kv, [1, 3, 7]) {
+                let o = EngineOptions { prefill_chunk, ..options(kv, 5) };
+                let got = oracle.check(&model, o);
+                rows += got.unwrap_or_else(|e| panic!("{kv}, {dtype}, chunk {prefill_chunk:?}: {e}"));
+            }
+        }
+    }
+    println!("decode_kv: {rows} rows of logits, 0 differing bits");
+}
+
+#[test]
+fn a_long_prompt_crosses_every_border_with_the_same_bits() {
+    let model = qwen3(Dtype::F32);
+    let prompt = ids(&answers()["long"]["prompt"]);
+    let oracle = Oracle::new(&model, vec![Request::sampled(&prompt, 30, 1.0, 9)]);
+    for kv in KINDS {
+        for prefill_chunk in chunks(kv, [64, 50]) {
+            let o = EngineOptions { prefill_chunk, ..options(kv, 1) };
+            oracle.check(&model, o).unwrap_or_else(|e| panic!("{kv}, chunk {prefill_chunk:?}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn the_three_calls_are_those_of_the_oracle() {
+    let model = qwen3(Dtype::F32);
+    for prompt in prompts() {
+        let got = generate_greedy_cached(&model, &prompt, 24).unwrap();
+        same(&got, &generate_naive(&model, &Request::greedy(&prompt, 24)).unwrap()).unwrap();
+        let got = generate_cached(&model, &prompt, 24, 0.9, 5).unwrap();
+        same(&got, &generate_naive(&model, &Request::sampled(&prompt, 24, 0.9, 5)).unwrap()).unwrap();
+        let cold = generate_cached(&model, &prompt, 24, 0.0, 5).unwrap();
+        assert_eq!(cold.tokens, generate_greedy_cached(&model, &prompt, 24).unwrap().tokens);
+    }
+}
+
+#[test]
+fn sampled_tokens_are_the_golden_ones() {
+    let model = qwen3(Dtype::F32);
+    let ways = [
+        ("a", SampleOptions::default()),
+        ("b", SampleOptions { temperature: 0.8, top_k: Some(20), top_p: Some(0.9), ..Default::default() }),
+        ("c", SampleOptions { temperature: 1.3, min_p: Some(0.05), ..Default::default() }),
+    ];
+    for kv in KINDS {
+        let request = |options| Request { id: 7, options, ..Request::sampled(&prompts()[1], 64, 1.0, 1234) };
+        let all = ways.iter().map(|w| request(w.1)).collect();
+        let o = EngineOptions { kv, max_batch: 2, ..EngineOptions::default() };
+        for (got, (line, _)) in generate(&model, all, o).unwrap().into_iter().zip(ways) {
+            let tokens: Vec<String> = got.tokens.iter().map(u32::to_string).collect();
+            let found = format!("{} {}", sha(got.logprobs), tokens.join(","));
+            assert_eq!(found, golden("sampled.txt", &format!("S/{line}")), "{kv}");
+            let processed = golden("sampled.txt", &format!("S/{line}/processed"));
+            assert_eq!(sha(got.processed_logprobs), processed, "{kv}, {line}");
+        }
+    }
+}
+
+#[test]
+fn greedy_continuations_are_those_of_the_reference() {
+    let (model, answers) = (qwen3(Dtype::F32), answers());
+    let mut asked = Vec::new();
+    for case in answers["cases"].as_array().unwrap().iter().chain([&answers["long"]]) {
+        asked.push((ids(&case["prompt"]), ids(&case["greedy"]), Vec::new(), FinishReason::Length));
+    }
+    for (at, greedy) in
+        ids(&answers["ragged"]["prompt_indices"]).iter().zip(answers["ragged"]["greedy"].as_array().unwrap())
+    {
+        asked.push((prompts()[*at as usize].clone(), ids(greedy), Vec::new(), FinishReason::Length));
+    }
+    let eos = ids(&answers["eos"]["eos_token_ids"]);
+    let stopped = answers["eos"]["ragged_generated"].as_array().unwrap();
+    for (&at, tokens) in ids(&answers["ragged"]["prompt_indices"]).iter().zip(stopped) {
+        let mut tokens = ids(tokens);
+        let end = tokens.iter().position(|t| eos.contains(t));
+        tokens.truncate(end.map_or(tokens.len(), |n| n + 1));
+        let reason = if end.is_some() { FinishReason::Eos } else { FinishReason::Length };
+        asked.push((prompts()[at as usize].clone(), tokens, eos.clone(), reason));
+    }
+    let at = answers["eos"]["prompt_index"].as_u64().unwrap() as usize;
+    asked.push((prompts()[at].clone(), ids(&answers["eos"]["generated"]), eos, FinishReason::Eos));
+    for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::default(), KvKind::Paged { page: 5 }] {
+        let make =
+            |(i, (prompt, greedy, eos, reason)): (usize, &(Vec<u32>, Vec<u32>, Vec<u32>, FinishReason))| {
+                let more = if *reason == FinishReason::Eos { 40 } else { 0 };
+                let stop = Stop { eos: eos.clone(), tokens: Vec::new() };
+                Request { id: i as u64, stop, ..Request::greedy(prompt, greedy.len() + more) }
+            };
+        let requests = asked.iter().enumerate().map(make).collect();
+        let o = EngineOptions { kv, max_batch: 4, prefill_chunk: Some(20), ..EngineOptions::default() };
+        for (got, (_, greedy, _, reason)) in generate(&model, requests, o).unwrap().iter().zip(&asked) {
+            assert_eq!((&got.tokens, got.finish_reason), (greedy, *reason), "{kv}, sequence {}", got.id);
+        }
+    }
+}
+
+/// A cache, and a copy of what each layer held when it was last extended.
+struct Watched {
+    cache: Box<dyn Cache>,
+    seen: Vec<(Tensor, Tensor, Slots)>,
+}
+
+impl KvStore<Eager> for Watched {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+        let kv = self.cache.extend(layer, k, v, rows)?;
+        self.seen.push((kv.k.clone(), kv.v.clone(), kv.slots.clone()));
+        Ok(kv)
+    }
+}
+
+#[test]
+fn a_cache_holds_the_golden_keys_and_values() {
+    let (model, prompt) = (qwen3(Dtype::F32), &prompts()[2]);
+    let CacheShape { n_layers, n_kv_heads, head_dim, .. } = CacheShape::of(&model);
+    for kv in KINDS {
+        let room = Room { sequences: 2, positions: 64, slots: None };
+        let Some(cache) = kv.cache(&model, room) else { continue };
+        let mut store = Watched { cache, seen: Vec::new() };
+        // In two chunks, behind another sequence.
+        for chunk in [0..4, 4..prompt.len()] {
+            let mut rows = Rows::default();
+            chunk.clone().for_each(|t| rows.push(0, t as u32, 3));
+            chunk.for_each(|t| rows.push(1, t as u32, prompt[t]));
+            store.seen.clear();
+            model.forward(&mut Eager, &mut store, &rows).unwrap();
+        }
+        let mut values = Vec::new();
+        assert_eq!(store.seen.len(), n_layers);
+        for (k, v, slots) in &store.seen {
+            for data in [k, v].map(|t| t.data::<f32>().unwrap()) {
+                for head in 0..n_kv_heads {
+                    for t in 0..prompt.len() {
+                        let at = (slots.slot(1, t) * n_kv_heads + head) * head_dim;
+                        values.extend_from_slice(&data[at..at + head_dim]);
+                    }
+                }
+            }
+        }
+        assert_eq!(sha(values), golden("models.txt", "K/qwen3_tied"), "{kv}");
+    }
+}
+
+#[cfg(feature = "faults")]
+mod faults {
+    use xtrain::tensor::faults;
+
+    use super::*;
+
+    /// The gate must see the fault in a cache of kind `kv`, and name `sequence`, row and what differs.
+    #[track_caller]
+    fn caught(fault: &str, kv: KvKind, want: &str) {
+        let model = qwen3(Dtype::F32);
+        let oracle = Oracle::new(&model, requests(20));
+        let run = || oracle.check(&model, options(kv, 5));
+        run().unwrap();
+        let found = faults::with(fault, run).expect_err("the gate sees it");
+        println!("decode_kv, {kv}, {fault}, seed 1234: {found}");
+        assert!(found.contains(want), "{fault}: {found}");
+    }
+
+    #[test]
+    fn a_dropped_cache_write_is_caught() {
+        for kv in KINDS.into_iter().filter(|&kv| kv != KvKind::Off) {
+            caught("dropped-cache-write", kv, "sequence 41, row 2");
+        }
+    }
+
+    #[test]
+    fn a_page_off_by_one_is_caught() {
+        caught("page-off-by-one", KvKind::Paged { page: 5 }, "sequence 42, row 0");
+        caught("page-off-by-one", KvKind::Paged { page: 16 }, "sequence 43, row 0");
+    }
+
+    #[test]
+    fn a_position_off_by_one_is_caught() {
+        for kv in KINDS.into_iter().filter(|&kv| kv != KvKind::Off) {
+            caught("position-off-by-one", kv, "is at position 1, the row at 2");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The contiguous cache: one run of slots for each sequence, allocated at once.
+use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
+use xtrain_tensor::Tensor;
+use xtrain_tensor::ops::Slots;
+
+use super::ledger::Ledger;
+use super::pool::{Move, Pool};
+use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
+
+/// `room.positions` slots for each of `room.sequences` sequences.
+#[derive(Debug)]
+pub struct Contiguous {
+    pool: Pool,
+    ledger: Ledger,
+    slots: Slots,
+    capacity: usize,
+}
+
+impl Contiguous {
+    /// Allocates the whole room.
+    pub fn new(shape: CacheShape, room: Room) -> Contiguous {
+        let Room { sequences, positions: capacity, .. } = room;
+        Contiguous {
+            ledger: Ledger::new(shape.n_layers, sequences),
+            pool: Pool::new(shape, sequences * capacity),
+            slots: Slots::Runs { base: (0..sequences).map(|s| s * capacity).collect() },
+            capacity,
+        }
+    }
+
+    fn check_room(&self, seq: u32, len: usize) -> Result<()> {
+        self.ledger.check_exists(seq)?;
+        match self.capacity {
+            most if len > most => Err(Error::CacheFull { seq, pos: most as u32 }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl KvStore<Eager> for Contiguous {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+        self.pool.check(&k, &v, rows)?;
+        self.ledger.enter(layer, rows)?;
+        let room = self.ledger.ahead().try_for_each(|(seq, len)| self.check_room(seq, len));
+        room.inspect_err(|_| self.ledger.abandon())?;
+        self.pool.write(layer, [&k, &v], rows, &self.slots)?;
+        self.ledger.leave(layer);
+        Ok(Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots })
+    }
+}
+
+impl Cache for Contiguous {
+    fn kind(&self) -> KvKind {
+        KvKind::Contiguous
+    }
+
+    fn shape(&self) -> &CacheShape {
+        &self.pool.shape
+    }
+
+    fn seq_len(&self, seq: u32) -> usize {
+        self.ledger.len(seq)
+    }
+
+    fn usage(&self) -> Usage {
+        let begun = (0..self.ledger.sequences()).filter(|&s| self.ledger.len(s as u32) > 0).count();
+        self.pool.usage(begun * self.capacity, self.ledger.positions())
+    }
+
+    fn bytes(&self) -> usize {
+        self.pool.bytes()
+    }
+
+    fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
+        self.check_room(seq, len)
+    }
+
+    fn free(&mut self, seq: u32) {
+        self.ledger.forget(seq);
+    }
+
+    fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
+        self.ledger.check_held(from, len)?;
+        self.check_room(to, len)?;
+        if from != to {
+            let (from, to) = (self.slots.slot(from, 0), self.slots.slot(to, 0));
+            self.pool.copy(Move { from, to, len })?;
+        }
+        self.ledger.set_len(to, len);
+        Ok(())
+    }
+
+    fn rewind(&mut self, Snapshot { seq, len }: Snapshot) -> Result<()> {
+        self.ledger.check_held(seq, len)?;
+        self.ledger.set_len(seq, len);
+        Ok(())
+    }
+}

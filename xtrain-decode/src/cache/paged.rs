@@ -1,0 +1,234 @@
+//! The paged cache: slots are handed out a page at a time, shared, and copied on write.
+use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
+use xtrain_tensor::Tensor;
+use xtrain_tensor::ops::Slots;
+
+use super::ledger::Ledger;
+use super::pool::{Move, Pool};
+use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
+
+/// A pool of pages, counted by the sequences that hold them. It grows by doubling up to its limit.
+#[derive(Debug)]
+pub struct Paged {
+    pool: Pool,
+    ledger: Ledger,
+    slots: Slots,
+    page: usize,
+    /// The most positions of a sequence.
+    positions: usize,
+    /// The most pages.
+    limit: usize,
+    /// Sequences that hold each page.
+    refs: Vec<u32>,
+    free: Vec<u32>,
+    /// What an allocation has done so far, to be undone if it fails.
+    journal: Vec<Taken>,
+}
+
+/// A page was put at place `at` of the table of `seq`, where `old` was.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    seq: u32,
+    at: usize,
+    old: Option<u32>,
+}
+
+impl Paged {
+    /// An empty cache with pages of `page` positions, at least one.
+    pub fn new(shape: CacheShape, room: Room, page: usize) -> Paged {
+        let each = room.positions.div_ceil(page);
+        let whole = room.sequences.saturating_mul(each);
+        let limit = room.slots.map_or(whole, |slots| slots / page).min(u32::MAX as usize);
+        Paged {
+            ledger: Ledger::new(shape.n_layers, room.sequences),
+            pool: Pool::new(shape, 0),
+            slots: Slots::Pages { page, table: vec![Vec::new(); room.sequences] },
+            page,
+            positions: room.positions,
+            limit,
+            refs: Vec::new(),
+            free: Vec::new(),
+            journal: Vec::new(),
+        }
+    }
+
+    /// The pages of a sequence, in the order of its positions.
+    pub fn pages(&self, seq: u32) -> &[u32] {
+        match &self.slots {
+            Slots::Pages { table, .. } => table.get(seq as usize).map_or(&[], Vec::as_slice),
+            Slots::Runs { .. } => &[],
+        }
+    }
+
+    /// Sequences that hold a page.
+    pub fn references(&self, page: u32) -> u32 {
+        self.refs.get(page as usize).copied().unwrap_or(0)
+    }
+
+    fn table(&mut self, seq: u32) -> &mut Vec<u32> {
+        match &mut self.slots {
+            Slots::Pages { table, .. } => &mut table[seq as usize],
+            Slots::Runs { .. } => unreachable!("made with pages"),
+        }
+    }
+
+    /// A page of its own for each position of `seq` from its length up to `len`.
+    fn make_room(&mut self, seq: u32, len: usize) -> Result<()> {
+        self.ledger.check_exists(seq)?;
+        let held = self.ledger.len(seq);
+        let full = |pos: usize| Error::CacheFull { seq, pos: pos as u32 };
+        if len > self.positions {
+            return Err(full(self.positions));
+        }
+        for at in held / self.page..len.div_ceil(self.page) {
+            let old = self.pages(seq).get(at).copied();
+            if old.is_some_and(|p| self.refs[p as usize] == 1) {
+                continue;
+            }
+            let new = self.take()?.ok_or_else(|| full(held.max(at * self.page)))?;
+            match old {
+                None => self.table(seq).push(new),
+                Some(shared) => {
+                    let (from, to) = (shared as usize * self.page, new as usize * self.page);
+                    self.pool.copy(Move { from, to, len: held.saturating_sub(at * self.page) })?;
+                    self.refs[shared as usize] -= 1;
+                    self.table(seq)[at] = new;
+                }
+            }
+            self.journal.push(Taken { seq, at, old });
+        }
+        Ok(())
+    }
+
+    /// A free page, now held once; none when the limit is reached.
+    fn take(&mut self) -> Result<Option<u32>> {
+        let n = self.refs.len();
+        if self.free.is_empty() && n < self.limit {
+            let grown = (2 * n).max(self.ledger.sequences()).max(1).min(self.limit);
+            self.pool.grow(grown * self.page)?;
+            self.refs.resize(grown, 0);
+            self.free.extend((n as u32..grown as u32).rev());
+        }
+        let page = self.free.pop();
+        if let Some(page) = page {
+            self.refs[page as usize] = 1;
+        }
+        Ok(page)
+    }
+
+    fn release(&mut self, page: u32) {
+        let refs = &mut self.refs[page as usize];
+        *refs -= 1;
+        if *refs == 0 {
+            self.free.push(page);
+        }
+    }
+
+    /// Releases the pages of `seq` from place `keep` on.
+    fn trim(&mut self, seq: u32, keep: usize) {
+        while self.pages(seq).len() > keep {
+            let page = self.table(seq).pop().expect("it is longer than what is kept");
+            self.release(page);
+        }
+    }
+
+    /// Keeps what an allocation has done, or undoes all of it.
+    fn settle(&mut self, done: Result<()>) -> Result<()> {
+        if done.is_err() {
+            while let Some(Taken { seq, at, old }) = self.journal.pop() {
+                let new = match old {
+                    None => self.table(seq).pop().expect("it was pushed"),
+                    Some(shared) => {
+                        self.refs[shared as usize] += 1;
+                        std::mem::replace(&mut self.table(seq)[at], shared)
+                    }
+                };
+                self.release(new);
+            }
+            self.ledger.abandon();
+        }
+        self.journal.clear();
+        done
+    }
+
+    /// Room for all rows of the pass under way, or for none.
+    fn make_room_for_pass(&mut self) -> Result<()> {
+        let mut done = Ok(());
+        for n in 0..self.ledger.n_touched() {
+            let (seq, len) = self.ledger.touched(n);
+            done = self.make_room(seq, len);
+            if done.is_err() {
+                break;
+            }
+        }
+        self.settle(done)
+    }
+}
+
+impl KvStore<Eager> for Paged {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+        self.pool.check(&k, &v, rows)?;
+        self.ledger.enter(layer, rows)?;
+        if layer == 0 {
+            self.make_room_for_pass()?;
+        }
+        self.pool.write(layer, [&k, &v], rows, &self.slots)?;
+        self.ledger.leave(layer);
+        Ok(Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots })
+    }
+}
+
+impl Cache for Paged {
+    fn kind(&self) -> KvKind {
+        KvKind::Paged { page: self.page }
+    }
+
+    fn shape(&self) -> &CacheShape {
+        &self.pool.shape
+    }
+
+    fn seq_len(&self, seq: u32) -> usize {
+        self.ledger.len(seq)
+    }
+
+    fn usage(&self) -> Usage {
+        let in_use = (self.refs.len() - self.free.len()) * self.page;
+        self.pool.usage(in_use, self.ledger.positions())
+    }
+
+    fn bytes(&self) -> usize {
+        self.pool.bytes()
+    }
+
+    fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
+        let done = self.make_room(seq, len);
+        self.settle(done)
+    }
+
+    fn free(&mut self, seq: u32) {
+        self.trim(seq, 0);
+        self.ledger.forget(seq);
+    }
+
+    fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
+        self.ledger.check_held(from, len)?;
+        self.ledger.check_exists(to)?;
+        if from != to {
+            self.trim(to, 0);
+            for at in 0..len.div_ceil(self.page) {
+                let page = self.pages(from)[at];
+                self.refs[page as usize] += 1;
+                self.table(to).push(page);
+            }
+        }
+        self.ledger.set_len(to, len);
+        Ok(())
+    }
+
+    fn rewind(&mut self, Snapshot { seq, len }: Snapshot) -> Result<()> {
+        self.ledger.check_held(seq, len)?;
+        self.trim(seq, len.div_ceil(self.page));
+        self.ledger.set_len(seq, len);
+        Ok(())
+    }
+}

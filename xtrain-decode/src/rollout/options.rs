@@ -1,0 +1,100 @@
+//! How the engine works. Nothing here changes a bit of a completion.
+use xtrain_model::{Config, Model};
+
+use crate::cache::{Cache, KvKind, Room};
+use crate::error::{Error, Result};
+
+/// How the engine works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Where keys and values are kept.
+    pub kv: KvKind,
+    /// The most rows of one prompt in a step; none: the whole prompt.
+    pub prefill_chunk: Option<usize>,
+    /// The most sequences at a time.
+    pub max_batch: usize,
+    /// The most rows in a step; none: no bound. Without a cache one sequence runs whatever its length.
+    pub max_rows: Option<usize>,
+    /// Positions of the longest sequence; none: those of the model.
+    pub positions: Option<usize>,
+    /// Positions in the cache, all sequences together; none: room for `max_batch` longest ones.
+    pub cache_positions: Option<usize>,
+    /// The rows that the head runs on.
+    pub head: HeadRows,
+}
+
+/// The rows that the head runs on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HeadRows {
+    /// Those that a token is drawn from.
+    #[default]
+    Drawn,
+    /// All, for who compares logits.
+    All,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            kv: KvKind::default(),
+            prefill_chunk: None,
+            max_batch: 32,
+            max_rows: None,
+            positions: None,
+            cache_positions: None,
+            head: HeadRows::Drawn,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// Refuses what no engine for a model of `cfg` can do.
+    ///
+    /// # Errors
+    /// The first field outside its range.
+    pub fn check(&self, cfg: &Config) -> Result<()> {
+        let page = if let KvKind::Paged { page } = self.kv { page } else { 1 };
+        let sizes = [
+            ("page", Some(page)),
+            ("prefill_chunk", self.prefill_chunk),
+            ("max_batch", Some(self.max_batch)),
+            ("max_rows", self.max_rows),
+            ("positions", self.positions),
+            ("cache_positions", self.cache_positions),
+        ];
+        let zero = sizes.iter().find(|(_, n)| *n == Some(0));
+        if let Some(&(field, _)) = zero {
+            return Err(Error::Option { field, want: "at least 1", got: "0".into() });
+        }
+        if self.max_batch > 1 << 20 {
+            let got = self.max_batch.to_string();
+            return Err(Error::Option { field: "max_batch", want: "at most 1048576", got });
+        }
+        if let Some(n) = self.positions.filter(|&n| n > cfg.max_positions) {
+            let want = "at most the positions of the model";
+            return Err(Error::Option { field: "positions", want, got: n.to_string() });
+        }
+        let Room { positions, slots, .. } = self.room(cfg);
+        match slots.filter(|&n| self.kv == KvKind::Contiguous && n < positions) {
+            Some(n) => {
+                let want = "at least the positions of one sequence, for a contiguous cache";
+                Err(Error::Option { field: "cache_positions", want, got: n.to_string() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What the cache has room for.
+    pub fn room(&self, cfg: &Config) -> Room {
+        let positions = self.positions.unwrap_or(cfg.max_positions).min(cfg.max_positions);
+        let sequences = match (self.kv, self.cache_positions) {
+            (KvKind::Contiguous, Some(all)) => self.max_batch.min(all / positions).max(1),
+            _ => self.max_batch,
+        };
+        Room { sequences, positions, slots: self.cache_positions }
+    }
+
+    pub(crate) fn cache(&self, model: &Model) -> Option<Box<dyn Cache>> {
+        self.kv.cache(model, self.room(model.config()))
+    }
+}

@@ -1,0 +1,309 @@
+//! What the engine does beyond its bits: who runs when, what is counted, what is refused.
+use xtrain_model::{Config, Model};
+use xtrain_tensor::{Device, Dtype};
+
+use super::*;
+use crate::cache::KvKind;
+use crate::error::Error;
+use crate::sampler::SampleOptions;
+
+const KINDS: [KvKind; 5] = [
+    KvKind::Growing,
+    KvKind::Contiguous,
+    KvKind::Paged { page: 1 },
+    KvKind::Paged { page: 5 },
+    KvKind::Paged { page: 16 },
+];
+
+fn config() -> Config {
+    Config {
+        vocab: 37,
+        dim: 24,
+        ffn_dim: 40,
+        n_layers: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 6,
+        max_positions: 64,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        qk_norm: true,
+        tie_embeddings: false,
+    }
+}
+
+/// Weights large enough that tokens vary.
+fn model() -> Model {
+    let mut model = Model::init(&config(), Dtype::F32, &Device::cpu(), 7).unwrap();
+    for p in model.params.iter_mut().filter(|p| p.value().shape().len() == 2) {
+        p.value_mut().data_mut::<f32>().unwrap().iter_mut().for_each(|x| *x *= 12.0);
+    }
+    model
+}
+
+fn request(id: u64, prompt: &[u32], max_new: usize) -> Request {
+    Request { id, ..Request::sampled(prompt, max_new, 1.0, 3) }
+}
+
+fn options(kv: KvKind) -> EngineOptions {
+    EngineOptions { kv, max_batch: 8, ..EngineOptions::default() }
+}
+
+/// The engine's completions against the oracle's, by bits; ids differ.
+#[track_caller]
+fn same_as_naive(model: &Model, requests: &[Request], got: &[Completion], what: &str) {
+    let by_id = |id: u64| got.iter().find(|c| c.id == id);
+    for request in requests {
+        let want = generate_naive(model, request).unwrap();
+        let got = by_id(request.id).unwrap_or_else(|| panic!("{what}: sequence {} is missing", request.id));
+        let bits = |c: &Completion| {
+            [&c.logprobs, &c.processed_logprobs].map(|p| p.iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+        };
+        assert_eq!(got.tokens, want.tokens, "{what}, sequence {}", request.id);
+        assert_eq!(bits(got), bits(&want), "{what}, sequence {}", request.id);
+        assert_eq!((got.finish_reason, got.prompt_len), (want.finish_reason, want.prompt_len), "{what}");
+    }
+    assert_eq!(got.len(), requests.len(), "{what}");
+}
+
+#[test]
+fn every_row_that_runs_is_needed() {
+    let model = model();
+    for kv in KINDS {
+        for prefill_chunk in [None, Some(1), Some(3)] {
+            let mut engine = Engine::new(&model, EngineOptions { prefill_chunk, ..options(kv) }).unwrap();
+            engine.submit(request(1, &[1, 2, 3, 4, 5], 9)).unwrap();
+            engine.submit(request(2, &[6], 1)).unwrap();
+            engine.run().unwrap();
+            let c = engine.counters();
+            assert_eq!((c.layer_rows, c.head_rows), (5 + 9 - 1 + 1, 9 + 1), "{kv}");
+            let usage = engine.cache().unwrap().usage();
+            let per_token = engine.cache().unwrap().bytes_per_token() as u64;
+            assert_eq!(usage.written, c.layer_rows * per_token, "{kv}");
+            assert_eq!(usage.in_use, 0, "{kv}: all room is given back");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_of_several_completions_runs_once() {
+    let model = model();
+    let prompt = [1, 2, 3, 4, 5, 6, 7];
+    for kv in KINDS {
+        for max_batch in [1, 2, 3, 8] {
+            for prefill_chunk in [None, Some(2)] {
+                let what = format!("{kv}, {max_batch} at a time, chunk {prefill_chunk:?}");
+                let mut engine =
+                    Engine::new(&model, EngineOptions { max_batch, prefill_chunk, ..options(kv) }).unwrap();
+                engine.submit_group(request(10, &prompt, 6), 5).unwrap();
+                engine.submit_group(request(20, &prompt[..3], 4), 2).unwrap();
+                let got = engine.run().unwrap();
+                let mut all: Vec<Request> = (10..15).map(|id| request(id, &prompt, 6)).collect();
+                all.extend((20..22).map(|id| request(id, &prompt[..3], 4)));
+                same_as_naive(&model, &all, &got, &what);
+                let c = engine.counters();
+                assert_eq!(c.prefill_rows, 7 + 3, "{what}");
+                assert_eq!(c.layer_rows, 7 + 5 * 5 + 3 + 2 * 3, "{what}");
+                assert_eq!((c.head_rows, c.forks), (1 + 5 * 5 + 1 + 2 * 3, 4 + 1), "{what}");
+                assert_eq!(engine.cache().unwrap().usage().in_use, 0, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn completions_of_one_prompt_share_its_pages() {
+    let model = model();
+    let mut engine = Engine::new(&model, options(KvKind::Paged { page: 4 })).unwrap();
+    engine.submit_group(request(0, &[9; 16], 3), 8).unwrap();
+    engine.step().unwrap();
+    engine.step().unwrap();
+    assert_eq!(engine.live(), 8);
+    let usage = engine.cache().unwrap().usage();
+    assert_eq!((usage.in_use, usage.positions, usage.copied), (16 + 8 * 4, 8 * 17, usage.copied));
+}
+
+#[test]
+fn finished_sequences_leave_at_once_and_waiting_ones_take_their_place() {
+    let model = model();
+    let requests: Vec<Request> =
+        (0..7u64).map(|i| request(i, &[1 + i as u32; 3][..1 + i as usize % 3], 1 + i as usize * 2)).collect();
+    for kv in KINDS {
+        let mut engine = Engine::new(&model, EngineOptions { max_batch: 3, ..options(kv) }).unwrap();
+        requests.iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
+        let mut order = Vec::new();
+        while !engine.is_idle() {
+            let (waiting, live) = (engine.waiting(), engine.live());
+            let step = engine.step().unwrap();
+            let rows = step.prefill_rows + step.decode_rows;
+            order.extend(step.events.iter().filter(|e| e.finish.is_some()).map(|e| e.id));
+            assert_eq!(step.events.len(), (live + waiting).min(3), "{kv}: every place is taken");
+            assert_eq!(step.head_rows, step.events.len(), "{kv}");
+            assert!(rows >= step.events.len(), "{kv}");
+        }
+        same_as_naive(&model, &requests, &engine.take_finished(), &kv.to_string());
+        assert_eq!(order, [0, 1, 2, 3, 4, 5, 6], "{kv}");
+    }
+}
+
+#[test]
+fn a_bound_on_rows_is_kept() {
+    let model = model();
+    let requests: Vec<Request> =
+        (0..4u64).map(|i| request(i, &[5, 6, 7, 8, 9, 10, 11][i as usize..], 5)).collect();
+    for max_rows in [1, 2, 5, 9] {
+        let bounded = EngineOptions { max_rows: Some(max_rows), ..options(KvKind::default()) };
+        let mut engine = Engine::new(&model, bounded).unwrap();
+        requests.iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
+        while !engine.is_idle() {
+            let step = engine.step().unwrap();
+            assert!((1..=max_rows).contains(&(step.prefill_rows + step.decode_rows)), "{step:?}");
+        }
+        same_as_naive(&model, &requests, &engine.take_finished(), &format!("{max_rows} rows"));
+    }
+}
+
+#[test]
+fn a_sequence_that_gave_up_its_room_comes_to_the_same_tokens() {
+    let model = model();
+    let prompts: [&[u32]; 4] = [&[1, 2, 3], &[4; 9], &[5, 6], &[7, 8, 9, 10]];
+    for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 4 }] {
+        for cache_positions in [24, 28, 40] {
+            let tight = EngineOptions { cache_positions: Some(cache_positions), ..options(kv) };
+            let mut engine = Engine::new(&model, tight).unwrap();
+            let mut requests = Vec::new();
+            for (i, prompt) in prompts.iter().enumerate() {
+                let first = request(10 * i as u64, prompt, 12);
+                let g = 1 + i % 3;
+                engine.submit_group(first.clone(), g).unwrap();
+                requests.extend((0..g as u64).map(|n| Request { id: first.id + n, ..first.clone() }));
+            }
+            let got = engine.run().unwrap();
+            assert!(engine.counters().preemptions > 0, "{kv}, {cache_positions}");
+            same_as_naive(&model, &requests, &got, &format!("{kv}, {cache_positions}"));
+            assert_eq!(engine.cache().unwrap().usage().in_use, 0);
+        }
+    }
+}
+
+#[test]
+fn a_cache_too_small_for_one_sequence_is_an_error() {
+    let model = model();
+    for kv in [KvKind::Growing, KvKind::Paged { page: 4 }] {
+        let tight = EngineOptions { cache_positions: Some(8), ..options(kv) };
+        let mut engine = Engine::new(&model, tight).unwrap();
+        engine.submit(request(0, &[1; 6], 12)).unwrap();
+        engine.submit(request(1, &[2; 2], 2)).unwrap();
+        let full = xtrain_model::Error::CacheFull { seq: 0, pos: 8 };
+        assert_eq!(engine.run(), Err(Error::Model(full)), "{kv}");
+        assert!(engine.stop(0));
+        let left = engine.run().unwrap();
+        assert_eq!(left.iter().map(|c| c.id).collect::<Vec<_>>(), [0, 1], "{kv}: the other goes on");
+        assert_eq!(left[0].finish_reason, FinishReason::Stop);
+    }
+}
+
+#[test]
+fn a_row_without_a_choice_ends_its_sequence_and_no_other() {
+    let mut model = model();
+    model.params.embed.value_mut().data_mut::<f32>().unwrap()[5 * 24] = f32::NAN;
+    for kv in KINDS {
+        let mut engine = Engine::new(&model, options(kv)).unwrap();
+        let good = request(3, &[1, 2], 1);
+        engine.submit_group(request(7, &[1, 5, 3], 8), 2).unwrap();
+        engine.submit(good.clone()).unwrap();
+        let refused = engine.step().unwrap_err();
+        assert!(matches!(refused, Error::Sample { id: 7, position: 3, .. }), "{kv}: {refused}");
+        assert_eq!(
+            refused.to_string(),
+            "sequence 7, position 3: sampler: the logit of token 0 is NaN, want a finite one or -inf"
+        );
+        same_as_naive(&model, &[good], &engine.run().unwrap(), &kv.to_string());
+        assert_eq!(engine.cache().unwrap().usage().in_use, 0, "{kv}");
+    }
+}
+
+#[test]
+fn a_token_that_ends_a_sequence_stays_in_it() {
+    let model = model();
+    let long = generate_greedy_cached(&model, &[3, 1, 4], 20).unwrap();
+    let end = long.tokens[6];
+    let at = long.tokens.iter().position(|&t| t == end).unwrap() + 1;
+    let reasons = [
+        (Stop { eos: vec![end], tokens: vec![] }, FinishReason::Eos),
+        (Stop { eos: vec![], tokens: vec![36, end] }, FinishReason::Stop),
+        (Stop { eos: vec![end], tokens: vec![end] }, FinishReason::Eos),
+    ];
+    for (stop, reason) in reasons {
+        let request = Request { stop, ..Request::greedy(&[3, 1, 4], 20) };
+        let got = generate(&model, vec![request], EngineOptions::default()).unwrap().remove(0);
+        assert_eq!((&got.tokens[..], got.finish_reason), (&long.tokens[..at], reason));
+        assert_eq!((got.logprobs.len(), got.processed_logprobs.len()), (at, at));
+    }
+    assert_eq!(long.finish_reason, FinishReason::Length);
+}
+
+#[test]
+fn a_sequence_ends_where_the_model_has_no_more_positions() {
+    let model = model();
+    for kv in KINDS.into_iter().chain([KvKind::Off]) {
+        let all =
+            generate(&model, vec![request(0, &[1; 60], 100), request(1, &[1; 63], 5)], options(kv)).unwrap();
+        let got: Vec<_> = all.iter().map(|c| (c.tokens.len(), c.finish_reason)).collect();
+        assert_eq!(got, [(4, FinishReason::Context), (1, FinishReason::Context)], "{kv}");
+    }
+}
+
+#[test]
+fn a_caller_can_stop_a_sequence() {
+    let model = model();
+    let mut engine =
+        Engine::new(&model, EngineOptions { max_batch: 2, ..options(KvKind::default()) }).unwrap();
+    engine.submit_group(request(0, &[1, 2], 9), 4).unwrap();
+    engine.step().unwrap();
+    assert!(engine.stop(0) && engine.stop(3) && !engine.stop(3) && !engine.stop(9));
+    let got = engine.run().unwrap();
+    let ends: Vec<_> = got.iter().map(|c| (c.id, c.tokens.len(), c.finish_reason)).collect();
+    use FinishReason::{Length, Stop};
+    assert_eq!(ends, [(0, 1, Stop), (1, 9, Length), (2, 9, Length), (3, 0, Stop)]);
+    assert_eq!(engine.counters().prefill_rows, 2);
+}
+
+#[test]
+fn what_cannot_be_completed_is_refused_by_name() {
+    let model = model();
+    let mut engine =
+        Engine::new(&model, EngineOptions { positions: Some(20), ..options(KvKind::default()) }).unwrap();
+    let hot = SampleOptions { temperature: -1.0, ..SampleOptions::default() };
+    let refused = [
+        (request(4, &[], 1), "sequence 4: the prompt is empty"),
+        (request(4, &[1; 64], 1), "sequence 4: the prompt has 64 tokens, want at most 63"),
+        (request(4, &[1, 37], 1), "sequence 4: token 37 at position 1 is not below 37"),
+        (request(4, &[1], 0), "sequence 4: want at least 1 new token, got 0"),
+        (request(4, &[1], 20), "sequence 4 may need 21 positions, the engine has 20"),
+        (
+            Request { options: hot, ..request(4, &[1], 2) },
+            "sequence 4, position 1: temperature: want a finite number >= 0, got -1",
+        ),
+    ];
+    for (request, want) in refused {
+        assert_eq!(engine.submit(request).unwrap_err().to_string(), want);
+    }
+    assert!(engine.submit_group(request(0, &[1], 1), 0).is_err());
+    assert!(engine.submit_group(request(u64::MAX, &[1], 1), 2).is_err());
+    assert!(engine.is_idle() && engine.run().unwrap().is_empty());
+
+    let with = |change: fn(&mut EngineOptions)| {
+        let mut o = options(KvKind::Contiguous);
+        change(&mut o);
+        Engine::new(&model, o).map(|_| ()).unwrap_err().to_string()
+    };
+    assert_eq!(with(|o| o.max_batch = 0), "max_batch: want at least 1, got \"0\"");
+    assert_eq!(with(|o| o.prefill_chunk = Some(0)), "prefill_chunk: want at least 1, got \"0\"");
+    assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: want at least 1, got \"0\"");
+    assert_eq!(
+        with(|o| o.positions = Some(65)),
+        "positions: want at most the positions of the model, got \"65\""
+    );
+    assert!(with(|o| o.cache_positions = Some(63)).starts_with("cache_positions"));
+}
