@@ -6,7 +6,7 @@
 //! kept in memory in between.
 use std::ops::Range;
 
-use super::gather::{self, Keys};
+use super::gather::{self, Chunk, Keys};
 use super::number::{Least, Number, fine};
 use super::product::{Product, Start};
 use super::rows::{CHUNK, STRIP, masked, union, widen, within};
@@ -172,7 +172,7 @@ impl<E: Number> Item<'_, E> {
         keys.copy(l, self.saved.v, 0..len, (st.dq, width), &mut least_v);
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
             for (x, t) in x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width)) {
-                gather::transpose(l, x, width, 0..CHUNK, t);
+                gather::transpose(l, Chunk { rows: x, stride: width }, width, 0..CHUNK, t);
             }
         }
         st.dk.fill(0.0);

@@ -27,5 +27,3 @@ pub(crate) use number::Number;
 
 /// Multiplications below which a second thread costs more than it brings (about 5 us).
 const SERIAL: usize = 1 << 17;
-#[cfg(test)]
-mod timing;

@@ -83,8 +83,8 @@ impl Case {
         }
         let longest = lens.iter().sum::<usize>();
         let hds: &[usize] = match longest {
-            0..200 => &[2, 4, 6, 8, 10, 16, 24, 32, 64, 80, 96, 128, 256],
-            _ => &[2, 6, 8, 16, 24, 32, 40],
+            0..200 => &[1, 2, 4, 7, 6, 8, 10, 16, 24, 32, 64, 80, 96, 128, 256],
+            _ => &[2, 5, 8, 16, 24, 32, 40],
         };
         let (hd, group) = (dice.pick(hds), dice.pick(&[1, 1, 2, 4, 8]));
         let nkv = if group * hd > 128 || longest > 300 { 1 } else { dice.pick(&[1, 2, 3]) };
@@ -190,7 +190,7 @@ fn check(case: &Case, dice: &mut Dice, backward: bool) {
 
 #[test]
 fn forward_has_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
-    for case in 0..150 {
+    for case in 0..120 {
         let mut dice = Dice { case, at: 0 };
         let n = 1 + dice.below(3);
         let lens: Vec<usize> = (0..n).map(|_| dice.pick(&LENGTHS)).collect();
@@ -201,7 +201,7 @@ fn forward_has_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
 
 #[test]
 fn one_row_a_sequence_has_the_bits_of_the_reference_at_any_length() {
-    for case in 0..80 {
+    for case in 0..50 {
         let mut dice = Dice { case: 1_000 + case, at: 0 };
         let n = 1 + dice.below(4);
         let lens: Vec<usize> = (0..n).map(|_| 1 + dice.below(513)).collect();
@@ -211,9 +211,9 @@ fn one_row_a_sequence_has_the_bits_of_the_reference_at_any_length() {
 
 #[test]
 fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
-    for case in 0..150 {
+    for case in 0..100 {
         let mut dice = Dice { case: 2_000 + case, at: 0 };
-        let lengths = if case % 10 == 0 { &LENGTHS[..] } else { &LENGTHS[..10] };
+        let lengths = if case % 16 == 0 { &LENGTHS[..] } else { &LENGTHS[..10] };
         let lens: Vec<usize> = (0..1 + dice.below(2)).map(|_| dice.pick(lengths)).collect();
         check(&Case::new(&mut dice, &lens, &lens), &mut dice, true);
     }
