@@ -1,4 +1,5 @@
 //! Every instruction set against the reference, bit for bit, on drawn cases.
+use super::number::fine;
 use crate::ops::{Saved, Slots, Visible, attention, attention_backward};
 use crate::rng::{Purpose, draw};
 use crate::{Device, Dtype, Simd, Tensor};
@@ -15,7 +16,7 @@ impl Dice {
         draw(19, self.case, self.at, Purpose::Sample)[0]
     }
     fn below(&mut self, n: usize) -> usize {
-        (u64::from(self.word()) * n as u64 >> 32) as usize
+        ((u64::from(self.word()) * n as u64) >> 32) as usize
     }
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
@@ -217,6 +218,14 @@ fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
         let lens: Vec<usize> = (0..1 + dice.below(2)).map(|_| dice.pick(lengths)).collect();
         check(&Case::new(&mut dice, &lens, &lens), &mut dice, true);
     }
+}
+
+#[test]
+fn a_product_is_fine_down_to_a_lattice_of_two_to_the_minus_126() {
+    let power = |e: i32| f32::from_bits(((127 + e) as u32) << 23);
+    assert!(fine(power(-56), power(-56)) && fine(power(14), power(-126)));
+    assert!(!fine(power(-57), power(-56)) && !fine(power(13), power(-126)));
+    assert!(fine(f32::INFINITY, power(-126)), "an operand of zeros");
 }
 
 #[test]
