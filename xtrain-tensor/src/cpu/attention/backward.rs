@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::gather::{self, Chunk, Keys};
 use super::number::{Least, Number, fine};
-use super::rows::{CHUNK, union, within};
+use super::rows::{CHUNK, ended, union, within};
 use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
