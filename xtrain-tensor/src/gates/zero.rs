@@ -21,7 +21,7 @@ fn gate(cases: &[Case], devices: &[Device]) -> Result<Counts, Difference> {
                 got,
                 want: want.into(),
             };
-            let rows = case.whole(&device).map_err(|error| differ(0, error.to_string(), "a result"))?;
+            let rows = case.whole(device).map_err(|error| differ(0, error.to_string(), "a result"))?;
             for (row, values) in rows.iter().enumerate() {
                 if let Some(at) = values.iter().position(|x| x.to_bits() == 1 << 31) {
                     return Err(differ(row, format!("-0 at {at}"), "no -0"));
