@@ -1,4 +1,12 @@
-//! Train tiny transformers and roll them out with the very same arithmetic.
+//! Train tiny transformers and roll them out: one token, one number.
+#![forbid(unsafe_code)]
+pub mod cli;
+pub mod config;
+pub mod evaluate;
+pub mod report;
+pub mod run;
+pub mod training;
+
 pub use xtrain_decode as decode;
 pub use xtrain_model as model;
 pub use xtrain_tensor as tensor;

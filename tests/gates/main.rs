@@ -1,5 +1,6 @@
 //! The gates: what must hold across crates, in bits.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod cli;
 mod decode;
 mod decode_batch;
 mod decode_kv;

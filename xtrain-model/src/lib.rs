@@ -3,9 +3,11 @@
 mod autograd;
 pub mod checkpoint;
 mod config;
+pub mod data;
 mod error;
 mod functional;
 mod grads;
+pub mod hf;
 mod kv;
 mod model;
 pub mod objective;
@@ -13,6 +15,9 @@ mod optim;
 mod params;
 mod rows;
 mod schedule;
+pub mod store;
+pub mod tasks;
+pub mod tokenizer;
 mod trainer;
 
 pub use autograd::{Tape, Var};

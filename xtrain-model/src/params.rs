@@ -110,8 +110,9 @@ impl Maker<'_> {
 }
 
 impl Params {
-    /// Values drawn from `seed`: gains 1; matrices normal with standard deviation 0.02, those that
-    /// write into the residual stream 0.02 / sqrt(2 L).
+    /// Values drawn from `seed`: gains 1; matrices normal with standard deviation 1 / sqrt(C), those
+    /// that write into the residual stream 1 / sqrt(2 L C). (A fixed 0.02 is that of a width of 2,500:
+    /// a model of width 128 learns sums six times slower from it.)
     ///
     /// # Errors
     /// [`Error::Config`] for a config that no model can have.
@@ -146,12 +147,26 @@ impl Params {
         })
     }
 
+    /// The name and shape of every parameter that `cfg` asks for, in walk order. Nothing is allocated.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a config that no model can have.
+    pub fn shapes(cfg: &Config) -> Result<Vec<(String, Vec<usize>)>> {
+        let mut shapes = Vec::new();
+        let empty = Tensor::zeros(&Device::cpu(), &[0], Dtype::F32);
+        Params::make(cfg, Dtype::F32, &mut |_, name, shape, _| {
+            shapes.push((name.to_string(), shape.to_vec()));
+            Ok(empty.clone())
+        })?;
+        Ok(shapes)
+    }
+
     fn make(cfg: &Config, compute: Dtype, fill: Fill<'_>) -> Result<Params> {
         cfg.check()?;
         let (c, f, hd) = (cfg.dim, cfg.ffn_dim, cfg.head_dim);
         let (q, kv) = (cfg.n_heads * hd, cfg.n_kv_heads * hd);
-        let std = Init::Normal(0.02);
-        let out = Init::Normal(0.02 / (2.0 * cfg.n_layers as f64).sqrt());
+        let std = Init::Normal((c as f64).sqrt().recip());
+        let out = Init::Normal((2.0 * cfg.n_layers as f64 * c as f64).sqrt().recip());
         let mut m = Maker { next: 0, compute, fill };
         let embed = m.param("model.embed_tokens.weight".into(), &[cfg.vocab, c], std)?;
         let mut blocks = Vec::with_capacity(cfg.n_layers);

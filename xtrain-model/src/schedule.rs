@@ -13,7 +13,7 @@ pub enum Decay {
     /// Half a cosine from the peak to the minimum (Loshchilov & Hutter 2017, arXiv:1608.03983).
     Cosine,
     /// Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): the peak, then straight to the
-    /// minimum over the last fifth of the steps.
+    /// minimum over the last `fall` steps.
     Wsd,
 }
 
@@ -31,17 +31,19 @@ pub struct Schedule {
     pub warmup: u64,
     /// Steps in all.
     pub steps: u64,
+    /// Last steps over which [`Decay::Wsd`] falls.
+    pub fall: u64,
 }
 
 impl Schedule {
     /// The rate of step `step`, counted from 0. The first step of a warm-up has `peak / warmup`.
     pub fn rate(&self, step: u64) -> f64 {
-        let Schedule { decay, peak, min, warmup, steps } = *self;
+        let Schedule { decay, peak, min, warmup, steps, fall } = *self;
         if step < warmup {
             return peak * (step + 1) as f64 / warmup as f64;
         }
         let start = match decay {
-            Decay::Wsd => warmup.max(steps - steps / 5),
+            Decay::Wsd => warmup.max(steps.saturating_sub(fall)),
             _ => warmup,
         };
         if step < start {
@@ -112,7 +114,7 @@ mod tests {
     #[test]
     fn every_shape_starts_at_the_peak_and_ends_at_the_minimum() {
         for decay in [Decay::Linear, Decay::Cosine, Decay::Wsd] {
-            let s = Schedule { decay, peak: 3e-3, min: 3e-4, warmup: 5, steps: 100 };
+            let s = Schedule { decay, peak: 3e-3, min: 3e-4, warmup: 5, steps: 100, fall: 20 };
             assert_eq!(s.rate(0), 3e-3 / 5.0);
             assert_eq!(s.rate(4), 3e-3);
             assert_eq!(s.rate(5), 3e-3, "{decay}");

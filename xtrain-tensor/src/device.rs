@@ -44,7 +44,7 @@ impl Device {
     }
 
     /// The processor.
-    pub(crate) fn processor(&self) -> &Cpu {
+    pub(crate) fn as_cpu(&self) -> &Cpu {
         let Device::Cpu(cpu) = self;
         cpu
     }

@@ -6,6 +6,8 @@ mod device;
 mod dtype;
 mod error;
 pub mod faults;
+#[cfg(test)]
+mod gates;
 pub mod math;
 mod normal;
 pub mod ops;
@@ -24,3 +26,7 @@ pub use error::{Error, Result};
 pub use normal::{fill_normal, standard_normal};
 pub use rope_table::RopeTable;
 pub use tensor::{Stored, Tensor};
+
+/// The commit that this build was made from: twelve hexadecimal digits, or `unknown` outside a
+/// repository.
+pub const COMMIT: &str = env!("XTRAIN_COMMIT");

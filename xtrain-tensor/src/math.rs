@@ -50,6 +50,7 @@ pub fn exp(x: f32) -> f32 {
 }
 
 /// The natural logarithm within 0.83 units in the last place, monotone: -inf at zero, NaN below it.
+#[inline(always)]
 pub fn log(x: f32) -> f32 {
     if x == 0.0 {
         return f32::NEG_INFINITY;

@@ -55,8 +55,10 @@ impl Sampler {
     /// W_i = the integer weight of exp(z_i - max z).
     pub(super) fn weigh(&mut self) {
         let largest = softmax::max(&self.z);
+        self.exps.clear();
+        softmax::exp_below(&self.z, largest, &mut self.exps);
         self.weights.clear();
-        self.weights.extend(self.z.iter().map(|z| integer_weight(exp(z - largest))));
+        self.weights.extend(self.exps.iter().map(|&w| integer_weight(w)));
     }
 
     /// Top-k, top-p, min-p, in this order: a removed token has z = -inf and weight 0.

@@ -45,6 +45,8 @@ pub struct Sampler {
     options: SampleOptions,
     /// Scaled logits, -inf where removed.
     z: Vec<f32>,
+    /// `exp(z - max z)`.
+    exps: Vec<f32>,
     /// Integer weights, 0 where removed.
     weights: Vec<u64>,
     /// Ranks, for the filters that order tokens.
@@ -61,7 +63,7 @@ impl Sampler {
     /// An option outside its range, by name.
     pub fn new(options: SampleOptions) -> Result<Sampler, SampleError> {
         options.check()?;
-        Ok(Sampler { options, z: Vec::new(), weights: Vec::new(), ranks: Vec::new() })
+        Ok(Sampler { options, z: Vec::new(), exps: Vec::new(), weights: Vec::new(), ranks: Vec::new() })
     }
 
     /// The options.

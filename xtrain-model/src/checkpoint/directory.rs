@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use xtrain_tensor::faults;
+
 use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind, Lock};
 use super::load::{LoadOptions, Loaded, load};
@@ -132,9 +134,16 @@ impl CheckpointDir {
         observe: &mut Observer<'_>,
     ) -> Result<()> {
         let mut pending = save::write(&*self.fs, temporary, snapshot, observe)?;
-        pending.make_durable()?;
+        let late = faults::on("checkpoint-rename-before-sync");
+        if !late {
+            pending.sync_files()?;
+        }
+        pending.seal()?;
         self.publish(temporary, path)?;
         pending.tell(&SaveStep::Renamed);
+        if late {
+            pending.sync_files()?;
+        }
         sync_dir(&*self.fs, &self.dir)
     }
 

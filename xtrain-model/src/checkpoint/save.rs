@@ -130,16 +130,24 @@ impl Writer<'_> {
 }
 
 impl Pending<'_> {
-    /// Makes every file durable, then writes the manifest and makes it and all names durable.
+    /// Makes every file durable.
     ///
     /// # Errors
     /// [`CheckpointError::Io`] naming the file.
-    pub(super) fn make_durable(&mut self) -> Result<()> {
-        let Writer { fs, dir, observe, written, manifest } = &mut self.writer;
-        for (path, file) in written.iter_mut() {
+    pub(super) fn sync_files(&mut self) -> Result<()> {
+        for (path, file) in &mut self.writer.written {
             file.file.sync().map_err(CheckpointError::io("sync", &*path))?;
         }
-        observe(&SaveStep::FilesSynced);
+        self.tell(&SaveStep::FilesSynced);
+        Ok(())
+    }
+
+    /// Writes the manifest, and makes it and all names durable.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`] naming the file.
+    pub(super) fn seal(&mut self) -> Result<()> {
+        let Writer { fs, dir, observe, manifest, .. } = &mut self.writer;
         let path = dir.join(manifest::NAME);
         let mut file = fs.create(&path).map_err(CheckpointError::io("create", &path))?;
         file.write(&manifest.encode()).map_err(CheckpointError::io("write", &path))?;

@@ -101,8 +101,8 @@ impl SimulatedFs {
     /// What a power cut may leave. `choose(n)` decides among n possibilities: whether a name survives, and
     /// whether an unsynced write survives whole, in part, as zeros or not at all.
     pub fn power_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimulatedFs {
-        let mut after = self.fork().disk().clone();
-        for node in &mut after.nodes {
+        let after = self.fork();
+        for node in &mut after.disk().nodes {
             match node {
                 Node::File { live, durable, pending } => {
                     if !pending.is_empty() {
@@ -122,7 +122,7 @@ impl SimulatedFs {
                 }
             }
         }
-        SimulatedFs::from_disk(after)
+        after
     }
 
     /// Changes the bytes of a file behind everybody's back.

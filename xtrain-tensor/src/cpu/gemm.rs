@@ -1,5 +1,10 @@
 //! f32 matrix products in the order of docs/numerics.md, section 2: chunks of 256 along the depth,
 //! each an fma chain from +0, `y = y + chunk` in rising order. Only outputs are split among threads.
+use std::ops::Range;
+
+use super::lanes::LANES;
+use crate::Cpu;
+
 mod forward;
 mod gradient;
 mod panels;
@@ -13,8 +18,30 @@ pub(crate) use tile::Start;
 /// Depth of a chunk.
 pub(crate) const CHUNK: usize = 256;
 
+/// Multiply-adds below which a product stays on the caller's thread: about 5 us.
+const SMALL: usize = 1 << 18;
+/// Rows of a unit of work: their chunk of the left operand stays in the second-level cache.
+const BAND: usize = 192;
+
+/// Calls `unit(rows, panels)` so that every output of a product of shape `[rows, depth, columns]` is in
+/// one unit, on as many threads as it is worth. Units are more than threads: a thread that the system
+/// takes away holds up its unit only.
+pub(crate) fn split(cpu: &Cpu, shape: [usize; 3], unit: impl Fn(Range<usize>, Range<usize>) + Sync) {
+    let [rows, depth, columns] = shape;
+    let panels = columns.div_ceil(LANES);
+    let bands = rows.div_ceil(BAND);
+    let alone = cpu.pool.threads() == 1 || rows * depth * columns < SMALL;
+    let groups = if alone { 1 } else { (4 * cpu.pool.threads()).div_ceil(bands).min(panels.div_ceil(4)) };
+    let run = |i: usize| {
+        let (band, group) = (i / groups, i % groups);
+        let rows = band * rows / bands..(band + 1) * rows / bands;
+        unit(rows, group * panels / groups..(group + 1) * panels / groups);
+    };
+    if alone { (0..bands).for_each(run) } else { cpu.pool.run(bands * groups, run) }
+}
+
 /// `total` rows as tiles of at most `most`, as even as can be: (first row, rows).
-fn tiles(total: usize, most: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
+pub(crate) fn tiles(total: usize, most: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
     let count = total.div_ceil(most);
     (0..count).map(move |i| {
         let from = i * total / count;

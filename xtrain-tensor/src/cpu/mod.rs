@@ -1,15 +1,20 @@
 //! The CPU device: worker threads, lanes of 32 values, and the kernels over them.
+pub(crate) mod attention;
 pub(crate) mod gemm;
+pub(crate) mod gemm_bf16;
 pub(crate) mod lanes;
 pub(crate) mod norm;
 pub(crate) mod optim;
+mod packed;
 pub(crate) mod pointwise;
 mod pool;
 pub(crate) mod rope;
+mod scratch;
 mod simd;
 pub(crate) mod softmax;
 pub(crate) mod value;
 
 pub(crate) use crate::device::Cpu;
+pub(crate) use packed::Packed;
 pub(crate) use pool::{Disjoint, Pool};
 pub use simd::Simd;

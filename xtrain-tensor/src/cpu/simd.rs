@@ -26,6 +26,9 @@ impl Simd {
     pub fn detect() -> Simd {
         #[cfg(target_arch = "x86_64")]
         {
+            if is_x86_feature_detected!("avx512f") && super::gemm_bf16::amx::detect() {
+                return Simd::Amx;
+            }
             if is_x86_feature_detected!("avx512f") {
                 return Simd::Avx512;
             }

@@ -75,6 +75,26 @@ fn first<L: Lanes>(l: L, v: L::F, n: usize) -> L::F {
     l.load(&a)
 }
 
+/// `exp(z - m)` of each logit.
+pub(crate) struct ExpBelow<'a> {
+    pub(crate) z: &'a [f32],
+    pub(crate) m: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for ExpBelow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let m = l.splat(self.m);
+        blocks(self.z.len(), |b| {
+            let e = l.exp(l.sub(l.load_partial(&self.z[b.clone()]), m));
+            l.store_partial(&mut self.out[b], e);
+        });
+    }
+}
+
 /// `-sum p log p`: chunks of 128, each sum32 of `fma(p, lse - z, v)`, added in rising order; a logit
 /// of -inf adds nothing.
 pub(crate) struct Entropy<'a> {

@@ -1,7 +1,8 @@
 //! Causal grouped-query attention over keys that are found through slots.
 use super::{Visible, shapes, widened};
+use crate::cpu::attention::{self as fast, Number};
 use crate::reference::{self, Bf16, F32, Heads};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Dtype, Error, Result, Simd, Stored, Tensor};
 
 /// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the keys that row `n` sees, and `L`, the log of
 /// each softmax's sum.
@@ -21,6 +22,11 @@ use crate::{Dtype, Error, Result, Tensor};
 /// would see a slot outside the pool.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<(Tensor, Tensor)> {
     let heads = check("attention", [q, k, v], see)?;
+    match (q.device().simd(), q.dtype()) {
+        (Simd::Reference, _) => {}
+        (_, Dtype::BF16) => return in_lanes::<half::bf16>([q, k, v], heads, see),
+        _ => return in_lanes::<f32>([q, k, v], heads, see),
+    }
     let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
     let done = match q.dtype() {
         Dtype::BF16 => reference::attention::<Bf16>(operands, heads, see),
@@ -28,6 +34,16 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Resul
     };
     let y = Tensor::new(q.device(), q.shape(), done.y)?.cast(q.dtype())?;
     Ok((y, Tensor::new(q.device(), &q.shape()[..2], done.lse)?))
+}
+
+fn in_lanes<E: Stored + Number>(
+    [q, k, v]: [&Tensor; 3],
+    heads: Heads,
+    see: &Visible<'_>,
+) -> Result<(Tensor, Tensor)> {
+    let operands = [q.data::<E>()?, k.data()?, v.data()?];
+    let (y, lse) = fast::attention(q.device().as_cpu(), operands, heads, see);
+    Ok((Tensor::new(q.device(), q.shape(), y)?, Tensor::new(q.device(), &q.shape()[..2], lse)?))
 }
 
 /// One query per sequence over cached keys: [`attention`] of a decode step. `q [B, nh, hd]`; row
@@ -60,7 +76,8 @@ pub struct Saved<'a> {
 /// each element, in rising positions; for keys and values over the query heads of the group first.
 ///
 /// # Errors
-/// As [`attention`]; [`Error::Shape`] unless the sequences are whole, from position 0.
+/// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every
+/// position has a slot of its own.
 pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &Visible<'_>) -> Result<[Tensor; 3]> {
     const OP: &str = "attention_backward";
     let Saved { q, k, v, y, lse } = *saved;
@@ -78,15 +95,45 @@ pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &Visible<'_>) -> 
             return Err(Error::Argument { op: OP, want: "whole sequences from position 0", got });
         }
     }
+    let mut taken = vec![false; k.shape()[0]];
+    for (&seq, &pos) in see.seq.iter().zip(see.pos) {
+        let slot = see.slots.slot(seq, pos as usize);
+        if std::mem::replace(&mut taken[slot], true) {
+            let got = format!("slot {slot} twice, at position {pos} of sequence {seq}");
+            return Err(Error::Argument { op: OP, want: "a slot for every position", got });
+        }
+    }
     let dy = dy.cast(q.dtype())?;
-    let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(&dy)?];
+    let wrap = |x: &Tensor, d| Tensor::new(x.device(), x.shape(), d);
+    let [dq, dk, dv] = match (q.device().simd(), q.dtype()) {
+        (Simd::Reference, _) => in_reference(saved, &dy, heads, see)?,
+        (_, Dtype::BF16) => backward_in_lanes::<half::bf16>(saved, &dy, heads, see)?,
+        _ => backward_in_lanes::<f32>(saved, &dy, heads, see)?,
+    };
+    Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
+}
+
+fn backward_in_lanes<E: Stored + Number>(
+    saved: &Saved<'_>,
+    dy: &Tensor,
+    heads: Heads,
+    see: &Visible<'_>,
+) -> Result<[Vec<f32>; 3]> {
+    let Saved { q, k, v, y, lse } = *saved;
+    let cpu = q.device().as_cpu();
+    let [q, k, v, y, dy] = [q.data::<E>()?, k.data()?, v.data()?, y.data()?, dy.data()?];
+    let saved = fast::Saved { q, k, v, y, dy, lse: lse.data()? };
+    Ok(fast::attention_backward(cpu, saved, heads, see))
+}
+
+fn in_reference(saved: &Saved<'_>, dy: &Tensor, heads: Heads, see: &Visible<'_>) -> Result<[Vec<f32>; 3]> {
+    let Saved { q, k, v, y, lse } = *saved;
+    let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
     let operands = [&**q_, &**k_, &**v_, &**y_, lse.data()?, &**dy_];
-    let [dq, dk, dv] = match q.dtype() {
+    Ok(match q.dtype() {
         Dtype::BF16 => reference::attention_backward::<Bf16>(operands, heads, see),
         _ => reference::attention_backward::<F32>(operands, heads, see),
-    };
-    let wrap = |x: &Tensor, d| Tensor::new(x.device(), x.shape(), d);
-    Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
+    })
 }
 
 fn check(op: &'static str, [q, k, v]: [&Tensor; 3], see: &Visible<'_>) -> Result<Heads> {

@@ -1,9 +1,13 @@
 //! The linear map `x Wᵀ + b` and its three gradients.
-use super::weight::Packed;
+use half::bf16;
+
+use super::weight::Layout;
 use super::{Samples, Weight, shapes, widened};
+use crate::cpu::Packed;
 use crate::cpu::gemm::{self, Matrix, Start};
+use crate::cpu::gemm_bf16::{self, Left};
 use crate::reference::{self, Bf16, F32};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Dtype, Error, Result, Tensor, faults};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -28,26 +32,40 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
         Some(b) => Some(b.data::<f32>()?),
         None => None,
     };
-    let xs = widened(x)?;
-    let mut y = match (w.forward(), w.dtype()) {
-        (Packed::Panels(panels), _) => {
-            let mut y = vec![0f32; n * w.out()];
-            gemm::product(
-                x.device().processor(),
-                Matrix::new(&xs, n, w.width()),
-                panels.view(),
-                &mut y,
-                Start::Zero,
-            );
-            y
-        }
-        (Packed::Rows(rows), Dtype::BF16) => reference::linear::<Bf16>(&xs, rows, w.width()),
-        (Packed::Rows(rows), _) => reference::linear::<F32>(&xs, rows, w.width()),
-    };
+    let mut y = vec![0f32; n * w.out()];
+    if n == 1 && faults::on("reversed-sum-for-one-row") {
+        let turned = widened(x)?.iter().rev().copied().collect();
+        let turned = Tensor::new::<f32>(x.device(), x.shape(), turned)?.cast(x.dtype())?;
+        product(&turned, w.reversed()?.forward(), &mut y)?;
+    } else {
+        product(x, w.forward(), &mut y)?;
+    }
     if let Some(b) = b {
         y.chunks_exact_mut(w.out()).for_each(|y| y.iter_mut().zip(b).for_each(|(y, b)| *y += b));
     }
     Tensor::new(x.device(), &[n, w.out()], y)?.cast(out)
+}
+
+/// `y = x wᵀ`, for `w` in the layout of [`Weight::forward`].
+fn product(x: &Tensor, w: &Layout, y: &mut [f32]) -> Result<()> {
+    match (w, x.dtype()) {
+        (Layout::Packed(b), _) => return packed(x, b, y, Start::Zero),
+        (Layout::Rows(w), Dtype::BF16) => {
+            y.copy_from_slice(&reference::linear::<Bf16>(&widened(x)?, w, x.width()));
+        }
+        (Layout::Rows(w), _) => y.copy_from_slice(&reference::linear::<F32>(x.data()?, w, x.width())),
+    }
+    Ok(())
+}
+
+/// `y = start + x b`, `x [N, depth]` in the dtype of the packed `b [depth, columns]`.
+fn packed(x: &Tensor, b: &Packed, y: &mut [f32], start: Start) -> Result<()> {
+    let (cpu, shape) = (x.device().as_cpu(), [x.shape()[0], x.width()]);
+    match b {
+        Packed::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b.view(), y, start),
+        Packed::Bf16(b) => gemm_bf16::product(cpu, &Left::new(cpu, x.data::<bf16>()?, shape), b, y, start),
+    }
+    Ok(())
 }
 
 /// `h + linear(x, w, b)`, all f32: the projection back into the residual stream.
@@ -78,20 +96,12 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
         if check(OP, dy, w.out(), w)? != n || w.width() != width {
             return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });
         }
-        let dy = widened(dy)?;
         match (w.backward()?, w.dtype()) {
-            (Packed::Panels(panels), _) => {
-                let start = if i == 0 { Start::Zero } else { Start::Continue };
-                gemm::product(
-                    dys[0].device().processor(),
-                    Matrix::new(&dy, n, w.out()),
-                    panels.view(),
-                    &mut dx,
-                    start,
-                );
+            (Layout::Packed(b), _) => {
+                packed(dy, b, &mut dx, if i == 0 { Start::Zero } else { Start::Continue })?;
             }
-            (Packed::Rows(rows), Dtype::BF16) => reference::linear_dx::<Bf16>(&mut dx, &dy, rows, width),
-            (Packed::Rows(rows), _) => reference::linear_dx::<F32>(&mut dx, &dy, rows, width),
+            (Layout::Rows(w), Dtype::BF16) => reference::linear_dx::<Bf16>(&mut dx, &widened(dy)?, w, width),
+            (Layout::Rows(w), _) => reference::linear_dx::<F32>(&mut dx, dy.data()?, w, width),
         }
     }
     Tensor::new(dys[0].device(), &[n, width], dx)
@@ -124,16 +134,27 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
         return Err(Error::Dtype { op: OP, want: "dy and x in one dtype", got: dy.dtype() });
     }
     samples.check(OP, n)?;
-    let (dy, xs) = (widened(dy)?, widened(x)?);
-    match (x.dtype(), x.device().fast()) {
-        (Dtype::BF16, _) => reference::linear_dw::<Bf16>(dw.data_mut()?, &dy, &xs, width, samples),
-        (_, Some(cpu)) => {
-            let samples: Vec<_> = samples.ranges().collect();
-            gemm::weight_gradient(cpu, [&dy, &xs], &samples, dw.data_mut()?, [out, width]);
+    let add = |dw: &mut Tensor| {
+        let (dw, ranges): (_, Vec<_>) = (dw.data_mut()?, samples.ranges().collect());
+        match (x.dtype(), x.device().fast()) {
+            (Dtype::BF16, Some(cpu)) => {
+                let operands = (dy.data::<bf16>()?, x.data::<bf16>()?);
+                gemm_bf16::weight_gradient(cpu, operands, &ranges, dw, [out, width]);
+            }
+            (_, Some(cpu)) => gemm::weight_gradient(cpu, [dy.data()?, x.data()?], &ranges, dw, [out, width]),
+            (Dtype::BF16, None) => {
+                reference::linear_dw::<Bf16>(dw, &widened(dy)?, &widened(x)?, width, samples);
+            }
+            (_, None) => reference::linear_dw::<F32>(dw, dy.data()?, x.data()?, width, samples),
         }
-        (_, None) => reference::linear_dw::<F32>(dw.data_mut()?, &dy, &xs, width, samples),
+        Ok(())
+    };
+    if faults::on("micro-batch-total-added") {
+        let mut total = Tensor::zeros(dw.device(), dw.shape(), Dtype::F32);
+        add(&mut total)?;
+        return super::accumulate(dw, &total);
     }
-    Ok(())
+    add(dw)
 }
 
 /// `db[o] += rowsum dy[o]`, f32.
@@ -146,7 +167,7 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
         return Err(Error::Shape { op: OP, want: "db [out], dy [N, out]", got: shapes(&[db, dy]) });
     }
     samples.check(OP, dy.shape()[0])?;
-    reference::linear_db(db.data_mut()?, dy.data()?, samples);
+    reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{Error, Result};
+use crate::{Error, Result, faults};
 
 /// Where position `pos` of sequence `seq` lies in a pool of keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,8 @@ impl Visible<'_> {
     /// The positions that row `n` sees.
     #[inline]
     pub fn keys(&self, n: usize) -> Range<usize> {
-        let end = self.pos[n] as usize + 1;
+        let own = usize::from(!faults::on("mask-off-by-one") || self.pos[n] == 0);
+        let end = self.pos[n] as usize + own;
         end - self.window.unwrap_or(end).min(end)..end
     }
 

@@ -1,7 +1,7 @@
 //! A matrix prepared for products: packed once, used until the next optimizer step.
 use std::sync::OnceLock;
 
-use crate::cpu::gemm::Panels;
+use crate::cpu::Packed;
 use crate::{Dtype, Error, Result, Tensor, round_bf16};
 
 /// A weight `[out, in]` in the layout that products read, in f32 or rounded to bf16.
@@ -11,39 +11,40 @@ pub struct Weight {
     width: usize,
     dtype: Dtype,
     master: Tensor,
-    forward: Packed,
-    backward: OnceLock<Packed>,
+    forward: Layout,
+    backward: OnceLock<Layout>,
 }
 
-/// A packed matrix.
+/// How a matrix lies in memory.
 #[derive(Debug)]
-pub(crate) enum Packed {
-    /// Row-major, for the reference.
+pub(crate) enum Layout {
+    /// `[out, in]`, row-major, for the reference.
     Rows(Vec<f32>),
-    /// Panels of 32 columns, f32.
-    Panels(Panels),
+    /// For the kernels, in one direction.
+    Packed(Packed),
 }
 
 impl Weight {
     /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16).
     ///
     /// # Errors
-    /// [`Error::Shape`] unless `w` has two dimensions, [`Error::Dtype`] unless it is f32 and `dtype`
-    /// is f32 or bf16.
+    /// [`Error::Shape`] unless `w` has two dimensions, none of them 0; [`Error::Dtype`] unless it is f32
+    /// and `dtype` is f32 or bf16.
     pub fn new(w: &Tensor, dtype: Dtype) -> Result<Weight> {
-        let &[out, width] = w.shape() else {
+        let (&[out, width], false) = (w.shape(), w.is_empty()) else {
             return Err(Error::Shape {
                 op: "Weight::new",
                 want: "w [out, in]",
                 got: vec![w.shape().to_vec()],
             });
         };
+        if !matches!(dtype, Dtype::F32 | Dtype::BF16) {
+            return Err(Error::Dtype { op: "Weight::new", want: "f32 or bf16", got: dtype });
+        }
         let values = w.data::<f32>()?;
-        let forward = match (dtype, w.device().fast()) {
-            (Dtype::F32, Some(cpu)) => Packed::Panels(Panels::of_weight(&cpu.pool, values, [out, width])),
-            (Dtype::F32, None) => Packed::Rows(values.to_vec()),
-            (Dtype::BF16, _) => Packed::Rows(values.iter().map(|&x| round_bf16(x)).collect()),
-            (got, _) => return Err(Error::Dtype { op: "Weight::new", want: "f32 or bf16", got }),
+        let forward = match w.device().fast() {
+            Some(cpu) => Layout::Packed(Packed::of_weight(&cpu.pool, dtype, values, [out, width])),
+            None => Layout::Rows(rounded(values, dtype)),
         };
         Ok(Weight { out, width, dtype, master: w.clone(), forward, backward: OnceLock::new() })
     }
@@ -64,18 +65,35 @@ impl Weight {
     }
 
     /// The matrix for `x Wᵀ`.
-    pub(crate) fn forward(&self) -> &Packed {
+    pub(crate) fn forward(&self) -> &Layout {
         &self.forward
     }
 
     /// The matrix for `dy W`, packed at its first use.
-    pub(crate) fn backward(&self) -> Result<&Packed> {
-        if let (Packed::Panels(_), Some(cpu), None) =
-            (&self.forward, self.master.device().fast(), self.backward.get())
-        {
-            let panels = Panels::of_weight_transposed(&cpu.pool, self.master.data()?, [self.out, self.width]);
-            return Ok(self.backward.get_or_init(|| Packed::Panels(panels)));
+    pub(crate) fn backward(&self) -> Result<&Layout> {
+        if let Some(packed) = self.backward.get() {
+            return Ok(packed);
         }
-        Ok(self.backward.get().unwrap_or(&self.forward))
+        let (values, shape) = (self.master.data::<f32>()?, [self.out, self.width]);
+        let packed = match self.master.device().fast() {
+            Some(cpu) => Layout::Packed(Packed::of_weight_transposed(&cpu.pool, self.dtype, values, shape)),
+            None => Layout::Rows(rounded(values, self.dtype)),
+        };
+        Ok(self.backward.get_or_init(|| packed))
+    }
+
+    /// The same weight with its inputs from the last to the first: what a planted fault multiplies.
+    pub(crate) fn reversed(&self) -> Result<Weight> {
+        let rows = self.master.data::<f32>()?.chunks_exact(self.width);
+        let values: Vec<f32> = rows.flat_map(|row| row.iter().rev().copied()).collect();
+        Weight::new(&Tensor::new(self.master.device(), self.master.shape(), values)?, self.dtype)
+    }
+}
+
+/// Values as a product in `dtype` reads them.
+fn rounded(x: &[f32], dtype: Dtype) -> Vec<f32> {
+    match dtype {
+        Dtype::BF16 => x.iter().map(|&x| round_bf16(x)).collect(),
+        _ => x.to_vec(),
     }
 }

@@ -1,6 +1,7 @@
 //! Causal grouped-query attention, chunk by chunk of 64 keys.
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
+use crate::faults;
 use crate::ops::Visible;
 
 /// The heads of an attention.
@@ -37,6 +38,11 @@ pub(crate) struct Attended<S> {
     pub(crate) y: Vec<S>,
     /// `L = m + log l`, `[N, nh]`.
     pub(crate) lse: Vec<S>,
+}
+
+/// `x + 0`: the end of a reduction, so that padding it with zeros changes nothing.
+fn no_minus_zero<S: Scalar>(x: S) -> S {
+    if faults::on("padding-loses-zero-sign") { x } else { x + S::ZERO }
 }
 
 /// `y[n][h] = softmax(q k scale) v` over the keys that row `n` sees.
@@ -83,7 +89,7 @@ pub(crate) fn attention<M: Mode>([q, k, v]: [&[M::S]; 3], heads: Heads, see: &Vi
                     m = top;
                 }
             }
-            y.extend(o.iter().map(|&o| o / l + M::S::ZERO));
+            y.extend(o.iter().map(|&o| no_minus_zero(o / l)));
             lse.push(m + l.log());
         }
     }
@@ -122,7 +128,7 @@ pub(crate) fn attention_backward<M: Mode>(
             let ds: Vec<M::S> = keys.clone().map(|pos| M::round(weigh(n, h, pos).1)).collect();
             for (d, dq) in dq[heads.q(n, h)].iter_mut().enumerate() {
                 let key = |pos| k[heads.kv(see.slots.slot(see.seq[n], pos), h)][d];
-                *dq = M::chain(zero, keys.clone(), |pos| ds[pos - keys.start], key) * scale + zero;
+                *dq = no_minus_zero(M::chain(zero, keys.clone(), |pos| ds[pos - keys.start], key) * scale);
             }
         }
     }
@@ -143,8 +149,8 @@ pub(crate) fn attention_backward<M: Mode>(
                     }
                 }
                 for d in 0..hd {
-                    dk[kv.start + d] = sum_k[d] * scale + zero;
-                    dv[kv.start + d] = sum_v[d] + zero;
+                    dk[kv.start + d] = no_minus_zero(sum_k[d] * scale);
+                    dv[kv.start + d] = no_minus_zero(sum_v[d]);
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! Matrix products.
-use super::mode::{F32, Mode, Scalar};
+use super::mode::{Mode, Scalar};
 use super::reduce::dot;
 use crate::ops::Samples;
 
@@ -39,12 +39,12 @@ pub(crate) fn linear_dw<M: Mode>(dw: &mut [M::S], dy: &[M::S], x: &[M::S], width
     }
 }
 
-/// `db[o] += rowsum fma(dy[o], 1, .)`, by the f32 rule.
-pub(crate) fn linear_db(db: &mut [f32], dy: &[f32], samples: &Samples) {
+/// `db[o] += rowsum fma(dy[o], 1, .)`, by the plain rule of `M`.
+pub(crate) fn linear_db<M: Mode>(db: &mut [M::S], dy: &[M::S], samples: &Samples) {
     let out = db.len();
     for rows in samples.ranges() {
         for (o, db) in db.iter_mut().enumerate() {
-            *db = dot::<F32>(*db, rows.len(), |r| dy[(rows.start + r) * out + o], |_| 1.0);
+            *db = dot::<M>(*db, rows.len(), |r| dy[(rows.start + r) * out + o], |_| M::S::ONE);
         }
     }
 }

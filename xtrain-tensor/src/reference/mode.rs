@@ -152,9 +152,11 @@ impl Mode for Bf16 {
     const CHUNK: usize = 32;
 
     fn chunk(len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
-        let at = |f: &dyn Fn(usize) -> f32, k: usize| if k < len { no_denormal(f(k)) } else { 0.0 };
-        let half =
-            |odd: usize| (0..16).fold(0.0, |c, i| fma_flushed(at(&a, 2 * i + odd), at(&b, 2 * i + odd), c));
+        let (mut x, mut y) = ([0.0; 32], [0.0; 32]);
+        for k in 0..len {
+            (x[k], y[k]) = (no_denormal(a(k)), no_denormal(b(k)));
+        }
+        let half = |odd: usize| (odd..32).step_by(2).fold(0.0, |c, k| fma_flushed(x[k], y[k], c));
         add_flushed(half(0), half(1))
     }
 
@@ -168,10 +170,11 @@ impl Mode for Bf16 {
         a: impl Fn(usize) -> f32,
         b: impl Fn(usize) -> f32,
     ) -> f32 {
-        let inside = |f: &dyn Fn(usize) -> f32, j: usize| if range.contains(&j) { f(j) } else { 0.0 };
-        for block in range.start / 32..range.end.div_ceil(32) {
-            let c = Bf16::chunk(32, |i| inside(&a, block * 32 + i), |i| inside(&b, block * 32 + i));
-            y = Bf16::add(y, c);
+        let inside = |j: usize| range.contains(&j);
+        for start in (range.start / 32 * 32..range.end).step_by(32) {
+            let a = |i: usize| if inside(start + i) { a(start + i) } else { 0.0 };
+            let b = |i: usize| if inside(start + i) { b(start + i) } else { 0.0 };
+            y = Bf16::add(y, Bf16::chunk(32, a, b));
         }
         y
     }
@@ -188,7 +191,7 @@ fn no_denormal(x: f32) -> f32 {
 
 /// `fma`, its result zero of its sign where it is tiny after rounding to 24 bits with unbounded
 /// exponent (x86's rule).
-fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
     const SCALE: f32 = (1u128 << 64) as f32;
     let r = a.mul_add(b, c);
     if r != 0.0 && r.abs() <= f32::MIN_POSITIVE && (a * SCALE).mul_add(b, c * SCALE).abs() < TINY {

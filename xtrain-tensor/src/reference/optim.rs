@@ -10,9 +10,11 @@ pub(crate) fn sum_of_squares<S: Scalar>(g: &[S], width: usize) -> S {
 }
 
 /// One AdamW step of one element: returns `(w, m, v)`.
-pub(crate) fn adamw([w, g, m, v]: [f32; 4], s: &AdamWScalars, decay: f32) -> (f32, f32, f32) {
-    let m = s.s1.mul_add(g - m, m);
-    let v = s.s2.mul_add(v, s.s3 * (g * g));
+pub(crate) fn adamw<S: Scalar>([w, g, m, v]: [S; 4], s: &AdamWScalars, decay: f32) -> (S, S, S) {
+    let [s1, s2, s3, step, c2, eps, decay] =
+        [s.s1, s.s2, s.s3, s.step, s.c2, s.eps, decay].map(|x| S::of(f64::from(x)));
+    let m = s1.fma(g - m, m);
+    let v = s2.fma(v, s3 * (g * g));
     let w = w * decay;
-    ((-s.step).mul_add(m / (v.sqrt() / s.c2 + s.eps), w), m, v)
+    ((-step).fma(m / (v.sqrt() / c2 + eps), w), m, v)
 }

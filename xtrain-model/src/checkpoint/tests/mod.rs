@@ -1,1 +1,171 @@
+//! Durability, damage and mutation, over the simulated file system and the real one.
+mod damage;
+mod directory;
+mod disk_errors;
+mod fixtures;
+mod mutations;
+mod power_cuts;
+mod refusals;
+mod round_trip;
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A tensor that a sample owns.
+type Owned = (String, Vec<usize>, Vec<f32>);
+
+/// A checkpoint to be saved, of ugly shapes and values.
+#[derive(Clone)]
+struct Sample {
+    config: Value,
+    model: Vec<Owned>,
+    optimizer: Vec<Owned>,
+    control: Control,
+}
+
+impl Sample {
+    /// Tensors of a few elements. Samples of different steps or variants differ in every file.
+    fn small(step: u64, variant: u64) -> Sample {
+        Sample::of(step, variant, &[("model.norm.weight", &[3]), ("lm_head.weight", &[5, 1, 2])])
+    }
+
+    /// A model of `shapes` and its optimizer's state.
+    fn of(step: u64, variant: u64, shapes: &[(&str, &[usize])]) -> Sample {
+        let mut random = Random(step ^ variant.rotate_left(32));
+        let mut tensor = |name: String, shape: &[usize]| {
+            let elements = shape.iter().product();
+            (name, shape.to_vec(), (0..elements).map(|_| random.weight()).collect())
+        };
+        let model = shapes.iter().map(|(name, shape)| tensor((*name).into(), shape)).collect();
+        let moments = shapes
+            .iter()
+            .flat_map(|(name, shape)| [(format!("m.{name}"), shape), (format!("v.{name}"), shape)]);
+        let optimizer = moments.map(|(name, shape)| tensor(name, shape)).collect();
+        let control = Control {
+            step,
+            tokens_seen: 96 * step,
+            data: Cursor { seed: variant, position: step },
+            random: Cursor { seed: variant, position: 2 * step },
+            beta1_power: 0.9f64.powi(step as i32),
+            beta2_power: 0.95f64.powi(step as i32),
+            optimizer: "adamw".into(),
+            optimizer_states: vec!["m".into(), "v".into()],
+            best_loss: Some(1.5),
+            best_step: step,
+        };
+        Sample {
+            config: json!({"hidden_size": 3, "variant": variant, "step": step}),
+            model,
+            optimizer,
+            control,
+        }
+    }
+
+    /// What `save` does with the sample as a snapshot.
+    fn with<R>(&self, save: impl FnOnce(&Snapshot<'_>) -> R) -> R {
+        let (model, optimizer) = (views(&self.model), views(&self.optimizer));
+        let trainer = Some(TrainerView { control: &self.control, optimizer: &optimizer });
+        save(&Snapshot {
+            config: &self.config,
+            numerics: "1",
+            dtype: "f32",
+            step: self.control.step,
+            model: &model,
+            files: &[("tokenizer.json", b"{\"model\":{}}"), ("generation_config.json", b"{}\n")],
+            trainer,
+        })
+    }
+
+    /// Whether a checkpoint holds this sample, by bits.
+    fn is(&self, loaded: &Loaded) -> bool {
+        let trainer = loaded.trainer.as_ref().expect("samples are saved with their trainer");
+        self.config == loaded.config
+            && self.control == trainer.control
+            && loaded.step == self.control.step
+            && same(&self.model, &loaded.tensors)
+            && same(&self.optimizer, &trainer.optimizer)
+    }
+}
+
+fn views(tensors: &[Owned]) -> Vec<TensorView<'_>> {
+    tensors.iter().map(|(name, shape, data)| TensorView { name, shape, data }).collect()
+}
+
+/// Equality by names, shapes and bits.
+fn same(want: &[Owned], got: &[NamedTensor]) -> bool {
+    let bits = |data: &[f32]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let one = |(want, got): (&Owned, &NamedTensor)| {
+        want.0 == got.name && want.1 == got.shape && bits(&want.2) == bits(&got.data)
+    };
+    want.len() == got.len() && want.iter().zip(got).all(one)
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// Any finite f32: zeros of both signs, denormals, extremes.
+    fn weight(&mut self) -> f32 {
+        match self.below(8) {
+            0 => -0.0,
+            1 => f32::from_bits(self.below(1 << 23) as u32),
+            _ => Some(f32::from_bits(self.next() as u32)).filter(|x| x.is_finite()).unwrap_or(f32::MAX),
+        }
+    }
+}
+
+/// A checkpoint directory on a simulated disk.
+fn opened(fs: &SimulatedFs) -> CheckpointDir {
+    CheckpointDir::open(Arc::new(fs.clone()), run(), 2).expect("nothing is wrong with this disk")
+}
+
+fn run() -> &'static Path {
+    Path::new("run")
+}
+
+/// A disk with one saved checkpoint, and its path.
+fn saved(sample: &Sample) -> (SimulatedFs, PathBuf) {
+    let fs = SimulatedFs::default();
+    let saved = sample.with(|snapshot| opened(&fs).save(snapshot)).expect("nothing is wrong with this disk");
+    assert!(saved.not_pruned.is_none());
+    (fs, saved.path)
+}
+
+fn newest(fs: &SimulatedFs) -> Result<Newest> {
+    newest_good(fs, run(), &LoadOptions::default())
+}
+
+/// The bytes of a file.
+fn bytes(fs: &SimulatedFs, path: &Path) -> Vec<u8> {
+    let mut file = fs.open(path).unwrap();
+    let mut bytes = vec![0; file.length() as usize];
+    file.read(&mut bytes).unwrap();
+    bytes
+}
+
+/// Every file of a checkpoint made by a sample.
+const FILES: [&str; 7] = [
+    "config.json",
+    "tokenizer.json",
+    "generation_config.json",
+    "model.safetensors",
+    "trainer/optimizer.safetensors",
+    "trainer/control.bin",
+    "manifest.json",
+];

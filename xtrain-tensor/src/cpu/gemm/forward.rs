@@ -3,15 +3,10 @@ use std::ops::Range;
 
 use super::panels::View;
 use super::tile::{MOST_ROWS, Start, Tile, tile_rows};
-use super::{CHUNK, tiles};
+use super::{CHUNK, split, tiles};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
-
-/// Multiply-adds below which a product stays on the caller's thread.
-const SMALL: usize = 1 << 18;
-/// Rows of a unit of work: their chunk of the left operand stays in the second-level cache.
-const BAND: usize = 192;
 
 /// A matrix in memory: element (r, k) at `data[r * row_step + k * k_step]`.
 #[derive(Debug, Clone, Copy)]
@@ -51,21 +46,8 @@ pub(crate) fn product(cpu: &Cpu, a: Matrix<'_>, b: View<'_>, y: &mut [f32], star
     if b.depth == 0 && start == Start::Zero {
         y.fill(0.0);
     }
-    let panels = b.columns.div_ceil(LANES);
     let job = Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start };
-    if cpu.pool.threads() == 1 || a.rows * b.depth * b.columns < SMALL {
-        for (row, rows) in tiles(a.rows, BAND) {
-            job.unit(row..row + rows, 0..panels);
-        }
-        return;
-    }
-    let bands = a.rows.div_ceil(BAND);
-    let groups = (4 * cpu.pool.threads()).div_ceil(bands).min(panels.div_ceil(4)).max(1);
-    cpu.pool.run(bands * groups, |i| {
-        let (band, group) = (i / groups, i % groups);
-        let rows = band * a.rows / bands..(band + 1) * a.rows / bands;
-        job.unit(rows, group * panels / groups..(group + 1) * panels / groups);
-    });
+    split(cpu, [a.rows, b.depth, b.columns], |rows, panels| job.unit(rows, panels));
 }
 
 struct Product<'a> {

@@ -6,6 +6,7 @@ use super::tile::{MOST_ROWS, Start, Tile, tile_rows};
 use super::tiles;
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
+use crate::cpu::scratch::Buffer;
 use crate::cpu::{Disjoint, Simd};
 
 /// Outputs of a unit of work: their chunk of dy stays in the second-level cache.
@@ -45,6 +46,12 @@ struct Gradient<'a> {
     shape: [usize; 2],
 }
 
+/// A chunk of some columns of dy: row r at `data[r * step..]`.
+struct Left<'a> {
+    data: &'a [f32],
+    step: usize,
+}
+
 /// 32 columns of a chunk of x.
 #[repr(C, align(64))]
 struct Panel([[f32; LANES]; CHUNK]);
@@ -55,31 +62,35 @@ impl Gradient<'_> {
         let [out, inputs] = self.shape;
         let heights = tiles(band.len(), tile_rows(self.simd));
         let mut panel = Panel([[0.0; LANES]; CHUNK]);
-        let mut left = vec![0.0; band.len() * CHUNK];
+        let mut left = Buffer::<f32>::of(band.len() * CHUNK);
         for sample in self.samples {
             for from in sample.clone().step_by(CHUNK) {
                 let depth = CHUNK.min(sample.end - from);
                 let dy = &self.dy[from * out..(from + depth) * out];
-                for (at, height) in heights.clone() {
-                    pack(&mut left[at * CHUNK..], dy, [out, band.start + at], height);
+                for (to, row) in left.chunks_exact_mut(band.len()).zip(dy.chunks_exact(out)) {
+                    to.copy_from_slice(&row[band.clone()]);
                 }
                 for i in (0..inputs).step_by(LANES) {
                     let width = LANES.min(inputs - i);
                     for (row, to) in panel.0.iter_mut().enumerate().take(depth) {
-                        to[..width].copy_from_slice(&self.x[(from + row) * inputs + i..][..width]);
+                        let x = &self.x[(from + row) * inputs + i..][..width];
+                        // a copy of known length is two moves, not a call
+                        match <&[f32; LANES]>::try_from(x) {
+                            Ok(x) => *to = *x,
+                            Err(_) => to[..width].copy_from_slice(x),
+                        }
                     }
                     for (at, height) in heights.clone() {
-                        let a = &left[at * CHUNK..][..height * depth];
-                        self.tile([a, panel.0[..depth].as_flattened()], [band.start + at, i], height);
+                        let a = Left { data: &left[at..], step: band.len() };
+                        self.tile(a, panel.0[..depth].as_flattened(), [band.start + at, i], height);
                     }
                 }
             }
         }
     }
 
-    /// Adds one chunk to `height` rows and up to 32 columns of g from `[o, i]` on; a `[depth, height]`,
-    /// b `[depth, 32]`.
-    fn tile(&self, [a, b]: [&[f32]; 2], [o, i]: [usize; 2], height: usize) {
+    /// Adds one chunk to `height` rows and up to 32 columns of g from `[o, i]` on; b `[depth, 32]`.
+    fn tile(&self, a: Left<'_>, b: &[f32], [o, i]: [usize; 2], height: usize) {
         let inputs = self.shape[1];
         let width = LANES.min(inputs - i);
         let mut c = [[0.0; LANES]; MOST_ROWS];
@@ -88,30 +99,25 @@ impl Gradient<'_> {
         for (row, c) in c.iter_mut().enumerate().take(height) {
             c[..width].copy_from_slice(g(row));
         }
+        let depth = b.len() / LANES;
+        assert!((depth - 1) * a.step + height <= a.data.len(), "a holds depth rows of height values");
         let tile = Tile {
-            a: a.as_ptr(),
+            a: a.data.as_ptr(),
             row_step: 1,
-            k_step: height,
+            k_step: a.step,
             b: b.as_ptr(),
             b_step: LANES,
             panel_step: 0,
             panels: 1,
-            depth: b.len() / LANES,
+            depth,
             c: c.as_mut_ptr().cast(),
             c_step: LANES,
             start: Start::Continue,
         };
-        // SAFETY: a holds depth * height values, b depth rows of 32, c MOST_ROWS rows of 32.
+        // SAFETY: a holds depth rows of height values, checked above, b depth rows of 32, c MOST_ROWS rows of 32.
         unsafe { tile.run(self.simd, height) }
         for (row, c) in c.iter().enumerate().take(height) {
             g(row).copy_from_slice(&c[..width]);
         }
-    }
-}
-
-/// Columns `column..column + height` of dy's rows (of `step` values), row after row.
-fn pack(to: &mut [f32], dy: &[f32], [step, column]: [usize; 2], height: usize) {
-    for (to, row) in to.chunks_exact_mut(height).zip(dy.chunks_exact(step)) {
-        to.copy_from_slice(&row[column..column + height]);
     }
 }

@@ -3,16 +3,18 @@ use std::ops::Range;
 
 use super::super::Pool;
 use super::super::lanes::LANES;
+use super::super::scratch::{Buffer, scratch};
 
 /// The elements of one row (one k) of a panel, on cache lines of their own.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Row(pub(super) [f32; LANES]);
+scratch!(Row, Row([0.0; LANES]));
 
 /// A matrix B `[depth, columns]` as panels `[ceil(columns / 32)][depth][32]`, padded with +0.
 #[derive(Debug, Clone)]
 pub(crate) struct Panels {
-    rows: Vec<Row>,
+    rows: Buffer<Row>,
     depth: usize,
     columns: usize,
 }
@@ -43,9 +45,10 @@ impl Panels {
         [depth, columns]: [usize; 2],
         fill: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
     ) -> Panels {
-        let mut rows = vec![Row([0.0; LANES]); columns.div_ceil(LANES) * depth];
-        pool.parts(&mut rows, depth, |p, rows| {
+        let mut rows = Buffer::of(columns.div_ceil(LANES) * depth);
+        pool.parts(&mut rows, depth, |p, rows: &mut [Row]| {
             for (k, row) in rows.iter_mut().enumerate() {
+                *row = Row([0.0; LANES]);
                 fill(k, p * LANES..columns.min((p + 1) * LANES), &mut row.0);
             }
         });
@@ -64,7 +67,7 @@ impl Panels {
 
     /// Bytes held, padding included.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(self.rows.as_slice())
+        size_of_val(&self.rows[..])
     }
 
     /// The whole matrix.

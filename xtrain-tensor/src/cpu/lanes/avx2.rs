@@ -145,6 +145,14 @@ impl Reg for Avx2 {
         }
     }
     #[inline(always)]
+    fn zip(_: Self, a: R, b: R) -> (R, R) {
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            (_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
+        }
+    }
+    #[inline(always)]
     fn sum(_: Self, v: R) -> f32 {
         // SAFETY: the token proves AVX2.
         unsafe {

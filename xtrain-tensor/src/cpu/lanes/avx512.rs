@@ -138,6 +138,15 @@ impl Reg for Avx512 {
         }
     }
     #[inline(always)]
+    fn zip(_: Self, a: R, b: R) -> (R, R) {
+        // SAFETY: the token proves AVX-512F.
+        unsafe {
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            (_mm512_permutex2var_ps(a, low, b), _mm512_permutex2var_ps(a, high, b))
+        }
+    }
+    #[inline(always)]
     fn sum(_: Self, v: R) -> f32 {
         // SAFETY: the token proves AVX-512F.
         unsafe {

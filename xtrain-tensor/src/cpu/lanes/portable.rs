@@ -117,6 +117,11 @@ impl Reg for Portable {
         out
     }
     #[inline(always)]
+    fn zip(_: Self, a: R, b: R) -> (R, R) {
+        let half = |i: usize| [a[i], b[i], a[i + 1], b[i + 1], a[i + 2], b[i + 2], a[i + 3], b[i + 3]];
+        (half(0), half(4))
+    }
+    #[inline(always)]
     fn sum(_: Self, v: R) -> f32 {
         let v = [v[0] + v[4], v[1] + v[5], v[2] + v[6], v[3] + v[7]];
         (v[0] + v[2]) + (v[1] + v[3])

@@ -89,6 +89,8 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     fn is_nan(isa: Self, a: Self::R) -> Self::M;
     /// `m ? yes : no`.
     fn select(isa: Self, m: Self::M, yes: Self::R, no: Self::R) -> Self::R;
+    /// The lanes of both in turn: `a[0], b[0], a[1], b[1], ...`, the first and the second half.
+    fn zip(isa: Self, a: Self::R, b: Self::R) -> (Self::R, Self::R);
     /// The butterfly sum of a register: `v[t] + v[t ^ o]` for o = WIDTH / 2, ..., 1.
     fn sum(isa: Self, v: Self::R) -> f32;
     /// The largest lane.

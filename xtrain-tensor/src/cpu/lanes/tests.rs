@@ -161,3 +161,31 @@ fn partial_loads_and_stores_touch_only_what_they_are_given_and_bf16_rounds_to_ev
         }
     }
 }
+
+struct Zipped<'a>([&'a [f32]; 2]);
+impl Kernel for Zipped<'_> {
+    type Out = Vec<f32>;
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> Vec<f32> {
+        let mut out = vec![0.0; 2 * L::WIDTH];
+        // SAFETY: both operands have 32 elements and `out` 2 * WIDTH, by construction.
+        unsafe {
+            let [a, b] = self.0.map(|x| Reg::load(l, x.as_ptr()));
+            let (first, second) = Reg::zip(l, a, b);
+            Reg::store(l, out.as_mut_ptr(), first);
+            Reg::store(l, out.as_mut_ptr().add(L::WIDTH), second);
+        }
+        out
+    }
+}
+
+#[test]
+fn zip_takes_the_lanes_of_two_registers_in_turn() {
+    let a: Vec<f32> = (0..LANES).map(|i| i as f32).collect();
+    let b: Vec<f32> = a.iter().map(|x| -x).collect();
+    for simd in Simd::available() {
+        let got = dispatch(simd, Zipped([&a, &b]));
+        let want: Vec<f32> = (0..got.len()).map(|i| if i % 2 == 0 { a[i / 2] } else { b[i / 2] }).collect();
+        assert_eq!(got, want, "{simd}");
+    }
+}

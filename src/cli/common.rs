@@ -1,0 +1,160 @@
+//! Flags that commands share.
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use xtrain_tensor::{Device, Simd};
+
+use super::{CliError, Exit};
+use crate::config::{Layer, Precision};
+
+/// Where and how a model runs. None of these changes a bit of any result, `--dtype` apart.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Device and cache")]
+pub struct Common {
+    /// Device to compute on.
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    pub device: DeviceName,
+    /// What passes compute in [default: f32, or what the run's configuration says].
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<Precision>,
+    /// Worker threads [default: the available cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// Where keys and values of earlier tokens are kept; `off` computes them anew for each token.
+    #[arg(long, value_name = "KIND", default_value = "paged")]
+    pub kv: KvKind,
+    /// Tokens of a page of the paged cache.
+    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    pub page_size: NonZeroUsize,
+    /// Tokens of a prompt that one pass takes.
+    #[arg(long, value_name = "TOKENS", default_value = "256")]
+    pub prefill_chunk: NonZeroUsize,
+}
+
+/// The seed that all random numbers of a command are addressed from.
+#[derive(Debug, Clone, Args)]
+pub struct Seed {
+    /// Seed of every random number [default: 0, or what the run's configuration says].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+/// How the next token is drawn from the logits; the filters apply in the order of these flags.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the largest.
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = at_least_zero)]
+    pub temperature: f32,
+    /// Keeps the K largest logits; 0 keeps all.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub top_k: usize,
+    /// Keeps the fewest tokens that hold this share of the probability.
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
+    pub top_p: f32,
+    /// Keeps the tokens that have at least this share of the largest's probability.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share_or_zero)]
+    pub min_p: f32,
+}
+
+/// A configuration in layers.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Configuration")]
+pub struct Layers {
+    /// TOML file; later ones win over earlier ones.
+    #[arg(short, long = "config", value_name = "FILE")]
+    pub config: Vec<std::path::PathBuf>,
+    /// Sets one key over all files, as train.steps=500; words need no quotes.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// A device by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceName {
+    /// `cpu`.
+    Cpu,
+    /// `cuda`, or `cuda:N`.
+    Cuda(u32),
+}
+
+/// Where keys and values of earlier tokens are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvKind {
+    /// Nowhere: every token is a pass over all before it.
+    Off,
+    /// In tensors that grow by concatenation.
+    Growing,
+    /// In one block, allocated at the start.
+    Contiguous,
+    /// In pages that sequences share.
+    Paged,
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<DeviceName, String> {
+        let number = match name.split_once(':') {
+            None if name == "cpu" => return Ok(DeviceName::Cpu),
+            None if name == "cuda" => Some(0),
+            Some(("cuda", number)) => number.parse().ok(),
+            _ => None,
+        };
+        number.map(DeviceName::Cuda).ok_or_else(|| "expected cpu, cuda or cuda:N".to_string())
+    }
+}
+
+impl Common {
+    /// The device, with its threads.
+    ///
+    /// # Errors
+    /// This build or machine does not have it.
+    pub fn open(&self) -> Result<Device, CliError> {
+        self.check()?;
+        Ok(Device::cpu_with(self.threads(), Simd::detect()))
+    }
+
+    /// Whether this build has the device.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self) -> Result<(), CliError> {
+        match self.device {
+            DeviceName::Cpu => Ok(()),
+            DeviceName::Cuda(_) => Err(CliError::new(Exit::Device, "this build has no CUDA device yet")
+                .hint("--device cpu has the same bits")),
+        }
+    }
+
+    /// Threads to compute with.
+    pub fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.threads.map_or_else(cores, NonZeroUsize::get)
+    }
+}
+
+impl Layers {
+    /// The layers from the lowest: files, then `--set`.
+    pub fn layers(&self) -> Vec<Layer> {
+        let files = self.config.iter().cloned().map(Layer::File);
+        files.chain(self.set.iter().cloned().map(Layer::Set)).collect()
+    }
+}
+
+fn at_least_zero(text: &str) -> Result<f32, String> {
+    number(text, |x| x >= 0.0 && x.is_finite(), "expected a number from 0")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    number(text, |x| x > 0.0 && x <= 1.0, "expected a number above 0, at most 1")
+}
+
+fn share_or_zero(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=1.0).contains(&x), "expected a number from 0 to 1")
+}
+
+fn number(text: &str, holds: impl Fn(f32) -> bool, want: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|&x| holds(x)).ok_or_else(|| want.to_string())
+}

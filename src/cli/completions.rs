@@ -1,0 +1,27 @@
+//! `xtrain completions`: completions for a shell.
+use clap::Args;
+use clap_complete::Shell;
+
+use super::{CliError, out};
+
+/// Flags of `xtrain completions`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  xtrain completions bash > ~/.local/share/bash-completion/completions/xtrain
+  xtrain completions zsh > ~/.zfunc/_xtrain
+  xtrain completions fish > ~/.config/fish/completions/xtrain.fish")]
+pub struct CompletionsArgs {
+    /// The shell.
+    pub shell: Shell,
+}
+
+/// Prints the script.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(args: &CompletionsArgs) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut super::command(), "xtrain", &mut script);
+    out::print(script)
+}

@@ -1,0 +1,85 @@
+//! Which exit code each library error ends with.
+use std::io::ErrorKind;
+
+use super::{CliError, Exit};
+use crate::model::checkpoint::CheckpointError;
+use crate::model::data::DataError;
+use crate::model::store::StoreError;
+use crate::model::tokenizer::TokenizerError;
+use crate::{evaluate, model, training};
+
+fn of_kind(kind: ErrorKind) -> Exit {
+    if kind == ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
+}
+
+impl From<DataError> for CliError {
+    fn from(error: DataError) -> CliError {
+        let exit = match &error {
+            DataError::Io { kind, .. } => of_kind(*kind),
+            _ => Exit::Data,
+        };
+        CliError::new(exit, error)
+    }
+}
+
+impl From<TokenizerError> for CliError {
+    fn from(error: TokenizerError) -> CliError {
+        let exit = if matches!(error, TokenizerError::Io { .. }) { Exit::Io } else { Exit::Data };
+        CliError::new(exit, error)
+    }
+}
+
+impl From<CheckpointError> for CliError {
+    fn from(error: CheckpointError) -> CliError {
+        let exit = match &error {
+            CheckpointError::Io { source, .. } => of_kind(source.kind()),
+            CheckpointError::Missing { .. } => Exit::Missing,
+            CheckpointError::Locked { .. } => Exit::Usage,
+            _ => Exit::Data,
+        };
+        CliError::new(exit, error)
+    }
+}
+
+impl From<model::Error> for CliError {
+    fn from(error: model::Error) -> CliError {
+        let exit = match &error {
+            model::Error::NotFinite { .. } => Exit::Diverged,
+            model::Error::Config { .. } => Exit::Usage,
+            _ => Exit::Data,
+        };
+        CliError::new(exit, error)
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> CliError {
+        match error {
+            StoreError::Checkpoint(e) => e.into(),
+            StoreError::Tokenizer(e) => e.into(),
+            other => CliError::new(Exit::Data, other),
+        }
+    }
+}
+
+impl From<evaluate::Error> for CliError {
+    fn from(error: evaluate::Error) -> CliError {
+        match error {
+            evaluate::Error::Data(e) => e.into(),
+            evaluate::Error::Model(e) => e.into(),
+            evaluate::Error::Empty => CliError::new(Exit::Data, error),
+        }
+    }
+}
+
+impl From<training::Error> for CliError {
+    fn from(error: training::Error) -> CliError {
+        match error {
+            training::Error::Data(e) => e.into(),
+            training::Error::Model(e) => e.into(),
+            training::Error::Store(e) => e.into(),
+            training::Error::Run(e) => e.into(),
+            training::Error::Evaluate(e) => e.into(),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a training run shows on a terminal, and what its clock says.
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::interrupt::Interrupt;
+use super::{CliError, Exit};
+use crate::evaluate::Evaluation;
+use crate::model::checkpoint::CheckpointError;
+use crate::model::{Model, StepReport};
+use crate::report::Progress;
+use crate::report::units;
+use crate::run::JsonLines;
+use crate::training::{Error, Observer};
+
+/// Shows progress, writes `timings.jsonl`, listens for signals.
+pub struct Monitor<'a> {
+    /// The bar.
+    pub progress: Progress,
+    /// `timings.jsonl`.
+    pub timings: JsonLines,
+    /// Ctrl-C and SIGTERM.
+    pub interrupt: Interrupt,
+    /// Draws the samples that a run shows.
+    pub sampler: &'a dyn Fn(&Model, u64) -> Result<String, CliError>,
+    /// The newest checkpoint.
+    pub last_saved: Option<PathBuf>,
+    clock: Instant,
+    tokens: u64,
+}
+
+/// A line of `timings.jsonl`.
+#[derive(Serialize)]
+struct Timing {
+    step: u64,
+    step_time: f64,
+    tokens_per_second: f64,
+}
+
+impl<'a> Monitor<'a> {
+    /// A monitor of a run that has seen `tokens` targets.
+    pub fn new(
+        progress: Progress,
+        timings: JsonLines,
+        interrupt: Interrupt,
+        (sampler, tokens): (&'a dyn Fn(&Model, u64) -> Result<String, CliError>, u64),
+    ) -> Monitor<'a> {
+        Monitor { progress, timings, interrupt, sampler, last_saved: None, clock: Instant::now(), tokens }
+    }
+
+    /// The exit code of the signal that stopped the run, if one did.
+    pub fn signal(&self) -> Option<Exit> {
+        self.interrupt.asked()
+    }
+}
+
+impl Observer for Monitor<'_> {
+    fn step(&mut self, report: &StepReport, val: Option<&Evaluation>) -> Result<(), Error> {
+        let (step, step_time) = (report.step, self.clock.elapsed().as_secs_f64());
+        self.clock = Instant::now();
+        let tokens_per_second = (report.tokens - self.tokens) as f64 / step_time;
+        self.tokens = report.tokens;
+        self.timings.write(&Timing { step, step_time, tokens_per_second })?;
+        let rate = units::rate(tokens_per_second, "tok");
+        self.progress.at(step, &format!("loss {:.3} {rate}", report.loss));
+        if let Some(val) = val {
+            self.progress.line(&format!(
+                "step {step}: loss {:.4}, validation loss {:.4}, perplexity {:.2}, {:.3} bits per byte",
+                report.loss,
+                val.loss,
+                val.perplexity(),
+                val.bits_per_byte()
+            ));
+        }
+        Ok(())
+    }
+
+    fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>) {
+        self.progress.line(&format!("saved {}", path.display()));
+        if let Some(error) = not_pruned {
+            self.progress.line(&format!("warning: older checkpoints stay: {error}"));
+        }
+        self.last_saved = Some(path);
+    }
+
+    fn sample(&mut self, model: &Model, step: u64) {
+        match (self.sampler)(model, step) {
+            Ok(text) => self.progress.line(&format!("sample after step {step}:\n{text}")),
+            Err(error) => self.progress.line(&format!("no sample: {error}")),
+        }
+    }
+
+    fn stop(&mut self) -> bool {
+        self.interrupt.asked().is_some()
+    }
+}

@@ -1,0 +1,95 @@
+//! `xtrain plot`: the loss curves of a run.
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{CliError, Exit, out};
+use crate::config::nearest;
+use crate::report::{Chart, Glyphs, Scale, Series, Stroke, TextSize, svg, text_plot};
+use crate::run::{Metrics, RunDir};
+
+/// Flags of `xtrain plot`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  xtrain plot runs/shakespeare
+  xtrain plot shakespeare --keys grad_norm --log-y --out grad_norm.svg")]
+pub struct PlotArgs {
+    /// The run's directory, or its name under runs/.
+    pub run: PathBuf,
+    /// Curves of metrics.jsonl to draw, the first as a line [default: loss,val_loss].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub keys: Vec<String>,
+    /// Where the picture goes [default: loss.svg in the run's directory].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Logarithmic steps.
+    #[arg(long)]
+    pub log_x: bool,
+    /// Logarithmic values.
+    #[arg(long)]
+    pub log_y: bool,
+    /// Draws the text with ASCII alone [default: where the locale is not UTF-8].
+    #[arg(long)]
+    pub ascii: bool,
+    /// Columns of the text's inside.
+    #[arg(long, value_name = "N", default_value_t = 72, value_parser = clap::value_parser!(u16).range(10..=1000))]
+    pub width: u16,
+    /// Lines of the text's inside.
+    #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u16).range(4..=500))]
+    pub height: u16,
+}
+
+/// Writes the picture and prints the text.
+///
+/// # Errors
+/// The run or its log is not there; the log has a bad line; no such curve; the picture cannot be
+/// written.
+pub fn run(args: &PlotArgs) -> Result<(), CliError> {
+    let run = RunDir::open(&args.run)?;
+    let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
+    let chart = Chart {
+        title: run.name(),
+        x_label: "step".to_string(),
+        x_scale: scale(args.log_x),
+        y_scale: scale(args.log_y),
+        series: series(&run.read_metrics()?, &args.keys)?,
+    };
+    let path = args.out.clone().unwrap_or_else(|| run.path().join("loss.svg"));
+    fs::write(&path, svg(&chart)).map_err(|error| CliError::io(&path, &error))?;
+    let size = TextSize { columns: args.width.into(), rows: args.height.into() };
+    let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
+    out::print(format!("{}\nwrote {}\n", text_plot(&chart, size, glyphs), path.display()))
+}
+
+/// The curves that were asked for, or those of the loss.
+fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
+    let losses = ["loss", "val_loss"].map(str::to_string);
+    let asked: Vec<&String> = match keys {
+        [] => losses.iter().filter(|key| metrics.curve(key).is_some()).collect(),
+        keys => keys.iter().collect(),
+    };
+    let all = || metrics.keys().collect::<Vec<_>>().join(", ");
+    if asked.is_empty() {
+        return Err(CliError::new(Exit::Data, "the log has neither `loss` nor `val_loss`")
+            .hint(format_args!("--keys takes: {}", all())));
+    }
+    let one = |key: &String| {
+        let points = metrics.curve(key).ok_or_else(|| {
+            let near = nearest(key, metrics.keys()).unwrap_or("none");
+            CliError::new(Exit::Usage, format_args!("no curve `{key}` in the log; the nearest is `{near}`"))
+                .hint(format_args!("the log has: {}", all()))
+        })?;
+        let stroke = if key.starts_with("val_") { Stroke::Marks } else { Stroke::Line };
+        Ok(Series { name: key.clone(), points: points.to_vec(), stroke })
+    };
+    asked.into_iter().map(one).collect()
+}
+
+/// Whether the first of the locale's variables that says anything says UTF-8.
+fn utf8_locale() -> bool {
+    let said = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let first = said.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_lowercase();
+    first.contains("utf-8") || first.contains("utf8")
+}

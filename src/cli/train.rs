@@ -1,0 +1,189 @@
+//! `xtrain train`: a model from text.
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use toml::Value;
+
+use super::common::{Common, Layers, Seed};
+use super::interrupt::Interrupt;
+use super::monitor::Monitor;
+use super::{CliError, out, sample, source};
+use crate::config::{Layer, RunConfig};
+use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::store::{self, Standing};
+use crate::model::{Model, Trainer};
+use crate::report::{Progress, units};
+use crate::run::RunDir;
+use crate::training::{self, End, Source, Training};
+
+/// Flags of `xtrain train`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Ctrl-C finishes the step and saves; --resume goes on to the bytes that the run would have had.
+
+Examples:
+  xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
+  xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
+  xtrain train --resume runs/shakespeare")]
+pub struct TrainArgs {
+    /// Text, JSONL or packed tokens to train on; stands for data.files.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Directory of the new run [default: runs/ and the name of the last configuration file].
+    #[arg(long, value_name = "DIR")]
+    pub run: Option<PathBuf>,
+    /// Goes on with a run: its directory, or its name under runs/.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data"])]
+    pub resume: Option<PathBuf>,
+    /// Prints the resolved configuration and what it takes, and ends.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The configuration.
+    #[command(flatten)]
+    pub layers: Layers,
+    /// The seed.
+    #[command(flatten)]
+    pub seed: Seed,
+    /// Where and how the model runs.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Trains, or says what would be trained.
+///
+/// # Errors
+/// See [`super::Exit`].
+pub fn run(args: &TrainArgs) -> Result<(), CliError> {
+    let device = args.common.open()?;
+    let interrupt = Interrupt::install()?;
+    if let Some(name) = &args.resume {
+        let run = RunDir::open(name)?;
+        let mut layers = vec![Layer::File(run.config())];
+        layers.extend(args.config_layers());
+        let config = RunConfig::load(&layers)?;
+        if args.dry_run {
+            return out::print(format!("{}{}", summary(&config), config.to_toml()));
+        }
+        let source = source::open(&config)?;
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+        let made = (training::compute(config.train.dtype), &device);
+        let hyper = (training::optim_config(&config), training::schedule(&config));
+        let (trainer, standing, refused) = store::resume(run.path(), made, hyper)?;
+        refused.iter().for_each(|r| eprintln!("warning: {r}"));
+        eprintln!("resuming {} at step {}", run.path().display(), trainer.step_number());
+        return go(Job { config, source, checkpoints, run, trainer, standing }, interrupt);
+    }
+    let config = RunConfig::load(&args.config_layers())?;
+    if args.dry_run {
+        return out::print(format!("{}{}", summary(&config), config.to_toml()));
+    }
+    let source = source::open(&config)?;
+    let trainer = training::begin(&config, source.tokenizer.vocab_size(), &device)?;
+    let run = RunDir::create(&args.new_run(), &config)?;
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+    let standing = Standing { seed: config.train.seed, best: None };
+    go(Job { config, source, checkpoints, run, trainer, standing }, interrupt)
+}
+
+/// A run that is ready to go on.
+pub(super) struct Job {
+    pub(super) config: RunConfig,
+    pub(super) source: Source,
+    pub(super) checkpoints: CheckpointDir,
+    pub(super) run: RunDir,
+    pub(super) trainer: Trainer,
+    pub(super) standing: Standing,
+}
+
+/// Trains to the end, or to a signal.
+pub(super) fn go(mut job: Job, interrupt: Interrupt) -> Result<(), CliError> {
+    let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
+    let steps = job.config.train.steps as u64;
+    eprintln!(
+        "{} parameters, {} training tokens, {} held out, {} steps into {}",
+        units::count(job.trainer.model.config().n_params() as u64),
+        units::count(job.source.split.train.end),
+        units::count(job.source.split.validation.end - job.source.split.validation.start),
+        steps,
+        job.run.path().display(),
+    );
+    let (mut metrics, timings) = job.run.logs_after(first)?;
+    let sampler = |model: &Model, step: u64| sample::draw(model, &job.source.tokenizer, &job.config, step);
+    let progress = Progress::new("training", "step", steps, first);
+    let mut monitor = Monitor::new(progress, timings, interrupt, (&sampler, tokens));
+    let end = Training {
+        config: &job.config,
+        source: &job.source,
+        checkpoints: &job.checkpoints,
+        metrics: &mut metrics,
+        trainer: &mut job.trainer,
+        standing: job.standing,
+    }
+    .run(&mut monitor);
+    let signal = monitor.signal();
+    let last = monitor.last_saved.clone();
+    monitor.progress.finish();
+    let resume = format!("go on with it: xtrain train --resume {}", job.run.path().display());
+    match (end, signal) {
+        (Ok(End::Done), _) => Ok(()),
+        (Ok(End::Stopped), Some(exit)) => Err(CliError::new(exit, "stopped by a signal, saved").hint(resume)),
+        (Ok(End::Stopped), None) => Ok(()),
+        (Err(error), _) => {
+            let error = CliError::from(error);
+            Err(match last {
+                Some(path) => error.hint(format_args!("the last good checkpoint is {}", path.display())),
+                None => error,
+            })
+        }
+    }
+}
+
+impl TrainArgs {
+    /// The configuration's layers: files, `--set`, and the flags that stand for a key.
+    pub fn config_layers(&self) -> Vec<Layer> {
+        let mut layers = self.layers.layers();
+        if !self.data.is_empty() {
+            let files = self.data.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
+            layers.push(Layer::Flag {
+                flag: "--data",
+                key: "data.files",
+                value: Value::Array(files.collect()),
+            });
+        }
+        if let Some(seed) = self.seed.seed {
+            let value = i64::try_from(seed).map_or_else(|_| Value::String(seed.to_string()), Value::Integer);
+            layers.push(Layer::Flag { flag: "--seed", key: "train.seed", value });
+        }
+        if let Some(name) = self.common.dtype.and_then(|dtype| dtype.to_possible_value()) {
+            let value = Value::String(name.get_name().to_string());
+            layers.push(Layer::Flag { flag: "--dtype", key: "train.dtype", value });
+        }
+        layers
+    }
+
+    /// The directory of a new run: `--run`, or `runs/` and the stem of the last configuration file.
+    pub fn new_run(&self) -> PathBuf {
+        let stem = self.layers.config.last().and_then(|file| file.file_stem());
+        let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
+        self.run.clone().unwrap_or_else(named)
+    }
+}
+
+/// What a configuration amounts to, as comments of TOML.
+fn summary(config: &RunConfig) -> String {
+    let train = &config.train;
+    let tokens = train.batch as u64 * train.context as u64;
+    let rows = match (config.model.vocab, config.data.tokenizer.as_str()) {
+        (0, "bytes") => "with 256 rows of embedding",
+        (0, _) => "without the rows of embedding, which the tokenizer decides",
+        _ => "in all",
+    };
+    let known = if config.data.tokenizer == "bytes" { 256 } else { 0 };
+    format!(
+        "# parameters: {} ({rows})\n# tokens: {} a step, {} in all\n",
+        units::count(config.model.parameters(known)),
+        units::count(tokens),
+        units::count(tokens.saturating_mul(train.steps as u64)),
+    )
+}

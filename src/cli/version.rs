@@ -1,0 +1,13 @@
+//! What `--version` prints after the name.
+use std::sync::LazyLock;
+
+use xtrain_tensor::{COMMIT, Simd};
+
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!("{} (commit {COMMIT}; devices: cpu [{}])", env!("CARGO_PKG_VERSION"), Simd::detect())
+});
+
+/// Version, commit, and the devices of this build with the instructions that they use here.
+pub(super) fn version() -> &'static str {
+    &VERSION
+}

@@ -1,0 +1,22 @@
+//! What a run is asked to do: sections of keys with defaults, layered from TOML files and flags.
+//!
+//! Later layers win: defaults, a preset's sizes, files from left to right, `--set key=value`, flags of
+//! their own. Every key of a layer is held against the table of known keys before anything is read
+//! from it, so that a misspelt key is an error that names its nearest neighbour.
+mod check;
+mod error;
+mod layer;
+mod nearest;
+mod preset;
+mod resolve;
+mod sections;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Error, Result};
+pub use layer::Layer;
+pub use nearest::nearest;
+pub use preset::{PRESETS, Preset, preset};
+pub use sections::{
+    DataSection, ModelSection, Order, Precision, RunConfig, SampleSection, Schedule, TrainSection,
+};

@@ -1,0 +1,86 @@
+//! Named model sizes.
+use super::ModelSection;
+
+/// A named size: the fields of `[model]` that it sets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Preset {
+    /// The value of `model.preset`.
+    pub name: &'static str,
+    /// `model.dim`.
+    pub dim: usize,
+    /// `model.n_layers`.
+    pub n_layers: usize,
+    /// `model.n_heads`.
+    pub n_heads: usize,
+    /// `model.n_kv_heads`.
+    pub n_kv_heads: usize,
+    /// `model.head_dim`.
+    pub head_dim: usize,
+    /// `model.ffn_dim`.
+    pub ffn_dim: usize,
+    /// `model.vocab`; 0 for the tokenizer's.
+    pub vocab: usize,
+    /// `model.rope_theta`.
+    pub rope_theta: f64,
+}
+
+/// Every preset, smallest first. All tie their embeddings and norm queries and keys.
+pub const PRESETS: [Preset; 6] = [
+    row("tiny-1m", [128, 5, 4, 2, 32, 384]),
+    row("tiny-3m", [192, 7, 6, 2, 32, 576]),
+    row("small-10m", [384, 6, 6, 2, 64, 1024]),
+    row("base-30m", [512, 10, 8, 2, 64, 1536]),
+    row("base-125m", [768, 18, 12, 4, 64, 2304]),
+    Preset { vocab: 151_936, rope_theta: 1e6, ..row("qwen3-0.6b", [1024, 28, 16, 8, 128, 3072]) },
+];
+
+/// A preset for the tokenizer's vocabulary, from dim, layers, heads, kv heads, head size, MLP width.
+const fn row(name: &'static str, sizes: [usize; 6]) -> Preset {
+    let [dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim] = sizes;
+    Preset { name, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab: 0, rope_theta: 10_000.0 }
+}
+
+/// The preset of that name.
+pub fn preset(name: &str) -> Option<&'static Preset> {
+    PRESETS.iter().find(|preset| preset.name == name)
+}
+
+impl Preset {
+    /// The section that this preset stands for.
+    pub fn section(&self) -> ModelSection {
+        ModelSection {
+            preset: self.name.to_string(),
+            dim: self.dim,
+            n_layers: self.n_layers,
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            ffn_dim: self.ffn_dim,
+            vocab: self.vocab,
+            max_positions: 0,
+            tie_embeddings: true,
+            qk_norm: true,
+            rope_theta: self.rope_theta,
+            norm_eps: 1e-6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preset_has_about_the_parameters_of_its_name() {
+        for (preset, millions) in PRESETS.iter().zip([1.0, 3.0, 10.0, 30.0, 125.0, 600.0]) {
+            let count = preset.section().parameters(256) as f64 / 1e6;
+            assert!((count / millions - 1.0).abs() < 0.06, "{}: {count} M", preset.name);
+        }
+    }
+
+    #[test]
+    fn qwen3_has_the_parameters_of_the_published_checkpoint() {
+        let qwen3 = preset("qwen3-0.6b").unwrap();
+        assert_eq!(qwen3.section().parameters(0), 596_049_920);
+    }
+}

@@ -1,0 +1,174 @@
+//! From layers to a configuration that a run can use.
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use toml::Value;
+
+use super::check::{Known, tree};
+use super::{Error, Layer, ModelSection, Result, RunConfig, preset};
+
+impl RunConfig {
+    /// The defaults under `layers`, later over earlier, with every default that depends on another key
+    /// worked out, and validated.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is not TOML; a key that is not known; a value of another type; a
+    /// value that no run can use.
+    pub fn load(layers: &[Layer]) -> Result<RunConfig> {
+        let known = Known::new();
+        let mut given: BTreeMap<String, Value> = BTreeMap::new();
+        for layer in layers {
+            given.extend(layer.leaves(&known)?);
+        }
+        let base = given.get("model.preset").and_then(Value::as_str).and_then(preset);
+        let model = base.map_or_else(ModelSection::default, |preset| preset.section());
+        let mut all = tree(&RunConfig { model, ..RunConfig::default() });
+        for (key, value) in &given {
+            let (section, last) = key.split_once('.').expect("every known key has a section");
+            all[section][last] = value.clone();
+        }
+        let mut config: RunConfig = all.try_into().expect("every value was held against its key");
+        config.derive(base.is_some(), |key| given.contains_key(key))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Works out the defaults that depend on other keys.
+    fn derive(&mut self, from_preset: bool, given: impl Fn(&str) -> bool) -> Result<()> {
+        let model = &mut self.model;
+        if !from_preset {
+            if !given("model.n_kv_heads") {
+                model.n_kv_heads = model.n_heads;
+            }
+            if !given("model.head_dim") && model.n_heads > 0 {
+                let want =
+                    format!("a multiple of model.n_heads = {}, or model.head_dim beside it", model.n_heads);
+                hold(model.dim.is_multiple_of(model.n_heads), "model.dim", model.dim, want)?;
+                model.head_dim = model.dim / model.n_heads;
+            }
+            if !given("model.ffn_dim") {
+                model.ffn_dim = (model.dim.saturating_mul(8) / 3).div_ceil(32) * 32;
+            }
+        }
+        let train = &mut self.train;
+        if !given("train.micro_batch") {
+            train.micro_batch = train.batch;
+        }
+        if !given("train.min_learning_rate") {
+            train.min_learning_rate = train.learning_rate / 10.0;
+        }
+        if !given("train.warmup") {
+            train.warmup = (train.steps / 10).min(100);
+        }
+        if !given("train.decay") {
+            train.decay = train.steps / 5;
+        }
+        Ok(())
+    }
+
+    /// Whether a run can use these values.
+    ///
+    /// # Errors
+    /// The first value that it cannot, with its key and what it has to be.
+    pub fn validate(&self) -> Result<()> {
+        self.model.validate()?;
+        let train = &self.train;
+        let positive = |x: f64| x > 0.0 && x.is_finite();
+        let from_zero = |x: f64| x >= 0.0 && x.is_finite();
+        for (key, n, most) in [
+            ("train.context", train.context, 1 << 20),
+            ("train.batch", train.batch, 1 << 20),
+            ("train.steps", train.steps, 1 << 31),
+            ("sample.count", self.sample.count, 1 << 12),
+        ] {
+            hold((1..=most).contains(&n), key, n, format!("a whole number from 1 to {most}"))?;
+        }
+        let (batch, steps, peak) = (train.batch, train.steps, train.learning_rate);
+        let parts = (1..=batch).contains(&train.micro_batch);
+        hold(parts, "train.micro_batch", train.micro_batch, format!("1 to train.batch = {batch}"))?;
+        hold(positive(peak), "train.learning_rate", peak, "a number above 0")?;
+        let least = train.min_learning_rate;
+        let below = format!("0 to train.learning_rate = {peak}");
+        hold((0.0..=peak).contains(&least), "train.min_learning_rate", least, below)?;
+        for (key, n) in [("train.warmup", train.warmup), ("train.decay", train.decay)] {
+            hold(n <= steps, key, n, format!("at most train.steps = {steps}"))?;
+        }
+        for (key, x) in [("train.beta1", train.beta1), ("train.beta2", train.beta2)] {
+            hold((0.0..1.0).contains(&x), key, x, "a number from 0, below 1")?;
+        }
+        hold(positive(train.eps), "train.eps", train.eps, "a number above 0")?;
+        let sample = &self.sample;
+        for (key, x) in [
+            ("train.weight_decay", train.weight_decay),
+            ("train.clip", train.clip),
+            ("sample.temperature", sample.temperature),
+        ] {
+            hold(from_zero(x), key, x, "a number from 0")?;
+        }
+        hold(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
+        let share = self.data.val_fraction;
+        hold((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0, below 1")?;
+        hold(
+            !self.data.tokenizer.is_empty(),
+            "data.tokenizer",
+            "\"\"",
+            "`bytes` or the path of a tokenizer.json",
+        )?;
+        hold(
+            sample.top_p > 0.0 && sample.top_p <= 1.0,
+            "sample.top_p",
+            sample.top_p,
+            "a number above 0, at most 1",
+        )?;
+        hold((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
+    }
+
+    /// The configuration as a TOML file.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("every field is a TOML type")
+    }
+}
+
+impl ModelSection {
+    /// Whether a model can have these sizes; their products then fit into 64 bits.
+    ///
+    /// # Errors
+    /// The first size that it cannot, with its key and what it has to be.
+    pub fn validate(&self) -> Result<()> {
+        for (key, n, most) in [
+            ("model.dim", self.dim, 1 << 16),
+            ("model.n_layers", self.n_layers, 1 << 10),
+            ("model.n_heads", self.n_heads, 1 << 10),
+            ("model.ffn_dim", self.ffn_dim, 1 << 18),
+        ] {
+            hold((1..=most).contains(&n), key, n, format!("a whole number from 1 to {most}"))?;
+        }
+        let heads = self.n_heads;
+        let divides = self.n_kv_heads > 0 && heads.is_multiple_of(self.n_kv_heads);
+        hold(divides, "model.n_kv_heads", self.n_kv_heads, format!("a divisor of model.n_heads = {heads}"))?;
+        let even = (2..=256).contains(&self.head_dim) && self.head_dim.is_multiple_of(2);
+        hold(even, "model.head_dim", self.head_dim, "an even number from 2 to 256")?;
+        hold(self.vocab <= 1 << 22, "model.vocab", self.vocab, "at most 4194304")?;
+        let base = self.rope_theta > 1.0 && self.rope_theta.is_finite();
+        hold(base, "model.rope_theta", self.rope_theta, "a number above 1")?;
+        let eps = self.norm_eps > 0.0 && self.norm_eps < 1.0;
+        hold(eps, "model.norm_eps", self.norm_eps, "a number above 0, below 1")
+    }
+
+    /// How many numbers a validated model of these sizes learns; `tokens` rows of embedding where
+    /// `vocab` leaves them to the tokenizer.
+    pub fn parameters(&self, tokens: usize) -> u64 {
+        let [dim, layers, heads, kv, hd, ffn] =
+            [self.dim, self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.ffn_dim]
+                .map(|n| n as u64);
+        let rows = if self.vocab == 0 { tokens } else { self.vocab } as u64;
+        let attention = 2 * dim * heads * hd + 2 * dim * kv * hd;
+        let norms = 2 * dim + if self.qk_norm { 2 * hd } else { 0 };
+        let tables = if self.tie_embeddings { 1 } else { 2 };
+        layers * (attention + 3 * dim * ffn + norms) + dim + tables * rows * dim
+    }
+}
+
+fn hold(holds: bool, key: &'static str, got: impl Display, want: impl Into<String>) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
+}

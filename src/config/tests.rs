@@ -1,0 +1,188 @@
+//! Layers, nearest keys, types and impossible values.
+use std::path::PathBuf;
+
+use toml::Value;
+
+use super::*;
+
+/// A file of its own for each test, removed with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("xtrain-config-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Scratch(path)
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::File(self.0.clone())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn set(text: &str) -> Layer {
+    Layer::Set(text.to_string())
+}
+
+fn with(sets: &[&str]) -> Result<RunConfig> {
+    RunConfig::load(&sets.iter().map(|text| set(text)).collect::<Vec<_>>())
+}
+
+#[track_caller]
+fn refused(sets: &[&str], parts: &[&str]) {
+    let message = with(sets).unwrap_err().to_string();
+    assert!(!message.contains('\n'), "{message}");
+    for part in parts {
+        assert!(message.contains(part), "{message:?} lacks {part:?}");
+    }
+}
+
+#[test]
+fn the_default_is_usable_and_agrees_with_its_own_derivations() {
+    let config = with(&[]).unwrap();
+    assert_eq!(config, RunConfig::default());
+}
+
+#[test]
+fn later_layers_win() {
+    let a = Scratch::new("a", "[train]\nsteps = 5\nbatch = 2\n[model]\ndim = 64\n");
+    let b = Scratch::new("b", "train.steps = 6\n");
+    let flag = Layer::Flag { flag: "--seed", key: "train.seed", value: Value::Integer(9) };
+    let config =
+        RunConfig::load(&[a.layer(), b.layer(), set("train.seed=3"), set("model.dim=96"), flag]).unwrap();
+    assert_eq!((config.train.steps, config.train.batch, config.train.seed, config.model.dim), (6, 2, 9, 96));
+    let config = RunConfig::load(&[b.layer(), a.layer()]).unwrap();
+    assert_eq!((config.train.steps, config.model.dim), (5, 64));
+}
+
+#[test]
+fn values_of_set_are_toml_and_bare_words_are_strings() {
+    let config = with(&[
+        "train.schedule=wsd",
+        "train.dtype=\"bf16\"",
+        "train.learning_rate=1",
+        "model.qk_norm = false",
+        "train.steps=2_000",
+        "data.tokenizer=123",
+        "data.files=[\"a\", 'b']",
+    ])
+    .unwrap();
+    assert_eq!((config.train.schedule, config.train.dtype), (Schedule::Wsd, Precision::Bf16));
+    assert_eq!((config.train.learning_rate, config.train.steps, config.model.qk_norm), (1.0, 2000, false));
+    assert_eq!((config.data.tokenizer.as_str(), config.data.files), ("123", vec!["a".into(), "b".into()]));
+    assert_eq!(with(&["data.files=a=b.txt"]).unwrap().data.files, ["a=b.txt"]);
+}
+
+#[test]
+fn an_unknown_key_names_its_file_line_and_nearest_key() {
+    let a = Scratch::new("unknown", "# steps\n[train]\nsteps = 5\nlerning_rate = 1e-3\n");
+    let message = RunConfig::load(&[a.layer()]).unwrap_err().to_string();
+    let place = format!("{}:4: ", a.0.display());
+    assert!(message.starts_with(&place), "{message}");
+    assert!(
+        message.contains("`train.lerning_rate`") && message.contains("`train.learning_rate`"),
+        "{message}"
+    );
+    refused(&["modle.dim=3"], &["--set modle.dim=3", "`modle.dim`", "`model.dim`"]);
+    refused(&["steps=3"], &["`steps`", "`train.steps`"]);
+    refused(&["train.steps.x=3"], &["`train.steps`"]);
+}
+
+#[test]
+fn a_value_of_another_type_names_key_wanted_and_found() {
+    refused(&["train.steps=many"], &["`train.steps`", "a whole number", "the string \"many\""]);
+    refused(&["train.steps=2e3"], &["`train.steps`", "a whole number", "the number 2000.0"]);
+    refused(&["train.steps=-1"], &["`train.steps`", "-1"]);
+    refused(&["model.qk_norm=1"], &["`model.qk_norm`", "true or false", "1"]);
+    refused(&["train.learning_rate=true"], &["`train.learning_rate`", "a number", "true"]);
+    refused(&["data.files=[1]"], &["`data.files`", "a list of strings"]);
+    refused(&["train=1"], &["`train`", "a section"]);
+    refused(&["train.steps"], &["--set train.steps", "section.key=value"]);
+    refused(&["train.schedule=cosin"], &["`train.schedule`", "linear", "\"cosin\"", "nearest is \"cosine\""]);
+    refused(&["model.preset=tiny"], &["`model.preset`", "qwen3-0.6b", "\"tiny-1m\""]);
+    let table = Scratch::new("table", "[train.steps]\nx = 1\n");
+    let message = RunConfig::load(&[table.layer()]).unwrap_err().to_string();
+    assert!(message.contains(":2: unknown key `train.steps.x`"), "{message}");
+}
+
+#[test]
+fn a_file_that_is_not_toml_names_the_line() {
+    let a = Scratch::new("syntax", "[train]\nsteps = = 5\n");
+    let message = RunConfig::load(&[a.layer()]).unwrap_err().to_string();
+    assert!(message.starts_with(&format!("{}:2: ", a.0.display())) && !message.contains('\n'), "{message}");
+    let missing = RunConfig::load(&[Layer::File("no/such/file.toml".into())]).unwrap_err();
+    assert!(matches!(missing, Error::Read { .. }), "{missing}");
+}
+
+#[test]
+fn an_impossible_value_names_its_key() {
+    for (sets, key) in [
+        (&["model.n_layers=0"][..], "model.n_layers"),
+        (&["model.dim=100", "model.n_heads=3"], "model.dim"),
+        (&["model.n_heads=0"], "model.n_heads"),
+        (&["model.n_heads=4", "model.n_kv_heads=3"], "model.n_kv_heads"),
+        (&["model.head_dim=33"], "model.head_dim"),
+        (&["model.head_dim=258"], "model.head_dim"),
+        (&["model.dim=9223372036854775807"], "model.dim"),
+        (&["model.rope_theta=nan"], "model.rope_theta"),
+        (&["train.context=0"], "train.context"),
+        (&["train.batch=4", "train.micro_batch=5"], "train.micro_batch"),
+        (&["train.learning_rate=inf"], "train.learning_rate"),
+        (&["train.min_learning_rate=1"], "train.min_learning_rate"),
+        (&["train.beta2=1"], "train.beta2"),
+        (&["train.keep=1"], "train.keep"),
+        (&["train.steps=5", "train.warmup=6"], "train.warmup"),
+        (&["data.val_fraction=1"], "data.val_fraction"),
+        (&["sample.top_p=0"], "sample.top_p"),
+    ] {
+        let message = with(sets).unwrap_err().to_string();
+        assert!(message.starts_with(&format!("`{key}` = ")), "{sets:?}: {message}");
+    }
+}
+
+#[test]
+fn a_preset_lies_under_every_layer() {
+    let config = with(&["model.n_layers=2", "model.preset=small-10m"]).unwrap();
+    let want = ModelSection { n_layers: 2, ..preset("small-10m").unwrap().section() };
+    assert_eq!(config.model, want);
+}
+
+#[test]
+fn sizes_that_are_not_given_follow_those_that_are() {
+    let config = with(&["model.dim=192", "model.n_heads=6", "train.steps=50", "train.batch=3"]).unwrap();
+    let model = &config.model;
+    assert_eq!((model.n_kv_heads, model.head_dim, model.ffn_dim), (6, 32, 512));
+    assert_eq!((config.train.warmup, config.train.decay, config.train.micro_batch), (5, 10, 3));
+}
+
+#[test]
+fn a_resolved_configuration_reads_back_as_itself() {
+    let config =
+        with(&["model.preset=tiny-3m", "train.learning_rate=3e-4", "data.files=a b", "train.eps=1e-8"])
+            .unwrap();
+    let file = Scratch::new("resolved", &config.to_toml());
+    assert_eq!(RunConfig::load(&[file.layer()]).unwrap(), config);
+}
+
+#[test]
+fn the_committed_configurations_load() {
+    for name in ["shakespeare", "quickstart"] {
+        let path = format!("{}/configs/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        RunConfig::load(&[Layer::File(path.into())]).unwrap();
+    }
+}
+
+#[test]
+fn the_shakespeare_model_is_within_5_percent_of_nanogpt() {
+    let path = format!("{}/configs/shakespeare.toml", env!("CARGO_MANIFEST_DIR"));
+    let config = RunConfig::load(&[Layer::File(path.into())]).unwrap();
+    let nanogpt = 804_096.0;
+    let ours = config.model.parameters(256) as f64;
+    assert!((ours / nanogpt - 1.0).abs() < 0.05, "{ours}");
+}

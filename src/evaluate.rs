@@ -1,0 +1,111 @@
+//! The loss of a model over tokens that it was not trained on.
+use std::ops::Range;
+
+use crate::model::data::{DataError, Excerpt, Tokens, evaluation_windows};
+use crate::model::tokenizer::Tokenizer;
+use crate::model::{self, Model, Sample, objective};
+use crate::tensor::ops::Target;
+
+/// Rows of one forward pass of an evaluation.
+const ROWS: usize = 2048;
+
+/// What a model makes of tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// The mean of `-log p` over all targets, in nats.
+    pub loss: f64,
+    /// Targets.
+    pub tokens: u64,
+    /// Bytes of text that the targets stand for.
+    pub bytes: u64,
+}
+
+impl Evaluation {
+    /// `e^loss`.
+    pub fn perplexity(&self) -> f64 {
+        self.loss.exp()
+    }
+
+    /// Bits that the model would take to send a byte of the text.
+    pub fn bits_per_byte(&self) -> f64 {
+        self.loss * self.tokens as f64 / std::f64::consts::LN_2 / (self.bytes.max(1) as f64)
+    }
+}
+
+/// Why an evaluation could not be made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The tokens.
+    Data(DataError),
+    /// The forward pass.
+    Model(model::Error),
+    /// There is nothing to predict.
+    Empty,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Data(e) => e.fmt(f),
+            Error::Model(e) => e.fmt(f),
+            Error::Empty => write!(f, "nothing to evaluate: want at least 2 tokens"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<DataError> for Error {
+    fn from(e: DataError) -> Error {
+        Error::Data(e)
+    }
+}
+
+impl From<model::Error> for Error {
+    fn from(e: model::Error) -> Error {
+        Error::Model(e)
+    }
+}
+
+/// The excerpt as a sample whose targets weigh 1.
+pub(crate) fn sample(excerpt: Excerpt) -> Sample {
+    let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
+    Sample { inputs: excerpt.inputs, targets: excerpt.targets.into_iter().map(target).collect() }
+}
+
+/// The loss over `part` of `tokens`, in windows of `context` side by side: every token but the first
+/// is a target once. At most `limit` targets are read, from the start (0: all).
+///
+/// The mean is an f64 sum in the order of the tokens: the same bits for any thread count.
+///
+/// # Errors
+/// [`Error::Empty`] for a part of fewer than two tokens; a read that fails; an id outside the model's
+/// vocabulary.
+pub fn evaluate(
+    model: &Model,
+    tokens: &Tokens,
+    part: Range<u64>,
+    (context, limit): (usize, usize),
+    tokenizer: &Tokenizer,
+) -> Result<Evaluation, Error> {
+    let end = if limit == 0 { part.end } else { part.end.min(part.start + limit as u64 + 1) };
+    let windows: Vec<Range<u64>> = evaluation_windows(part.start..end, context as u64).collect();
+    let (mut sum, mut count, mut bytes) = (0f64, 0u64, 0u64);
+    for group in windows.chunks((ROWS / context.max(1)).max(1)) {
+        let excerpts = group.iter().map(|w| tokens.excerpt(w.clone())).collect::<Result<Vec<_>, _>>()?;
+        let samples: Vec<Sample> = excerpts.into_iter().map(sample).collect();
+        for sample in &samples {
+            let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();
+            bytes += tokenizer.text_bytes(&ids);
+        }
+        for value in objective::evaluate(model, &samples, &mut 0.0)?.into_iter().flatten() {
+            sum -= f64::from(value.log_prob);
+            count += 1;
+        }
+    }
+    if count == 0 {
+        return Err(Error::Empty);
+    }
+    Ok(Evaluation { loss: sum / count as f64, tokens: count, bytes })
+}

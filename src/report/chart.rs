@@ -1,0 +1,147 @@
+//! A line chart, before it is drawn.
+use super::axis::Axis;
+
+/// A line with more points than this is drawn thin, under its moving mean.
+const MANY: usize = 150;
+
+/// How an axis spaces its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Equal differences, equal lengths.
+    Linear,
+    /// Equal ratios, equal lengths; values that are not above 0 are not drawn.
+    Log,
+}
+
+/// How a series is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stroke {
+    /// A line; with many points a thin line and its moving mean.
+    Line,
+    /// A line with a mark at every point.
+    Marks,
+}
+
+/// A named list of points, in order. A point that is not finite is not drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// x and y.
+    pub points: Vec<(f64, f64)>,
+    /// How it is drawn.
+    pub stroke: Stroke,
+}
+
+/// Several series over one pair of axes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// Over the chart.
+    pub title: String,
+    /// Under the x axis.
+    pub x_label: String,
+    /// The spacing of the x axis.
+    pub x_scale: Scale,
+    /// The spacing of the y axis.
+    pub y_scale: Scale,
+    /// The lines.
+    pub series: Vec<Series>,
+}
+
+impl Series {
+    /// The finite points.
+    pub(super) fn finite(&self) -> Vec<(f64, f64)> {
+        self.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
+    }
+
+    /// The curve to draw: the finite points, or the moving mean of a line of many.
+    pub(super) fn curve(&self) -> Vec<(f64, f64)> {
+        let points = self.finite();
+        if self.is_noisy() { moving_mean(&points, points.len() / 80) } else { points }
+    }
+
+    /// Whether the points are drawn thin, under their moving mean.
+    pub(super) fn is_noisy(&self) -> bool {
+        self.stroke == Stroke::Line && self.points.len() > MANY
+    }
+
+    /// Name, last value and, where it is another, the lowest.
+    pub(super) fn legend(&self) -> String {
+        let points = self.curve();
+        let Some(&(_, last)) = points.last() else {
+            return format!("{} (no points)", self.name);
+        };
+        let low = points.iter().map(|point| point.1).fold(f64::INFINITY, f64::min);
+        match (self.stroke, low < last) {
+            (Stroke::Marks, true) => format!("{} {} (best {})", self.name, short(last), short(low)),
+            _ => format!("{} {}", self.name, short(last)),
+        }
+    }
+}
+
+impl Chart {
+    pub(super) fn x_axis(&self) -> Axis {
+        Axis::over(self.all().map(|point| point.0), self.x_scale)
+    }
+
+    pub(super) fn y_axis(&self) -> Axis {
+        Axis::over(self.all().map(|point| point.1), self.y_scale).padded(0.05)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.series.iter().flat_map(Series::finite)
+    }
+}
+
+/// Four digits, or a power of ten for what is very large or small.
+fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_string(),
+        size if (1e-2..1e4).contains(&size) => format!("{value:.3}"),
+        _ => format!("{value:.3e}"),
+    }
+}
+
+/// The mean of each value and its neighbours up to `reach` on both sides; fewer where there are fewer,
+/// and near the beginning, where curves are steep, as few before as after.
+fn moving_mean(points: &[(f64, f64)], reach: usize) -> Vec<(f64, f64)> {
+    let mut sums = vec![0.0];
+    for (at, point) in points.iter().enumerate() {
+        sums.push(sums[at] + point.1);
+    }
+    let mean = |at: usize| {
+        let (before, after) = (reach.min(at), reach.min(points.len() - 1 - at).min(at));
+        (sums[at + after + 1] - sums[at - before]) / (before + after + 1) as f64
+    };
+    points.iter().enumerate().map(|(at, point)| (point.0, mean(at))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moving_mean_leaves_a_straight_line_as_it_is_until_its_end() {
+        let line: Vec<(f64, f64)> = (0..50).map(|n| (f64::from(n), 2.0 * f64::from(n))).collect();
+        let mean = moving_mean(&line, 7);
+        for (got, want) in mean.iter().zip(&line).take(43) {
+            assert!((got.1 - want.1).abs() < 1e-9, "{got:?} {want:?}");
+        }
+        assert_eq!(mean[49], (49.0, 2.0 * 45.5));
+        assert!(moving_mean(&[], 3).is_empty());
+    }
+
+    #[test]
+    fn a_legend_names_the_last_value_and_the_best() {
+        let mut series = Series {
+            name: "val_loss".into(),
+            points: vec![(0.0, 3.0), (1.0, 1.5), (2.0, 1.75)],
+            stroke: Stroke::Marks,
+        };
+        assert_eq!(series.legend(), "val_loss 1.750 (best 1.500)");
+        series.points.pop();
+        assert_eq!(series.legend(), "val_loss 1.500");
+        series.points.clear();
+        assert_eq!(series.legend(), "val_loss (no points)");
+    }
+}

@@ -1,0 +1,14 @@
+//! What the command line shows: tables, units, progress, charts.
+mod axis;
+mod chart;
+mod progress;
+mod svg;
+mod table;
+mod textplot;
+pub mod units;
+
+pub use chart::{Chart, Scale, Series, Stroke};
+pub use progress::{Progress, Screen};
+pub use svg::svg;
+pub use table::{Column, Table};
+pub use textplot::{Glyphs, TextSize, text_plot};

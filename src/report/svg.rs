@@ -1,0 +1,193 @@
+//! A chart as an SVG picture: no script, no fonts of its own.
+use std::fmt::Write;
+
+use super::axis::Axis;
+use super::{Chart, Series, Stroke};
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 480.0;
+/// The inside of the axes.
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = WIDTH - 28.0;
+const TOP: f64 = 72.0;
+const BOTTOM: f64 = HEIGHT - 56.0;
+/// Colours that colour-blind readers can tell apart (Okabe and Ito).
+const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+/// The chart as the text of an SVG file.
+pub fn svg(chart: &Chart) -> String {
+    let (x, y) = (chart.x_axis(), chart.y_axis());
+    let mut out = String::new();
+    head(&mut out, chart);
+    grid(&mut out, &x, &y);
+    for (series, colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
+        draw(&mut out, series, colour, &(x, y));
+    }
+    legend(&mut out, chart);
+    out.push_str("</svg>\n");
+    out
+}
+
+/// Appends to a string, which cannot fail.
+macro_rules! put {
+    ($out:expr, $($text:tt)*) => { writeln!($out, $($text)*).expect("a string takes every write") };
+}
+
+fn head(out: &mut String, chart: &Chart) {
+    put!(
+        out,
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" font-family="system-ui, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="13" fill="#444">"##
+    );
+    put!(out, r##"<rect width="100%" height="100%" fill="#fff"/>"##);
+    let title = escape(&chart.title);
+    put!(out, r##"<text x="{LEFT}" y="32" font-size="18" font-weight="600" fill="#111">{title}</text>"##);
+    let middle = (LEFT + RIGHT) / 2.0;
+    let label = escape(&chart.x_label);
+    put!(out, r##"<text x="{middle}" y="{}" text-anchor="middle">{label}</text>"##, HEIGHT - 16.0);
+}
+
+fn grid(out: &mut String, x: &Axis, y: &Axis) {
+    for (value, label) in y.ticks(6) {
+        let at = tenth(BOTTOM - y.at(value).unwrap_or(0.0) * (BOTTOM - TOP));
+        put!(out, r##"<path d="M{LEFT} {at}H{RIGHT}" stroke="#e6e6e6"/>"##);
+        put!(out, r##"<text x="{}" y="{}" text-anchor="end">{label}</text>"##, LEFT - 10.0, tenth(at + 4.5));
+    }
+    for (value, label) in x.ticks(8) {
+        let at = tenth(LEFT + x.at(value).unwrap_or(0.0) * (RIGHT - LEFT));
+        put!(out, r##"<path d="M{at} {TOP}V{BOTTOM}" stroke="#f1f1f1"/>"##);
+        put!(out, r##"<path d="M{at} {BOTTOM}v5" stroke="#888"/>"##);
+        put!(out, r##"<text x="{at}" y="{}" text-anchor="middle">{label}</text>"##, BOTTOM + 21.0);
+    }
+    put!(out, r##"<path d="M{LEFT} {BOTTOM}H{RIGHT}" stroke="#888"/>"##);
+}
+
+fn draw(out: &mut String, series: &Series, colour: &str, axes: &(Axis, Axis)) {
+    if series.is_noisy() {
+        let thin = path(&thinned(&place(&series.finite(), axes)));
+        put!(
+            out,
+            r##"<path d="{thin}" fill="none" stroke="{colour}" stroke-opacity=".28" stroke-width="1"/>"##
+        );
+    }
+    let line = place(&series.curve(), axes);
+    put!(
+        out,
+        r##"<path d="{}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"/>"##,
+        path(&thinned(&line))
+    );
+    if series.stroke == Stroke::Marks || line.len() == 1 {
+        let radius = if line.len() > 60 { 2.0 } else { 3.5 };
+        for (x, y) in line {
+            put!(
+                out,
+                r##"<circle cx="{x}" cy="{y}" r="{radius}" fill="#fff" stroke="{colour}" stroke-width="1.8"/>"##
+            );
+        }
+    }
+}
+
+fn legend(out: &mut String, chart: &Chart) {
+    let mut x = LEFT;
+    for (series, colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
+        let name = series.legend();
+        put!(out, r##"<path d="M{x} 52h18" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>"##);
+        put!(out, r##"<text x="{}" y="56.5">{}</text>"##, x + 26.0, escape(&name));
+        x += 50.0 + 7.2 * name.chars().count() as f64;
+    }
+}
+
+/// Points on the picture, to a tenth of a pixel.
+fn place(points: &[(f64, f64)], (x, y): &(Axis, Axis)) -> Vec<(f64, f64)> {
+    let at = |point: &(f64, f64)| {
+        let (x, y) = (x.at(point.0)?, y.at(point.1)?);
+        Some((tenth(LEFT + x * (RIGHT - LEFT)), tenth(BOTTOM - y * (BOTTOM - TOP))))
+    };
+    points.iter().filter_map(at).collect()
+}
+
+/// At most the first, lowest, highest and last point of each column of pixels: what a screen can show
+/// of a long series.
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut kept = Vec::new();
+    for column in points.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
+        let ends = [0, column.len() - 1];
+        let low = (0..column.len()).min_by(|&a, &b| column[a].1.total_cmp(&column[b].1)).unwrap_or(0);
+        let high = (0..column.len()).max_by(|&a, &b| column[a].1.total_cmp(&column[b].1)).unwrap_or(0);
+        let mut at = [ends[0], low, high, ends[1]];
+        at.sort_unstable();
+        for (n, &index) in at.iter().enumerate() {
+            if n == 0 || at[n - 1] != index {
+                kept.push(column[index]);
+            }
+        }
+    }
+    kept
+}
+
+fn path(points: &[(f64, f64)]) -> String {
+    let steps =
+        points.iter().enumerate().map(|(n, (x, y))| format!("{}{x} {y}", if n == 0 { 'M' } else { 'L' }));
+    steps.collect()
+}
+
+fn tenth(x: f64) -> f64 {
+    (x * 10.0).round() / 10.0
+}
+
+/// Text between tags; control characters, which XML cannot hold, become spaces.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Scale;
+
+    fn chart(points: Vec<(f64, f64)>, stroke: Stroke) -> Chart {
+        let series = vec![Series { name: "a<b>".into(), points, stroke }];
+        Chart {
+            title: "x & y\u{1}".into(),
+            x_label: "step".into(),
+            x_scale: Scale::Linear,
+            y_scale: Scale::Log,
+            series,
+        }
+    }
+
+    #[test]
+    fn names_are_escaped() {
+        let text = svg(&chart(vec![(0.0, 1.0), (1.0, 2.0)], Stroke::Marks));
+        assert!(text.contains("x &amp; y <") && text.contains("a&lt;b&gt; 2.000 (best 1.000)"), "{text}");
+        assert_eq!(text.matches("<circle").count(), 2);
+    }
+
+    #[test]
+    fn a_chart_without_a_point_that_can_be_drawn_is_still_a_picture() {
+        for points in [vec![], vec![(0.0, f64::NAN)], vec![(0.0, -1.0)], vec![(3.0, 1.0)]] {
+            let text = svg(&chart(points, Stroke::Line));
+            assert!(text.ends_with("</svg>\n") && !text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_series_keeps_the_extremes_of_every_column() {
+        let points: Vec<(f64, f64)> =
+            (0..100_000).map(|n| (f64::from(n) / 1000.0, f64::from(n % 977))).collect();
+        let kept = thinned(&points);
+        assert!(kept.len() <= 400, "{}", kept.len());
+        assert_eq!(kept.iter().map(|p| p.1).fold(0.0, f64::max), 976.0);
+        assert_eq!((kept[0], kept[kept.len() - 1]), (points[0], points[99_999]));
+    }
+}

@@ -1,0 +1,82 @@
+//! Tables of text.
+
+/// A column: its head, and the side its cells keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column<'a> {
+    head: &'a str,
+    right: bool,
+}
+
+impl<'a> Column<'a> {
+    /// A column of words.
+    pub fn words(head: &'a str) -> Column<'a> {
+        Column { head, right: false }
+    }
+
+    /// A column of numbers.
+    pub fn numbers(head: &'a str) -> Column<'a> {
+        Column { head, right: true }
+    }
+}
+
+/// Rows under heads: words to the left, numbers to the right, two spaces between columns, ASCII only
+/// where the cells are.
+#[derive(Debug, Clone)]
+pub struct Table<'a> {
+    columns: Vec<Column<'a>>,
+    rows: Vec<Vec<String>>,
+}
+
+impl<'a> Table<'a> {
+    /// A table without rows.
+    pub fn new(columns: impl IntoIterator<Item = Column<'a>>) -> Table<'a> {
+        Table { columns: columns.into_iter().collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row. Cells that are missing are empty; cells past the last column are dropped.
+    pub fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
+        let mut row: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
+        row.resize(self.columns.len(), String::new());
+        self.rows.push(row);
+    }
+
+    /// The table as lines, each ended; heads, a rule, rows.
+    pub fn render(&self) -> String {
+        let heads: Vec<String> = self.columns.iter().map(|column| column.head.to_string()).collect();
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|at| self.rows.iter().chain([&heads]).map(|row| row[at].chars().count()).max().unwrap_or(0))
+            .collect();
+        let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+        let mut text = String::new();
+        for row in [&heads, &rule].into_iter().chain(&self.rows) {
+            let mut line = String::new();
+            for ((cell, column), &width) in row.iter().zip(&self.columns).zip(&widths) {
+                let pad = " ".repeat(width - cell.chars().count());
+                let (before, after) = if column.right { (pad, String::new()) } else { (String::new(), pad) };
+                line.push_str(&format!("{before}{cell}{after}  "));
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_left_and_numbers_right() {
+        let mut table = Table::new([Column::words("cache"), Column::numbers("tok/s"), Column::numbers("x")]);
+        table.row(["paged", "1234.5", "1.00"]);
+        table.row(["off", "9.1"]);
+        let want = "cache   tok/s     x\n-----  ------  ----\npaged  1234.5  1.00\noff       9.1\n";
+        assert_eq!(table.render(), want);
+    }
+
+    #[test]
+    fn a_table_without_rows_is_its_heads() {
+        assert_eq!(Table::new([Column::words("a"), Column::numbers("bc")]).render(), "a  bc\n-  --\n");
+    }
+}

@@ -1,0 +1,191 @@
+//! A chart as text for a terminal.
+use super::axis::Axis;
+use super::{Chart, Series};
+
+/// What a text plot is drawn with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Glyphs {
+    /// Braille patterns, eight dots a character.
+    Braille,
+    /// ASCII, one dot a character.
+    Ascii,
+}
+
+/// The size of a text plot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextSize {
+    /// Characters inside the axes, at least 10.
+    pub columns: usize,
+    /// Lines inside the axes, at least 4.
+    pub rows: usize,
+}
+
+/// The marks of the series after the first, which is a line.
+const MARKS: [char; 5] = ['o', 'x', '+', '#', '@'];
+
+/// The chart as lines of text, each ended. The first series is a line (long ones: their moving mean),
+/// the others are marks over it.
+pub fn text_plot(chart: &Chart, size: TextSize, glyphs: Glyphs) -> String {
+    let size = TextSize { columns: size.columns.max(10), rows: size.rows.max(4) };
+    let axes = (chart.x_axis(), chart.y_axis());
+    let mut canvas = vec![vec![' '; size.columns]; size.rows];
+    for (n, series) in chart.series.iter().enumerate() {
+        match n.checked_sub(1) {
+            None => line(&mut canvas, series, &axes, glyphs),
+            Some(n) => marks(&mut canvas, series, &axes, MARKS[n % MARKS.len()]),
+        }
+    }
+    framed(chart, &canvas, &axes, glyphs)
+}
+
+fn line(canvas: &mut [Vec<char>], series: &Series, axes: &(Axis, Axis), glyphs: Glyphs) {
+    let points = series.curve();
+    let (wide, high) = match glyphs {
+        Glyphs::Braille => (2, 4),
+        Glyphs::Ascii => (1, 1),
+    };
+    let dots = (wide * canvas[0].len(), high * canvas.len());
+    let mut bits = vec![vec![0u8; canvas[0].len()]; canvas.len()];
+    let placed: Vec<(usize, usize)> = points.iter().filter_map(|point| place(point, axes, dots)).collect();
+    for pair in placed.windows(2) {
+        for (x, y) in between(pair[0], pair[1]) {
+            bits[y / high][x / wide] |= dot(x % wide, y % high);
+        }
+    }
+    if let [(x, y)] = placed[..] {
+        bits[y / high][x / wide] |= dot(x % wide, y % high);
+    }
+    for (row, bits) in canvas.iter_mut().zip(bits) {
+        for (cell, bits) in row.iter_mut().zip(bits).filter(|pair| pair.1 != 0) {
+            *cell = match glyphs {
+                Glyphs::Braille => char::from_u32(0x2800 + u32::from(bits)).unwrap_or('*'),
+                Glyphs::Ascii => '*',
+            };
+        }
+    }
+}
+
+fn marks(canvas: &mut [Vec<char>], series: &Series, axes: &(Axis, Axis), mark: char) {
+    let dots = (canvas[0].len(), canvas.len());
+    for (x, y) in series.finite().iter().filter_map(|point| place(point, axes, dots)) {
+        canvas[y][x] = mark;
+    }
+}
+
+/// The dot of a point, counted from the upper left.
+fn place(point: &(f64, f64), (x, y): &(Axis, Axis), dots: (usize, usize)) -> Option<(usize, usize)> {
+    let at = |share: f64, n: usize| (share.clamp(0.0, 1.0) * (n - 1) as f64).round() as usize;
+    Some((at(x.at(point.0)?, dots.0), at(1.0 - y.at(point.1)?, dots.1)))
+}
+
+/// The dots of the straight line from `a` to `b`.
+fn between(a: (usize, usize), b: (usize, usize)) -> impl Iterator<Item = (usize, usize)> {
+    let steps = a.0.abs_diff(b.0).max(a.1.abs_diff(b.1)).max(1);
+    let at = move |from: usize, to: usize, n: usize| {
+        (from as f64 + (to as f64 - from as f64) * n as f64 / steps as f64).round() as usize
+    };
+    (0..=steps).map(move |n| (at(a.0, b.0, n), at(a.1, b.1, n)))
+}
+
+/// The bit of a dot in a braille pattern of 2 by 4.
+fn dot(x: usize, y: usize) -> u8 {
+    [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]][y][x]
+}
+
+/// The canvas with its axes, ticks and legend.
+fn framed(chart: &Chart, canvas: &[Vec<char>], (x, y): &(Axis, Axis), glyphs: Glyphs) -> String {
+    let (columns, rows) = (canvas[0].len(), canvas.len());
+    let mut left = vec![String::new(); rows];
+    for (value, label) in y.ticks(rows / 3) {
+        if let Some(at) = y.at(value) {
+            left[((1.0 - at) * (rows - 1) as f64).round() as usize] = label;
+        }
+    }
+    let gap = left.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let mut out = format!("{}\n", chart.title);
+    let line = if glyphs == Glyphs::Braille { '\u{28d2}' } else { '*' };
+    let names = chart.series.iter().zip([line].into_iter().chain(MARKS.into_iter().cycle()));
+    let names: Vec<String> = names.map(|(series, mark)| format!("{mark} {}", series.legend())).collect();
+    out.push_str(&format!("{}\n", names.join("   ")));
+    for (row, label) in canvas.iter().zip(&left) {
+        let edge = if label.is_empty() { '|' } else { '+' };
+        let text: String = row.iter().collect();
+        out.push_str(format!("{label:>gap$} {edge}{text}").trim_end());
+        out.push('\n');
+    }
+    let mut rule = vec!['-'; columns];
+    let mut labels = vec![' '; gap + 2 + columns + 8];
+    let mut free = 0;
+    for (value, label) in x.ticks(columns / 12) {
+        let Some(at) = x.at(value) else { continue };
+        let at = (at * (columns - 1) as f64).round() as usize;
+        let start = (gap + 2 + at).saturating_sub(label.chars().count() / 2);
+        if start < free || start + label.chars().count() > labels.len() {
+            continue;
+        }
+        rule[at] = '+';
+        for (cell, c) in labels[start..].iter_mut().zip(label.chars()) {
+            *cell = c;
+        }
+        free = start + label.chars().count() + 1;
+    }
+    let rule: String = rule.into_iter().collect();
+    let labels: String = labels.into_iter().collect();
+    out.push_str(&format!("{:gap$} +{rule}\n{}\n", "", labels.trim_end()));
+    out.push_str(format!("{:width$}{}", "", chart.x_label, width = gap + 2 + columns / 2).trim_end());
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Scale, Stroke};
+
+    fn chart(series: Vec<Series>) -> Chart {
+        let (title, x_label) = ("run".to_string(), "step".to_string());
+        Chart { title, x_label, x_scale: Scale::Linear, y_scale: Scale::Linear, series }
+    }
+
+    fn falling(n: u32) -> Series {
+        let points = (0..n).map(|n| (f64::from(n), f64::from(100 - n))).collect();
+        Series { name: "loss".into(), points, stroke: Stroke::Line }
+    }
+
+    #[test]
+    fn a_falling_line_goes_from_the_upper_left_to_the_lower_right() {
+        let text = text_plot(&chart(vec![falling(11)]), TextSize { columns: 11, rows: 6 }, Glyphs::Ascii);
+        let want = "\
+run
+* loss 90.000
+100 +*
+    | **
+    |   **
+ 95 +     ***
+    |        **
+ 90 +          *
+    ++---------+
+     0        10
+          step
+";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn nothing_that_can_be_drawn_is_an_empty_frame() {
+        for points in [vec![], vec![(f64::NAN, 1.0)], vec![(1.0, f64::INFINITY)]] {
+            let series = Series { name: "loss".into(), points, stroke: Stroke::Line };
+            let text = text_plot(&chart(vec![series]), TextSize { columns: 0, rows: 0 }, Glyphs::Braille);
+            assert!(text.contains("loss (no points)"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_second_series_is_marks() {
+        let mut marks = falling(3);
+        marks.name = "val_loss".into();
+        let text =
+            text_plot(&chart(vec![falling(3), marks]), TextSize { columns: 20, rows: 5 }, Glyphs::Braille);
+        assert_eq!(text.lines().skip(2).flat_map(str::chars).filter(|&c| c == 'o').count(), 3, "{text}");
+    }
+}

@@ -1,0 +1,128 @@
+//! A log of JSON objects, one a line, each written whole.
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Error, Result};
+
+/// A log that is written to at its end.
+#[derive(Debug)]
+pub struct JsonLines {
+    path: PathBuf,
+    file: File,
+    line: Vec<u8>,
+}
+
+impl JsonLines {
+    /// Opens the log at `path`, made where it is missing, to write on after `step`: it is cut before the
+    /// first line of a later step, and before a last line that was not finished. What stands behind a
+    /// line of `step` itself need not be a log: a power cut leaves what it likes.
+    ///
+    /// # Errors
+    /// The file cannot be read or written; a line before `step` is not an object with a `step`.
+    pub fn after(path: &Path, step: u64) -> Result<JsonLines> {
+        let io = |error| Error::io(path, error);
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        let (mut keep, mut last) = (0, 0);
+        for line in Lines::new(path, &file) {
+            let line = line?;
+            match object(path, &line).and_then(|object| step_of(path, &line, &object)) {
+                Ok(at) if line.finished && at <= step => last = at,
+                Err(error) if line.finished && last < step => return Err(error),
+                _ => break,
+            }
+            keep += line.bytes.len() as u64 + 1;
+        }
+        file.set_len(keep).and_then(|()| file.seek(SeekFrom::Start(keep))).map_err(io)?;
+        Ok(JsonLines { path: path.to_path_buf(), file, line: Vec::new() })
+    }
+
+    /// Writes one object as one line, in one write: whoever reads along sees whole lines.
+    ///
+    /// # Errors
+    /// The file cannot be written. What was written of the line is cut off again where the system
+    /// allows it.
+    ///
+    /// # Panics
+    /// Never for a value whose `Serialize` does not fail.
+    pub fn write(&mut self, object: &impl Serialize) -> Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, object).expect("a record with string keys is JSON");
+        self.line.push(b'\n');
+        let at = self.file.stream_position().map_err(|error| Error::io(&self.path, error))?;
+        self.file.write_all(&self.line).map_err(|error| {
+            let _ = self.file.set_len(at).and_then(|()| self.file.seek(SeekFrom::Start(at)));
+            Error::io(&self.path, error)
+        })
+    }
+
+    /// Makes the lines survive a power cut.
+    ///
+    /// # Errors
+    /// The system cannot write them.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|error| Error::io(&self.path, error))
+    }
+}
+
+/// A line of a log.
+pub(super) struct Line {
+    /// Counted from 1.
+    pub(super) number: usize,
+    /// Its text, without the line's end.
+    pub(super) bytes: Vec<u8>,
+    /// Whether it has an end.
+    pub(super) finished: bool,
+}
+
+/// The lines of a log.
+pub(super) struct Lines<'a> {
+    path: &'a Path,
+    from: BufReader<&'a File>,
+    number: usize,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn new(path: &'a Path, file: &'a File) -> Lines<'a> {
+        Lines { path, from: BufReader::new(file), number: 0 }
+    }
+}
+
+impl Iterator for Lines<'_> {
+    type Item = Result<Line>;
+
+    fn next(&mut self) -> Option<Result<Line>> {
+        let mut bytes = Vec::new();
+        match self.from.read_until(b'\n', &mut bytes) {
+            Err(error) => return Some(Err(Error::io(self.path, error))),
+            Ok(0) => return None,
+            Ok(_) => {}
+        }
+        self.number += 1;
+        let finished = bytes.pop_if(|last| *last == b'\n').is_some();
+        Some(Ok(Line { number: self.number, bytes, finished }))
+    }
+}
+
+/// The object of a line.
+pub(super) fn object(path: &Path, line: &Line) -> Result<serde_json::Map<String, Value>> {
+    let bad = |what: String| Error::Line { path: path.to_path_buf(), line: line.number, what };
+    match serde_json::from_slice(&line.bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(bad("expected a JSON object".to_string())),
+        Err(error) => Err(bad(format!("not JSON: {error}"))),
+    }
+}
+
+/// The `step` of a line's object.
+pub(super) fn step_of(path: &Path, line: &Line, object: &serde_json::Map<String, Value>) -> Result<u64> {
+    object.get("step").and_then(Value::as_u64).ok_or_else(|| Error::Line {
+        path: path.to_path_buf(),
+        line: line.number,
+        what: "expected a whole number as `step`".to_string(),
+    })
+}

@@ -1,0 +1,59 @@
+//! The curves of a run, from its `metrics.jsonl`.
+use std::fs::File;
+use std::path::Path;
+
+use super::jsonl::{Lines, object, step_of};
+use super::{Error, Result};
+
+/// Every number of a log over the steps.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Metrics {
+    curves: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+impl Metrics {
+    /// Reads a log. A value that is not a number (JSON has no NaN: it is written as `null`) leaves a gap
+    /// in its curve.
+    ///
+    /// # Errors
+    /// The file is not there or cannot be read; a line is not an object with a whole number as `step`;
+    /// the log has no line.
+    pub fn read(path: &Path) -> Result<Metrics> {
+        let file = File::open(path).map_err(|error| Error::io(path, error))?;
+        let mut metrics = Metrics::default();
+        let mut lines = 0;
+        for line in Lines::new(path, &file) {
+            let line = line?;
+            let object = object(path, &line)?;
+            let step = step_of(path, &line, &object)?;
+            for (key, value) in object {
+                if let (true, Some(value)) = (key != "step", value.as_f64()) {
+                    metrics.push(key, (step as f64, value));
+                }
+            }
+            lines += 1;
+        }
+        if lines == 0 {
+            let path = path.to_path_buf();
+            return Err(Error::Line { path, line: 1, what: "the log has no line yet".to_string() });
+        }
+        Ok(metrics)
+    }
+
+    /// The names of the curves, in the order in which they begin; in alphabetical order within a line.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.curves.iter().map(|curve| curve.0.as_str())
+    }
+
+    /// Step and value of the curve of that name.
+    pub fn curve(&self, key: &str) -> Option<&[(f64, f64)]> {
+        self.curves.iter().find(|curve| curve.0 == key).map(|curve| curve.1.as_slice())
+    }
+
+    fn push(&mut self, key: String, point: (f64, f64)) {
+        match self.curves.iter_mut().find(|curve| curve.0 == key) {
+            Some(curve) => curve.1.push(point),
+            None => self.curves.push((key, vec![point])),
+        }
+    }
+}

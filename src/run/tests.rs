@@ -1,0 +1,101 @@
+//! Directories that exist, logs that were cut short.
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::*;
+use crate::config::RunConfig;
+
+/// A directory of its own for each test, removed with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("xtrain-run-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_new_run_holds_its_configuration_and_its_name_is_taken_once() {
+    let scratch = Scratch::new("create");
+    let path = scratch.0.join("runs/a");
+    let run = RunDir::create(&path, &RunConfig::default()).unwrap();
+    assert_eq!(fs::read_to_string(run.config()).unwrap(), RunConfig::default().to_toml());
+    assert!(run.checkpoints().is_dir() && run.logs().is_dir());
+    assert_eq!(run.name(), "a");
+    assert!(matches!(RunDir::create(&path, &RunConfig::default()), Err(Error::Exists { .. })));
+    assert_eq!(RunDir::open(&path).unwrap(), run);
+    assert!(matches!(RunDir::open(&path.join("b")), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn a_resumed_log_has_the_bytes_of_one_that_was_never_cut() {
+    let scratch = Scratch::new("resume");
+    let (whole, cut) = (scratch.0.join("whole.jsonl"), scratch.0.join("cut.jsonl"));
+    let record = |step: u64| json!({ "step": step, "loss": 1.0 / step as f64 });
+    let write = |path: &PathBuf, after: u64, to: u64| {
+        let mut log = JsonLines::after(path, after).unwrap();
+        for step in after + 1..=to {
+            log.write(&record(step)).unwrap();
+        }
+        log.sync().unwrap();
+    };
+    write(&whole, 0, 20);
+    let want = fs::read(&whole).unwrap();
+    for torn in 0..30 {
+        write(&cut, 0, 13);
+        let mut bytes = fs::read(&cut).unwrap();
+        bytes.truncate(bytes.len() - torn);
+        fs::write(&cut, bytes).unwrap();
+        write(&cut, 8, 20);
+        assert_eq!(fs::read(&cut).unwrap(), want, "torn by {torn} bytes");
+    }
+}
+
+#[test]
+fn a_bad_line_names_file_and_line() {
+    let scratch = Scratch::new("bad");
+    let path = scratch.0.join("metrics.jsonl");
+    for (text, line, part) in [
+        ("", 1, "no line"),
+        ("{\"step\":1}\nxx\n", 2, "not JSON"),
+        ("{\"step\":1}\n\n", 2, "not JSON"),
+        ("[1]\n", 1, "a JSON object"),
+        ("{\"loss\":1}\n", 1, "`step`"),
+        ("{\"step\":-1}\n", 1, "`step`"),
+        ("{\"step\":1}\n{\"step\":2,\"lo", 2, "not JSON"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let message = Metrics::read(&path).unwrap_err().to_string();
+        assert!(
+            message.contains(&format!("metrics.jsonl:{line}: ")) && message.contains(part),
+            "{text:?}: {message}"
+        );
+    }
+    let deep = format!("{{\"step\":1,\"x\":{}}}\n", "[".repeat(100_000));
+    fs::write(&path, deep).unwrap();
+    assert!(matches!(Metrics::read(&path), Err(Error::Line { line: 1, .. })));
+}
+
+#[test]
+fn a_value_that_is_not_a_number_leaves_a_gap() {
+    let scratch = Scratch::new("gap");
+    let path = scratch.0.join("metrics.jsonl");
+    let mut log = JsonLines::after(&path, 0).unwrap();
+    for (step, loss) in [(1, 2.0), (2, f64::NAN), (3, 1.0)] {
+        log.write(&json!({ "step": step, "loss": loss })).unwrap();
+    }
+    let metrics = Metrics::read(&path).unwrap();
+    assert_eq!(metrics.keys().collect::<Vec<_>>(), ["loss"]);
+    assert_eq!(metrics.curve("loss"), Some(&[(1.0, 2.0), (3.0, 1.0)][..]));
+    assert_eq!(metrics.curve("val_loss"), None);
+}

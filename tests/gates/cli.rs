@@ -1,0 +1,236 @@
+//! The command line from outside: exit codes, one line per error, what is printed where.
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A directory of its own for each test, removed with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("xtrain-cli-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn xtrain(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtrain")).args(args).current_dir(dir).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs a command that succeeds, silent on standard error; its standard output.
+#[track_caller]
+fn ok(dir: &Path, args: &[&str]) -> String {
+    let output = xtrain(dir, args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    assert_eq!(text(&output.stderr), "", "{args:?}");
+    text(&output.stdout)
+}
+
+/// Runs a command that is refused: that exit code, nothing on standard output, one line of error that
+/// holds `parts`, at most one line of hint.
+#[track_caller]
+fn refused(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
+    let output = xtrain(dir, args);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+    assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+    let lines: Vec<&str> = errors.lines().collect();
+    assert!(lines[0].starts_with("error: ") && lines.len() <= 2, "{args:?}: {errors}");
+    assert!(lines.get(1).is_none_or(|line| line.starts_with("hint: ")), "{args:?}: {errors}");
+    for part in parts {
+        assert!(errors.contains(part), "{args:?} lacks {part:?}: {errors}");
+    }
+}
+
+#[test]
+fn help_lists_commands_and_exit_codes() {
+    let scratch = Scratch::new("help");
+    let help = ok(&scratch.0, &["--help"]);
+    for word in
+        ["quickstart", "prepare", "tokenizer", "train", "eval", "generate", "rollout", "verify", "bench"]
+    {
+        assert!(help.contains(word), "{word}");
+    }
+    for code in [0, 1, 2, 65, 66, 69, 70, 74, 75, 130, 143] {
+        assert!(
+            help.lines().any(|line| line.trim_start().starts_with(&format!("{code}  "))),
+            "{code}: {help}"
+        );
+    }
+    for command in [&["train"][..], &["bench", "kv"], &["tokenizer", "train"], &["generate"]] {
+        let help = ok(&scratch.0, &[command, &["--help"]].concat());
+        assert!(
+            help.contains("Example") && help.contains(&format!("xtrain {}", command.join(" "))),
+            "{help}"
+        );
+    }
+}
+
+#[test]
+fn the_version_names_commit_and_devices() {
+    let scratch = Scratch::new("version");
+    let line = ok(&scratch.0, &["--version"]);
+    let start =
+        format!("xtrain {} (commit {}; devices: cpu [", env!("CARGO_PKG_VERSION"), xtrain_tensor::COMMIT);
+    assert!(line.starts_with(&start) && line.lines().count() == 1, "{line}");
+    let hex =
+        xtrain_tensor::COMMIT.len() >= 12 && xtrain_tensor::COMMIT.bytes().all(|b| b.is_ascii_hexdigit());
+    assert!(hex || xtrain_tensor::COMMIT == "unknown", "{line}");
+}
+
+#[test]
+fn a_wrong_command_line_is_exit_2_in_one_line() {
+    let scratch = Scratch::new("usage");
+    for (args, parts) in [
+        (&["trian"][..], &["'trian'", "'train'"][..]),
+        (&["train", "--cofnig", "x"], &["'--cofnig'", "'--config'"]),
+        (&["train", "--resume", "a", "--data", "b"], &["'--resume <RUN>'", "'--data <FILE>...'"]),
+        (&["train", "--threads", "0"], &["'--threads <N>'"]),
+        (&["train", "--dtype", "f16"], &["'f16'", "f32, bf16"]),
+        (&["train", "--device", "tpu"], &["'tpu'", "cpu, cuda"]),
+        (&["generate", "m"], &["--prompt <TEXT>|--tokens <IDS>"]),
+        (&["generate", "m", "--tokens", "1,x"], &["'x'"]),
+        (&["generate", "m", "--prompt", "a", "--temperature", "nan"], &["--temperature", "a number from 0"]),
+        (&["generate", "m", "--prompt", "a", "--top-p", "0"], &["--top-p"]),
+        (&["rollout", "m", "-n", "0"], &["-n", "G"]),
+        (&["plot"], &["<RUN>"]),
+        (&["completions", "cmd"], &["'cmd'", "bash"]),
+    ] {
+        refused(&scratch.0, args, 2, parts);
+    }
+    for args in [&[][..], &["bench"], &["tokenizer"]] {
+        let output = xtrain(&scratch.0, args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains("Usage: xtrain"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_is_exit_2_and_names_file_line_and_key() {
+    let scratch = Scratch::new("config");
+    scratch.file("a.toml", "[train]\nsteps = 5\nbacth = 3\n");
+    scratch.file("b.toml", "[train]\nsteps = 'five'\n");
+    scratch.file("c.toml", "[train\n");
+    let run = |more: &[&'static str]| [&["train", "--dry-run"][..], more].concat();
+    refused(&scratch.0, &run(&["-c", "a.toml"]), 2, &["a.toml:3: ", "`train.bacth`", "`train.batch`"]);
+    refused(&scratch.0, &run(&["-c", "b.toml"]), 2, &["b.toml:2: ", "`train.steps`", "whole number", "five"]);
+    refused(&scratch.0, &run(&["-c", "c.toml"]), 2, &["c.toml:1: "]);
+    refused(&scratch.0, &run(&["--set", "lr=1"]), 2, &["--set lr=1", "`train.learning_rate`"]);
+    refused(&scratch.0, &run(&["--set", "model.n_heads=3"]), 2, &["`model.dim`", "model.n_heads = 3"]);
+    refused(&scratch.0, &run(&["--seed", "18446744073709551615"]), 2, &["--seed", "`train.seed`"]);
+    refused(&scratch.0, &run(&["-c", "none.toml"]), 66, &["none.toml"]);
+    refused(&scratch.0, &run(&["-c", "."]), 74, &["."]);
+}
+
+#[test]
+fn a_device_that_this_build_lacks_is_exit_69() {
+    let scratch = Scratch::new("device");
+    for device in ["cuda", "cuda:1"] {
+        refused(&scratch.0, &["train", "--device", device], 69, &["no CUDA device"]);
+        refused(&scratch.0, &["bench", "kv", "--device", device], 69, &["no CUDA device"]);
+    }
+}
+
+#[test]
+fn a_dry_run_prints_the_configuration_that_it_would_train() {
+    let scratch = Scratch::new("dry");
+    scratch.file("a.toml", "[train]\nsteps = 7\n[model]\npreset = 'tiny-1m'\n");
+    let args = [
+        "train",
+        "--dry-run",
+        "-c",
+        "a.toml",
+        "--set",
+        "model.n_layers=3",
+        "--data",
+        "x.txt",
+        "--dtype",
+        "bf16",
+    ];
+    let first = ok(&scratch.0, &args);
+    for line in ["steps = 7", "n_layers = 3", "files = [\"x.txt\"]", "dtype = \"bf16\"", "# parameters: "] {
+        assert!(first.lines().any(|got| got.starts_with(line)), "{line}: {first}");
+    }
+    scratch.file("b.toml", &first);
+    assert_eq!(ok(&scratch.0, &["train", "--dry-run", "-c", "b.toml"]), first);
+    assert!(!scratch.0.join("runs").exists());
+}
+
+#[test]
+fn plot_draws_a_run_by_path_and_by_name() {
+    let scratch = Scratch::new("plot");
+    let lines: String = (1..=300)
+        .map(|step| {
+            let loss = 1.0 + 3.0 / f64::from(step);
+            let val = if step % 100 == 0 { format!(",\"val_loss\":{}", loss + 0.25) } else { String::new() };
+            format!("{{\"step\":{step},\"loss\":{loss}{val}}}\n")
+        })
+        .collect();
+    scratch.file("runs/a/metrics.jsonl", &lines);
+    let shown = ok(&scratch.0, &["plot", "runs/a"]);
+    assert!(
+        shown.starts_with("a\n") && shown.contains("loss 1.010") && shown.contains("val_loss 1.260"),
+        "{shown}"
+    );
+    let svg = fs::read_to_string(scratch.0.join("runs/a/loss.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches("<circle").count(), 3);
+    let shown = ok(
+        &scratch.0,
+        &["plot", "a", "--ascii", "--log-x", "--log-y", "--keys", "val_loss", "--out", "v.svg"],
+    );
+    assert!(shown.is_ascii() && shown.contains("val_loss"), "{shown}");
+    assert!(scratch.0.join("v.svg").exists());
+}
+
+#[test]
+fn plot_refuses_what_it_cannot_read() {
+    let scratch = Scratch::new("noplot");
+    scratch.file("bad/metrics.jsonl", "{\"step\":1,\"loss\":2}\nnonsense\n");
+    scratch.file("none/metrics.jsonl", "{\"step\":1,\"reward\":2}\n");
+    scratch.file("empty/metrics.jsonl", "");
+    fs::create_dir_all(scratch.0.join("bare")).unwrap();
+    refused(&scratch.0, &["plot", "gone"], 66, &["gone"]);
+    refused(&scratch.0, &["plot", "bare"], 66, &["metrics.jsonl"]);
+    refused(&scratch.0, &["plot", "bad"], 65, &["metrics.jsonl:2: "]);
+    refused(&scratch.0, &["plot", "empty"], 65, &["metrics.jsonl"]);
+    refused(&scratch.0, &["plot", "none"], 65, &["`loss`", "reward"]);
+    refused(&scratch.0, &["plot", "none", "--keys", "rewrd"], 2, &["`rewrd`", "`reward`"]);
+    refused(&scratch.0, &["plot", "none", "--keys", "reward", "--out", "no/such.svg"], 66, &["no/such.svg"]);
+}
+
+#[test]
+fn completions_exist_for_every_shell() {
+    let scratch = Scratch::new("completions");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = ok(&scratch.0, &["completions", shell]);
+        assert!(script.contains("xtrain") && script.contains("quickstart"), "{shell}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_reader_that_leaves_is_no_error() {
+    let scratch = Scratch::new("pipe");
+    let script = format!("('{}' completions zsh; echo $? >&2) | true", env!("CARGO_BIN_EXE_xtrain"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();
+    assert_eq!(text(&output.stderr), "0\n");
+}

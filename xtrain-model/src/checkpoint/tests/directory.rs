@@ -1,0 +1,105 @@
+//! One writer, at least two checkpoints kept, nothing stale left.
+use super::round_trip::Scratch;
+use super::*;
+
+fn names(fs: &dyn FileSystem, run: &Path) -> Vec<String> {
+    fs.list(&run.join("checkpoints")).unwrap()
+}
+
+#[test]
+fn two_writers_cannot_share_a_run() {
+    let scratch = Scratch::new("lock");
+    let held = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    let refused = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).err().unwrap();
+    assert!(
+        matches!(&refused, CheckpointError::Locked { path } if *path == scratch.0.join("lock")),
+        "{refused}"
+    );
+    drop(held);
+    CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+}
+
+#[test]
+fn the_newest_are_kept_and_stale_temporaries_removed() {
+    let scratch = Scratch::new("prune");
+    let checkpoints = scratch.0.join("checkpoints");
+    std::fs::create_dir_all(checkpoints.join("step_000001.tmp-77/trainer")).unwrap();
+    std::fs::write(checkpoints.join("step_000001.tmp-77/trainer/control.bin"), "x").unwrap();
+    std::fs::create_dir_all(checkpoints.join("step_notes.tmp-77")).unwrap();
+    let open = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    for step in [1, 2, 30, 4, 5] {
+        let saved = Sample::small(step, 0).with(|snapshot| open.save(snapshot)).unwrap();
+        assert!(saved.not_pruned.is_none());
+    }
+    // Step 30 is of a line of training that was given up: later than this one, so left alone.
+    let want = ["step_000004", "step_000005", "step_000030", "step_notes.tmp-77"];
+    assert_eq!(names(&RealFs, &scratch.0), want);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_stale_temporaries_are_not_followed() {
+    let scratch = Scratch::new("links");
+    let (outside, stale) = (scratch.0.join("precious"), scratch.0.join("checkpoints/step_000001.tmp-77"));
+    std::fs::create_dir_all(&stale).unwrap();
+    std::fs::create_dir_all(&outside).unwrap();
+    std::fs::write(outside.join("data"), "x").unwrap();
+    std::os::unix::fs::symlink(&outside, stale.join("link")).unwrap();
+    CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    assert!(!stale.exists() && outside.join("data").exists());
+}
+
+#[test]
+fn an_interrupted_replacement_is_brought_back() {
+    let old = Sample::small(7, 0);
+    let (fs, path) = saved(&old);
+    fs.rename(&path, &path.with_file_name("step_000007.old-5")).unwrap();
+    assert!(old.is(&newest(&fs).unwrap().loaded));
+    drop(opened(&fs));
+    assert_eq!(names(&fs, run()), ["step_000007"]);
+    assert!(old.is(&newest(&fs).unwrap().loaded));
+}
+
+#[test]
+fn an_observer_is_told_every_step_of_a_save_in_order() {
+    let (fs, mut told) = (SimulatedFs::default(), Vec::new());
+    let _ = Sample::small(1, 0)
+        .with(|snapshot| opened(&fs).save_observed(snapshot, &mut |step| told.push(step.clone())))
+        .unwrap();
+    use SaveStep::*;
+    let want = [
+        Started,
+        Written("config.json"),
+        WrittenFile("tokenizer.json".into()),
+        WrittenFile("generation_config.json".into()),
+        Written("model.safetensors"),
+        Written("trainer/optimizer.safetensors"),
+        Written("trainer/control.bin"),
+        FilesSynced,
+        ManifestSynced,
+        DirectorySynced,
+        Renamed,
+        Acknowledged,
+        Pruned,
+    ];
+    assert_eq!(told, want);
+}
+
+#[test]
+fn older_checkpoints_that_cannot_be_removed_do_not_undo_a_save() {
+    let fs = SimulatedFs::default();
+    let checkpoints = opened(&fs);
+    for step in [1, 2] {
+        let _ = Sample::small(step, 0).with(|snapshot| checkpoints.save(snapshot)).unwrap();
+    }
+    let sample = Sample::small(3, 0);
+    let fail_next = |step: &SaveStep| {
+        if *step == SaveStep::Acknowledged {
+            fs.inject(Some(Injected::Once(fs.calls(), std::io::ErrorKind::Other)));
+        }
+    };
+    let mut fail_next = fail_next;
+    let saved = sample.with(|snapshot| checkpoints.save_observed(snapshot, &mut fail_next)).unwrap();
+    assert!(matches!(saved.not_pruned, Some(CheckpointError::Io { op: "list", .. })));
+    assert!(sample.is(&newest(&fs).unwrap().loaded));
+}

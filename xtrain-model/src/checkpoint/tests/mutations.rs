@@ -1,0 +1,163 @@
+//! Mutated inputs of every loader: an error or a right result, never a panic, never a large allocation.
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::super::checksum::Summed;
+use super::super::control::{self, Verified};
+use super::super::header;
+use super::super::manifest::Manifest;
+use super::*;
+
+/// Pieces that mean something to one of the parsers.
+const PIECES: [&[u8]; 18] = [
+    b"\"",
+    b"[",
+    b"{",
+    b"}",
+    b"]}",
+    b",",
+    b"0",
+    b"-1",
+    b"1e400",
+    b"18446744073709551615",
+    b"9223372036854775807",
+    b"[0,4294967296,4294967296]",
+    b"\"data_offsets\":[0,12]",
+    b"\"dtype\":\"F64\"",
+    b"__metadata__",
+    b"\\u0000\\ud800",
+    b"\xff\xff\xff\xff\xff\xff\xff\x7f",
+    b"\x00\x00\x00\x00\x00\x00\x00\x00",
+];
+
+/// One to four random changes within the first `header` bytes.
+fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
+    for _ in 0..1 + random.below(4) {
+        let bound = header.min(bytes.len());
+        if bound == 0 {
+            return;
+        }
+        let (at, other) = (random.below(bound), random.below(bound));
+        match random.below(6) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = random.next() as u8,
+            2 => drop(bytes.splice(at..at, PIECES[random.below(PIECES.len())].iter().copied())),
+            3 => {
+                let piece = PIECES[random.below(PIECES.len())];
+                let end = bytes.len().min(at + piece.len());
+                bytes[at..end].copy_from_slice(&piece[..end - at]);
+            }
+            4 => drop(bytes.drain(at.min(other)..at.max(other))),
+            _ => {
+                let copied = bytes[at.min(other)..at.max(other)].to_vec();
+                drop(bytes.splice(at..at, copied));
+            }
+        }
+    }
+}
+
+/// Gives `load` mutations of `seed`, and counts what it accepts.
+#[track_caller]
+fn check(cases: u64, seed: &[u8], header: usize, load: impl Fn(&[u8]) -> bool) -> usize {
+    let before = address_space();
+    let accepted = (0..cases).filter(|&case| {
+        let (mut bytes, mut random) = (seed.to_vec(), Random(case));
+        mutate(&mut bytes, header, &mut random);
+        catch_unwind(AssertUnwindSafe(|| load(&bytes))).unwrap_or_else(|_| panic!("case {case} panicked"))
+    });
+    let accepted = accepted.count();
+    let grown = address_space() - before;
+    assert!(grown < 1 << 20, "the address space grew by {grown} KiB");
+    accepted
+}
+
+/// The most address space that this process had so far, in KiB; 0 where the system does not say.
+fn address_space() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// A file in memory.
+struct Bytes<'a>(&'a [u8], usize);
+
+impl ReadFile for Bytes<'_> {
+    fn length(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<()> {
+        let found = self.0.get(self.1..self.1 + buffer.len()).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(found);
+        self.1 += buffer.len();
+        Ok(())
+    }
+}
+
+/// Whether the header is accepted; if it is, another reader accepts it as well and sees the same tensors.
+fn accepts(bytes: &[u8]) -> bool {
+    let mut reader = Bytes(bytes, 0);
+    let mut from = Summed { file: &mut reader, crc: 0 };
+    let Ok(found) = header::read(Path::new("mutated"), &mut from) else { return false };
+    let other = safetensors::SafeTensors::deserialize(bytes).expect("what is accepted is a safetensors file");
+    assert_eq!(other.len(), found.len());
+    for info in found {
+        let tensor = other.tensor(&info.name).expect("the same names");
+        assert_eq!(tensor.shape(), info.shape);
+        assert_eq!(tensor.data().len(), info.elements() * info.dtype.bytes());
+    }
+    true
+}
+
+#[test]
+fn twenty_thousand_mutated_safetensors_headers_do_no_harm() {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    let bytes = bytes(&fs, &dir.join("model.safetensors"));
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let accepted = check(20_000, &bytes, header, accepts);
+    println!("safetensors: {accepted} of 20000 mutations are still such files");
+    assert!(accepts(&bytes) && accepted < 10_000);
+}
+
+#[test]
+fn twenty_thousand_mutated_control_records_do_no_harm() {
+    let seed = control::encode(&Sample::small(1, 0).control).unwrap();
+    let decode = |bytes: &[u8]| {
+        let file = Path::new("mutated");
+        let verified = Verified::check(file, bytes, bytes.len() as u64, crc32c::crc32c(bytes)).unwrap();
+        control::decode(file, verified).is_ok_and(|control| control::encode(&control).unwrap() == bytes)
+    };
+    assert!(decode(&seed));
+    check(20_000, &seed, seed.len(), decode);
+}
+
+#[test]
+fn twenty_thousand_mutated_manifests_are_refused() {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    let seed = bytes(&fs, &dir.join("manifest.json"));
+    let decode = |bytes: &[u8]| Manifest::decode(Path::new("mutated"), bytes).is_ok() && bytes != seed;
+    assert_eq!(check(20_000, &seed, seed.len(), decode), 0);
+}
+
+#[test]
+fn twenty_thousand_mutated_indices_do_no_harm() {
+    let (fs, dir) = (SimulatedFs::default(), Path::new("shards"));
+    let index = dir.join("model.safetensors.index.json");
+    let (source, path) = saved(&Sample::small(1, 0));
+    fs.create_dir(dir).unwrap();
+    fs.create(&dir.join("config.json")).unwrap().write(b"{}").unwrap();
+    fs.create(&dir.join("a.safetensors"))
+        .unwrap()
+        .write(&bytes(&source, &path.join("model.safetensors")))
+        .unwrap();
+    let seed = br#"{"metadata":{},"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"a.safetensors"}}"#;
+    fs.create(&index).unwrap().write(seed).unwrap();
+    let load = |bytes: &[u8]| {
+        fs.damage(&index, |text| *text = bytes.to_vec()).unwrap();
+        load_weights(&fs, dir, &LoadOptions::default()).is_ok_and(|weights| {
+            assert_eq!(weights.tensors.len(), 2);
+            true
+        })
+    };
+    assert!(load(seed));
+    check(20_000, seed, seed.len(), load);
+}

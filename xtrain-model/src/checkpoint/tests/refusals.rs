@@ -1,0 +1,184 @@
+//! The refusals that no other test of these reaches.
+use super::super::control::{self, Verified};
+use super::super::manifest::Manifest;
+use super::*;
+
+/// A copy of a saved checkpoint whose `file` was rewritten by `change`, with a manifest that agrees to it.
+fn forged(file: &str, change: impl Fn(&mut Vec<u8>)) -> CheckpointError {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    fs.damage(&dir.join(file), &change).unwrap();
+    let changed = bytes(&fs, &dir.join(file));
+    forge(&fs, &dir, |manifest| {
+        let record = manifest.files.iter_mut().find(|record| record.name == file).unwrap();
+        (record.length, record.crc32c) = (changed.len() as u64, crc32c::crc32c(&changed));
+    })
+}
+
+/// The error for a checkpoint whose manifest was changed and signed again.
+fn forge(fs: &SimulatedFs, dir: &Path, change: impl FnOnce(&mut Manifest)) -> CheckpointError {
+    let path = dir.join("manifest.json");
+    let mut manifest = Manifest::decode(&path, &bytes(fs, &path)).unwrap();
+    change(&mut manifest);
+    fs.damage(&path, |bytes| *bytes = manifest.encode()).unwrap();
+    load(fs, dir, &LoadOptions::default()).unwrap_err()
+}
+
+/// A forged manifest alone.
+fn forged_manifest(change: impl FnOnce(&mut Manifest)) -> CheckpointError {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    forge(&fs, &dir, change)
+}
+
+/// The refusal of a snapshot.
+fn refused(change: impl FnOnce(&mut Sample)) -> String {
+    let mut sample = Sample::small(1, 0);
+    change(&mut sample);
+    let fs = SimulatedFs::default();
+    let error = sample.with(|snapshot| opened(&fs).save(snapshot)).unwrap_err();
+    assert!(matches!(error, CheckpointError::Argument { .. }), "{error}");
+    assert!(matches!(newest(&fs), Err(CheckpointError::Missing { .. })));
+    error.to_string()
+}
+
+#[test]
+fn what_could_not_be_loaded_is_not_saved() {
+    assert!(refused(|sample| sample.model[1].2[3] = f32::NAN).contains("NaN at element 3 of lm_head.weight"));
+    assert!(
+        refused(|sample| sample.optimizer[0].2[0] = f32::INFINITY).contains("optimizer tensors: want finite")
+    );
+    assert!(refused(|sample| sample.model[0].1 = vec![4]).contains("shape [4] with 3 elements"));
+    assert!(refused(|sample| sample.model[0].1 = vec![0]).contains("none zero"));
+    assert!(
+        refused(|sample| sample.model[0].1 = vec![1, 1, 1, 1, 1, 1, 1, 1, 3])
+            .contains("at most 8 dimensions")
+    );
+    assert!(refused(|sample| sample.model[0].0 = "lm_head.weight".into()).contains("names of their own"));
+    assert!(refused(|sample| sample.model[0].0 = "x".repeat(513)).contains("1 to 512 bytes"));
+    assert!(refused(|sample| sample.optimizer[0].0 = "momentum".into()).contains("STATE.PARAMETER"));
+    assert!(
+        refused(|sample| sample.control.optimizer_states = vec!["m".into(), "v".into(), "x".repeat(1 << 20)])
+            .contains("1 MiB")
+    );
+    let fs = SimulatedFs::default();
+    for name in ["", "..", "a/b", "config.json", "manifest.json", "trainer"] {
+        let save =
+            |snapshot: &Snapshot<'_>| opened(&fs).save(&Snapshot { files: &[(name, b"")], ..*snapshot });
+        let error = Sample::small(1, 0).with(save).unwrap_err();
+        assert!(matches!(error, CheckpointError::Argument { what: "files", .. }), "{name}: {error}");
+    }
+    let save = |snapshot: &Snapshot<'_>| opened(&fs).save(&Snapshot { step: 2, ..*snapshot });
+    let error = Sample::small(1, 0).with(save).unwrap_err();
+    assert!(matches!(error, CheckpointError::Argument { what: "control.step", .. }), "{error}");
+    let error = CheckpointDir::open(Arc::new(fs), run(), 1).err().unwrap();
+    assert!(matches!(error, CheckpointError::Argument { what: "checkpoints kept", .. }), "{error}");
+}
+
+#[test]
+fn files_that_contradict_each_other_are_refused() {
+    use CheckpointError::*;
+    let error = forged("config.json", |bytes| *bytes = b"{}".to_vec());
+    assert!(matches!(error, Inconsistent { what: "sha-256", .. }), "{error}");
+    let error = forged_manifest(|manifest| manifest.step = 2);
+    assert!(matches!(error, Inconsistent { what: "step", .. }), "{error}");
+    let error = forged_manifest(|manifest| manifest.files[3].tensors.swap(0, 1));
+    assert!(matches!(error, Inconsistent { what: "order of tensors", .. }), "{error}");
+    let error = forged_manifest(|manifest| manifest.files[3].tensors[0].shape = vec![1, 3]);
+    assert!(matches!(error, Shape { .. }), "{error}");
+    let error = forged_manifest(|manifest| drop(manifest.files[3].tensors.pop()));
+    assert!(matches!(error, UnexpectedTensor { .. }), "{error}");
+    let error = forged_manifest(|manifest| drop(manifest.files.remove(3)));
+    assert!(matches!(error, Missing { .. }), "{error}");
+    let error = forged_manifest(|manifest| manifest.files[1].name = "../../secret".into());
+    assert!(matches!(error, OutsideDirectory { .. }), "{error}");
+    let error = forged_manifest(|manifest| manifest.files[1].name = "config.json".into());
+    assert!(matches!(error, Duplicate { .. }), "{error}");
+    let error = forged_manifest(|manifest| manifest.format_version = 2);
+    assert!(matches!(error, Version { want: 1, got: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_header_that_repeats_a_name_is_refused() {
+    let error = forged("model.safetensors", |bytes| {
+        let entry = r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+        let text = format!(r#"{{"a":{entry},"a":{entry}}}"#);
+        *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &[0; 4]].concat();
+    });
+    assert!(matches!(&error, CheckpointError::Duplicate { name, .. } if name == "a"), "{error}");
+}
+
+#[test]
+fn counts_and_names_above_their_caps_are_refused() {
+    let header = |text: String| {
+        forged("model.safetensors", |bytes| {
+            *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+        })
+    };
+    let entry = r#"{"dtype":"F32","shape":[],"data_offsets":[0,4]}"#;
+    let error = header(format!(r#"{{"{}":{entry}}}"#, "x".repeat(513)));
+    assert!(
+        matches!(error, CheckpointError::Limit { what: "bytes of a tensor's name", got: 513, .. }),
+        "{error}"
+    );
+    let entries: Vec<String> = (0..=100_000).map(|at| format!(r#""{at}":{entry}"#)).collect();
+    let error = header(format!("{{{}}}", entries.join(",")));
+    assert!(matches!(error, CheckpointError::Limit { what: "tensors", got: 100_001, .. }), "{error}");
+    let error = header(r#"{"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}}"#.into());
+    assert!(
+        matches!(&error, CheckpointError::Entry { want, .. } if want == "at most 8 dimensions"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_control_record_is_decoded_whole_or_not_at_all() {
+    let file = Path::new("control.bin");
+    let decode = |bytes: &[u8]| {
+        let verified = Verified::check(file, bytes, bytes.len() as u64, crc32c::crc32c(bytes)).unwrap();
+        control::decode(file, verified)
+    };
+    let good = control::encode(&Sample::small(1, 0).control).unwrap();
+    let longer = [&good[..], &[0]].concat();
+    for bad in [&good[..3], &good[..good.len() - 1], &longer] {
+        assert!(matches!(decode(bad), Err(CheckpointError::Control { .. })));
+    }
+    let mut other = good.clone();
+    other[0] = 2;
+    assert!(matches!(decode(&other), Err(CheckpointError::Version { want: 1, got: 2, .. })));
+    // A length of 2^64 - 1 for the optimizer's name: the file that makes the default configuration abort.
+    let mut huge = good.clone();
+    let at = good.windows(5).position(|five| five == b"adamw").unwrap() - 8;
+    huge[at..at + 8].fill(0xff);
+    assert!(matches!(decode(&huge), Err(CheckpointError::Control { .. })));
+    let error = Verified::check(file, &good, 1, 0).err().unwrap();
+    assert!(matches!(error, CheckpointError::Length { .. }), "{error}");
+    let error = Verified::check(file, &good, good.len() as u64, 0).err().unwrap();
+    assert!(matches!(error, CheckpointError::Checksum { .. }), "{error}");
+}
+
+#[test]
+fn a_directory_in_the_place_of_a_file_is_refused() {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    let path = dir.join("config.json");
+    fs.remove_file(&path).unwrap();
+    fs.create_dir(&path).unwrap();
+    let error = load(&fs, &dir, &LoadOptions::default()).unwrap_err();
+    assert!(matches!(&error, CheckpointError::NotAFile { path: found } if *found == path), "{error}");
+}
+
+#[test]
+fn shapes_are_asked_for_before_tensors_are_read() {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    let shapes = |file: &Path, config: &Value, found: &[TensorInfo]| {
+        assert_eq!((config["hidden_size"].as_u64(), found.len()), (Some(3), 2));
+        require_shapes(file, &[("model.norm.weight".into(), vec![4])], found)
+    };
+    let options = LoadOptions { shapes: Some(&shapes), ..LoadOptions::default() };
+    let error = load(&fs, &dir, &options).unwrap_err();
+    assert!(matches!(error, CheckpointError::Shape { .. }), "{error}");
+}
+
+#[test]
+fn a_run_without_checkpoints_says_so() {
+    let error = newest(&SimulatedFs::default()).unwrap_err();
+    assert!(matches!(error, CheckpointError::Missing { .. }), "{error}");
+}

@@ -1,0 +1,128 @@
+//! The 64 bytes at the start of a token file.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | magic `XTOK\r\n\x1a\n` |
+//! | 8..12 | version, 1 |
+//! | 12..16 | bytes of an id: 2 or 4 |
+//! | 16..20 | 1 where a mask of targets follows the ids, else 0 |
+//! | 20..24 | vocabulary |
+//! | 24..32 | digest of the tokenizer |
+//! | 32..40 | tokens |
+//! | 40..48 | documents |
+//! | 48..52 | CRC-32C of all that follows the header |
+//! | 52..60 | 0 |
+//! | 60..64 | CRC-32C of bytes 0..60 |
+//!
+//! All numbers are little-endian. The ids follow; then, with a mask, one bit for each token (bit i % 8 of byte
+//! i / 8): 1 where the token is to be learnt.
+use std::path::Path;
+
+use super::DataError;
+use super::crc32c;
+use crate::tokenizer::MAX_VOCABULARY;
+
+/// Bytes of a header.
+pub(super) const SIZE: u64 = 64;
+const MAGIC: [u8; 8] = *b"XTOK\r\n\x1a\n";
+const VERSION: u32 = 1;
+
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) masked: Masked,
+    pub(super) vocab: u32,
+    pub(super) digest: u64,
+    pub(super) count: u64,
+    pub(super) documents: u64,
+    pub(super) body_crc: u32,
+}
+
+/// Whether some tokens are not to be learnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Masked {
+    No,
+    Yes,
+}
+
+impl Header {
+    /// Bytes of an id: 2 where the vocabulary allows it.
+    pub(super) fn width(&self) -> u64 {
+        if self.vocab <= 1 << 16 { 2 } else { 4 }
+    }
+
+    /// Bytes of the whole file, if that is a number.
+    pub(super) fn file_length(&self) -> Option<u64> {
+        let mask = if self.masked == Masked::Yes { self.count.div_ceil(8) } else { 0 };
+        self.count.checked_mul(self.width())?.checked_add(mask)?.checked_add(SIZE)
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; SIZE as usize] {
+        let mut bytes = [0; SIZE as usize];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(8, &VERSION.to_le_bytes());
+        put(12, &(self.width() as u32).to_le_bytes());
+        put(16, &u32::from(self.masked == Masked::Yes).to_le_bytes());
+        put(20, &self.vocab.to_le_bytes());
+        put(24, &self.digest.to_le_bytes());
+        put(32, &self.count.to_le_bytes());
+        put(40, &self.documents.to_le_bytes());
+        put(48, &self.body_crc.to_le_bytes());
+        let crc = crc32c::extend(0, &bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// # Errors
+    /// The first field that is wrong, by name.
+    pub(super) fn from_bytes(bytes: &[u8; SIZE as usize], file: &Path) -> Result<Header, DataError> {
+        let bad =
+            |field, want: String, got: String| DataError::Format { file: file.into(), field, want, got };
+        let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        if bytes[..8] != MAGIC {
+            return Err(bad("magic", format!("{:?}", MAGIC.escape_ascii().to_string()), {
+                format!("{:?}", bytes[..8].escape_ascii().to_string())
+            }));
+        }
+        if u32_at(8) != VERSION {
+            return Err(bad("version", VERSION.to_string(), u32_at(8).to_string()));
+        }
+        let crc = crc32c::extend(0, &bytes[..60]);
+        if u32_at(60) != crc {
+            return Err(bad("checksum of the header", format!("{crc:08x}"), format!("{:08x}", u32_at(60))));
+        }
+        let masked = match u32_at(16) {
+            0 => Masked::No,
+            1 => Masked::Yes,
+            other => return Err(bad("mask", "0 or 1".into(), other.to_string())),
+        };
+        let header = Header {
+            masked,
+            vocab: u32_at(20),
+            digest: u64_at(24),
+            count: u64_at(32),
+            documents: u64_at(40),
+            body_crc: u32_at(48),
+        };
+        if !(1..=MAX_VOCABULARY).contains(&header.vocab) {
+            return Err(bad("vocabulary", format!("1 to {MAX_VOCABULARY}"), header.vocab.to_string()));
+        }
+        if u64::from(u32_at(12)) != header.width() {
+            let want = format!("{} for a vocabulary of {}", header.width(), header.vocab);
+            return Err(bad("bytes of an id", want, u32_at(12).to_string()));
+        }
+        if u64_at(52) != 0 {
+            return Err(bad("bytes 52 to 60", "0".into(), u64_at(52).to_string()));
+        }
+        if header.documents > header.count {
+            return Err(bad(
+                "documents",
+                format!("at most {} (tokens)", header.count),
+                header.documents.to_string(),
+            ));
+        }
+        Ok(header)
+    }
+}

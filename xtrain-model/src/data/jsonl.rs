@@ -1,0 +1,135 @@
+//! JSONL files: one record on each line.
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::{DataError, text};
+
+/// The longest line that is read, in bytes.
+const MAX_LINE: u64 = 64 << 20;
+
+/// What a line of training data holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// `{"text": ...}`: a document.
+    Text(String),
+    /// `{"prompt": ..., "completion": ...}`: only the completion is to be learnt.
+    Pair {
+        /// What is read.
+        prompt: String,
+        /// What is learnt.
+        completion: String,
+    },
+}
+
+impl Record {
+    /// # Errors
+    /// Other fields than `text`, or `prompt` and `completion`.
+    fn from_object(object: &Map<String, Value>) -> Result<Record, (&'static str, String)> {
+        if object.contains_key("messages") {
+            let got = "\"messages\", which needs a chat template (not supported yet)".to_string();
+            return Err(("\"text\", or \"prompt\" and \"completion\"", got));
+        }
+        let field = |name: &str| match object.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(other) => Err(("strings as fields", format!("{name:?}: {}", kind_of(other)))),
+        };
+        match (field("text")?, field("prompt")?, field("completion")?) {
+            (Some(text), None, None) => Ok(Record::Text(text)),
+            (None, Some(prompt), Some(completion)) => Ok(Record::Pair { prompt, completion }),
+            _ => Err(("\"text\", or \"prompt\" and \"completion\"", fields(object))),
+        }
+    }
+}
+
+/// Calls `each` with every record of `path` and the bytes read so far; blank lines are skipped.
+///
+/// # Errors
+/// A file that cannot be read or has no record, a line that is no record (by its number), what `each` returns.
+pub fn records(
+    path: &Path,
+    mut each: impl FnMut(Record, u64) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    objects(path, |object, place| {
+        each(Record::from_object(object).map_err(|why| place.error(why))?, place.read)
+    })
+}
+
+/// Where in a file an object stands.
+#[derive(Debug)]
+pub(crate) struct Place {
+    file: PathBuf,
+    line: u64,
+    read: u64,
+}
+
+impl Place {
+    pub(crate) fn error(&self, (want, got): (&'static str, String)) -> DataError {
+        DataError::Line { file: self.file.clone(), line: self.line, want, got }
+    }
+}
+
+/// Calls `each` with the object of every line that is not blank.
+///
+/// # Errors
+/// As [`records`].
+pub(crate) fn objects(
+    path: &Path,
+    mut each: impl FnMut(&Map<String, Value>, &Place) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let file = File::open(path).map_err(|e| DataError::io(path, "open", &e))?;
+    let mut reader = BufReader::new(file);
+    let mut place = Place { file: path.into(), line: 0, read: 0 };
+    let mut seen = 0u64;
+    loop {
+        let mut line = Vec::new();
+        let read = reader.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line);
+        let length = read.map_err(|e| DataError::io(path, "read", &e))? as u64;
+        if length == 0 {
+            break;
+        }
+        place.line += 1;
+        if length > MAX_LINE {
+            return Err(place.error(("a line of at most 64 MiB", "more".into())));
+        }
+        let mut line = text::to_text(line, place.read, path)?;
+        if place.read == 0 && line.starts_with('\u{feff}') {
+            line.drain(..'\u{feff}'.len_utf8());
+        }
+        place.read += length;
+        if line.trim().is_empty() {
+            continue;
+        }
+        seen += 1;
+        match serde_json::from_str(&line) {
+            Ok(Value::Object(object)) => each(&object, &place)?,
+            Ok(other) => return Err(place.error(("a JSON object", kind_of(&other).into()))),
+            Err(error) => return Err(place.error(("a JSON object", error.to_string()))),
+        }
+    }
+    if seen == 0 {
+        return Err(place.error(("a record", "the end of the file".into())));
+    }
+    Ok(())
+}
+
+/// What a JSON value is, in a word.
+pub(crate) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The names of an object's fields, for an error.
+pub(crate) fn fields(object: &Map<String, Value>) -> String {
+    let names: Vec<String> = object.keys().take(8).map(|name| format!("{name:?}")).collect();
+    if names.is_empty() { "no field".into() } else { format!("the fields {}", names.join(", ")) }
+}

@@ -1,0 +1,47 @@
+//! A random order of 0..n that needs no memory.
+
+/// Rounds of the Feistel network; each has its key.
+pub(crate) const ROUNDS: usize = 6;
+
+/// A permutation of `0..n`: a Feistel network on the next power of four, walked until it falls inside
+/// (Black and Rogaway, CT-RSA 2002). Integers only: the same order on every machine.
+#[derive(Debug, Clone)]
+pub struct Permutation {
+    n: u64,
+    half_bits: u32,
+    keys: [u64; ROUNDS],
+}
+
+impl Permutation {
+    /// The permutation of `0..n` under `keys`; `n` is at most 2^62.
+    pub fn new(n: u64, keys: [u64; ROUNDS]) -> Permutation {
+        let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
+        Permutation { n, half_bits: bits.div_ceil(2).max(1), keys }
+    }
+
+    /// Where `i < n` goes: below `n`, and another place for every `i`.
+    pub fn at(&self, i: u64) -> u64 {
+        debug_assert!(i < self.n, "{i} is not below {}", self.n);
+        let mut x = self.network(i);
+        while x >= self.n {
+            x = self.network(x);
+        }
+        x
+    }
+
+    fn network(&self, x: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (x >> self.half_bits, x & mask);
+        for key in self.keys {
+            (left, right) = (right, left ^ (mix(right ^ key) & mask));
+        }
+        left << self.half_bits | right
+    }
+}
+
+/// The finaliser of SplitMix64.
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

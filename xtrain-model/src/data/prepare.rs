@@ -1,0 +1,135 @@
+//! Text and JSONL files to packed tokens.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::jsonl::{self, Record};
+use super::text::Blocks;
+use super::{DataError, Role, TokenWriter};
+use crate::tokenizer::Tokenizer;
+
+/// Bytes of text that are tokenised at a time.
+const BLOCK: usize = 1 << 20;
+
+/// How far [`prepare`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the inputs that are done.
+    pub bytes: u64,
+    /// Bytes of all inputs.
+    pub of: u64,
+}
+
+/// What [`prepare`] wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prepared {
+    /// Bytes of the inputs.
+    pub bytes: u64,
+    /// Tokens, separators included.
+    pub tokens: u64,
+    /// Documents.
+    pub documents: u64,
+}
+
+/// Where tokens go.
+pub(super) trait Sink {
+    fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError>;
+    fn end_document(&mut self) -> Result<(), DataError>;
+}
+
+impl Sink for TokenWriter {
+    fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
+        TokenWriter::push(self, ids, role)
+    }
+
+    fn end_document(&mut self) -> Result<(), DataError> {
+        TokenWriter::end_document(self)
+    }
+}
+
+/// Tokenises `inputs` into the token file `output`. A file named `*.jsonl` or `*.ndjson` has one record a line:
+/// `text`, or `prompt` and `completion`, whose prompt is masked out of the loss. Any other file is text: one
+/// document, or several with `<|endoftext|>` between them. Every document ends with the separator.
+///
+/// # Errors
+/// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL of these fields (with the line); an
+/// output that cannot be written. `output` is then what it was before.
+pub fn prepare(
+    inputs: &[PathBuf],
+    output: &Path,
+    tokenizer: &Tokenizer,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Prepared, DataError> {
+    let mut writer = TokenWriter::create(output, tokenizer)?;
+    let bytes = feed(inputs, tokenizer, &mut writer, progress)?;
+    let prepared = Prepared { bytes, tokens: writer.count(), documents: writer.documents() };
+    writer.finish()?;
+    Ok(prepared)
+}
+
+/// Tokenises `inputs` into `sink`; returns their bytes.
+pub(super) fn feed(
+    inputs: &[PathBuf],
+    tokenizer: &Tokenizer,
+    sink: &mut impl Sink,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<u64, DataError> {
+    if inputs.is_empty() {
+        return Err(DataError::argument("prepare", "at least one file", "none"));
+    }
+    let mut lengths = Vec::with_capacity(inputs.len());
+    for path in inputs {
+        lengths.push(fs::metadata(path).map_err(|e| DataError::io(path, "open", &e))?.len());
+    }
+    let of = lengths.iter().sum();
+    let mut done = 0;
+    for (path, length) in inputs.iter().zip(lengths) {
+        let mut report = |bytes: u64| progress(Progress { bytes: done + bytes.min(length), of });
+        if is_jsonl(path) {
+            feed_jsonl(path, tokenizer, sink, &mut report)?;
+        } else {
+            feed_text(path, tokenizer, sink, &mut report)?;
+        }
+        done += length;
+    }
+    Ok(of)
+}
+
+fn is_jsonl(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl") || e.eq_ignore_ascii_case("ndjson"))
+}
+
+fn feed_text(
+    path: &Path,
+    tokenizer: &Tokenizer,
+    sink: &mut impl Sink,
+    report: &mut dyn FnMut(u64),
+) -> Result<(), DataError> {
+    let mut blocks = Blocks::open(path, BLOCK)?;
+    let mut bytes = 0;
+    while let Some(text) = blocks.next()? {
+        sink.push(&tokenizer.encode(&text)?, Role::Learnt)?;
+        bytes += text.len() as u64;
+        report(bytes);
+    }
+    sink.end_document()
+}
+
+fn feed_jsonl(
+    path: &Path,
+    tokenizer: &Tokenizer,
+    sink: &mut impl Sink,
+    report: &mut dyn FnMut(u64),
+) -> Result<(), DataError> {
+    jsonl::records(path, |record, bytes| {
+        match record {
+            Record::Text(text) => sink.push(&tokenizer.encode(&text)?, Role::Learnt)?,
+            Record::Pair { prompt, completion } => {
+                sink.push(&tokenizer.encode(&prompt)?, Role::Read)?;
+                sink.push(&tokenizer.encode(&completion)?, Role::Learnt)?;
+            }
+        }
+        sink.end_document()?;
+        report(bytes);
+        Ok(())
+    })
+}

@@ -1,0 +1,171 @@
+//! Reading a token file (`*.tok`) by positioned reads.
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::header::{self, Header, Masked};
+use super::{DataError, crc32c};
+
+/// An open token file. Its header and length are verified; ids are checked as they are read. It is never
+/// mapped into memory: a file that shrinks under a reader is an error, not a dead process.
+#[derive(Debug)]
+pub struct TokenFile {
+    path: PathBuf,
+    file: File,
+    header: Header,
+}
+
+impl TokenFile {
+    /// Opens `path` and verifies its header and its length; [`verify`](TokenFile::verify) reads the rest.
+    ///
+    /// # Errors
+    /// A file that cannot be read; a header with a wrong field; a length that is not the one its count asks for.
+    pub fn open(path: &Path) -> Result<TokenFile, DataError> {
+        let file = File::open(path).map_err(|e| DataError::io(path, "open", &e))?;
+        let length = file.metadata().map_err(|e| DataError::io(path, "read", &e))?.len();
+        let bad = |want, got: u64| {
+            let got = format!("{got} bytes");
+            DataError::Format { file: path.into(), field: "length", want, got }
+        };
+        if length < header::SIZE {
+            return Err(bad(format!("at least {} bytes, a header", header::SIZE), length));
+        }
+        let mut bytes = [0; header::SIZE as usize];
+        read_at(&file, &mut bytes, 0).map_err(|e| DataError::io(path, "read", &e))?;
+        let header = Header::from_bytes(&bytes, path)?;
+        if header.file_length() != Some(length) {
+            let want = match header.file_length() {
+                Some(want) => format!("{want} bytes for {} tokens", header.count),
+                None => format!("a length that holds {} tokens", header.count),
+            };
+            return Err(bad(want, length));
+        }
+        Ok(TokenFile { path: path.into(), file, header })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tokens in it.
+    pub fn count(&self) -> u64 {
+        self.header.count
+    }
+
+    /// Documents in it.
+    pub fn documents(&self) -> u64 {
+        self.header.documents
+    }
+
+    /// The vocabulary that its ids are below.
+    pub fn vocab(&self) -> u32 {
+        self.header.vocab
+    }
+
+    /// The digest of the tokenizer that made it (`Tokenizer::digest`).
+    pub fn digest(&self) -> u64 {
+        self.header.digest
+    }
+
+    /// Whether it holds a mask: tokens that are read but not to be learnt.
+    pub fn is_masked(&self) -> bool {
+        self.header.masked == Masked::Yes
+    }
+
+    /// The ids at the positions `range`.
+    ///
+    /// # Errors
+    /// A range past the end, a read that fails, an id outside the vocabulary.
+    pub fn ids(&self, range: Range<u64>) -> Result<Vec<u32>, DataError> {
+        self.check(&range)?;
+        let width = self.header.width();
+        let bytes = self.bytes(header::SIZE + range.start * width, (range.end - range.start) * width)?;
+        let ids: Vec<u32> = match width {
+            2 => bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(),
+            _ => bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        };
+        match ids.iter().position(|&id| id >= self.header.vocab) {
+            None => Ok(ids),
+            Some(i) => Err(DataError::Vocabulary {
+                source: self.path.display().to_string(),
+                at: range.start + i as u64,
+                got: ids[i],
+                vocab: self.header.vocab,
+            }),
+        }
+    }
+
+    /// Whether each token at the positions `range` is to be learnt.
+    ///
+    /// # Errors
+    /// A range past the end, a read that fails.
+    pub fn learnt(&self, range: Range<u64>) -> Result<Vec<bool>, DataError> {
+        self.check(&range)?;
+        if self.header.masked == Masked::No || range.is_empty() {
+            return Ok(vec![true; (range.end - range.start) as usize]);
+        }
+        let (first, last) = (range.start / 8, (range.end - 1) / 8);
+        let bits =
+            self.bytes(header::SIZE + self.header.count * self.header.width() + first, last + 1 - first)?;
+        Ok(range.map(|i| bits[(i / 8 - first) as usize] >> (i % 8) & 1 == 1).collect())
+    }
+
+    /// Reads the whole file once: its checksum and every id.
+    ///
+    /// # Errors
+    /// Another checksum than the header's, an id outside the vocabulary, a read that fails.
+    pub fn verify(&self) -> Result<(), DataError> {
+        const BLOCK: u64 = 1 << 20;
+        let end = self.header.file_length().expect("checked when the file was opened");
+        let (mut at, mut crc) = (header::SIZE, 0);
+        while at < end {
+            let bytes = self.bytes(at, BLOCK.min(end - at))?;
+            crc = crc32c::extend(crc, &bytes);
+            at += bytes.len() as u64;
+        }
+        if crc != self.header.body_crc {
+            return Err(DataError::Format {
+                file: self.path.clone(),
+                field: "checksum of the tokens",
+                want: format!("{:08x}", self.header.body_crc),
+                got: format!("{crc:08x}"),
+            });
+        }
+        let mut at = 0;
+        while at < self.count() {
+            let next = self.count().min(at + BLOCK);
+            self.ids(at..next)?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn check(&self, range: &Range<u64>) -> Result<(), DataError> {
+        if range.start > range.end || range.end > self.header.count {
+            let got = format!("{}..{} of {}", range.start, range.end, self.header.count);
+            return Err(DataError::argument("TokenFile", "a range of its tokens", got));
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, at: u64, length: u64) -> Result<Vec<u8>, DataError> {
+        let mut bytes = vec![0; length as usize];
+        read_at(&self.file, &mut bytes, at).map_err(|e| DataError::io(&self.path, "read", &e))?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+fn read_at(mut file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _cursor = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(bytes)
+}

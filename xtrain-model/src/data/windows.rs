@@ -1,0 +1,88 @@
+//! What a step trains on: a pure function of (seed, step).
+use std::ops::Range;
+
+use xtrain_tensor::rng::{Purpose, uniform_u64};
+
+use super::permutation::ROUNDS;
+use super::{DataError, Excerpt, Permutation, Tokens};
+
+/// In which order the windows of a part come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Each window starts anywhere, drawn uniformly: sample i of step t is addressed (seed, t, i).
+    Random,
+    /// Windows side by side, all of them once in each epoch, in an order drawn for the epoch. What is left over
+    /// at the ends, less than a window, changes from epoch to epoch.
+    Epochs,
+}
+
+/// The training windows of a part: `context + 1` tokens each, `context` predictions.
+///
+/// Nothing is advanced, so nothing has to be saved: a run that resumes at step k asks for step k.
+#[derive(Debug, Clone)]
+pub struct Windows {
+    part: Range<u64>,
+    context: u64,
+    seed: u64,
+    order: Order,
+}
+
+impl Windows {
+    /// Windows of `context` predictions in `part`.
+    ///
+    /// # Errors
+    /// A context of 0; a part that does not hold `context + 1` tokens.
+    pub fn new(part: Range<u64>, context: u64, seed: u64, order: Order) -> Result<Windows, DataError> {
+        if context == 0 {
+            return Err(DataError::argument("windows", "a context of at least 1", 0));
+        }
+        let got = part.end.saturating_sub(part.start);
+        if got <= context {
+            let want = context.saturating_add(1);
+            return Err(DataError::TooShort {
+                what: "the training data (a context and one more)".into(),
+                want,
+                got,
+            });
+        }
+        Ok(Windows { part, context, seed, order })
+    }
+
+    /// Windows of one epoch: how many fit side by side.
+    pub fn per_epoch(&self) -> u64 {
+        (self.part.end - self.part.start - 1) / self.context
+    }
+
+    /// The tokens of sample `index` of `batch`, in `step`.
+    pub fn range(&self, step: u64, index: u32, batch: u32) -> Range<u64> {
+        let length = self.part.end - self.part.start;
+        let offset = match self.order {
+            Order::Random => self.draw(step, index, length - self.context),
+            Order::Epochs => {
+                let number = u128::from(step) * u128::from(batch) + u128::from(index);
+                let (count, leftover) = (self.per_epoch(), (length - 1) % self.context);
+                let epoch = (number / u128::from(count)) as u64;
+                let key = |i| uniform_u64(self.seed, epoch, i as u32, Purpose::DataOrder);
+                let order = Permutation::new(count, std::array::from_fn(key));
+                let window = order.at((number % u128::from(count)) as u64);
+                self.draw(epoch, ROUNDS as u32, leftover + 1) + window * self.context
+            }
+        };
+        let start = self.part.start + offset;
+        start..start + self.context + 1
+    }
+
+    /// The `batch` samples of `step`.
+    ///
+    /// # Errors
+    /// A part that `tokens` do not have, a read that fails, an id outside the vocabulary.
+    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<Excerpt>, DataError> {
+        (0..batch).map(|index| tokens.excerpt(self.range(step, index, batch))).collect()
+    }
+
+    /// A number below `n`, uniform: the high half of u * n.
+    fn draw(&self, id: u64, position: u32, n: u64) -> u64 {
+        let u = uniform_u64(self.seed, id, position, Purpose::DataOrder);
+        ((u128::from(u) * u128::from(n)) >> 64) as u64
+    }
+}

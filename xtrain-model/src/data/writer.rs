@@ -1,0 +1,166 @@
+//! Writing a token file: whole or not at all.
+use std::fs::{self, File};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::header::{self, Header, Masked};
+use super::{DataError, Role, crc32c, separator_of};
+use crate::tokenizer::Tokenizer;
+
+/// Writes tokens into a temporary file beside `path`, which gets its name in [`finish`](TokenWriter::finish).
+/// A writer that is dropped before removes what it wrote.
+#[derive(Debug)]
+pub struct TokenWriter {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: BufWriter<File>,
+    header: Header,
+    mask: Vec<u8>,
+    separator: u32,
+    last: Option<u32>,
+    finished: bool,
+}
+
+impl TokenWriter {
+    /// Begins the token file `path` with the vocabulary of `tokenizer`.
+    ///
+    /// # Errors
+    /// A directory that cannot be written; a tokenizer without a separator.
+    pub fn create(path: &Path, tokenizer: &Tokenizer) -> Result<TokenWriter, DataError> {
+        let Some(name) = path.file_name() else {
+            return Err(DataError::argument("TokenWriter", "the path of a file", path.display()));
+        };
+        let separator = separator_of(tokenizer)?;
+        let mut temporary_name = name.to_os_string();
+        temporary_name.push(format!(".tmp-{}", std::process::id()));
+        let temporary = path.with_file_name(temporary_name);
+        let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", &e))?;
+        let header = Header {
+            masked: Masked::No,
+            vocab: u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19"),
+            digest: tokenizer.digest(),
+            count: 0,
+            documents: 0,
+            body_crc: 0,
+        };
+        let mut writer = TokenWriter {
+            path: path.into(),
+            temporary,
+            file: BufWriter::new(file),
+            header,
+            mask: Vec::new(),
+            separator,
+            last: None,
+            finished: false,
+        };
+        writer.put(&[0; header::SIZE as usize])?;
+        Ok(writer)
+    }
+
+    /// Appends tokens in the role that training gives them.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary, a write that fails.
+    pub fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
+        let mut bytes = Vec::with_capacity(ids.len() * self.header.width() as usize);
+        for (&id, at) in ids.iter().zip(self.header.count..) {
+            if id >= self.header.vocab {
+                let source = self.path.display().to_string();
+                return Err(DataError::Vocabulary { source, at, got: id, vocab: self.header.vocab });
+            }
+            bytes.extend_from_slice(&id.to_le_bytes()[..self.header.width() as usize]);
+            if at % 8 == 0 {
+                self.mask.push(0);
+            }
+            *self.mask.last_mut().expect("token 0 pushed a byte") |=
+                u8::from(role == Role::Learnt) << (at % 8);
+        }
+        if role == Role::Read && !ids.is_empty() {
+            self.header.masked = Masked::Yes;
+        }
+        self.header.count += ids.len() as u64;
+        self.header.documents += ids.iter().filter(|&&id| id == self.separator).count() as u64;
+        self.last = ids.last().copied().or(self.last);
+        self.put_body(&bytes)
+    }
+
+    /// Ends the document with a separator, which is to be learnt; nothing where there is none to end.
+    ///
+    /// # Errors
+    /// As [`push`](TokenWriter::push).
+    pub fn end_document(&mut self) -> Result<(), DataError> {
+        match self.last {
+            Some(last) if last != self.separator => self.push(&[self.separator], Role::Learnt),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tokens so far.
+    pub fn count(&self) -> u64 {
+        self.header.count
+    }
+
+    /// Documents ended so far: the separators among the tokens.
+    pub fn documents(&self) -> u64 {
+        self.header.documents
+    }
+
+    /// Writes the header, forces all to disk and gives the file its name.
+    ///
+    /// # Errors
+    /// A write, sync or rename that fails; `path` is then what it was before.
+    pub fn finish(mut self) -> Result<(), DataError> {
+        if self.header.masked == Masked::Yes {
+            let mask = std::mem::take(&mut self.mask);
+            self.put_body(&mask)?;
+        }
+        let header = self.header.to_bytes();
+        self.at("write", |file| file.seek(SeekFrom::Start(0)).map(|_| ()))?;
+        self.put(&header)?;
+        self.at("write", BufWriter::flush)?;
+        self.at("sync", |file| file.get_ref().sync_all())?;
+        fs::rename(&self.temporary, &self.path)
+            .map_err(|e| DataError::io(&self.path, "rename into place", &e))?;
+        self.finished = true;
+        sync_parent(&self.path)
+    }
+
+    fn put_body(&mut self, bytes: &[u8]) -> Result<(), DataError> {
+        self.header.body_crc = crc32c::extend(self.header.body_crc, bytes);
+        self.put(bytes)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), DataError> {
+        self.at("write", |file| file.write_all(bytes))
+    }
+
+    fn at(
+        &mut self,
+        doing: &'static str,
+        act: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+    ) -> Result<(), DataError> {
+        act(&mut self.file).map_err(|e| DataError::io(&self.temporary, doing, &e))
+    }
+}
+
+impl Drop for TokenWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+#[cfg(unix)]
+fn sync_parent(path: &Path) -> Result<(), DataError> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| DataError::io(parent, "sync", &e))
+}
+
+#[cfg(not(unix))]
+fn sync_parent(_path: &Path) -> Result<(), DataError> {
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! The seam to the `tokenizers` crate: the only file that calls it, and where its panics become errors.
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, SplitDelimiterBehavior,
+    TokenizerBuilder,
+};
+
+use super::alphabet::bytes_of;
+use super::json::bad;
+use super::{MAX_VOCABULARY, TokenizerError, Vocabulary};
+
+/// A tokenizer of the `tokenizers` crate.
+pub(super) type Inner = tokenizers::Tokenizer;
+
+/// How text is cut before merging: Qwen2's pattern (words with their leading space, single digits,
+/// punctuation, line ends, runs of spaces).
+const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Reads a `tokenizer.json`. Truncation and padding that the file may ask for are switched off: they would
+/// lose or invent tokens of a training text.
+///
+/// # Errors
+/// Bytes that the crate refuses or on which it panics; a decoder other than `ByteLevel`; an id at or above 2^19.
+pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), TokenizerError> {
+    let want = "a tokenizer.json of HF tokenizers";
+    let mut inner = guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, got))?;
+    guarded(|| inner.with_truncation(None).map(|_| ())).map_err(|got| bad(file, want, got))?;
+    inner.with_padding(None);
+    match inner.get_decoder() {
+        Some(DecoderWrapper::ByteLevel(_)) => {}
+        Some(_) => return Err(bad(file, "a decoder of type ByteLevel", "another type")),
+        None => return Err(bad(file, "a decoder of type ByteLevel", "none")),
+    }
+    let vocabulary = vocabulary(&inner, file)?;
+    Ok((inner, vocabulary))
+}
+
+fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> {
+    let mut vocabulary = Vocabulary::default();
+    for (token, id) in inner.get_vocab(true) {
+        if id >= MAX_VOCABULARY {
+            let got = format!("id {id} for {token:?}");
+            return Err(bad(file, format!("ids below {MAX_VOCABULARY}"), got));
+        }
+        let at = id as usize;
+        if vocabulary.tokens.len() <= at {
+            vocabulary.tokens.resize(at + 1, None);
+        }
+        if let Some(first) = &vocabulary.tokens[at] {
+            let got = format!("id {id} for {token:?} and for {:?}", String::from_utf8_lossy(first));
+            return Err(bad(file, "one token for each id", got));
+        }
+        vocabulary.tokens[at] = Some(bytes_of(&token).into());
+    }
+    if vocabulary.tokens.is_empty() {
+        return Err(bad(file, "a vocabulary", "no token"));
+    }
+    let added = inner.get_added_tokens_decoder();
+    vocabulary.special = added.iter().filter(|(_, t)| t.special).map(|(&id, _)| id).collect();
+    vocabulary.special.sort_unstable();
+    Ok(vocabulary)
+}
+
+/// The ids of `text`, special tokens in it parsed, none added around it.
+///
+/// # Errors
+/// What the crate says of a text that it cannot encode.
+pub(super) fn encode(inner: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    guarded(|| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()))
+        .map_err(|got| TokenizerError::Encode { got })
+}
+
+/// Trains a byte-level BPE and returns its `tokenizer.json`: the specials have ids 0, 1, ..., then come the
+/// 256 bytes, then the merges.
+///
+/// # Errors
+/// What the crate says.
+pub(super) fn train_bpe(
+    texts: impl Iterator<Item = String> + Send,
+    vocab_size: usize,
+    specials: &[String],
+) -> Result<Vec<u8>, TokenizerError> {
+    let train = || -> tokenizers::Result<String> {
+        let mut trainer = BpeTrainerBuilder::new()
+            .show_progress(false)
+            .vocab_size(vocab_size)
+            .special_tokens(specials.iter().map(|s| AddedToken::from(s.clone(), true)).collect())
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build();
+        let pattern = SplitPattern::Regex(PATTERN.to_string());
+        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?;
+        let byte_level = ByteLevel::new(false, true, false);
+        let cut = Sequence::new(vec![
+            PreTokenizerWrapper::Split(split),
+            PreTokenizerWrapper::ByteLevel(byte_level),
+        ]);
+        let mut tokenizer = TokenizerBuilder::<
+            BPE,
+            NormalizerWrapper,
+            PreTokenizerWrapper,
+            PostProcessorWrapper,
+            DecoderWrapper,
+        >::new()
+        .with_model(BPE::default())
+        .with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(cut)))
+        .with_decoder(Some(DecoderWrapper::ByteLevel(byte_level)))
+        .build()?;
+        tokenizer.train(&mut trainer, texts)?;
+        tokenizer.to_string(true)
+    };
+    guarded(train).map(String::into_bytes).map_err(|got| TokenizerError::Argument {
+        op: "train_bpe",
+        want: "a text to learn from".into(),
+        got,
+    })
+}
+
+/// Runs third-party code; its error or panic as text.
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(panic) => Err(format!("its parser gave up: {}", panic_text(panic.as_ref()))),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
+}

@@ -1,0 +1,55 @@
+//! Reading a file that a stranger wrote: bounded in size and in depth before a parser sees it.
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use super::TokenizerError;
+
+/// The largest tokenizer file that is read, in bytes.
+const MAX_BYTES: u64 = 64 << 20;
+/// The deepest nesting of brackets in it.
+const MAX_DEPTH: usize = 64;
+
+/// The whole of `file`, or `None` if there is no such file.
+///
+/// # Errors
+/// A file that cannot be read, is larger than 64 MiB, or nests JSON deeper than 64.
+pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
+    let io = |doing, e: std::io::Error| TokenizerError::Io { file: file.into(), doing, got: e.to_string() };
+    let open = match File::open(file) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|e| io("open", e))?,
+    };
+    let mut bytes = Vec::new();
+    open.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| io("read", e))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(bad(file, format!("at most {MAX_BYTES} bytes"), "more".to_string()));
+    }
+    check_depth(&bytes, file)?;
+    Ok(Some(bytes))
+}
+
+/// # Errors
+/// Brackets nested deeper than 64.
+pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => depth += 1,
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            let want = format!("JSON nested at most {MAX_DEPTH} deep");
+            return Err(bad(file, want, format!("one more level at byte {at}")));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn bad(file: &Path, want: impl Into<String>, got: impl Into<String>) -> TokenizerError {
+    TokenizerError::Format { file: file.into(), want: want.into(), got: got.into() }
+}

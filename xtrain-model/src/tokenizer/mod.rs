@@ -1,0 +1,268 @@
+//! Text to token ids and back: bytes, or a byte-level BPE in HF's `tokenizer.json`.
+mod alphabet;
+mod byte;
+mod error;
+mod hf;
+mod json;
+mod stream;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+pub use error::TokenizerError;
+pub use stream::Stream;
+
+use json::bad;
+
+/// The special token that ends a document.
+pub const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// One more than the largest id that a vocabulary may use: what the sampler serves.
+pub const MAX_VOCABULARY: u32 = 1 << 19;
+
+const FILE: &str = "tokenizer.json";
+const CONFIG: &str = "tokenizer_config.json";
+
+/// Text to token ids and back.
+///
+/// | kind | ids |
+/// |---|---|
+/// | bytes (built in) | 0..=255 the byte, 256 `<|endoftext|>`; vocabulary 257. There is no padding token: packed windows and ragged rows need none |
+/// | HF `tokenizer.json` | those of the file; its decoder is `ByteLevel` (GPT-2, Llama 3, Qwen, ...) |
+///
+/// Every token is a string of bytes, so decoding is concatenation and streams exactly.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    kind: Kind,
+    vocabulary: Vocabulary,
+    eos: Vec<u32>,
+    json: Vec<u8>,
+    config: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Byte,
+    Hf(Box<hf::Inner>),
+}
+
+/// What each id stands for.
+#[derive(Debug, Clone, Default)]
+struct Vocabulary {
+    tokens: Vec<Option<Box<[u8]>>>,
+    special: Vec<u32>,
+}
+
+impl Tokenizer {
+    /// The built-in tokenizer: a token is a byte, 256 is `<|endoftext|>`.
+    pub fn byte() -> Tokenizer {
+        Tokenizer {
+            kind: Kind::Byte,
+            vocabulary: byte::vocabulary(),
+            eos: vec![byte::END_OF_TEXT_ID],
+            json: byte::to_json().into_bytes(),
+            config: default_config().into_bytes(),
+        }
+    }
+
+    /// The tokenizer in the directory `path` (`tokenizer.json`), or in the file `path`. A
+    /// `tokenizer_config.json` beside it names the end-of-sequence token.
+    ///
+    /// # Errors
+    /// A missing, unreadable, too large (64 MiB) or too deep (64) file, one that HF `tokenizers` refuses, a
+    /// decoder that is not `ByteLevel`, an id at or above [`MAX_VOCABULARY`], an `eos_token` that is not in
+    /// the vocabulary.
+    pub fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
+        let file = if path.is_dir() { path.join(FILE) } else { path.to_path_buf() };
+        let Some(bytes) = json::read(&file)? else {
+            return Err(TokenizerError::Io { file, doing: "open", got: "no such file".into() });
+        };
+        let config = file.with_file_name(CONFIG);
+        let config_bytes = json::read(&config)?;
+        let mut tokenizer = Tokenizer::from_json(bytes, &file)?;
+        if let Some(bytes) = config_bytes {
+            tokenizer.configure(bytes, &config)?;
+        }
+        Ok(tokenizer)
+    }
+
+    /// The tokenizer that `json`, the content of a `tokenizer.json`, describes; `file` is its name in errors.
+    ///
+    /// # Errors
+    /// As [`load`](Tokenizer::load).
+    pub fn from_json(json: Vec<u8>, file: &Path) -> Result<Tokenizer, TokenizerError> {
+        json::check_depth(&json, file)?;
+        if byte::recognises(&json) {
+            return Ok(Tokenizer { json, ..Tokenizer::byte() });
+        }
+        let (inner, vocabulary) = hf::load(&json, file)?;
+        let mut tokenizer = Tokenizer {
+            kind: Kind::Hf(Box::new(inner)),
+            vocabulary,
+            eos: Vec::new(),
+            json,
+            config: default_config().into_bytes(),
+        };
+        tokenizer.eos.extend(tokenizer.special_id(END_OF_TEXT));
+        Ok(tokenizer)
+    }
+
+    /// Trains a byte-level BPE on `texts`. Ids: `<|endoftext|>` and the other `specials` from 0, then the 256
+    /// bytes, then merges in the order in which they were learned. Any text can be encoded with it. A small
+    /// corpus may have fewer merges than asked for.
+    ///
+    /// # Errors
+    /// `vocab_size` below 256 + the specials or above [`MAX_VOCABULARY`]; an empty or repeated special.
+    pub fn train_bpe(
+        texts: impl Iterator<Item = String> + Send,
+        vocab_size: usize,
+        specials: &[&str],
+    ) -> Result<Tokenizer, TokenizerError> {
+        let mut all = vec![END_OF_TEXT.to_string()];
+        for &special in specials {
+            if special.is_empty() || (special != END_OF_TEXT && all.iter().any(|s| s == special)) {
+                let (want, got) = ("specials that are not empty and differ".into(), format!("{special:?}"));
+                return Err(TokenizerError::Argument { op: "train_bpe", want, got });
+            }
+            if special != END_OF_TEXT {
+                all.push(special.to_string());
+            }
+        }
+        let (least, most) = (256 + all.len(), MAX_VOCABULARY as usize);
+        if !(least..=most).contains(&vocab_size) {
+            let want = format!("a vocabulary of {least} (256 bytes and {} special) to {most}", all.len());
+            return Err(TokenizerError::Argument { op: "train_bpe", want, got: vocab_size.to_string() });
+        }
+        Tokenizer::from_json(hf::train_bpe(texts, vocab_size, &all)?, Path::new("the trained tokenizer"))
+    }
+
+    /// The ids of `text`. Special tokens that stand in the text are parsed (as in HF); none are added.
+    /// With bytes it cannot fail.
+    ///
+    /// # Errors
+    /// A text on which the tokenizer's own pattern gives up (a foreign `tokenizer.json` only).
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        match &self.kind {
+            Kind::Byte => Ok(byte::encode(text)),
+            Kind::Hf(inner) => hf::encode(inner, text),
+        }
+    }
+
+    /// The text of `ids`, special tokens included: their bytes concatenated, U+FFFD for what is not UTF-8 and
+    /// for an id outside the vocabulary.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.bytes(id)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A decoder for ids that come one by one.
+    pub fn stream(&self) -> Stream<'_> {
+        Stream::new(self)
+    }
+
+    /// The bytes of one id; those of U+FFFD for an id outside the vocabulary.
+    fn bytes(&self, id: u32) -> &[u8] {
+        const UNKNOWN: &[u8] = "\u{fffd}".as_bytes();
+        self.vocabulary.tokens.get(id as usize).and_then(Option::as_deref).unwrap_or(UNKNOWN)
+    }
+
+    /// One more than the largest id.
+    pub fn vocab_size(&self) -> usize {
+        self.vocabulary.tokens.len()
+    }
+
+    /// The ids after which a completion is over: the `eos_token` of `tokenizer_config.json` first, then
+    /// `<|endoftext|>` where it is another one. Empty if the tokenizer has neither.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// The id that ends a document in packed data: `<|endoftext|>`, else the first of
+    /// [`eos_ids`](Tokenizer::eos_ids).
+    pub fn separator(&self) -> Option<u32> {
+        self.eos.last().copied()
+    }
+
+    /// How many bytes of text `ids` stand for (for bits per byte); special tokens count nothing.
+    pub fn text_bytes(&self, ids: &[u32]) -> u64 {
+        let plain = ids.iter().filter(|id| self.vocabulary.special.binary_search(id).is_err());
+        plain.map(|&id| self.bytes(id).len() as u64).sum()
+    }
+
+    /// A 64-bit digest (FNV-1a) of what each id means: data and models that agree on it share their ids.
+    pub fn digest(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut add = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        for token in &self.vocabulary.tokens {
+            let length = token.as_ref().map_or(u32::MAX, |t| u32::try_from(t.len()).unwrap_or(u32::MAX - 1));
+            length.to_le_bytes().into_iter().for_each(&mut add);
+            token.iter().flat_map(|t| t.iter().copied()).for_each(&mut add);
+        }
+        hash
+    }
+
+    /// The files that hold this tokenizer, as (name, content): what [`save`](Tokenizer::save) writes.
+    /// A loaded tokenizer gives back the bytes that were loaded.
+    pub fn files(&self) -> [(&'static str, &[u8]); 2] {
+        [(FILE, &self.json), (CONFIG, &self.config)]
+    }
+
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into `dir`, which exists. HF `transformers` opens
+    /// the directory with `AutoTokenizer`.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), TokenizerError> {
+        for (name, bytes) in self.files() {
+            let file = dir.join(name);
+            std::fs::write(&file, bytes).map_err(|e| TokenizerError::Io {
+                file,
+                doing: "write",
+                got: e.to_string(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn configure(&mut self, bytes: Vec<u8>, file: &Path) -> Result<(), TokenizerError> {
+        let value: Value = serde_json::from_slice(&bytes).map_err(|e| bad(file, "JSON", e.to_string()))?;
+        let eos = &value["eos_token"];
+        let name = match eos {
+            Value::Null => None,
+            Value::String(name) => Some(name.as_str()),
+            _ => match eos["content"].as_str() {
+                None => {
+                    return Err(bad(file, "eos_token as a string or {\"content\": ...}", eos.to_string()));
+                }
+                name => name,
+            },
+        };
+        if let Some(name) = name {
+            let Some(id) = self.special_id(name) else {
+                return Err(bad(file, "an eos_token of the vocabulary", format!("{name:?}")));
+            };
+            self.eos = vec![id];
+            self.eos.extend(self.special_id(END_OF_TEXT).filter(|&end| end != id));
+        }
+        self.config = bytes;
+        Ok(())
+    }
+
+    fn special_id(&self, name: &str) -> Option<u32> {
+        match &self.kind {
+            Kind::Byte => (name == END_OF_TEXT).then_some(byte::END_OF_TEXT_ID),
+            Kind::Hf(inner) => inner.token_to_id(name),
+        }
+    }
+}
+
+fn default_config() -> String {
+    format!(
+        "{{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"eos_token\": \"{END_OF_TEXT}\",\n  \
+         \"clean_up_tokenization_spaces\": false\n}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests;

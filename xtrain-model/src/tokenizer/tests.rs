@@ -1,0 +1,211 @@
+//! Tokenizers against their promises and against HF's answers.
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::*;
+
+fn fixture(name: &str) -> (Tokenizer, Value) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers").join(name);
+    let cases = std::fs::read(dir.join("cases.json")).unwrap();
+    (Tokenizer::load(&dir).unwrap(), serde_json::from_slice(&cases).unwrap())
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("xtrain-tokenizer-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| u32::try_from(v.as_u64().unwrap()).unwrap()).collect()
+}
+
+fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> String {
+    let mut stream = tokenizer.stream();
+    let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
+    text.push_str(&stream.finish());
+    text
+}
+
+#[track_caller]
+fn check_against_hf(name: &str) {
+    let (tokenizer, cases) = fixture(name);
+    assert_eq!(tokenizer.vocab_size() as u64, cases["vocab_size"].as_u64().unwrap());
+    for case in cases["encode"].as_array().unwrap() {
+        let (text, want) = (case["text"].as_str().unwrap(), ids(&case["ids"]));
+        assert_eq!(tokenizer.encode(text).unwrap(), want, "{text:?}");
+        assert_eq!(tokenizer.decode(&want), case["decoded"].as_str().unwrap(), "{want:?}");
+    }
+    for case in cases["decode"].as_array().unwrap() {
+        let ids = ids(&case["ids"]);
+        assert_eq!(tokenizer.decode(&ids), case["text"].as_str().unwrap(), "{ids:?}");
+        assert_eq!(streamed(&tokenizer, &ids), case["text"].as_str().unwrap(), "{ids:?}");
+    }
+    for case in cases["prefix"].as_array().unwrap() {
+        let ids = ids(&case["ids"]);
+        for (n, want) in case["prefix_decodes"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(tokenizer.decode(&ids[..n]), want.as_str().unwrap());
+            assert_eq!(streamed(&tokenizer, &ids[..n]), want.as_str().unwrap());
+        }
+    }
+    for (id, want) in cases["decode_single"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(tokenizer.decode(&[id as u32]), want.as_str().unwrap());
+    }
+}
+
+#[test]
+fn a_qwen_tokenizer_encodes_decodes_and_streams_as_hf_does() {
+    check_against_hf("qwen_bpe");
+}
+
+#[test]
+fn a_llama3_tokenizer_encodes_decodes_and_streams_as_hf_does() {
+    check_against_hf("llama3_bpe");
+}
+
+#[test]
+fn bytes_are_their_own_ids() {
+    let byte = Tokenizer::byte();
+    assert_eq!((byte.vocab_size(), byte.eos_ids(), byte.separator()), (257, &[256][..], Some(256)));
+    assert_eq!(byte.encode("aé\r\n\0").unwrap(), [97, 0xc3, 0xa9, 13, 10, 0]);
+    assert!(byte.encode("").unwrap().is_empty());
+    assert_eq!(byte.encode("a<|endoftext|>b").unwrap(), [97, 256, 98]);
+    assert_eq!(byte.decode(&[97, 256, 98]), "a<|endoftext|>b");
+    assert_eq!(byte.decode(&[0xff, 97, 0xc3]), "\u{fffd}a\u{fffd}");
+    assert_eq!(byte.decode(&[97, 257, u32::MAX]), "a\u{fffd}\u{fffd}");
+    assert_eq!(byte.text_bytes(&[97, 256, 0xc3, 0xa9]), 3);
+}
+
+#[test]
+fn a_stream_never_splits_a_character() {
+    let byte = Tokenizer::byte();
+    let mut stream = byte.stream();
+    let pieces: Vec<String> = "x🙂é".bytes().map(|b| stream.push(u32::from(b))).collect();
+    assert_eq!(pieces, ["x", "", "", "", "🙂", "", "é"]);
+    assert_eq!(stream.finish(), "");
+    let mut cut = byte.stream();
+    assert_eq!((cut.push(0xf0), cut.push(0x9f)), (String::new(), String::new()));
+    assert_eq!(cut.finish(), "\u{fffd}");
+}
+
+#[test]
+fn a_stream_of_any_bytes_says_what_decode_says() {
+    let byte = Tokenizer::byte();
+    let edges = [0x00, 0x41, 0x80, 0xbf, 0xc2, 0xe0, 0xa0, 0xed, 0xf0, 0x90, 0xf4, 0x8f, 0xff, 256, 9000];
+    for seed in 0..2000 {
+        let at = |i| xtrain_tensor::rng::uniform_u64(5, seed, i, xtrain_tensor::rng::Purpose::Sample);
+        let ids: Vec<u32> = (0..12).map(|i| edges[at(i) as usize % edges.len()]).collect();
+        assert_eq!(streamed(&byte, &ids), byte.decode(&ids), "{ids:?}");
+    }
+}
+
+#[test]
+fn the_byte_tokenizer_is_a_file_that_hf_reads_alike() {
+    let byte = Tokenizer::byte();
+    let (inner, vocabulary) = hf::load(&byte.json, Path::new("byte")).unwrap();
+    let twin = Tokenizer { kind: Kind::Hf(Box::new(inner)), vocabulary, ..byte.clone() };
+    let text = "Hello,  wörld 123\r\n\t🙂<|endoftext|> \0x";
+    assert_eq!(twin.encode(text).unwrap(), byte.encode(text).unwrap());
+    assert_eq!((twin.digest(), twin.vocab_size()), (byte.digest(), 257));
+}
+
+#[test]
+fn a_saved_tokenizer_comes_back() {
+    let dir = scratch("saved");
+    Tokenizer::byte().save(&dir).unwrap();
+    let byte = Tokenizer::load(&dir).unwrap();
+    assert!(matches!(byte.kind, Kind::Byte));
+    assert_eq!((byte.digest(), byte.eos_ids()), (Tokenizer::byte().digest(), &[256][..]));
+    let (qwen, _) = fixture("qwen_bpe");
+    qwen.save(&dir).unwrap();
+    let again = Tokenizer::load(&dir).unwrap();
+    assert_eq!((again.files(), again.eos_ids()), (qwen.files(), qwen.eos_ids()));
+    assert_ne!(again.digest(), byte.digest());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+fn corpus() -> impl Iterator<Item = String> + Send {
+    (0..200).map(|i| format!("the cat number {i} sat on the mat\nand the dog did not"))
+}
+
+#[test]
+fn a_trained_bpe_has_the_size_asked_for_and_encodes_any_text() {
+    let bpe = Tokenizer::train_bpe(corpus(), 280, &["<|im_end|>"]).unwrap();
+    assert_eq!((bpe.vocab_size(), bpe.separator()), (280, Some(0)));
+    assert_eq!(bpe.encode("<|endoftext|><|im_end|>").unwrap(), [0, 1]);
+    let text = "the cat 日本 \r\n\0 🙂 zzz";
+    let ids = bpe.encode(text).unwrap();
+    assert_eq!(bpe.decode(&ids), text);
+    assert!(ids.len() < text.len());
+    assert_eq!(bpe.text_bytes(&ids), text.len() as u64);
+}
+
+#[test]
+fn training_twice_gives_the_same_bytes() {
+    let train = || Tokenizer::train_bpe(corpus(), 400, &[]).unwrap();
+    assert_eq!(train().files(), train().files());
+}
+
+#[test]
+fn a_vocabulary_without_room_for_the_bytes_is_refused() {
+    for (size, specials) in
+        [(256, &[][..]), (257, &["<a>"][..]), (0, &[]), (MAX_VOCABULARY as usize + 1, &[])]
+    {
+        let error = Tokenizer::train_bpe(corpus(), size, specials).unwrap_err();
+        assert!(error.to_string().contains("256 bytes"), "{error}");
+    }
+    assert_eq!(Tokenizer::train_bpe(corpus(), 257, &[]).unwrap().vocab_size(), 257);
+    assert!(Tokenizer::train_bpe(corpus(), 300, &["<a>", "<a>"]).is_err());
+    assert!(Tokenizer::train_bpe(corpus(), 300, &[""]).is_err());
+}
+
+#[track_caller]
+fn refused(json: &str, want: &str) {
+    let error = Tokenizer::from_json(json.into(), Path::new("some/tokenizer.json")).unwrap_err().to_string();
+    assert!(error.starts_with("some/tokenizer.json: ") && error.contains(want), "{error}");
+}
+
+#[test]
+fn files_that_are_no_tokenizer_are_refused_by_name() {
+    refused("", "want a tokenizer.json");
+    refused("{}", "want a tokenizer.json");
+    refused("\u{0}\u{1}", "want a tokenizer.json");
+    refused(&"[".repeat(1_000_000), "nested at most 64");
+    refused(&format!("{{\"a\": {}1{}}}", "{\"a\":".repeat(99), "}".repeat(99)), "nested at most 64");
+    let byte = byte::to_json();
+    refused(&byte[..byte.len() / 2], "want a tokenizer.json");
+    refused(
+        &byte
+            .replace("\"decoder\": {\n    \"type\": \"ByteLevel\"", "\"decoder\": {\n    \"type\": \"Fuse\""),
+        "decoder of type ByteLevel",
+    );
+    refused(&byte.replace("\"Ġ\": 32", "\"Ġ\": 4000000000"), "ids below 524288");
+    refused(&byte.replace("\"Ġ\": 32", "\"Ġ\": 33"), "one token for each id");
+}
+
+#[test]
+fn a_missing_tokenizer_and_a_wrong_eos_are_refused_by_name() {
+    let dir = scratch("refused");
+    let error = Tokenizer::load(&dir).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json: cannot open: no such file"), "{error}");
+    Tokenizer::byte().save(&dir).unwrap();
+    std::fs::write(dir.join(CONFIG), "{\"eos_token\": \"<nobody>\"}").unwrap();
+    let error = Tokenizer::load(&dir).unwrap_err().to_string();
+    assert!(error.contains("tokenizer_config.json") && error.contains("<nobody>"), "{error}");
+    std::fs::write(dir.join(CONFIG), "{\"eos_token\": 7}").unwrap();
+    assert!(Tokenizer::load(&dir).is_err());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn padding_and_truncation_that_a_file_asks_for_are_off() {
+    let (qwen, _) = fixture("qwen_bpe");
+    let json = String::from_utf8(qwen.json.clone()).unwrap();
+    let cut =
+        r#""truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}"#;
+    let json = json.replace("\"truncation\": null", cut);
+    let truncating = Tokenizer::from_json(json.into_bytes(), Path::new("t")).unwrap();
+    let text = "hello world and more";
+    assert_eq!(truncating.encode(text).unwrap(), qwen.encode(text).unwrap());
+}

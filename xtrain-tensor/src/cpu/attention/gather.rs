@@ -1,0 +1,85 @@
+//! Rows of queries, keys and values, brought together as f32.
+use std::ops::Range;
+
+use super::number::{Least, Number};
+use crate::cpu::lanes::{LANES, Lanes, Reg};
+use crate::ops::Slots;
+
+/// Copies one row of `x` to `out`, which is at least as long; what is left of it becomes +0.
+#[inline(always)]
+pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], least: &mut Least<L>) {
+    for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
+        let v = E::load(l, &x[x.len().min(i * LANES)..]);
+        l.store(out, E::operand(l, v, least));
+    }
+}
+
+/// One sequence's part of a pool, as one head reads it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keys<'a> {
+    pub(super) slots: &'a Slots,
+    pub(super) seq: u32,
+    pub(super) nkv: usize,
+    pub(super) kv: usize,
+    pub(super) hd: usize,
+}
+
+impl Keys<'_> {
+    /// Copies the rows of positions `range`, one below the other, each of `width` values.
+    #[inline(always)]
+    pub(super) fn copy<L: Lanes, E: Number>(
+        self,
+        l: L,
+        x: &[E],
+        range: Range<usize>,
+        (out, width): (&mut [f32], usize),
+        least: &mut Least<L>,
+    ) {
+        let mut out = out.chunks_exact_mut(width);
+        let mut pos = range.start;
+        while pos < range.end {
+            let run = self.slots.run_length(pos).min(range.end - pos);
+            let first = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
+            for i in 0..run {
+                let start = first + i * self.nkv * self.hd;
+                let out = out.next().expect("room for every position");
+                row(l, &x[start..start + self.hd], out, least);
+            }
+            pos += run;
+        }
+    }
+}
+
+/// `out[d * 64 + j] = rows[j * width + d]` for d below `width` (a multiple of 32) and j in `keys`, a
+/// part of `0..64`; columns beside it may be overwritten.
+#[inline(always)]
+pub(super) fn transpose<L: Lanes>(l: L, rows: &[f32], width: usize, keys: Range<usize>, out: &mut [f32]) {
+    assert!(keys.end <= 64 && rows.len() >= 64 * width && out.len() >= 64 * width);
+    let w = L::WIDTH;
+    for j in (keys.start / w * w..keys.end).step_by(w) {
+        for d in (0..width).step_by(w) {
+            let mut square = [Reg::splat(l, 0.0); 16];
+            // SAFETY: j + w <= 64 and d + w <= width, both multiples of w: the rows and the columns
+            // are inside the slices, as checked above.
+            unsafe {
+                let from = rows.as_ptr().add(j * width + d);
+                for (i, r) in square.iter_mut().enumerate().take(w) {
+                    *r = Reg::load(l, from.add(i * width));
+                }
+                // log2(w) times: rows i and i + w / 2 in turn
+                let mut left = w;
+                while left > 1 {
+                    let old = square;
+                    for i in 0..w / 2 {
+                        (square[2 * i], square[2 * i + 1]) = Reg::zip(l, old[i], old[i + w / 2]);
+                    }
+                    left /= 2;
+                }
+                let to = out.as_mut_ptr().add(d * 64 + j);
+                for (i, &r) in square.iter().enumerate().take(w) {
+                    Reg::store(l, to.add(i * 64), r);
+                }
+            }
+        }
+    }
+}

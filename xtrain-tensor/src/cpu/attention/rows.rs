@@ -1,0 +1,57 @@
+//! Scores of one row against a chunk of 64 keys: visible or not.
+use std::ops::Range;
+
+use crate::cpu::lanes::{LANES, Lanes};
+
+/// Keys of a chunk.
+pub(super) const CHUNK: usize = 64;
+
+/// Rows that one product takes.
+pub(super) const STRIP: usize = 12;
+
+/// 0, 1, 2, ...
+const INDEX: [f32; LANES] = {
+    let mut index = [0.0; LANES];
+    let mut i = 0;
+    while i < LANES {
+        index[i] = i as f32;
+        i += 1;
+    }
+    index
+};
+
+/// `range` inside chunk `c`, counted from the chunk's start.
+#[inline(always)]
+pub(super) fn within(range: &Range<usize>, c: usize) -> Range<usize> {
+    let clamp = |x: usize| x.saturating_sub(c * CHUNK).min(CHUNK);
+    clamp(range.start)..clamp(range.end)
+}
+
+/// The smallest range that holds both; an empty one holds nothing.
+#[inline(always)]
+pub(super) fn union(a: Range<usize>, b: Range<usize>) -> Range<usize> {
+    match (a.is_empty(), b.is_empty()) {
+        (true, _) => b,
+        (_, true) => a,
+        _ => a.start.min(b.start)..a.end.max(b.end),
+    }
+}
+
+/// `range`, widened to multiples of `step`.
+#[inline(always)]
+pub(super) fn widen(range: Range<usize>, step: usize) -> Range<usize> {
+    range.start / step * step..range.end.next_multiple_of(step)
+}
+
+/// `v` in the lanes of half `half` (0 or 1) whose slots lie in `seen`, `other` in the rest.
+#[inline(always)]
+pub(super) fn masked<L: Lanes>(l: L, half: usize, seen: &Range<usize>, v: L::F, other: L::F) -> L::F {
+    let (from, to) = (half * LANES, (half + 1) * LANES);
+    if seen.start <= from && seen.end >= to {
+        return v;
+    }
+    let index = l.load(&INDEX);
+    let bound = |x: usize| Lanes::splat(l, x as f32 - from as f32);
+    let v = l.select_lt(index, bound(seen.start), other, v);
+    l.select_lt(index, bound(seen.end), v, other)
+}

@@ -1,0 +1,232 @@
+//! Every instruction set against the reference, bit for bit, on drawn cases.
+use crate::ops::{Saved, Slots, Visible, attention, attention_backward};
+use crate::rng::{Purpose, draw};
+use crate::{Device, Dtype, Simd, Tensor};
+
+/// Numbers for one case.
+struct Dice {
+    case: u64,
+    at: u32,
+}
+
+impl Dice {
+    fn word(&mut self) -> u32 {
+        self.at += 1;
+        draw(19, self.case, self.at, Purpose::Sample)[0]
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (u64::from(self.word()) * n as u64 >> 32) as usize
+    }
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+    /// About normal.
+    fn normal(&mut self) -> f32 {
+        (0..4).map(|_| self.word() as f32 / u32::MAX as f32 - 0.5).sum::<f32>() * 1.7
+    }
+    fn shuffle<T>(&mut self, x: &mut [T]) {
+        (1..x.len()).rev().for_each(|i| x.swap(i, self.below(i + 1)));
+    }
+    fn tensor(&mut self, shape: &[usize], kind: Kind, dtype: Dtype) -> Tensor {
+        let value = |_| match kind {
+            Kind::Plain => self.normal(),
+            Kind::Sharp => self.normal() * 8.0,
+            Kind::Ties => self.below(3) as f32 - 1.0,
+            // where products and sums of products are tiny, or the operands are
+            Kind::Edge => self.normal() * 0.5f32.powi(60 + self.below(8) as i32),
+            Kind::Wide => self.normal() * 0.5f32.powi(self.below(150) as i32),
+            Kind::Mixed => match self.below(4) {
+                0 => 0.0f32.copysign(self.normal()),
+                1 => f32::from_bits(self.word() & 0x807f_ffff),
+                2 => self.normal() * 0.5f32.powi(self.below(130) as i32),
+                _ => self.normal(),
+            },
+        };
+        let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+        Tensor::new(&Device::cpu(), shape, values).unwrap().cast(dtype).unwrap()
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    Sharp,
+    Ties,
+    Edge,
+    Wide,
+    Mixed,
+}
+
+#[derive(Debug)]
+struct Case {
+    dtype: Dtype,
+    kinds: [Kind; 4],
+    /// nh, nkv, hd.
+    heads: [usize; 3],
+    seq: Vec<u32>,
+    pos: Vec<u32>,
+    slots: Slots,
+    n_slots: usize,
+    window: Option<usize>,
+}
+
+const KINDS: [Kind; 6] = [Kind::Plain, Kind::Sharp, Kind::Ties, Kind::Edge, Kind::Wide, Kind::Mixed];
+const LENGTHS: [usize; 16] = [1, 2, 3, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257];
+
+impl Case {
+    /// Sequences of `lens` keys whose last `news` are rows of the pass.
+    fn new(dice: &mut Dice, lens: &[usize], news: &[usize]) -> Case {
+        let kind = dice.pick(&KINDS);
+        let mut kinds = [kind; 4];
+        if dice.below(2) == 0 {
+            kinds = kinds.map(|_| dice.pick(&KINDS));
+        }
+        let longest = lens.iter().sum::<usize>();
+        let hds: &[usize] = match longest {
+            0..200 => &[2, 4, 6, 8, 10, 16, 24, 32, 64, 80, 96, 128, 256],
+            _ => &[2, 6, 8, 16, 24, 32, 40],
+        };
+        let (hd, group) = (dice.pick(hds), dice.pick(&[1, 1, 2, 4, 8]));
+        let nkv = if group * hd > 128 || longest > 300 { 1 } else { dice.pick(&[1, 2, 3]) };
+        let mut rows: Vec<(u32, u32)> = Vec::new();
+        for (s, (&len, &new)) in lens.iter().zip(news).enumerate() {
+            rows.extend((len - new.min(len)..len).map(|pos| (s as u32, pos as u32)));
+        }
+        match dice.below(4) {
+            0 => dice.shuffle(&mut rows),
+            1 => rows.reverse(),
+            _ => {}
+        }
+        let (slots, n_slots) = slots(dice, lens);
+        let (seq, pos) = rows.into_iter().unzip();
+        let window = dice.pick(&[None, None, Some(1), Some(5), Some(33), Some(64), Some(100)]);
+        let dtype = dice.pick(&[Dtype::F32, Dtype::BF16]);
+        Case { dtype, kinds, heads: [group * nkv, nkv, hd], seq, pos, slots, n_slots, window }
+    }
+
+    fn visible(&self) -> Visible<'_> {
+        Visible { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
+    }
+
+    /// Queries, keys, values, dy. Slots without a key hold NaN, which nobody may read.
+    fn operands(&self, dice: &mut Dice) -> [Tensor; 4] {
+        let [nh, nkv, hd] = self.heads;
+        let rows = self.seq.len();
+        let mut held = vec![false; self.n_slots];
+        for (n, &seq) in self.seq.iter().enumerate() {
+            self.visible().keys(n).for_each(|pos| held[self.slots.slot(seq, pos)] = true);
+        }
+        let mut pool = |kind| {
+            let mut x = dice.tensor(&[self.n_slots, nkv, hd], kind, Dtype::F32);
+            let slots = x.data_mut::<f32>().unwrap().chunks_exact_mut(nkv * hd);
+            slots.zip(&held).filter(|(_, held)| !**held).for_each(|(x, _)| x.fill(f32::NAN));
+            x.cast(self.dtype).unwrap()
+        };
+        let [k, v] = [pool(self.kinds[1]), pool(self.kinds[2])];
+        let q = dice.tensor(&[rows, nh, hd], self.kinds[0], self.dtype);
+        [q, k, v, dice.tensor(&[rows, nh, hd], self.kinds[3], Dtype::F32)]
+    }
+}
+
+fn slots(dice: &mut Dice, lens: &[usize]) -> (Slots, usize) {
+    if dice.below(2) == 0 {
+        let mut next = 0;
+        let base = |&len: &usize| {
+            let at = next + dice.below(3);
+            next = at + len;
+            at
+        };
+        let base = lens.iter().map(base).collect();
+        return (Slots::Runs { base }, next + 1);
+    }
+    let page = dice.pick(&[1, 3, 5, 16, 64, 100]);
+    let mut pages: Vec<u32> =
+        (0..lens.iter().map(|len| len.div_ceil(page) as u32).sum::<u32>() + 2).collect();
+    dice.shuffle(&mut pages);
+    let n_slots = pages.len() * page;
+    let table = lens.iter().map(|len| pages.drain(..len.div_ceil(page)).collect()).collect();
+    (Slots::Pages { page, table }, n_slots)
+}
+
+fn bits(x: &Tensor) -> Vec<u32> {
+    let canonical = |x: &f32| if x.is_nan() { 0x7fff_ffff } else { x.to_bits() };
+    x.to_f32().unwrap().data::<f32>().unwrap().iter().map(canonical).collect()
+}
+
+/// The same values on another device.
+fn on(device: &Device, x: &Tensor) -> Tensor {
+    let f = x.to_f32().unwrap();
+    let values = f.data::<f32>().unwrap().to_vec();
+    Tensor::new(device, x.shape(), values).unwrap().cast(x.dtype()).unwrap()
+}
+
+/// y and L, and the three gradients where `backward`.
+fn compute(device: &Device, case: &Case, operands: &[Tensor; 4], backward: bool) -> Vec<Tensor> {
+    let [q, k, v, dy] = operands.each_ref().map(|x| on(device, x));
+    let (y, lse) = attention(&q, &k, &v, &case.visible()).unwrap();
+    let mut all = vec![y, lse];
+    if backward {
+        let saved = Saved { q: &q, k: &k, v: &v, y: &all[0], lse: &all[1] };
+        let gradients = attention_backward(&saved, &dy, &case.visible()).unwrap();
+        all.extend(gradients);
+    }
+    all
+}
+
+fn check(case: &Case, dice: &mut Dice, backward: bool) {
+    let operands = case.operands(dice);
+    let want = compute(&Device::cpu_with(1, Simd::Reference), case, &operands, backward);
+    for simd in Simd::available().filter(|&s| s != Simd::Reference) {
+        let got = compute(&Device::cpu_with(1 + dice.below(3), simd), case, &operands, backward);
+        for ((got, want), name) in got.iter().zip(&want).zip(["y", "L", "dq", "dk", "dv"]) {
+            let (g, w) = (bits(got), bits(want));
+            if let Some(i) = (0..w.len()).find(|&i| g[i] != w[i]) {
+                let (g, w) = (f32::from_bits(g[i]), f32::from_bits(w[i]));
+                panic!("{simd}: {name}[{i}] is {g:e}, not {w:e}, in case {} {case:?}", dice.case);
+            }
+        }
+    }
+}
+
+#[test]
+fn forward_has_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
+    for case in 0..150 {
+        let mut dice = Dice { case, at: 0 };
+        let n = 1 + dice.below(3);
+        let lens: Vec<usize> = (0..n).map(|_| dice.pick(&LENGTHS)).collect();
+        let news: Vec<usize> = (0..n).map(|_| dice.pick(&[1, 2, 7, 30, 70])).collect();
+        check(&Case::new(&mut dice, &lens, &news), &mut dice, false);
+    }
+}
+
+#[test]
+fn one_row_a_sequence_has_the_bits_of_the_reference_at_any_length() {
+    for case in 0..80 {
+        let mut dice = Dice { case: 1_000 + case, at: 0 };
+        let n = 1 + dice.below(4);
+        let lens: Vec<usize> = (0..n).map(|_| 1 + dice.below(513)).collect();
+        check(&Case::new(&mut dice, &lens, &vec![1; n]), &mut dice, false);
+    }
+}
+
+#[test]
+fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
+    for case in 0..150 {
+        let mut dice = Dice { case: 2_000 + case, at: 0 };
+        let lengths = if case % 10 == 0 { &LENGTHS[..] } else { &LENGTHS[..10] };
+        let lens: Vec<usize> = (0..1 + dice.below(2)).map(|_| dice.pick(lengths)).collect();
+        check(&Case::new(&mut dice, &lens, &lens), &mut dice, true);
+    }
+}
+
+#[test]
+fn two_positions_in_one_slot_are_an_error_of_the_backward() {
+    let device = Device::cpu();
+    let x = Tensor::zeros(&device, &[2, 1, 2], Dtype::F32);
+    let lse = Tensor::zeros(&device, &[2, 1], Dtype::F32);
+    let slots = Slots::Runs { base: vec![1, 1] };
+    let see = Visible { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
+    let saved = Saved { q: &x, k: &x, v: &x, y: &x, lse: &lse };
+    let error = attention_backward(&saved, &x, &see).unwrap_err().to_string();
+    assert!(error.contains("slot 1 twice, at position 0 of sequence 1"), "{error}");
+}

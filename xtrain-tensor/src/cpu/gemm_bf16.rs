@@ -1,0 +1,98 @@
+//! bf16 matrix products on the CPU in the order of docs/numerics.md, section 2: blocks of 32 along the
+//! depth, zero-padded; in each an fma chain over the even and one over the odd elements, both from +0;
+//! `y = y + (even + odd)`; operands with exponent field 0 and results that are tiny after rounding are
+//! zeros of their sign. That is what AMX's `tdpbf16ps` does, and what [`model`] spells out.
+//!
+//! Without AMX, plain lanes give the same bits where no result can be tiny. *The lattice argument:* if
+//! the smallest exponents of the non-zero operands are ea and eb, every product is a multiple of
+//! L = 2^(ea + eb - 14), and so is every sum of such, rounded or not (rounding goes to a multiple of an
+//! ulp >= L, or is exact). So if L >= 2^-126, a result is zero or at least 2^-126: nothing to flush.
+//! A y to continue from must lie on that lattice too: 0, or at least 2^-103. Tiles for which this does
+//! not hold take a path that looks at every result and repeats a block by the model where one is tiny.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+mod forward;
+mod gradient;
+mod left;
+mod model;
+mod tile;
+mod tiles;
+
+pub(crate) use forward::product;
+pub(crate) use gradient::weight_gradient;
+pub(crate) use left::Left;
+pub(crate) use tiles::Tiles;
+
+use half::bf16;
+
+use crate::dtype::{from_bf16, to_bf16};
+
+/// Depth of a block.
+pub(crate) const BLOCK: usize = 32;
+
+/// No exponent: all elements are zero.
+const NO_LOW: u8 = u8::MAX;
+
+/// An element that enters a bf16 product.
+pub(crate) trait Operand: Copy + Send + Sync {
+    /// It as bf16: rounded at its entry if it is wider, a denormal as zero of its sign.
+    fn enter(self) -> bf16;
+}
+
+impl Operand for bf16 {
+    #[inline]
+    fn enter(self) -> bf16 {
+        if self.to_bits() & 0x7f80 == 0 { bf16::from_bits(self.to_bits() & 0x8000) } else { self }
+    }
+}
+
+impl Operand for f32 {
+    #[inline]
+    fn enter(self) -> bf16 {
+        to_bf16(self).enter()
+    }
+}
+
+/// Up to N values as they enter, then +0.
+#[inline]
+fn entered<T: Operand, const N: usize>(values: &[T]) -> [bf16; N] {
+    let mut out = [bf16::ZERO; N];
+    if let Ok(values) = <&[T; N]>::try_from(values) {
+        // a loop of known length: it is vectorised
+        for (to, x) in out.iter_mut().zip(values) {
+            *to = x.enter();
+        }
+    } else {
+        for (to, x) in out.iter_mut().zip(values) {
+            *to = x.enter();
+        }
+    }
+    out
+}
+
+/// The smallest exponent field of non-zero elements that have [entered](Operand::enter).
+#[inline]
+fn lowest(values: &[bf16; 32]) -> u8 {
+    // one less, so that a zero's field is the largest
+    let less_one = |x: &bf16| ((x.to_bits() >> 7) as u8).wrapping_sub(1);
+    values.iter().map(less_one).fold(NO_LOW, u8::min).saturating_add(1)
+}
+
+/// Whether products of operands with these smallest exponent fields are multiples of 2^-126.
+fn on_lattice(a: u8, b: u8) -> bool {
+    a == NO_LOW || b == NO_LOW || u32::from(a) + u32::from(b) >= 142
+}
+
+/// Whether a running y lies on the lattice: zero, or no smaller than 2^-103.
+fn may_continue(y: f32) -> bool {
+    y.to_bits() << 1 == 0 || y.abs() >= f32::from_bits(24 << 23) || y.is_nan()
+}
+
+/// The widened element.
+#[inline]
+fn widen(x: bf16) -> f32 {
+    from_bf16(x)
+}
+
+#[cfg(test)]
+mod tests;

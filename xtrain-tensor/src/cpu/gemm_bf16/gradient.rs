@@ -1,0 +1,42 @@
+//! The gradient of a weight in bf16: `g += dy^T x`, sample by sample.
+use std::ops::Range;
+
+use super::super::gemm::Start;
+use super::{BLOCK, Left, Operand, Tiles, product};
+use crate::Cpu;
+
+/// Rows that are packed at a time: a multiple of the block.
+const SLAB: usize = 1024;
+
+/// `g[o][i] = g[o][i] + block` for every sample, and inside it for every block of 32 rows counted from
+/// the sample's first row, rising, the last one padded with zeros: [`super`]'s block over dy[r][o] and
+/// x[r][i], flushed alike. dy, where it is f32, is rounded at its entry.
+///
+/// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
+pub(crate) fn weight_gradient<A: Operand, B: Operand>(
+    cpu: &Cpu,
+    (dy, x): (&[A], &[B]),
+    samples: &[Range<usize>],
+    g: &mut [f32],
+    shape: [usize; 2],
+) {
+    let [out, inputs] = shape;
+    let end = samples.iter().map(|s| s.end).max().unwrap_or(0);
+    assert!(dy.len() >= end * out && x.len() >= end * inputs, "the samples' rows exist");
+    // the blocks of all samples in one list: a running g knows no other border
+    let padded = |s: &Range<usize>| {
+        let pad = s.len().next_multiple_of(BLOCK) - s.len();
+        s.clone().map(Some).chain(std::iter::repeat_n(None, pad))
+    };
+    let rows: Vec<Option<usize>> = samples.iter().flat_map(padded).collect();
+    for rows in rows.chunks(SLAB) {
+        let left = Left::transposed(cpu, [out, rows.len()], |k| line(dy, rows[k], out));
+        let right = Tiles::of_lines(&cpu.pool, [rows.len(), inputs], |k| line(x, rows[k], inputs));
+        product(cpu, &left, &right, g, Start::Continue);
+    }
+}
+
+/// A row of a row-major matrix, or nothing.
+fn line<T>(matrix: &[T], row: Option<usize>, columns: usize) -> &[T] {
+    row.map_or(&[], |row| &matrix[row * columns..][..columns])
+}

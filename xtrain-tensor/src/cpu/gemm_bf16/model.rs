@@ -1,0 +1,33 @@
+//! The arithmetic of `tdpbf16ps`, one number at a time.
+use super::BLOCK;
+
+/// x, or zero of its sign where its exponent field is 0.
+pub(super) fn entered(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(x) } else { x }
+}
+
+/// `fma(a, b, c)`, or zero of its sign where it is tiny after rounding to 24 bits with unbounded
+/// exponent.
+fn fma(a: f32, b: f32, c: f32) -> f32 {
+    const UP: f32 = (1u128 << 64) as f32;
+    let r = a.mul_add(b, c);
+    let small = r != 0.0 && r.abs() <= f32::MIN_POSITIVE;
+    // the same sum 2^64 higher rounds as if the exponent had no bound
+    let tiny = small && (a * UP).mul_add(b, c * UP).abs() < f32::MIN_POSITIVE * UP;
+    if tiny { 0.0f32.copysign(r) } else { r }
+}
+
+/// `a + b`, flushed alike: a sum below 2^-126 is exact, so its size decides.
+fn add(a: f32, b: f32) -> f32 {
+    entered(a + b)
+}
+
+/// `y + (even + odd)` over one block of widened operands.
+pub(super) fn block(y: f32, a: &[f32], b: impl Fn(usize) -> f32) -> f32 {
+    let (mut even, mut odd) = (0.0, 0.0);
+    for k in (0..BLOCK).step_by(2) {
+        even = fma(a[k], b(k), even);
+        odd = fma(a[k + 1], b(k + 1), odd);
+    }
+    add(entered(y), add(even, odd))
+}

@@ -1,0 +1,173 @@
+//! Every path against the model, on values that sit at the flush's edge.
+use std::ops::Range;
+
+use super::super::Simd;
+use super::super::gemm::Start;
+use super::*;
+use crate::device::Device;
+
+/// Kinds of values: plain deviates; products around 2^-126; denormals, zeros and ties; the neighbours of
+/// 2^-63; exponents far apart; the finest lattice on which nothing is flushed.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    Edge,
+    Odd,
+    Near,
+    Wide,
+    Grid,
+}
+const KINDS: [Kind; 6] = [Kind::Plain, Kind::Edge, Kind::Odd, Kind::Near, Kind::Wide, Kind::Grid];
+
+fn values(kind: Kind, seed: u32, n: usize) -> Vec<bf16> {
+    let mut s = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut next = move || {
+        s ^= s << 13;
+        s ^= s >> 17;
+        s ^= s << 5;
+        s
+    };
+    let with = |s: u32, exponent: u32| bf16::from_bits((s >> 16 & 0x8000 | exponent << 7 | s & 0x7f) as u16);
+    let mut draw = move || {
+        let s = next();
+        match kind {
+            Kind::Plain => to_bf16((s as i32) as f32 / (1u32 << 31) as f32),
+            Kind::Edge => with(s, 61 + (s >> 8) % 5),
+            Kind::Odd if s % 3 == 0 => with(s, 0),
+            Kind::Odd if s % 3 == 1 => bf16::from_bits((s >> 16 & 0x8000) as u16),
+            Kind::Odd => with(s, 100 + (s >> 8) % 60),
+            Kind::Near if (s >> 8) % 4 == 0 => bf16::from_bits((s >> 16 & 0x8000) as u16),
+            Kind::Near => with(s, 63 + (s >> 12) % 2),
+            Kind::Wide => with(s, 40 + (s >> 8) % 60),
+            Kind::Grid => with(s, 71 + (s >> 12) % 2),
+        }
+    };
+    (0..n).map(|_| draw()).collect()
+}
+
+/// Values to continue from: zeros of both signs, denormals, values near 2^-126, and plain ones.
+fn before(seed: u32, n: usize) -> Vec<f32> {
+    let bits = values(Kind::Plain, seed, n);
+    let pick = |(i, x): (usize, &bf16)| {
+        let s = u32::from(x.to_bits());
+        match i % 5 {
+            0 => f32::from_bits(s << 16 & 0x8000_0000),
+            1 => f32::from_bits((s << 16 & 0x8000_0000) | s),
+            2 => f32::from_bits((s << 16 & 0x8000_0000) | 0x0080_0000 | s << 9 & 0x01ff_ffff),
+            _ => widen(*x),
+        }
+    };
+    bits.iter().enumerate().map(pick).collect()
+}
+
+/// The dot of docs/numerics.md in bf16 on the CPU.
+fn dot(y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
+    (0..n).step_by(BLOCK).fold(y, |y, from| {
+        let at = |f: &dyn Fn(usize) -> bf16, k: usize| {
+            if from + k < n { model::entered(widen(f(from + k))) } else { 0.0 }
+        };
+        let block: Vec<f32> = (0..BLOCK).map(|k| at(&a, k)).collect();
+        model::block(y, &block, |k| at(&b, k))
+    })
+}
+
+fn devices() -> impl Iterator<Item = (Simd, Device)> {
+    Simd::available().flat_map(|s| [1, 3].map(|threads| (s, Device::cpu_with(threads, s))))
+}
+
+fn same(got: &[f32], want: &[f32], what: &str) {
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert_eq!(g.to_bits(), w.to_bits(), "{what}, element {i}: {g:e}, want {w:e}");
+    }
+}
+
+#[test]
+fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flush() {
+    let sizes = [
+        [1, 1, 1],
+        [1, 64, 40],
+        [2, 33, 65],
+        [5, 70, 31],
+        [7, 96, 96],
+        [17, 31, 33],
+        [33, 100, 70],
+        [40, 0, 2],
+    ];
+    for [m, k, n] in sizes {
+        for kind in KINDS {
+            let (x, w, y0) = (values(kind, 1, m * k), values(kind, 2, n * k), before(3, m * n));
+            let want = |y0: &[f32]| -> Vec<f32> {
+                let at = |i: usize| dot(y0[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
+                (0..m * n).map(at).collect()
+            };
+            let (fresh, onto) = (want(&vec![0.0; m * n]), want(&y0));
+            for (simd, device) in devices() {
+                let cpu = device.as_cpu();
+                let what = format!("{simd} {m}x{k}x{n} {kind:?}");
+                let left = Left::new(cpu, &x, [m, k]);
+                let tiles = Tiles::of_weight(&cpu.pool, &w, [n, k]);
+                let mut y = vec![f32::NAN; m * n];
+                product(cpu, &left, &tiles, &mut y, Start::Zero);
+                same(&y, &fresh, &what);
+                let mut y = y0.clone();
+                product(cpu, &left, &tiles, &mut y, Start::Continue);
+                same(&y, &onto, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_flush_is_seen_by_these_values() {
+    // were it absent from a path, the test above would fail: plain arithmetic differs on these
+    for kind in [Kind::Edge, Kind::Odd, Kind::Near] {
+        let (x, w) = (values(kind, 1, 64), values(kind, 2, 64 * 64));
+        let plain = |j: usize| {
+            let term = |k: usize, c: f32| widen(x[k]).mul_add(widen(w[j * 64 + k]), c);
+            (0..64).step_by(32).fold(0.0f32, |y, from| {
+                let e = (from..from + 32).step_by(2).fold(0.0, |c, k| term(k, c));
+                let o = (from + 1..from + 32).step_by(2).fold(0.0, |c, k| term(k, c));
+                y + (e + o)
+            })
+        };
+        let differ =
+            (0..64).filter(|&j| dot(0.0, 64, |k| x[k], |k| w[j * 64 + k]).to_bits() != plain(j).to_bits());
+        assert!(differ.count() > 0, "{kind:?} values do not see the flush");
+    }
+}
+
+#[test]
+fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
+    let samples: [Range<usize>; 4] = [0..33, 33..34, 40..40, 40..300];
+    for kind in KINDS {
+        let [o, i] = [35, 70];
+        let (dy, x, g0) = (values(kind, 5, 300 * o), values(kind, 6, 300 * i), before(7, o * i));
+        let mut want = g0.clone();
+        for s in &samples {
+            for (at, g) in want.iter_mut().enumerate() {
+                let row = |r: usize| s.start + r;
+                *g = dot(*g, s.len(), |r| dy[row(r) * o + at / i], |r| x[row(r) * i + at % i]);
+            }
+        }
+        let wide: Vec<f32> = dy.iter().map(|&x| widen(x)).collect();
+        for (simd, device) in devices() {
+            let mut g = g0.clone();
+            weight_gradient(device.as_cpu(), (&wide, &x), &samples, &mut g, [o, i]);
+            same(&g, &want, &format!("{simd} {kind:?}"));
+        }
+    }
+}
+
+#[test]
+fn tiles_give_back_the_elements_and_the_transpose() {
+    let (n, k) = (37, 70);
+    let w = values(Kind::Plain, 9, n * k);
+    let pool = super::super::Pool::new(2);
+    let (a, b) = (Tiles::of_weight(&pool, &w, [n, k]), Tiles::of_weight_transposed(&pool, &w, [n, k]));
+    for (i, x) in w.iter().enumerate() {
+        assert_eq!(a.at(i % k, i / k), widen(*x));
+        assert_eq!(b.at(i / k, i % k), widen(*x));
+    }
+    assert_eq!((a.shape(), b.shape()), ([k, n], [n, k]));
+    assert_eq!(a.bytes(), 2 * 96 * 64 + 2);
+}

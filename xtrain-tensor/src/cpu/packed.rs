@@ -1,0 +1,80 @@
+//! A weight as the products of its dtype read it.
+use super::Pool;
+use super::gemm::Panels;
+use super::gemm_bf16::Tiles;
+use crate::Dtype;
+
+/// A weight packed for products in one direction; made once per update.
+#[derive(Debug, Clone)]
+pub(crate) enum Packed {
+    /// For products in f32.
+    F32(Panels),
+    /// For products in bf16: the rounded copy of the master.
+    Bf16(Tiles),
+}
+
+impl Packed {
+    /// The weight `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounded where `bf16` is asked.
+    pub(crate) fn of_weight(pool: &Pool, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+        match dtype {
+            Dtype::BF16 => Packed::Bf16(Tiles::of_weight(pool, w, shape)),
+            _ => Packed::F32(Panels::of_weight(pool, w, shape)),
+        }
+    }
+
+    /// The weight `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounded where `bf16` is asked.
+    pub(crate) fn of_weight_transposed(pool: &Pool, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+        match dtype {
+            Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(pool, w, shape)),
+            _ => Packed::F32(Panels::of_weight_transposed(pool, w, shape)),
+        }
+    }
+
+    /// `[depth, columns]`.
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        match self {
+            Packed::F32(w) => w.shape(),
+            Packed::Bf16(w) => w.shape(),
+        }
+    }
+
+    /// The element of column `column` at depth `k`: of a weight for `x W^T`, row `column`, element `k`.
+    /// A bf16 weight gives the value its products use: rounded, a denormal as zero of its sign.
+    pub(crate) fn at(&self, column: usize, k: usize) -> f32 {
+        match self {
+            Packed::F32(w) => w.at(k, column),
+            Packed::Bf16(w) => w.at(k, column),
+        }
+    }
+
+    /// Bytes held, padding included.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Packed::F32(w) => w.bytes(),
+            Packed::Bf16(w) => w.bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::round_bf16;
+
+    #[test]
+    fn both_directions_of_both_dtypes_give_the_elements_back() {
+        let w: Vec<f32> = (0..33 * 70).map(|i| (i as f32).sin()).collect();
+        let pool = Pool::new(1);
+        for (dtype, value) in [(Dtype::F32, (|x| x) as fn(f32) -> f32), (Dtype::BF16, round_bf16)] {
+            let forward = Packed::of_weight(&pool, dtype, &w, [33, 70]);
+            let back = Packed::of_weight_transposed(&pool, dtype, &w, [33, 70]);
+            assert_eq!((forward.shape(), back.shape()), ([70, 33], [33, 70]));
+            for (i, &x) in w.iter().enumerate() {
+                assert_eq!(forward.at(i / 70, i % 70), value(x));
+                assert_eq!(back.at(i % 70, i / 70), value(x));
+            }
+            let size = dtype.bytes();
+            assert!(forward.bytes() >= 33 * 70 * size && back.bytes() >= 33 * 70 * size);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Buffers that are taken again and again: fresh memory costs a page fault every 4 KiB.
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+use std::thread::LocalKey;
+
+/// Buffers that a thread keeps for later.
+const KEPT: usize = 16;
+
+/// An element that buffers are made of.
+pub(crate) trait Scratch: Copy + 'static {
+    /// The value of an element nobody has written.
+    const BLANK: Self;
+    /// This thread's free buffers.
+    fn free() -> &'static LocalKey<RefCell<Vec<Vec<Self>>>>;
+}
+
+/// Implements [`Scratch`] for an element type.
+macro_rules! scratch {
+    ($t:ty, $blank:expr) => {
+        impl $crate::cpu::scratch::Scratch for $t {
+            const BLANK: Self = $blank;
+            fn free() -> &'static std::thread::LocalKey<std::cell::RefCell<Vec<Vec<Self>>>> {
+                thread_local! {
+                    static FREE: std::cell::RefCell<Vec<Vec<$t>>> = const { std::cell::RefCell::new(Vec::new()) };
+                }
+                &FREE
+            }
+        }
+    };
+}
+pub(crate) use scratch;
+scratch!(f32, 0.0);
+
+/// A buffer that goes back to its thread's free list when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Buffer<T: Scratch>(Vec<T>);
+
+impl<T: Scratch> Buffer<T> {
+    /// `len` elements of whatever values.
+    pub(crate) fn of(len: usize) -> Buffer<T> {
+        let take = |free: &mut Vec<Vec<T>>| {
+            let fits = |v: &Vec<T>| v.capacity() >= len;
+            let best = (0..free.len()).filter(|&i| fits(&free[i])).min_by_key(|&i| free[i].capacity());
+            best.map(|i| free.swap_remove(i))
+        };
+        let kept = T::free().with_borrow_mut(take);
+        let mut values = kept.unwrap_or_default();
+        values.resize(len, T::BLANK);
+        Buffer(values)
+    }
+}
+
+impl<T: Scratch> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        let mut copy = Buffer::of(self.len());
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
+impl<T: Scratch> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        let values = std::mem::take(&mut self.0);
+        // a thread that is ending has no list any more: the memory is freed
+        let _ = T::free().try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() == KEPT {
+                let least = (0..KEPT).min_by_key(|&i| free[i].capacity()).expect("KEPT > 0");
+                free.swap_remove(least);
+            }
+            free.push(values);
+        });
+    }
+}
+
+impl<T: Scratch> Deref for Buffer<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T: Scratch> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct Mine(u8);
+    scratch!(Mine, Mine(0));
+
+    #[test]
+    fn a_dropped_buffer_is_taken_again_and_a_clone_is_another() {
+        let mut a = Buffer::<Mine>::of(1000);
+        a.fill(Mine(7));
+        let b = a.clone();
+        assert_eq!((b[999], b.len()), (Mine(7), 1000));
+        let address = a.as_ptr();
+        assert_ne!(address, b.as_ptr());
+        drop(a);
+        assert_eq!(Buffer::<Mine>::of(900).as_ptr(), address);
+        assert_eq!(Buffer::<Mine>::of(1000).as_ptr(), address);
+    }
+}

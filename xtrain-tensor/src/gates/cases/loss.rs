@@ -1,0 +1,139 @@
+//! Cases of log-probabilities and of the loss.
+use super::{DTYPES, SAMPLES, part_of};
+use crate::gates::case::{Case, join, pick, split, tensor};
+use crate::gates::values::{Dice, Values, label};
+use crate::ops::{self, LogProb, LossRows, Samples, Target, Weight};
+use crate::{Dtype, Tensor};
+
+const VOCABULARIES: [usize; 12] = [1, 2, 31, 33, 127, 128, 129, 255, 257, 384, 513, 1000];
+
+fn three(values: LogProb) -> [f32; 3] {
+    [values.lse, values.log_prob, values.entropy]
+}
+
+pub(crate) fn log_prob() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, v) in VOCABULARIES.into_iter().enumerate() {
+        for values in [Values::Ugly, Values::Plain, Values::Tiny] {
+            let (seed, n) = (i as u64 + 301, 7);
+            let mut z = values.fill(n * v, seed);
+            let target = Dice::new(seed).ids(n, v);
+            // removed tokens: every third of row 1, all but the target of row 2
+            for (j, z) in z.iter_mut().enumerate() {
+                let (row, token) = (j / v, j % v);
+                let removed = row == 1 && token % 3 == 0 || row == 2;
+                if removed && token != target[row] as usize {
+                    *z = f32::NEG_INFINITY;
+                }
+            }
+            let name = format!("{n}x{v}-{}", label(Dtype::F32, values));
+            cases.push(Case::rows("log_prob", (name, seed), n, move |dev, rows| {
+                let z = tensor(dev, &[rows.len(), v], &pick(&z, v, rows), Dtype::F32)?;
+                let values = ops::log_prob(&z, &pick(&target, 1, rows))?;
+                Ok(values.into_iter().map(|v| three(v).to_vec()).collect())
+            }));
+        }
+    }
+    cases
+}
+
+/// A head, the rows before it, and what they should predict.
+struct Operands {
+    c: usize,
+    v: usize,
+    dtype: Dtype,
+    temperature: f32,
+    x: Vec<f32>,
+    head: Vec<f32>,
+    targets: Vec<Option<Target>>,
+}
+
+fn operands() -> Vec<(String, u64, &'static [usize], Operands)> {
+    let mut all = Vec::new();
+    for (i, v) in VOCABULARIES.into_iter().enumerate() {
+        for (d, dtype) in DTYPES.into_iter().enumerate() {
+            let (seed, values) = ((i * 2 + d) as u64 + 401, Values::of(i + d));
+            let lengths = SAMPLES[if v > 200 { 4 } else { i % SAMPLES.len() }];
+            let (n, c) = (lengths.iter().sum::<usize>(), [1, 5, 33, 8][i % 4]);
+            let temperature = [1.0, 0.7, 1.3, 0.05][(i / 2) % 4];
+            let mut dice = Dice::new(seed);
+            let target = |_| {
+                let (id, skip) = (dice.below(v) as u32, dice.below(4) == 0);
+                let weight = dice.of(&[1.0 / 29.0, -0.75, 0.25, 0.0, 3e-3]);
+                let bonus = if i % 2 == 0 { 0.0 } else { dice.of(&[0.01, 0.003, 0.0]) };
+                (!skip).then_some(Target { id, weight, bonus })
+            };
+            let targets = (0..n).map(target).collect();
+            let (x, head) = (values.fill(n * c, seed), values.fill(v * c, seed + 1000));
+            let name =
+                format!("{lengths:?}x{c}x{v}-t{temperature}-{}", label(dtype, values)).replace(' ', "");
+            all.push((name, seed, lengths, Operands { c, v, dtype, temperature, x, head, targets }));
+        }
+    }
+    all
+}
+
+pub(crate) fn cross_entropy() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, seed, lengths, o) in operands() {
+        cases.push(Case::sums("cross_entropy", (name, seed), lengths.len(), move |dev, parts| {
+            let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
+            let mut loss = 0.0;
+            for part in parts {
+                let (rows, samples) = part_of(lengths, part);
+                let x = tensor(dev, &[rows.len(), o.c], &o.x[rows.start * o.c..rows.end * o.c], o.dtype)?;
+                let targets = &o.targets[rows];
+                let rows = LossRows { targets, samples: &samples, temperature: o.temperature };
+                ops::cross_entropy(&x, &head, &rows, &mut loss)?;
+            }
+            Ok(vec![vec![loss]])
+        }));
+    }
+    for (name, seed, lengths, o) in operands() {
+        let n = lengths.iter().sum();
+        cases.push(Case::rows("cross_entropy", (format!("values-{name}"), seed), n, move |dev, rows| {
+            let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
+            let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
+            let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
+            let rows = LossRows { targets: &targets, samples: &samples, temperature: o.temperature };
+            let values = ops::cross_entropy(&x, &head, &rows, &mut 0.0)?;
+            Ok(values.into_iter().map(|v| v.map_or(Vec::new(), |v| three(v).to_vec())).collect())
+        }));
+    }
+    cases
+}
+
+pub(crate) fn cross_entropy_backward() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, seed, lengths, o) in operands() {
+        cases.push(Case::sums("cross_entropy_backward", (name, seed), lengths.len(), move |dev, parts| {
+            let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
+            let (mut loss, mut dhead) = (0.0, Tensor::zeros(dev, &[o.v, o.c], Dtype::F32));
+            for part in parts {
+                let (rows, samples) = part_of(lengths, part);
+                let x = tensor(dev, &[rows.len(), o.c], &o.x[rows.start * o.c..rows.end * o.c], o.dtype)?;
+                let targets = &o.targets[rows];
+                let rows = LossRows { targets, samples: &samples, temperature: o.temperature };
+                ops::cross_entropy_backward(&x, &head, &rows, (&mut loss, &mut dhead))?;
+            }
+            let mut out = split(&dhead, o.v)?;
+            out.push(vec![loss]);
+            Ok(out)
+        }));
+    }
+    for (name, seed, lengths, o) in operands() {
+        let n = lengths.iter().sum();
+        let case = (format!("rows-{name}"), seed);
+        cases.push(Case::rows("cross_entropy_backward", case, n, move |dev, rows| {
+            let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
+            let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
+            let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
+            let lines = LossRows { targets: &targets, samples: &samples, temperature: o.temperature };
+            let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32);
+            let (values, dx) = ops::cross_entropy_backward(&x, &head, &lines, (&mut 0.0, &mut dhead))?;
+            let values = values.into_iter().map(|v| v.map_or(Vec::new(), |v| three(v).to_vec()));
+            Ok(join(split(&dx, rows.len())?, values.collect()))
+        }));
+    }
+    cases
+}

@@ -1,0 +1,37 @@
+//! The cases of every operation: ugly sizes, ugly values, f32 and bf16.
+mod attention;
+mod linear;
+mod loss;
+mod norm;
+mod pointwise;
+mod rope;
+mod tables;
+
+pub(super) use attention::{attention, attention_backward, decode_attention};
+pub(super) use linear::{
+    linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
+};
+pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
+pub(super) use norm::{rms_norm, rms_norm_backward};
+pub(super) use pointwise::{accumulate, adamw, add, silu_mul, silu_mul_backward, sum_of_squares};
+pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
+pub(super) use tables::{cat_seq, embedding, embedding_backward, repeat_kv, repeat_kv_backward};
+
+use std::ops::Range;
+
+use crate::Dtype;
+use crate::ops::Samples;
+
+/// The types in which products are taken.
+const DTYPES: [Dtype; 2] = [Dtype::F32, Dtype::BF16];
+
+/// Ragged samples: rows around every chunk of a sum over rows.
+const SAMPLES: [&[usize]; 6] =
+    [&[1, 33, 5], &[255, 1, 3], &[31, 32, 65, 7], &[256, 2], &[1, 1, 1, 1], &[257, 1, 70]];
+
+/// Where the rows of samples `part` begin and end, and the samples that they are.
+fn part_of(lengths: &[usize], part: &Range<usize>) -> (Range<usize>, Samples) {
+    let start = lengths[..part.start].iter().sum::<usize>();
+    let taken = &lengths[part.clone()];
+    (start..start + taken.iter().sum::<usize>(), Samples::of_lengths(taken.iter().copied()))
+}

@@ -1,0 +1,182 @@
+//! Gates between two ways to the same values: a rotation at a position and in a sequence, a decode
+//! step and the full attention, a concatenation here and on the host.
+use super::case::{Case, Run, pick, split, tensor};
+use super::scene::{HeadCounts, Layout, Pool};
+use super::values::{Dice, Values, label};
+use super::{Comparison, Counts, Difference, Rows, devices, name};
+use crate::ops::{self, Slots, Visible};
+use crate::{Device, Dtype, Result, RopeTable, Simd, Tensor};
+
+/// Runs `got` on every instruction set; `want` is what one other way gave.
+fn gate(
+    gate: &'static str,
+    case: &Case,
+    counts: &mut Counts,
+    want: impl Fn(&Device) -> Result<Rows>,
+) -> Result<(), Difference> {
+    let Run::Rows(n, got) = &case.run else { return Ok(()) };
+    let three = Device::cpu_with(3, Simd::detect());
+    for device in devices(&[1]).into_iter().chain([three]) {
+        let case_name = format!("{case} on {}", name(&device));
+        let check = Comparison { gate, case: case_name, seed: case.seed };
+        let want = want(&device).map_err(|error| check.refused(&error))?;
+        counts.values += check.same(got(&device, &(0..*n).collect::<Vec<_>>()), &want)?;
+    }
+    counts.cases += 1;
+    Ok(())
+}
+
+/// Full sequences of `t` rows against single rows at these positions.
+fn rope_at(
+    (t, h, hd): (usize, usize, usize),
+    (theta, dtype): (f64, Dtype),
+    at: &[usize],
+    counts: &mut Counts,
+) -> Result<(), Difference> {
+    let seed = (t + hd) as u64;
+    let x = Values::Ugly.fill(t * h * hd, seed);
+    let (rows, one) = (at.to_vec(), x.clone());
+    let case = (format!("{t}x{h}x{hd}-{theta:e}-{dtype}"), seed);
+    let case = Case::rows("rope_at", case, at.len(), move |device, _| {
+        let row = |&p: &usize| {
+            let x = tensor(device, &[1, h, hd], &one[p * h * hd..][..h * hd], dtype)?;
+            Ok(split(&ops::rope_at(&x, theta, p as u32)?, 1)?.remove(0))
+        };
+        rows.iter().map(row).collect()
+    });
+    gate("rope_at", &case, counts, |device| {
+        let full = ops::rope(&tensor(device, &[t, h, hd], &x, dtype)?, theta)?.to_f32()?;
+        let rows = pick(full.data()?, h * hd, at);
+        Ok(rows.chunks_exact(h * hd).map(<[f32]>::to_vec).collect())
+    })
+}
+
+/// Each length 1..=`t`: one query over cached keys in `layout` against the rows of full attention; at
+/// the `literal` lengths a full attention of that many rows has the same last row.
+fn decode(
+    (heads, t, window): (HeadCounts, usize, Option<usize>),
+    (layout, dtype): (Layout, Dtype),
+    literal: &[usize],
+    counts: &mut Counts,
+) -> Result<(), Difference> {
+    let [nh, nkv, hd] = heads;
+    let seed = (t + hd) as u64;
+    let q = Values::Plain.fill(t * nh * hd, seed);
+    let [k, v] = [Values::Plain, Values::Ugly].map(|values| values.fill(t * nkv * hd, seed + 1));
+    let positions: Vec<u32> = (0..t as u32).collect();
+    let full = |device: &Device, len: usize| -> Result<Rows> {
+        let slots = Slots::Runs { base: vec![0] };
+        let see = Visible { seq: &vec![0; len], pos: &positions[..len], slots: &slots, window };
+        let of = |x: &[f32], heads: usize| tensor(device, &[len, heads, hd], &x[..len * heads * hd], dtype);
+        split(&ops::attention(&of(&q, nh)?, &of(&k, nkv)?, &of(&v, nkv)?, &see)?.0, len)
+    };
+    let pool = Pool::new(layout, &[t], seed);
+    let (pk, pv) = (pool.place(&[t], nkv * hd, &k), pool.place(&[t], nkv * hd, &v));
+    let queries = q.clone();
+    let case = (format!("{nh}.{nkv}.{hd}-{t}-{window:?}-{layout:?}-{}", label(dtype, Values::Ugly)), seed);
+    let case = Case::rows("decode_attention", case, t, move |device, rows| {
+        let kv = |x: &[f32]| tensor(device, &[pool.n_slots, nkv, hd], x, dtype);
+        let (k, v) = (kv(&pk)?, kv(&pv)?);
+        let step = |&p: &usize| {
+            let q = tensor(device, &[1, nh, hd], &queries[p * nh * hd..][..nh * hd], dtype)?;
+            let see = Visible { seq: &[0], pos: &[p as u32], slots: &pool.slots, window };
+            Ok(split(&ops::decode_attention(&q, &k, &v, &see)?, 1)?.remove(0))
+        };
+        rows.iter().map(step).collect()
+    });
+    let widest = Device::cpu_with(3, Simd::detect());
+    let refused =
+        |error| Comparison { gate: "decode_attention", case: case.to_string(), seed }.refused(&error);
+    let rows = full(&widest, t).map_err(refused)?;
+    for &len in literal {
+        let name = format!("full attention over {len} of {case} on {}", name(&widest));
+        let check = Comparison { gate: "decode_attention", case: name, seed };
+        counts.values += check.same(full(&widest, len), &rows[..len])?;
+    }
+    gate("decode_attention", &case, counts, |device| full(device, t))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn ok(result: Result<(), Difference>) {
+        result.unwrap_or_else(|difference| panic!("{difference}"));
+    }
+
+    #[test]
+    fn rope_at_matches_full_rope_row() {
+        let mut counts = Counts::default();
+        let mut dice = Dice::new(5);
+        let end = (1 << 20) + 1;
+        let mut at: Vec<usize> = (0..=20).flat_map(|b| [(1 << b) - 1, 1 << b]).collect();
+        at.extend((0..60).map(|_| dice.below(end)));
+        ok(rope_at((end, 1, 2), (1e6, Dtype::F32), &at, &mut counts));
+        let all: Vec<usize> = (0..130).collect();
+        for (h, hd, theta) in [(3, 6, 1e4), (2, 64, 1e6), (1, 256, 5e5), (5, 10, 1e4)] {
+            for dtype in [Dtype::F32, Dtype::BF16] {
+                ok(rope_at((130, h, hd), (theta, dtype), &all, &mut counts));
+            }
+        }
+        println!("rope_at: {counts:?}");
+        assert_eq!(counts.cases, 9);
+    }
+
+    #[test]
+    fn rope_pos_and_a_long_table_have_the_bits_of_rope_at() {
+        let x = Tensor::new(&Device::cpu(), &[4, 2, 6], Values::Ugly.fill(48, 3)).unwrap();
+        let pos = [1 << 20, 0, 77_777, 300];
+        let table = RopeTable::new(1e4, 6, RopeTable::MAX_POSITIONS).unwrap();
+        let by_table = split(&ops::rope_rows(&x, &table, &pos, Dtype::F32).unwrap(), 4).unwrap();
+        let by_pos = split(&ops::rope_pos(&x, &pos, 1e4).unwrap(), 4).unwrap();
+        assert_eq!(by_table, by_pos);
+    }
+
+    #[test]
+    fn decode_attention_matches_full_attention_last_row() {
+        let mut counts = Counts::default();
+        let long = [([2, 1, 4], Layout::Pages(16)), ([1, 1, 8], Layout::Runs)];
+        for (heads, layout) in long {
+            let literal = [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512];
+            for dtype in [Dtype::F32, Dtype::BF16] {
+                ok(decode((heads, 513, None), (layout, dtype), &literal, &mut counts));
+            }
+        }
+        for (i, layout) in Layout::ALL.into_iter().enumerate() {
+            let heads = [[4, 2, 6], [3, 1, 10], [6, 3, 16]][i % 3];
+            let window = [None, Some(7), Some(64), Some(65)][i % 4];
+            for dtype in [Dtype::F32, Dtype::BF16] {
+                ok(decode((heads, 130, window), (layout, dtype), &[1, 64, 65], &mut counts));
+            }
+        }
+        println!("decode_attention: {counts:?}");
+        assert_eq!(counts.cases, 18);
+    }
+
+    #[test]
+    fn cat_seq_equals_the_host_concatenation() {
+        let mut dice = Dice::new(9);
+        for device in devices(&[1, 3]) {
+            for _ in 0..40 {
+                let (t, u) = (dice.below(70), dice.below(70));
+                let rest = [&[][..], &[5], &[2, 3], &[1, 33], &[4, 2, 6]][dice.below(5)];
+                let width = rest.iter().product::<usize>();
+                let mut both = Values::Ugly.fill((t + u) * width, dice.below(1000) as u64);
+                both.iter_mut().step_by(97).for_each(|x| *x = f32::from_bits(0xffc0_1234));
+                let (a, b) = both.split_at(t * width);
+                let of =
+                    |n: usize, x: &[f32]| Tensor::new(&device, &[&[n], rest].concat(), x.to_vec()).unwrap();
+                let y = ops::cat_seq(&of(t, a), &of(u, b)).unwrap();
+                assert_eq!(y.shape(), [&[t + u], rest].concat());
+                let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(
+                    bits(y.data().unwrap()),
+                    bits(&both),
+                    "{t} + {u} of {rest:?} on {}",
+                    name(&device)
+                );
+            }
+        }
+    }
+}

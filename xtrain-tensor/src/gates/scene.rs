@@ -1,0 +1,81 @@
+//! Sequences whose keys lie in a pool, in runs or in pages: what an attention is asked to read.
+use super::values::Dice;
+use crate::ops::Slots;
+
+/// How the sequences lie in the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    Runs,
+    Pages(usize),
+}
+
+impl Layout {
+    pub(super) const ALL: [Layout; 7] = [
+        Layout::Pages(16),
+        Layout::Runs,
+        Layout::Pages(5),
+        Layout::Pages(1),
+        Layout::Pages(100),
+        Layout::Pages(3),
+        Layout::Pages(64),
+    ];
+}
+
+/// Query heads, kv heads, head size.
+pub(super) type HeadCounts = [usize; 3];
+
+/// A pool with places for the positions of some sequences.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) slots: Slots,
+    pub(super) n_slots: usize,
+}
+
+impl Pool {
+    /// Sequences of these lengths, out of order and with unused slots between them.
+    pub(super) fn new(layout: Layout, lengths: &[usize], seed: u64) -> Pool {
+        let mut dice = Dice::new(seed);
+        match layout {
+            Layout::Runs => {
+                let mut base = vec![0; lengths.len()];
+                let mut at = 1;
+                for seq in dice.shuffled(lengths.len()) {
+                    base[seq] = at;
+                    at += lengths[seq] + 2;
+                }
+                Pool { slots: Slots::Runs { base }, n_slots: at }
+            }
+            Layout::Pages(page) => {
+                let n_pages = lengths.iter().map(|n| n.div_ceil(page)).sum::<usize>() + 2;
+                let mut order = dice.shuffled(n_pages).into_iter().map(|p| p as u32);
+                let table = lengths.iter().map(|n| order.by_ref().take(n.div_ceil(page)).collect()).collect();
+                Pool { slots: Slots::Pages { page, table }, n_slots: n_pages * page }
+            }
+        }
+    }
+
+    /// The values of all positions of all sequences, `width` each, in their slots. Slots that hold no
+    /// position are NaN: whoever reads one, even to multiply it with 0, is found out.
+    pub(super) fn place(&self, lengths: &[usize], width: usize, values: &[f32]) -> Vec<f32> {
+        let mut pool = vec![f32::NAN; self.n_slots * width];
+        let mut rows = values.chunks_exact(width);
+        for (seq, &n) in lengths.iter().enumerate() {
+            for (pos, row) in (0..n).zip(rows.by_ref()) {
+                let slot = self.slots.slot(seq as u32, pos);
+                pool[slot * width..][..width].copy_from_slice(row);
+            }
+        }
+        pool
+    }
+}
+
+/// Positions of a sequence of `len` where an edge of some chunk lies, the last among them.
+pub(super) fn edges(len: usize) -> Vec<usize> {
+    let mut at: Vec<usize> =
+        [0, 1, 30, 31, 32, 62, 63, 64, 126, 127, 128, 254, 255, 256, 510, 511, 512].into();
+    at.push(len - 1);
+    at.retain(|&p| p < len);
+    at.sort_unstable();
+    at.dedup();
+    at
+}

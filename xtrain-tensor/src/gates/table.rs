@@ -1,0 +1,111 @@
+//! The table of operations: one entry for each public function of [`crate::ops`].
+use super::case::Case;
+use super::cases;
+use super::gradient::{self, Sample};
+
+/// How the gradient of an operation is checked.
+pub(super) enum Gradient {
+    /// In f64 against finite differences, and the f32 and bf16 operations against f64: the samples.
+    Checked(fn(u64) -> Sample),
+    /// Together with the named operation.
+    With(&'static str),
+    /// It has none, for this reason.
+    None(&'static str),
+}
+
+/// An operation and its gates.
+pub(super) struct Entry {
+    /// Its name in [`crate::ops`].
+    pub(super) name: &'static str,
+    /// The cases by which its bits are compared.
+    pub(super) cases: fn() -> Vec<Case>,
+    pub(super) gradient: Gradient,
+}
+
+const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient) -> Entry {
+    Entry { name, cases, gradient }
+}
+
+/// Every operation.
+pub(super) const TABLE: [Entry; 29] = {
+    use Gradient::{Checked, None, With};
+    [
+        entry("embedding", cases::embedding, Checked(gradient::embedding)),
+        entry("embedding_backward", cases::embedding_backward, With("embedding")),
+        entry("linear", cases::linear, Checked(gradient::linear)),
+        entry("linear_add", cases::linear_add, Checked(gradient::linear_add)),
+        entry("linear_backward_input", cases::linear_backward_input, With("linear")),
+        entry("linear_backward_weight", cases::linear_backward_weight, With("linear")),
+        entry("linear_backward_bias", cases::linear_backward_bias, With("linear")),
+        entry("rms_norm", cases::rms_norm, Checked(gradient::rms_norm)),
+        entry("rms_norm_backward", cases::rms_norm_backward, With("rms_norm")),
+        entry("rope_rows", cases::rope_rows, Checked(gradient::rope_rows)),
+        entry("rope_backward", cases::rope_backward, With("rope_rows")),
+        entry("rope", cases::rope, With("rope_rows")),
+        entry("rope_at", cases::rope_at, With("rope_rows")),
+        entry("rope_pos", cases::rope_pos, With("rope_rows")),
+        entry("attention", cases::attention, Checked(gradient::attention)),
+        entry("attention_backward", cases::attention_backward, With("attention")),
+        entry("decode_attention", cases::decode_attention, None("a rollout keeps no gradient")),
+        entry("silu_mul", cases::silu_mul, Checked(gradient::silu_mul)),
+        entry("silu_mul_backward", cases::silu_mul_backward, With("silu_mul")),
+        entry("add", cases::add, Checked(gradient::add)),
+        entry("accumulate", cases::accumulate, With("add")),
+        entry("repeat_kv", cases::repeat_kv, Checked(gradient::repeat_kv)),
+        entry("repeat_kv_backward", cases::repeat_kv_backward, With("repeat_kv")),
+        entry("cat_seq", cases::cat_seq, None("a cache keeps no gradient")),
+        entry("cross_entropy", cases::cross_entropy, Checked(gradient::cross_entropy)),
+        entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
+        entry("log_prob", cases::log_prob, None("the loss has its gradient")),
+        entry("adamw", cases::adamw, None("the end of the step")),
+        entry("sum_of_squares", cases::sum_of_squares, None("the end of the step")),
+    ]
+};
+
+/// The functions that the text of `ops/mod.rs` exports: the lower-case names of its `pub use`.
+fn exported(source: &str) -> Vec<&str> {
+    let lists = source.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next());
+    let names = lists.flat_map(|list| list.split([':', '{', '}', ',', '\n', ' ']).skip(1));
+    names.filter(|n| n.starts_with(|c: char| c.is_ascii_lowercase())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_exported_operation_stands_in_the_table_once() {
+        let source = include_str!("../ops/mod.rs");
+        assert!(!source.contains("pub fn ") && !source.contains("pub mod "), "operations have their files");
+        let mut exported = exported(source);
+        let mut listed: Vec<&str> = TABLE.iter().map(|e| e.name).collect();
+        exported.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(exported, listed, "exported on the left, listed on the right");
+    }
+
+    #[test]
+    fn the_exports_of_a_text_are_found_whatever_their_layout() {
+        let text = "mod x;\npub use add::{accumulate, add};\npub use a::one;\npub use b::{\n    Two, two,\n    three,\n};\npub(crate) fn f() {}\n";
+        assert_eq!(exported(text), ["accumulate", "add", "one", "two", "three"]);
+    }
+
+    #[test]
+    fn every_entry_has_cases_under_its_name_and_its_gradient_is_checked_somewhere() {
+        for e in &TABLE {
+            let cases = (e.cases)();
+            assert!(cases.len() >= 4, "{}: {} cases", e.name, cases.len());
+            assert!(cases.iter().all(|c| c.op == e.name), "{}", e.name);
+            match e.gradient {
+                Gradient::Checked(_) => {}
+                Gradient::None(why) => assert!(!why.is_empty()),
+                Gradient::With(other) => {
+                    let other = TABLE.iter().find(|e| e.name == other).expect("a listed operation");
+                    assert!(matches!(other.gradient, Gradient::Checked(_)), "{}", e.name);
+                }
+            }
+            let backward = e.name.contains("_backward");
+            assert!(!backward || matches!(e.gradient, Gradient::With(_)), "{} is no gradient", e.name);
+        }
+    }
+}

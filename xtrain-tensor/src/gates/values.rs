@@ -1,0 +1,98 @@
+//! Operands that break kernels, and dice for their shapes.
+use crate::Dtype;
+use crate::rng::{Purpose, draw};
+use crate::testing::{arbitrary, ugly};
+
+/// Sizes around the chunks of every order.
+pub(super) const UGLY: [usize; 10] = [1, 3, 5, 7, 31, 32, 33, 63, 64, 65];
+
+/// A kind of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Values {
+    /// In [-1, 1).
+    Plain,
+    /// Normal deviates among denormals, zeros of both signs, ties, and values from 2^-120 to 2^30.
+    Ugly,
+    /// Denormals and values whose products underflow: sums that end at a zero of either sign.
+    Tiny,
+    /// Around 2^-63, so that products and sums lie at the edge of the normal numbers.
+    Edge,
+}
+
+impl Values {
+    pub(super) const ALL: [Values; 4] = [Values::Ugly, Values::Plain, Values::Edge, Values::Tiny];
+
+    /// The kind of case `i`.
+    pub(super) fn of(i: usize) -> Values {
+        Values::ALL[i % 4]
+    }
+
+    /// `n` values addressed by `seed`.
+    pub(super) fn fill(self, n: usize, seed: u64) -> Vec<f32> {
+        let power = |e: i32| 2f32.powi(e);
+        match self {
+            Values::Plain => arbitrary(n, seed),
+            Values::Ugly => {
+                let tamed = |x: f32| if x.abs() > power(20) { x * power(-30) } else { x };
+                ugly(n, seed).into_iter().map(tamed).collect()
+            }
+            Values::Tiny => {
+                let tiny = |(i, x): (usize, f32)| match draw(seed, i as u64, 3, Purpose::DataOrder)[0] % 4 {
+                    0 => 0.0f32.copysign(x),
+                    1 => x * power(-149),
+                    2 => x * power(-130),
+                    _ => x * power(-75),
+                };
+                arbitrary(n, seed).into_iter().enumerate().map(tiny).collect()
+            }
+            Values::Edge => {
+                let edge = |(i, x): (usize, f32)| {
+                    let word = draw(seed, i as u64, 4, Purpose::DataOrder)[0];
+                    let x = if word & 8 == 0 { 1.0f32.copysign(x) } else { x };
+                    x * power(-64 + (word % 4) as i32)
+                };
+                arbitrary(n, seed).into_iter().enumerate().map(edge).collect()
+            }
+        }
+    }
+}
+
+/// How a dtype and a kind stand in the name of a case.
+pub(super) fn label(dtype: Dtype, values: Values) -> String {
+    format!("{dtype}-{values:?}").to_lowercase()
+}
+
+/// Addressed random choices.
+pub(super) struct Dice {
+    seed: u64,
+    at: u64,
+}
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Dice {
+        Dice { seed, at: 0 }
+    }
+
+    /// A number below `n`.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.at += 1;
+        draw(self.seed, self.at, 7, Purpose::DataOrder)[0] as usize % n
+    }
+
+    /// One of `choices`.
+    pub(super) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    /// `0..n` in another order.
+    pub(super) fn shuffled(&mut self, n: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..n).collect();
+        (1..n).for_each(|i| order.swap(i, self.below(i + 1)));
+        order
+    }
+
+    /// Ids below `bound`.
+    pub(super) fn ids(&mut self, n: usize, bound: usize) -> Vec<u32> {
+        (0..n).map(|_| self.below(bound) as u32).collect()
+    }
+}
