@@ -99,40 +99,59 @@ fn sampled_tokens_are_the_golden_ones() {
     }
 }
 
+/// A prompt, and the greedy tokens that the reference ends it with.
+struct Asked {
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    eos: Vec<u32>,
+    reason: FinishReason,
+}
+
+impl Asked {
+    /// Cut after the first of `eos`, if there is one among the tokens.
+    fn new(prompt: Vec<u32>, mut greedy: Vec<u32>, eos: Vec<u32>) -> Asked {
+        let end = greedy.iter().position(|t| eos.contains(t));
+        greedy.truncate(end.map_or(greedy.len(), |n| n + 1));
+        let reason = if end.is_some() { FinishReason::Eos } else { FinishReason::Length };
+        Asked { prompt, greedy, eos, reason }
+    }
+
+    /// With room for more tokens where an end of text is awaited.
+    fn request(&self, id: u64) -> Request {
+        let more = if self.reason == FinishReason::Eos { 40 } else { 0 };
+        let stop = Stop { eos: self.eos.clone(), tokens: Vec::new() };
+        Request { id, stop, ..Request::greedy(&self.prompt, self.greedy.len() + more) }
+    }
+}
+
+/// Every greedy continuation of the fixture.
+fn asked() -> Vec<Asked> {
+    let (answers, prompts) = (answers(), prompts());
+    let list = |v: &serde_json::Value| v.as_array().unwrap().clone();
+    let cases = list(&answers["cases"]).into_iter().chain([answers["long"].clone()]);
+    let mut asked: Vec<Asked> =
+        cases.map(|c| Asked::new(ids(&c["prompt"]), ids(&c["greedy"]), Vec::new())).collect();
+    let (ragged, eos) = (&answers["ragged"], &answers["eos"]);
+    for (n, &at) in ids(&ragged["prompt_indices"]).iter().enumerate() {
+        let (prompt, ends) = (&prompts[at as usize], ids(&eos["eos_token_ids"]));
+        asked.push(Asked::new(prompt.clone(), ids(&ragged["greedy"][n]), Vec::new()));
+        asked.push(Asked::new(prompt.clone(), ids(&eos["ragged_generated"][n]), ends));
+    }
+    let at = eos["prompt_index"].as_u64().unwrap() as usize;
+    asked.push(Asked::new(prompts[at].clone(), ids(&eos["generated"]), ids(&eos["eos_token_ids"])));
+    asked
+}
+
 #[test]
 fn greedy_continuations_are_those_of_the_reference() {
-    let (model, answers) = (qwen3(Dtype::F32), answers());
-    let mut asked = Vec::new();
-    for case in answers["cases"].as_array().unwrap().iter().chain([&answers["long"]]) {
-        asked.push((ids(&case["prompt"]), ids(&case["greedy"]), Vec::new(), FinishReason::Length));
-    }
-    for (at, greedy) in
-        ids(&answers["ragged"]["prompt_indices"]).iter().zip(answers["ragged"]["greedy"].as_array().unwrap())
-    {
-        asked.push((prompts()[*at as usize].clone(), ids(greedy), Vec::new(), FinishReason::Length));
-    }
-    let eos = ids(&answers["eos"]["eos_token_ids"]);
-    let stopped = answers["eos"]["ragged_generated"].as_array().unwrap();
-    for (&at, tokens) in ids(&answers["ragged"]["prompt_indices"]).iter().zip(stopped) {
-        let mut tokens = ids(tokens);
-        let end = tokens.iter().position(|t| eos.contains(t));
-        tokens.truncate(end.map_or(tokens.len(), |n| n + 1));
-        let reason = if end.is_some() { FinishReason::Eos } else { FinishReason::Length };
-        asked.push((prompts()[at as usize].clone(), tokens, eos.clone(), reason));
-    }
-    let at = answers["eos"]["prompt_index"].as_u64().unwrap() as usize;
-    asked.push((prompts()[at].clone(), ids(&answers["eos"]["generated"]), eos, FinishReason::Eos));
+    let (model, asked) = (qwen3(Dtype::F32), asked());
+    assert!(asked.len() == 13 && asked.iter().any(|a| a.reason == FinishReason::Eos));
     for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::default(), KvKind::Paged { page: 5 }] {
-        let make =
-            |(i, (prompt, greedy, eos, reason)): (usize, &(Vec<u32>, Vec<u32>, Vec<u32>, FinishReason))| {
-                let more = if *reason == FinishReason::Eos { 40 } else { 0 };
-                let stop = Stop { eos: eos.clone(), tokens: Vec::new() };
-                Request { id: i as u64, stop, ..Request::greedy(prompt, greedy.len() + more) }
-            };
-        let requests = asked.iter().enumerate().map(make).collect();
+        let requests = asked.iter().enumerate().map(|(id, a)| a.request(id as u64)).collect();
         let o = EngineOptions { kv, max_batch: 4, prefill_chunk: Some(20), ..EngineOptions::default() };
-        for (got, (_, greedy, _, reason)) in generate(&model, requests, o).unwrap().iter().zip(&asked) {
-            assert_eq!((&got.tokens, got.finish_reason), (greedy, *reason), "{kv}, sequence {}", got.id);
+        for (got, want) in generate(&model, requests, o).unwrap().iter().zip(&asked) {
+            let what = format!("{kv}, sequence {}", got.id);
+            assert_eq!((&got.tokens, got.finish_reason), (&want.greedy, want.reason), "{what}");
         }
     }
 }
