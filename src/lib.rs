@@ -6,6 +6,7 @@ pub mod evaluate;
 pub mod report;
 pub mod run;
 pub mod training;
+pub mod verify;
 
 pub use xtrain_decode as decode;
 pub use xtrain_model as model;

@@ -6,7 +6,7 @@ use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
-use crate::{evaluate, model, training};
+use crate::{decode, evaluate, model, training, verify};
 
 fn of_kind(kind: ErrorKind) -> Exit {
     if kind == ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
@@ -80,6 +80,24 @@ impl From<training::Error> for CliError {
             training::Error::Store(e) => e.into(),
             training::Error::Run(e) => e.into(),
             training::Error::Evaluate(e) => e.into(),
+        }
+    }
+}
+
+impl From<decode::Error> for CliError {
+    fn from(error: decode::Error) -> CliError {
+        match error {
+            decode::Error::Model(e) => e.into(),
+            other => CliError::new(Exit::Data, other),
+        }
+    }
+}
+
+impl From<verify::Error> for CliError {
+    fn from(error: verify::Error) -> CliError {
+        match error {
+            verify::Error::Decode(e) => e.into(),
+            verify::Error::Model(e) => e.into(),
         }
     }
 }

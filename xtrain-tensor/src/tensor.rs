@@ -122,6 +122,11 @@ impl Tensor {
         &self.device
     }
 
+    /// The same values, computed on by `device` from now on.
+    pub fn on(&self, device: &Device) -> Tensor {
+        Tensor { device: device.clone(), ..self.clone() }
+    }
+
     /// The values, row-major.
     ///
     /// # Errors
