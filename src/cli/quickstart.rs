@@ -10,7 +10,7 @@ use super::interrupt::Interrupt;
 use super::train::{self, Job};
 use super::{CliError, out, verify};
 use crate::config::{Layer, RunConfig};
-use crate::decode::{EngineOptions, Request, Stop, generate};
+use crate::decode::{Completion, EngineOptions, FinishReason, Request, Stop, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::Split;
@@ -110,11 +110,10 @@ fn answers(model: &Model, tokenizer: &Tokenizer) -> Result<String, CliError> {
     completions.sort_by_key(|c| c.index);
     let (mut right, mut shown) = (0, String::new());
     for (i, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
-        let text = tokenizer.decode(&completion.tokens);
+        let text = text_of(completion, tokenizer);
         let good = sums.check(prompt, &text);
         right += usize::from(good);
         if i % (prompts.len() / 6).max(1) == 0 {
-            let text = text.trim_end_matches("<|endoftext|>");
             shown += &format!("  {prompt}{text}  {}\n", if good { "right" } else { "wrong" });
         }
     }
@@ -123,6 +122,12 @@ fn answers(model: &Model, tokenizer: &Tokenizer) -> Result<String, CliError> {
         "\nSums that were never trained on: {right} of {} right ({share:.1} %)\n{shown}",
         prompts.len()
     ))
+}
+
+/// The text of a completion, without the token that ended it.
+fn text_of(completion: &Completion, tokenizer: &Tokenizer) -> String {
+    let ended = usize::from(completion.finish_reason == FinishReason::Eos);
+    tokenizer.decode(&completion.tokens[..completion.tokens.len() - ended])
 }
 
 /// Eight completions of one prompt.
@@ -144,8 +149,7 @@ fn group(model: &Model, tokenizer: &Tokenizer, seed: u64) -> Result<Group, CliEr
     completions.sort_by_key(|c| c.index);
     let mut text = format!("\nEight completions of {prompt:?}, one batch:\n");
     for completion in completions {
-        let line = tokenizer.decode(&completion.tokens);
-        text += &format!("  {prompt}{}\n", line.trim_end_matches("<|endoftext|>"));
+        text += &format!("  {prompt}{}\n", text_of(&completion, tokenizer));
     }
     Ok(Group { requests, text })
 }
