@@ -19,15 +19,15 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("sampler-f32-running-sum", "the token is drawn by a running sum of f32 probabilities"),
     ("greedy-last-of-equal-maxima", "greedy takes the last of equal largest logits"),
     ("sampler-shared-state", "the address of a draw leaves out the sequence's id"),
-    ("dropped-cache-write", "the last layer's key and value of position 2 are not written"),
-    ("page-off-by-one", "the first position of a page is written to the page before"),
-    ("position-off-by-one", "a row after the prompt is told the position after its own"),
-    ("shared-random-state", "all draws of a step use the first sequence's id"),
     ("reversed-sum-for-one-row", "a linear of one row sums its inputs backwards"),
     ("mask-off-by-one", "a row of an attention does not see its own position"),
     ("micro-batch-total-added", "a weight's gradient takes a micro-batch's total, not its chunks"),
     ("padding-loses-zero-sign", "an attention ends without + 0"),
     ("checkpoint-rename-before-sync", "a checkpoint has its final name before its files are durable"),
+    ("dropped-cache-write", "the last layer's key and value of position 2 are not written"),
+    ("page-off-by-one", "the first position of a page is written to the page before"),
+    ("position-off-by-one", "a row after the prompt is told the position after its own"),
+    ("shared-random-state", "all draws of a step use the first sequence's id"),
 ];
 
 pub use switch::{Carried, current, on};

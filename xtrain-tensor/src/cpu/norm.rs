@@ -36,7 +36,7 @@ impl<T: Value, O: Value> Kernel for Forward<'_, T, O> {
         let c = self.w.len();
         for (x, y) in self.x.chunks_exact(c).zip(self.y.chunks_exact_mut(c)) {
             let r = l.splat(rrms(l, x, self.eps));
-            blocks(c, |b| {
+            blocks!(c, |b| {
                 let xh = l.mul(T::read(l, &x[b.clone()]), r);
                 O::write(l, &mut y[b.clone()], l.mul(xh, l.load_partial(&self.w[b])));
             });
@@ -48,7 +48,7 @@ impl<T: Value, O: Value> Kernel for Forward<'_, T, O> {
 #[inline(always)]
 fn rrms<L: Lanes, T: Value>(l: L, x: &[T], eps: f32) -> f32 {
     let mut v = l.zero();
-    blocks(x.len(), |b| {
+    blocks!(x.len(), |b| {
         let x = T::read(l, &x[b]);
         v = l.fma(x, x, v);
     });
@@ -100,12 +100,12 @@ impl<T: Value> Kernel for ByInput<'_, T> {
             *r = rrms(l, x, self.eps);
             let rs = l.splat(*r);
             let mut v = l.zero();
-            blocks(c, |b| {
+            blocks!(c, |b| {
                 let e = l.mul(l.load_partial(&dy[b.clone()]), l.load_partial(&self.w[b.clone()]));
                 v = l.fma(e, l.mul(T::read(l, &x[b]), rs), v);
             });
             let t = l.splat(l.sum32(v) / c as f32);
-            blocks(c, |b| {
+            blocks!(c, |b| {
                 let e = l.mul(l.load_partial(&dy[b.clone()]), l.load_partial(&self.w[b.clone()]));
                 let h = l.mul(T::read(l, &x[b.clone()]), rs);
                 l.store_partial(&mut dx[b], l.mul(l.fma(l.neg(h), t, e), rs));

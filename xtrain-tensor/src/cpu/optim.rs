@@ -40,7 +40,7 @@ impl Kernel for AdamW<'_> {
     fn run<L: Lanes>(self, l: L) {
         let AdamWScalars { s1, s2, s3, step, c2, eps, .. } = *self.s;
         let c = |x: f32| l.splat(x);
-        blocks(self.w.len(), |b| {
+        blocks!(self.w.len(), |b| {
             let g = l.mul(l.load_partial(&self.g[b.clone()]), c(self.clip));
             let (m, v) = (l.load_partial(&self.m[b.clone()]), l.load_partial(&self.v[b.clone()]));
             let m = l.fma(c(s1), l.sub(g, m), m);
@@ -77,7 +77,7 @@ impl Kernel for Squares<'_> {
     fn run<L: Lanes>(self, l: L) {
         for (g, sum) in self.g.chunks_exact(self.width).zip(self.sums) {
             let mut v = l.zero();
-            blocks(g.len(), |b| {
+            blocks!(g.len(), |b| {
                 let g = l.load_partial(&g[b]);
                 v = l.fma(g, g, v);
             });

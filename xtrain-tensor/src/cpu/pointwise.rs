@@ -28,7 +28,7 @@ impl<T: Value, O: Value> Kernel for SiluMul<'_, T, O> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
-        blocks(self.y.len(), |r| {
+        blocks!(self.y.len(), |r| {
             let (g, u) = (T::read(l, &self.g[r.clone()]), T::read(l, &self.u[r.clone()]));
             let silu = l.div(g, l.add(one, l.exp(l.neg(g))));
             O::write(l, &mut self.y[r], l.mul(silu, u));
@@ -66,7 +66,7 @@ impl<T: Value, O: Value> Kernel for SiluMulBackward<'_, T, O> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
-        blocks(self.dy.len(), |r| {
+        blocks!(self.dy.len(), |r| {
             let (g, u) = (T::read(l, &self.gu[0][r.clone()]), T::read(l, &self.gu[1][r.clone()]));
             let dy = l.load_partial(&self.dy[r.clone()]);
             let q = l.div(one, l.add(one, l.exp(l.neg(g))));
@@ -103,6 +103,6 @@ impl<T: Value, O: Value> Kernel for Cast<'_, T, O> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        blocks(self.x.len(), |r| O::write(l, &mut self.y[r.clone()], T::read(l, &self.x[r])));
+        blocks!(self.x.len(), |r| O::write(l, &mut self.y[r.clone()], T::read(l, &self.x[r])));
     }
 }

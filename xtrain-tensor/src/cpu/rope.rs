@@ -53,7 +53,7 @@ impl<T: Value, O: Value> Kernel for Turn<'_, T, O> {
             let (cos, sin) = self.table.row(pos as usize);
             for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
                 let ((x1, x2), (y1, y2)) = (x.split_at(hd / 2), y.split_at_mut(hd / 2));
-                blocks(hd / 2, |b| {
+                blocks!(hd / 2, |b| {
                     let (c, s) = (l.load_partial(&cos[b.clone()]), l.load_partial(&sin[b.clone()]));
                     let (a, d) = (T::read(l, &x1[b.clone()]), T::read(l, &x2[b.clone()]));
                     let (ds, as_) = (l.mul(d, s), l.mul(a, s));

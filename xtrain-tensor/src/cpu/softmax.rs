@@ -39,7 +39,7 @@ impl Kernel for Lse<'_> {
 fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
     let lowest = l.splat(f32::NEG_INFINITY);
     let mut m = lowest;
-    blocks(z.len(), |b| {
+    blocks!(z.len(), |b| {
         let absent = LANES - b.len();
         let mut z = l.load_partial(&z[b]);
         if absent > 0 {
@@ -56,7 +56,7 @@ fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
 #[inline(always)]
 fn sum_exp<L: Lanes>(l: L, z: &[f32], m: f32) -> f32 {
     let (mut v, m) = (l.zero(), l.splat(m));
-    blocks(z.len(), |b| {
+    blocks!(z.len(), |b| {
         let n = b.len();
         let e = l.exp(l.sub(l.load_partial(&z[b]), m));
         v = l.add(v, first(l, e, n));
@@ -88,7 +88,7 @@ impl Kernel for ExpBelow<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let m = l.splat(self.m);
-        blocks(self.z.len(), |b| {
+        blocks!(self.z.len(), |b| {
             let e = l.exp(l.sub(l.load_partial(&self.z[b.clone()]), m));
             l.store_partial(&mut self.out[b], e);
         });
@@ -111,7 +111,7 @@ impl Kernel for Entropy<'_> {
         let mut entropy = 0f32;
         for z in self.z.chunks(CHUNK) {
             let mut v = l.zero();
-            blocks(z.len(), |b| {
+            blocks!(z.len(), |b| {
                 let n = b.len();
                 let z = l.load_partial(&z[b]);
                 let p = first(l, l.exp(l.sub(z, lse)), n);
@@ -143,7 +143,7 @@ impl Kernel for Gradient<'_> {
         let [w, bonus, t] = self.factors;
         let at_target = self.z[self.target];
         let lse = l.splat(self.lse);
-        blocks(self.z.len(), |b| {
+        blocks!(self.z.len(), |b| {
             let z = l.load_partial(&self.z[b.clone()]);
             let d = l.sub(z, lse);
             let p = l.exp(d);

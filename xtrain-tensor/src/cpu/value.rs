@@ -1,9 +1,7 @@
 //! Elements that a kernel reads and writes: f32, or bf16 widened and rounded.
-use std::ops::Range;
-
 use half::bf16;
 
-use super::lanes::{LANES, Lanes};
+use super::lanes::Lanes;
 
 /// An element type of activations.
 pub(crate) trait Value: Copy + Default + Send + Sync + 'static {
@@ -35,18 +33,26 @@ impl Value for bf16 {
     }
 }
 
-/// Calls `f` for each block of 32 among `n` elements, the last one shorter: inlined twice, so that in
-/// the first loop the length is a constant.
-#[inline(always)]
-pub(crate) fn blocks(n: usize, mut f: impl FnMut(Range<usize>)) {
-    let whole = n - n % LANES;
-    for i in (0..whole).step_by(LANES) {
-        f(i..i + LANES);
-    }
-    if whole < n {
-        f(whole..n);
-    }
+/// Runs `$body` with `$b` bound to the range of each block of 32 among `$n` elements, the last one
+/// shorter. A macro, because a closure would not be inlined into the function that has the
+/// instructions; written out twice, so that in the first loop the length is a constant.
+macro_rules! blocks {
+    ($n:expr, |$b:ident| $body:expr) => {{
+        let n: usize = $n;
+        let whole = n - n % $crate::cpu::lanes::LANES;
+        let mut i = 0;
+        while i < whole {
+            let $b = i..i + $crate::cpu::lanes::LANES;
+            $body;
+            i += $crate::cpu::lanes::LANES;
+        }
+        if whole < n {
+            let $b = whole..n;
+            $body;
+        }
+    }};
 }
+pub(crate) use blocks;
 
 /// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the values of tensor `$x`.
 macro_rules! with_values {

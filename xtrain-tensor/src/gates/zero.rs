@@ -1,26 +1,27 @@
 //! Gate: no reduction returns -0, so that padding it with zeros changes nothing.
 use super::case::Case;
 use super::values::Values;
-use super::{Counts, Difference, devices, name};
+use super::{Counts, Difference, name};
+use crate::Device;
 
 const GATE: &str = "zero";
 
-/// Every f32 reduction among the cases of tiny values, on every instruction set. (A product of bf16
-/// keeps the zero of its tile.)
-fn gate(cases: &[Case]) -> Result<Counts, Difference> {
+/// Every f32 reduction among the cases of tiny values, on these devices. (A product of bf16 keeps the
+/// zero of its tile.)
+fn gate(cases: &[Case], devices: &[Device]) -> Result<Counts, Difference> {
     let mut counts = Counts::default();
     let tiny = super::values::label(crate::Dtype::F32, Values::Tiny);
     for case in cases.iter().filter(|case| case.name.ends_with(&tiny)) {
-        for device in devices(&[1]) {
+        for device in devices {
             let differ = |row, got, want: &str| Difference {
                 gate: GATE,
-                case: format!("{case} on {}", name(&device)),
+                case: format!("{case} on {}", name(device)),
                 seed: case.seed,
                 row,
                 got,
                 want: want.into(),
             };
-            let rows = case.whole(&device).map_err(|error| differ(0, error.to_string(), "a result"))?;
+            let rows = case.whole(device).map_err(|error| differ(0, error.to_string(), "a result"))?;
             for (row, values) in rows.iter().enumerate() {
                 if let Some(at) = values.iter().position(|x| x.to_bits() == 1 << 31) {
                     return Err(differ(row, format!("-0 at {at}"), "no -0"));
@@ -36,7 +37,7 @@ fn gate(cases: &[Case]) -> Result<Counts, Difference> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gates::cases;
+    use crate::gates::{cases, devices};
 
     /// The operations whose every value is a reduction.
     fn reductions() -> Vec<Case> {
@@ -53,7 +54,7 @@ mod tests {
 
     #[test]
     fn no_reduction_returns_minus_zero() {
-        let counts = gate(&reductions()).unwrap_or_else(|difference| panic!("{difference}"));
+        let counts = gate(&reductions(), &devices(&[1])).unwrap_or_else(|difference| panic!("{difference}"));
         println!("{GATE}: {counts:?}");
         assert!(counts.cases >= 20, "{counts:?}");
     }
@@ -62,9 +63,12 @@ mod tests {
     #[test]
     fn a_padding_that_loses_the_sign_of_zero_is_seen() {
         let cases = reductions();
-        let seen = crate::faults::with("padding-loses-zero-sign", || gate(&cases)).expect_err("a fault");
-        assert_eq!(seen.gate, GATE);
-        assert!(seen.case.starts_with("attention"), "{seen}");
-        gate(&cases).expect("the fault is off");
+        for device in devices(&[1]) {
+            let gate = || gate(&cases, std::slice::from_ref(&device));
+            let seen = crate::faults::with("padding-loses-zero-sign", gate).expect_err("a fault");
+            assert_eq!(seen.gate, GATE);
+            assert!(seen.case.starts_with("attention"), "{seen}");
+            gate().expect("the fault is off");
+        }
     }
 }

@@ -4,12 +4,13 @@
 //! Heads of the group rising, inside them rows rising, inside them keys rising: so an element of dq
 //! meets its keys, and an element of dk or dv its heads and rows, in the contract's order, whatever is
 //! kept in memory in between.
+mod tile;
+
 use std::ops::Range;
 
-use super::gather::{self, Keys};
+use super::gather::{self, Chunk, Keys};
 use super::number::{Least, Number, fine};
-use super::product::{Product, Start};
-use super::rows::{CHUNK, STRIP, masked, union, widen, within};
+use super::rows::{CHUNK, ended, union, within};
 use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
@@ -172,7 +173,7 @@ impl<E: Number> Item<'_, E> {
         keys.copy(l, self.saved.v, 0..len, (st.dq, width), &mut least_v);
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
             for (x, t) in x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width)) {
-                gather::transpose(l, x, width, 0..CHUNK, t);
+                gather::transpose(l, Chunk { rows: x, stride: width }, width, 0..CHUNK, t);
             }
         }
         st.dk.fill(0.0);
@@ -215,122 +216,6 @@ impl<E: Number> Item<'_, E> {
         rows.fold(0..0, |seen, t| union(seen, within(&self.keys(t), c)))
     }
 
-    /// Forms p and ds of a tile, rounded, +0 where a key is not visible. Returns their least magnitudes.
-    #[inline(always)]
-    fn tile<L: Lanes>(&self, l: L, st: &mut State<'_>, [block, c]: [usize; 2], can: &Fine) -> (f32, f32) {
-        let width = self.width();
-        let rows = self.block(block);
-        for t in rows.clone().step_by(STRIP) {
-            let strip = t..rows.end.min(t + STRIP);
-            let cols = self.seen(strip.clone(), c);
-            if cols.is_empty() {
-                continue;
-            }
-            let from = (t - rows.start) * CHUNK;
-            let pairs = [(&*st.q, &*st.kt, &mut *st.p, can.scores), (&*st.dy, &*st.vt, &mut *st.ds, can.dp)];
-            for (left, right, out, fine) in pairs {
-                let product = Product {
-                    left: &left[t * width..],
-                    left_row: width,
-                    left_step: 1,
-                    right: &right[c * CHUNK * width..],
-                    right_row: CHUNK,
-                    out: &mut out[from..],
-                    out_row: CHUNK,
-                    start: Start::Zero,
-                    rows: strip.len(),
-                    cols: cols.clone(),
-                    depth: 0..self.heads.hd.next_multiple_of(E::STEP),
-                };
-                E::product(self.simd, fine, product);
-            }
-        }
-        let scale = Lanes::splat(l, self.heads.scale());
-        let (mut least_p, mut least_ds) = (Least::new(l), Least::new(l));
-        let lines = st.p.chunks_exact_mut(CHUNK).zip(st.ds.chunks_exact_mut(CHUNK));
-        for (t, (p, ds)) in (rows.start..rows.end.next_multiple_of(E::STEP)).zip(lines) {
-            let seen = if t < rows.end { within(&self.keys(t), c) } else { 0..0 };
-            let (lse, delta) = (Lanes::splat(l, st.lse[t]), Lanes::splat(l, st.delta[t]));
-            for half in 0..2 {
-                let at = half * LANES..(half + 1) * LANES;
-                let (p, ds) = (&mut p[at.clone()], &mut ds[at.clone()]);
-                if seen.end <= at.start || seen.start >= at.end {
-                    l.store(p, l.zero());
-                    l.store(ds, l.zero());
-                    continue;
-                }
-                let x = l.exp(Lanes::sub(l, Lanes::mul(l, l.load(p), scale), lse));
-                let dx = Lanes::mul(l, x, Lanes::sub(l, l.load(ds), delta));
-                let x = masked(l, half, &seen, x, l.zero());
-                let dx = masked(l, half, &seen, dx, l.zero());
-                l.store(p, E::rounded(l, x, &mut least_p));
-                l.store(ds, E::rounded(l, dx, &mut least_ds));
-            }
-        }
-        (least_p.value(l), least_ds.value(l))
-    }
-
-    /// dq of a block's rows, continued over the keys of a chunk.
-    #[inline(always)]
-    fn add_dq(&self, st: &mut State<'_>, [block, c]: [usize; 2], fine: bool) {
-        let width = self.width();
-        let rows = self.block(block);
-        for t in rows.clone().step_by(STRIP) {
-            let strip = t..rows.end.min(t + STRIP);
-            let depth = self.seen(strip.clone(), c);
-            if depth.is_empty() {
-                continue;
-            }
-            let product = Product {
-                left: &st.ds[(t - rows.start) * CHUNK..],
-                left_row: CHUNK,
-                left_step: 1,
-                right: &st.k[c * CHUNK * width..],
-                right_row: width,
-                out: &mut st.dq[t * width..],
-                out_row: width,
-                start: Start::Out,
-                rows: strip.len(),
-                cols: 0..width,
-                depth: widen(depth, E::STEP),
-            };
-            E::product(self.simd, fine, product);
-        }
-    }
-
-    /// dk and dv of a chunk's keys, continued over a block's rows.
-    #[inline(always)]
-    fn add_dk_dv(&self, st: &mut State<'_>, [block, c]: [usize; 2], can: &Fine) {
-        let width = self.width();
-        let (rows, keys) = (self.block(block), self.block(c));
-        for j in keys.clone().step_by(STRIP) {
-            let strip = j..keys.end.min(j + STRIP);
-            let end = self.see.last_seeing(strip.end - 1, self.rows.len()).min(rows.end);
-            let depth = j.max(rows.start)..end;
-            if depth.is_empty() {
-                continue;
-            }
-            let depth = widen(depth.start - rows.start..depth.end - rows.start, E::STEP);
-            let pairs = [(&*st.ds, &*st.q, &mut *st.dk, can.dk), (&*st.p, &*st.dy, &mut *st.dv, can.dv)];
-            for (left, right, out, fine) in pairs {
-                let product = Product {
-                    left: &left[j - keys.start..],
-                    left_row: 1,
-                    left_step: CHUNK,
-                    right: &right[rows.start * width..],
-                    right_row: width,
-                    out: &mut out[j * width..],
-                    out_row: width,
-                    start: Start::Out,
-                    rows: strip.len(),
-                    cols: 0..width,
-                    depth: depth.clone(),
-                };
-                E::product(self.simd, fine, product);
-            }
-        }
-    }
-
     #[inline(always)]
     fn put_dq<L: Lanes>(&self, l: L, st: &State<'_>, head: usize) {
         let scale = Lanes::splat(l, self.heads.scale());
@@ -362,6 +247,6 @@ impl<E: Number> Item<'_, E> {
 #[inline(always)]
 fn put<L: Lanes>(l: L, out: &mut [f32], sum: &[f32], factor: L::F) {
     for (out, sum) in out.chunks_mut(LANES).zip(sum.chunks_exact(LANES)) {
-        l.store_partial(out, Lanes::add(l, Lanes::mul(l, l.load(sum), factor), l.zero()));
+        l.store_partial(out, ended(l, Lanes::mul(l, l.load(sum), factor)));
     }
 }

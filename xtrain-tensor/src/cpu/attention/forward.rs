@@ -1,10 +1,10 @@
 //! Blocks of rows of one sequence against its keys, chunk by chunk of 64.
 use std::ops::Range;
 
-use super::gather::{self, Keys};
+use super::gather::{self, Chunk, Keys};
 use super::number::{Least, Number, fine};
 use super::product::{Product, Start};
-use super::rows::{CHUNK, STRIP, masked, union, widen, within};
+use super::rows::{CHUNK, STRIP, ended, masked, union, widen, within};
 use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
@@ -14,7 +14,7 @@ use crate::ops::Visible;
 use crate::reference::Heads;
 
 /// Query vectors (rows times heads of the group) that one block holds, if its rows have that many.
-const BLOCK: usize = 128;
+const BLOCK: usize = 256;
 
 /// `y` and `L` of [`crate::ops::attention`].
 pub(crate) fn attention<E: Number>(
@@ -165,31 +165,15 @@ impl<E: Number> Item<'_, E> {
             if seen.is_empty() {
                 continue;
             }
-            let at = |slots: Range<usize>| c * CHUNK + slots.start..c * CHUNK + slots.end;
             let (mut least_k, mut least_v) = (Least::new(l), Least::new(l));
-            keys.copy(
-                l,
-                self.operands[1],
-                at(seen.clone()),
-                (&mut k[seen.start * width..], width),
-                &mut least_k,
-            );
-            keys.copy(
-                l,
-                self.operands[2],
-                at(seen.clone()),
-                (&mut v[seen.start * width..], width),
-                &mut least_v,
-            );
-            // the slots that a product takes along to whole steps hold no key: zero
-            let wide = widen(seen.clone(), E::STEP);
-            v[wide.start * width..seen.start * width].fill(0.0);
-            v[seen.end * width..wide.end * width].fill(0.0);
-            gather::transpose(l, k, width, seen, kt);
+            let at = (c, seen.clone());
+            let key = keys.chunk(l, self.operands[1], at.clone(), (&mut *k, width), &mut least_k);
+            gather::transpose(l, key, width, seen, kt);
+            let value = keys.chunk(l, self.operands[2], at, (&mut *v, width), &mut least_v);
 
             let least_p = self.weights(l, st, c, kt, fine(least_q, least_k.value(l)));
             factors(l, st);
-            self.merge(l, st, c, v, fine(least_p, least_v.value(l)));
+            self.merge(l, st, (c, value), fine(least_p, least_v.value(l)));
         }
         self.finish(l, st);
     }
@@ -252,7 +236,7 @@ impl<E: Number> Item<'_, E> {
 
     /// The chunk's outputs, merged into those of the chunks before.
     #[inline(always)]
-    fn merge<L: Lanes>(&self, l: L, st: &mut State<'_>, c: usize, v: &[f32], fine: bool) {
+    fn merge<L: Lanes>(&self, l: L, st: &mut State<'_>, (c, value): (usize, Chunk<'_>), fine: bool) {
         let (n, width) = (self.vectors(), self.width());
         for i in (0..n).step_by(STRIP) {
             let strip = i..n.min(i + STRIP);
@@ -264,8 +248,8 @@ impl<E: Number> Item<'_, E> {
                 left: &st.s[i * CHUNK..],
                 left_row: CHUNK,
                 left_step: 1,
-                right: v,
-                right_row: width,
+                right: value.rows,
+                right_row: value.stride,
                 out: &mut st.oc[i * width..],
                 out_row: width,
                 start: Start::Zero,
@@ -299,7 +283,7 @@ impl<E: Number> Item<'_, E> {
             };
             let sum = Lanes::splat(l, st.l[i]);
             for (y, o) in y.chunks_mut(LANES).zip(st.o[i * width..].chunks_exact(LANES)) {
-                E::store(l, y, Lanes::add(l, Lanes::div(l, l.load(o), sum), l.zero()));
+                E::store(l, y, ended(l, Lanes::div(l, l.load(o), sum)));
             }
             lse[0] = st.m[i] + math::log(st.l[i]);
         }

@@ -2,6 +2,7 @@
 use std::ops::Range;
 
 use super::number::{Least, Number};
+use super::rows::{CHUNK, widen};
 use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::ops::Slots;
 
@@ -25,6 +26,32 @@ pub(super) struct Keys<'a> {
 }
 
 impl Keys<'_> {
+    /// The slots `seen` of chunk `c`, widened to whole steps of a product with zeros: as they lie in `x`
+    /// where they can be read there, else copied to `buffer`, of 64 rows of `width`.
+    #[inline(always)]
+    pub(super) fn chunk<'x, L: Lanes, E: Number>(
+        self,
+        l: L,
+        x: &'x [E],
+        (c, seen): (usize, Range<usize>),
+        (buffer, width): (&'x mut [f32], usize),
+        least: &mut Least<L>,
+    ) -> Chunk<'x> {
+        let first = c * CHUNK + seen.start;
+        let whole = self.hd == width && self.slots.run_length(first) >= seen.len();
+        let start = self.slots.slot(self.seq, first).checked_sub(seen.start);
+        if let (true, Some(plain), Some(start)) = (whole, E::plain(x), start) {
+            let rows = &plain[(start * self.nkv + self.kv) * self.hd..];
+            return Chunk { rows, stride: self.nkv * self.hd };
+        }
+        let wide = widen(seen.clone(), E::STEP);
+        buffer[wide.start * width..seen.start * width].fill(0.0);
+        buffer[seen.end * width..wide.end * width].fill(0.0);
+        let out = (&mut buffer[seen.start * width..], width);
+        self.copy(l, x, first..c * CHUNK + seen.end, out, least);
+        Chunk { rows: buffer, stride: width }
+    }
+
     /// Copies the rows of positions `range`, one below the other, each of `width` values.
     #[inline(always)]
     pub(super) fn copy<L: Lanes, E: Number>(
@@ -50,21 +77,32 @@ impl Keys<'_> {
     }
 }
 
-/// `out[d * 64 + j] = rows[j * width + d]` for d below `width` (a multiple of 32) and j in `keys`, a
-/// part of `0..64`; columns beside it may be overwritten.
+/// Keys or values of a chunk: that of slot j begins at `j * stride`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chunk<'a> {
+    pub(super) rows: &'a [f32],
+    pub(super) stride: usize,
+}
+
+/// `out[d * 64 + j] = chunk[j][d]` for d below `width` (a multiple of 32) and j in `keys`, a part of
+/// `0..64`; columns beside it may be overwritten.
 #[inline(always)]
-pub(super) fn transpose<L: Lanes>(l: L, rows: &[f32], width: usize, keys: Range<usize>, out: &mut [f32]) {
-    assert!(keys.end <= 64 && rows.len() >= 64 * width && out.len() >= 64 * width);
+pub(super) fn transpose<L: Lanes>(l: L, chunk: Chunk<'_>, width: usize, keys: Range<usize>, out: &mut [f32]) {
+    let Chunk { rows, stride } = chunk;
+    if keys.is_empty() {
+        return;
+    }
+    let last = keys.end - 1;
+    assert!(last < CHUNK && rows.len() >= last * stride + width && out.len() >= CHUNK * width);
     let w = L::WIDTH;
     for j in (keys.start / w * w..keys.end).step_by(w) {
         for d in (0..width).step_by(w) {
             let mut square = [Reg::splat(l, 0.0); 16];
-            // SAFETY: j + w <= 64 and d + w <= width, both multiples of w: the rows and the columns
-            // are inside the slices, as checked above.
+            // SAFETY: d + w <= width and j + w <= 64, all multiples of w, and no row behind the last is
+            // read: rows and columns are inside the slices, as checked above.
             unsafe {
-                let from = rows.as_ptr().add(j * width + d);
                 for (i, r) in square.iter_mut().enumerate().take(w) {
-                    *r = Reg::load(l, from.add(i * width));
+                    *r = Reg::load(l, rows.as_ptr().add((j + i).min(last) * stride + d));
                 }
                 // log2(w) times: rows i and i + w / 2 in turn
                 let mut left = w;
@@ -75,9 +113,9 @@ pub(super) fn transpose<L: Lanes>(l: L, rows: &[f32], width: usize, keys: Range<
                     }
                     left /= 2;
                 }
-                let to = out.as_mut_ptr().add(d * 64 + j);
+                let to = out.as_mut_ptr().add(d * CHUNK + j);
                 for (i, &r) in square.iter().enumerate().take(w) {
-                    Reg::store(l, to.add(i * 64), r);
+                    Reg::store(l, to.add(i * CHUNK), r);
                 }
             }
         }

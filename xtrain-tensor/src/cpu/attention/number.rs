@@ -16,6 +16,9 @@ pub(crate) trait Number: Copy + Default + Send + Sync {
     /// Rounds the first `s.len()` lanes into `s`.
     fn store<L: Lanes>(l: L, s: &mut [Self], v: L::F);
 
+    /// The elements themselves, if operands of products can be read from them.
+    fn plain(x: &[Self]) -> Option<&[f32]>;
+
     /// The values as an operand of a product reads them, from values that need no rounding. Notes the
     /// least of them.
     fn operand<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F;
@@ -37,6 +40,10 @@ impl Number for f32 {
     #[inline(always)]
     fn store<L: Lanes>(l: L, s: &mut [f32], v: L::F) {
         l.store_partial(s, v);
+    }
+    #[inline(always)]
+    fn plain(x: &[f32]) -> Option<&[f32]> {
+        Some(x)
     }
     #[inline(always)]
     fn operand<L: Lanes>(_: L, v: L::F, _: &mut Least<L>) -> L::F {
@@ -62,6 +69,10 @@ impl Number for bf16 {
     #[inline(always)]
     fn store<L: Lanes>(l: L, s: &mut [bf16], v: L::F) {
         l.store_bf16_partial(s, v);
+    }
+    #[inline(always)]
+    fn plain(_: &[bf16]) -> Option<&[f32]> {
+        None
     }
     #[inline(always)]
     fn operand<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F {

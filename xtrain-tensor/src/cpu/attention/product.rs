@@ -1,4 +1,6 @@
 //! The products of attention: a few rows against 16 to 64 columns, one chain to an output.
+#![allow(clippy::needless_range_loop, reason = "loops over registers, of known length")]
+
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -140,7 +142,7 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
             let mut even = [[Reg::splat(l, 0.0); C]; R];
             let mut odd = even;
             while from < to {
-                // SAFETY: the range is of even bounds and inside `depth`; the rest is this function's
+                // SAFETY: the range is of even bounds, as `run` checks, and inside `depth`; the rest is this function's
                 // contract.
                 unsafe {
                     even = at.step::<FLUSH, L, R, C>(l, from, even);
@@ -236,6 +238,8 @@ impl<A: Arithmetic> Kernel for Run<'_, A> {
         if rows == 0 || cols.is_empty() {
             return;
         }
+        let even = p.depth.start.is_multiple_of(2) && p.depth.end.is_multiple_of(2);
+        assert!(even || A::SHARE == 1, "blocks take indices in pairs");
         let end = p.depth.end.max(1);
         assert!((rows - 1) * p.left_row + (end - 1) * p.left_step < p.left.len(), "left leaves its slice");
         assert!((end - 1) * p.right_row + cols.end <= p.right.len(), "right leaves its slice");

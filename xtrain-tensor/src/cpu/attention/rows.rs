@@ -2,6 +2,7 @@
 use std::ops::Range;
 
 use crate::cpu::lanes::{LANES, Lanes};
+use crate::faults;
 
 /// Keys of a chunk.
 pub(super) const CHUNK: usize = 64;
@@ -19,6 +20,13 @@ const INDEX: [f32; LANES] = {
     }
     index
 };
+
+/// `x + 0`: the end of a reduction, so that padding it with zeros changes nothing.
+#[inline(always)]
+pub(super) fn ended<L: Lanes>(l: L, x: L::F) -> L::F {
+    let zero = if faults::on("padding-loses-zero-sign") { Lanes::splat(l, -0.0) } else { l.zero() };
+    Lanes::add(l, x, zero)
+}
 
 /// `range` inside chunk `c`, counted from the chunk's start.
 #[inline(always)]

@@ -9,8 +9,8 @@ use crate::cpu::lanes::LANES;
 use crate::cpu::scratch::Buffer;
 use crate::cpu::{Disjoint, Simd};
 
-/// Outputs of a unit of work: their chunk of dy stays in the second-level cache.
-const BAND: usize = 96;
+/// The most outputs of a unit of work: their chunk of dy stays in the second-level cache.
+const BAND: usize = 192;
 
 /// `g[o][i] = g[o][i] + chunk` for every sample, and inside it for every chunk of 256 rows counted from
 /// the sample's first row, rising; `chunk = fma(dy[r][o], x[r][i], chunk)` over its rows from +0.
@@ -28,9 +28,10 @@ pub(crate) fn weight_gradient(
     let rows = samples.iter().map(|s| s.end).max().unwrap_or(0);
     assert!(dy.len() >= rows * out && x.len() >= rows * inputs, "the samples' rows exist");
     let job = Gradient { simd: cpu.simd, dy, x, samples, g: Disjoint::new(g), shape };
-    let bands = out.div_ceil(BAND);
+    let threads = cpu.pool.threads();
+    let bands = out.div_ceil((out / (3 * threads)).clamp(BAND / 4, BAND));
     let total: usize = samples.iter().map(ExactSizeIterator::len).sum();
-    if cpu.pool.threads() == 1 || total * out * inputs < 1 << 18 {
+    if threads == 1 || total * out * inputs < 1 << 18 {
         (0..bands).for_each(|i| job.unit(i * out / bands..(i + 1) * out / bands));
     } else {
         cpu.pool.run(bands, |i| job.unit(i * out / bands..(i + 1) * out / bands));
@@ -92,15 +93,9 @@ impl Gradient<'_> {
     /// Adds one chunk to `height` rows and up to 32 columns of g from `[o, i]` on; b `[depth, 32]`.
     fn tile(&self, a: Left<'_>, b: &[f32], [o, i]: [usize; 2], height: usize) {
         let inputs = self.shape[1];
-        let width = LANES.min(inputs - i);
-        let mut c = [[0.0; LANES]; MOST_ROWS];
-        // SAFETY: these elements of g belong to this unit alone.
-        let g = |row: usize| unsafe { self.g.slice((o + row) * inputs + i..(o + row) * inputs + i + width) };
-        for (row, c) in c.iter_mut().enumerate().take(height) {
-            c[..width].copy_from_slice(g(row));
-        }
         let depth = b.len() / LANES;
         assert!((depth - 1) * a.step + height <= a.data.len(), "a holds depth rows of height values");
+        let first = o * inputs + i;
         let tile = Tile {
             a: a.data.as_ptr(),
             row_step: 1,
@@ -110,11 +105,26 @@ impl Gradient<'_> {
             panel_step: 0,
             panels: 1,
             depth,
-            c: c.as_mut_ptr().cast(),
-            c_step: LANES,
+            c: self.g.at(first),
+            c_step: inputs,
             start: Start::Continue,
         };
-        // SAFETY: a holds depth rows of height values, checked above, b depth rows of 32, c MOST_ROWS rows of 32.
+        if i + LANES <= inputs {
+            // `at` checks the address one past the last element, so that all are inside g
+            self.g.at(first + (height - 1) * inputs + LANES);
+            // SAFETY: a holds depth rows of height values, b depth rows of 32, g the tile: checked
+            // above. These elements of g belong to this unit alone.
+            return unsafe { tile.run(self.simd, height) };
+        }
+        let width = inputs - i;
+        let mut c = [[0.0; LANES]; MOST_ROWS];
+        // SAFETY: these elements of g belong to this unit alone.
+        let g = |row: usize| unsafe { self.g.slice(first + row * inputs..first + row * inputs + width) };
+        for (row, c) in c.iter_mut().enumerate().take(height) {
+            c[..width].copy_from_slice(g(row));
+        }
+        let tile = Tile { c: c.as_mut_ptr().cast(), c_step: LANES, ..tile };
+        // SAFETY: as above for a and b; c holds MOST_ROWS rows of 32.
         unsafe { tile.run(self.simd, height) }
         for (row, c) in c.iter().enumerate().take(height) {
             g(row).copy_from_slice(&c[..width]);

@@ -89,14 +89,14 @@ pub(crate) struct View<'a> {
 impl<'a> View<'a> {
     /// Columns `range`; it starts at a multiple of 32.
     pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
-        assert!(range.start % LANES == 0 && range.end <= self.columns, "columns {range:?}");
+        assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "columns {range:?}");
         let rows = &self.rows[(range.start / LANES * self.step).min(self.rows.len())..];
         View { rows, columns: range.len(), ..self }
     }
 
     /// Depth `range`. Chunks count from its start, so it starts at a multiple of 256.
     pub(crate) fn depth(self, range: Range<usize>) -> View<'a> {
-        assert!(range.start % super::CHUNK == 0 && range.end <= self.depth, "depth {range:?}");
+        assert!(range.start.is_multiple_of(super::CHUNK) && range.end <= self.depth, "depth {range:?}");
         View { rows: &self.rows[range.start.min(self.rows.len())..], depth: range.len(), ..self }
     }
 

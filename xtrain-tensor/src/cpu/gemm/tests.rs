@@ -129,7 +129,9 @@ fn parts_of_the_columns_and_of_the_depth_give_the_bits_of_the_whole() {
 
 #[test]
 fn weight_gradients_count_chunks_from_each_samples_first_row() {
-    let split: [&[Range<usize>]; 4] = [&[0..1], &[0..300, 300..311, 311..900], &[3..260, 400..400], &[]];
+    let first = 0..1;
+    let split: [&[Range<usize>]; 4] =
+        [std::slice::from_ref(&first), &[0..300, 300..311, 311..900], &[3..260, 400..400], &[]];
     for (samples, [o, i]) in split.into_iter().zip([[1, 1], [70, 45], [13, 100], [3, 3]]) {
         let (dy, x, before) = (values(8, 900 * o), values(9, 900 * i), values(10, o * i));
         let mut want = before.clone();

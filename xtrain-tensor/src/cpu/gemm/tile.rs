@@ -123,19 +123,19 @@ impl<const M: usize> Rows<M> {
             for (i, row) in acc.iter_mut().enumerate() {
                 // SAFETY: element (i, k) of a, readable by the contract of `Tile::run`.
                 let x = Reg::splat(l, unsafe { *a.add(i * t.row_step) });
-                for j in 0..R {
-                    row[j] = Reg::fma(l, x, b[j], row[j]);
+                for (c, b) in row.iter_mut().zip(&b) {
+                    *c = Reg::fma(l, x, *b, *c);
                 }
             }
             a = a.wrapping_add(t.k_step);
         }
         for (i, row) in acc.iter().enumerate() {
-            for j in 0..R {
+            for (j, chunk) in row.iter().enumerate() {
                 // SAFETY: an element of c, writable by the contract of `Tile::run`.
                 unsafe {
                     let c = t.c.add(i * t.c_step + (at + j) * L::WIDTH);
                     let y = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
-                    Reg::store(l, c, Reg::add(l, y, row[j]));
+                    Reg::store(l, c, Reg::add(l, y, *chunk));
                 }
             }
         }

@@ -9,8 +9,8 @@ use crate::Cpu;
 const SLAB: usize = 1024;
 
 /// `g[o][i] = g[o][i] + block` for every sample, and inside it for every block of 32 rows counted from
-/// the sample's first row, rising, the last one padded with zeros: [`super`]'s block over dy[r][o] and
-/// x[r][i], flushed alike. dy, where it is f32, is rounded at its entry.
+/// the sample's first row, rising, the last one padded with zeros: [`super`]'s block over `dy[r][o]` and
+/// `x[r][i]`, flushed alike. dy, where it is f32, is rounded at its entry.
 ///
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
 pub(crate) fn weight_gradient<A: Operand, B: Operand>(

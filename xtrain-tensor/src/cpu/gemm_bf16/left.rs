@@ -61,8 +61,8 @@ impl Left {
                 let line = line(k);
                 let part: [bf16; GROUP] =
                     entered(&line[first.min(line.len())..(first + GROUP).min(line.len())]);
-                for (to, x) in to.iter_mut().zip(part) {
-                    to[k % BLOCK] = x;
+                for (to, x) in to.iter_mut().zip(&part) {
+                    to[k % BLOCK] = *x;
                 }
             }
         })
@@ -105,17 +105,19 @@ fn each<B: Scratch + Send>(
     (fill, wrap): (impl Fill, impl Fn([bf16; BLOCK]) -> B + Sync),
 ) -> Buffer<B> {
     let mut out = Buffer::of(rows * blocks);
-    // parts of whole groups, of at least 8192 values
-    let part = group * 256usize.div_ceil(group * blocks.max(1));
+    // parts of 8 groups or more, of at least 8192 values
+    let part = group * 256usize.div_ceil(group * blocks.max(1)).max(8);
     pool.parts(&mut out, part * blocks, |i, out: &mut [B]| {
-        for (j, out) in out.chunks_mut(group * blocks).enumerate() {
-            for block in 0..blocks {
-                let mut values = [[bf16::ZERO; BLOCK]; GROUP];
-                let values = &mut values[..out.len() / blocks];
-                fill(i * part + j * group, block, values);
-                for (to, values) in out[block..].iter_mut().step_by(blocks).zip(values) {
-                    *to = wrap(*values);
-                }
+        let groups = out.len().div_ceil(group * blocks);
+        for n in 0..groups * blocks {
+            // in the order in which the source lies in memory
+            let (j, block) = if group == 1 { (n / blocks, n % blocks) } else { (n % groups, n / groups) };
+            let out = &mut out[j * group * blocks..];
+            let mut values = [[bf16::ZERO; BLOCK]; GROUP];
+            let values = &mut values[..group.min(out.len() / blocks)];
+            fill(i * part + j * group, block, values);
+            for (to, values) in out[block..].iter_mut().step_by(blocks).zip(values) {
+                *to = wrap(*values);
             }
         }
     });

@@ -5,6 +5,7 @@ use super::super::Simd;
 use super::super::gemm::Start;
 use super::*;
 use crate::device::Device;
+use crate::dtype::to_bf16;
 
 /// Kinds of values: plain deviates; products around 2^-126; denormals, zeros and ties; the neighbours of
 /// 2^-63; exponents far apart; the finest lattice on which nothing is flushed.
@@ -155,6 +156,15 @@ fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
             weight_gradient(device.as_cpu(), (&wide, &x), &samples, &mut g, [o, i]);
             same(&g, &want, &format!("{simd} {kind:?}"));
         }
+    }
+}
+
+#[test]
+fn f32_operands_enter_rounded_and_without_denormals() {
+    for bits in (0..1u64 << 32).step_by(9_973) {
+        let x = f32::from_bits(bits as u32);
+        assert_eq!(x.enter().to_bits(), to_bf16(x).enter().to_bits(), "{x:e}");
+        assert!(x.enter().to_bits() & 0x7f80 != 0 || x.enter().to_bits() & 0x7fff == 0);
     }
 }
 

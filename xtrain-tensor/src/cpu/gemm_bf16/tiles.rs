@@ -34,7 +34,7 @@ impl Tiles {
     pub(crate) fn of_weight<T: Operand>(pool: &Pool, w: &[T], shape: [usize; 2]) -> Tiles {
         let [columns, depth] = shape;
         assert_eq!(w.len(), columns * depth, "a weight holds out * in values");
-        Tiles::pack(pool, [depth, columns], |k, first, tile| {
+        Tiles::pack(pool, [depth, columns], 1, |k, first, tile| {
             let len = BLOCK.min(depth - k);
             for j in 0..TILE.min(columns.saturating_sub(first)) {
                 let column: [bf16; BLOCK] = entered(&w[(first + j) * depth + k..][..len]);
@@ -58,33 +58,41 @@ impl Tiles {
         [depth, columns]: [usize; 2],
         line: impl Fn(usize) -> &'a [T] + Sync,
     ) -> Tiles {
-        Tiles::pack(pool, [depth, columns], |k, first, tile| {
+        Tiles::pack(pool, [depth, columns], 4, |k, first, tile| {
             let part = |k: usize| -> [bf16; TILE] {
                 let line = if k < depth { line(k) } else { &[] };
                 entered(&line[first.min(line.len())..(first + TILE).min(line.len())])
             };
             for (r, row) in tile.iter_mut().enumerate() {
                 let (even, odd) = (part(k + 2 * r), part(k + 2 * r + 1));
-                for (pair, values) in row.0.as_chunks_mut::<2>().0.iter_mut().zip(even.into_iter().zip(odd)) {
-                    *pair = values.into();
+                for (pair, (even, odd)) in row.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(&odd)) {
+                    *pair = [*even, *odd];
                 }
             }
         })
     }
 
-    /// `fill(k, column, tile)` writes the tile from there on over zeros.
+    /// `fill(k, column, tile)` writes the tile from there on over zeros. `near` panels are packed
+    /// together, block by block: so lines of the source are read along.
     fn pack(
         pool: &Pool,
         [depth, columns]: [usize; 2],
+        near: usize,
         fill: impl Fn(usize, usize, &mut [Pairs]) + Sync,
     ) -> Tiles {
         let panel = depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = columns.div_ceil(LANES);
         let mut rows = Buffer::of(panels * panel);
-        pool.parts(&mut rows, panel, |p, rows: &mut [Pairs]| {
+        pool.parts(&mut rows, panel * near, |part, rows: &mut [Pairs]| {
             rows.fill(Pairs::BLANK);
-            for (i, tile) in rows.chunks_exact_mut(TILE).enumerate() {
-                fill(i / 2 * BLOCK, p * LANES + i % 2 * TILE, tile);
+            for block in 0..panel / BLOCK_ROWS {
+                for (p, rows) in rows.chunks_exact_mut(panel).enumerate() {
+                    let rows = &mut rows[block * BLOCK_ROWS..][..BLOCK_ROWS];
+                    let column = (part * near + p) * LANES;
+                    for (t, tile) in rows.chunks_exact_mut(TILE).enumerate() {
+                        fill(block * BLOCK, column + t * TILE, tile);
+                    }
+                }
             }
         });
         let mut low = vec![NO_LOW; panels];
