@@ -1,4 +1,4 @@
-//! Train tiny transformers and roll them out: one token, one number.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 pub mod cli;
 pub mod config;
