@@ -6,3 +6,4 @@ mod decode_batch;
 mod decode_kv;
 mod fixtures;
 mod golden;
+mod kill;
