@@ -2,11 +2,12 @@
 use std::io::ErrorKind;
 
 use super::{CliError, Exit};
+use crate::decode::sampler::SampleError;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
-use crate::{evaluate, model, training};
+use crate::{decode, evaluate, model, training};
 
 fn of_kind(kind: ErrorKind) -> Exit {
     if kind == ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
@@ -47,6 +48,18 @@ impl From<model::Error> for CliError {
             model::Error::NotFinite { .. } => Exit::Diverged,
             model::Error::Config { .. } => Exit::Usage,
             _ => Exit::Data,
+        };
+        CliError::new(exit, error)
+    }
+}
+
+impl From<decode::Error> for CliError {
+    fn from(error: decode::Error) -> CliError {
+        let exit = match error {
+            decode::Error::Model(e) => return e.into(),
+            decode::Error::Sample { source: SampleError::Option { .. }, .. } => Exit::Usage,
+            decode::Error::Sample { .. } => Exit::Data,
+            _ => Exit::Usage,
         };
         CliError::new(exit, error)
     }

@@ -13,6 +13,7 @@ pub mod eval;
 pub mod generate;
 pub mod inspect;
 pub mod interrupt;
+pub mod loaded;
 pub mod logits;
 pub mod monitor;
 pub mod out;
@@ -28,6 +29,7 @@ pub mod verify;
 
 mod exit;
 mod failure;
+mod timed;
 mod version;
 
 pub use exit::{CliError, Exit};
