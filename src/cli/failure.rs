@@ -25,7 +25,11 @@ impl From<DataError> for CliError {
 
 impl From<TokenizerError> for CliError {
     fn from(error: TokenizerError) -> CliError {
-        let exit = if matches!(error, TokenizerError::Io { .. }) { Exit::Io } else { Exit::Data };
+        let exit = match error {
+            TokenizerError::Io { .. } => Exit::Io,
+            TokenizerError::Argument { .. } => Exit::Usage,
+            _ => Exit::Data,
+        };
         CliError::new(exit, error)
     }
 }

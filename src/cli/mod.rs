@@ -19,6 +19,7 @@ pub mod monitor;
 pub mod out;
 pub mod plot;
 pub mod prepare;
+pub mod prompts;
 pub mod quickstart;
 pub mod rollout;
 pub mod sample;
