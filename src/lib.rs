@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod config;
 pub mod evaluate;
+pub mod memory;
 pub mod report;
 pub mod run;
 pub mod training;

@@ -7,6 +7,7 @@ use xtrain_tensor::{Device, Simd};
 
 use super::{CliError, Exit};
 use crate::config::{Layer, Precision};
+use crate::decode::{self, EngineOptions, SampleOptions};
 
 /// Where and how a model runs. None of these changes a bit of any result, `--dtype` apart.
 #[derive(Debug, Clone, Args)]
@@ -132,6 +133,30 @@ impl Common {
     pub fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.map_or_else(cores, NonZeroUsize::get)
+    }
+
+    /// How the engine works.
+    pub fn engine(&self) -> EngineOptions {
+        let kv = match self.kv {
+            KvKind::Off => decode::KvKind::Off,
+            KvKind::Growing => decode::KvKind::Growing,
+            KvKind::Contiguous => decode::KvKind::Contiguous,
+            KvKind::Paged => decode::KvKind::Paged { page: self.page_size.get() },
+        };
+        EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
+    }
+}
+
+impl Sampling {
+    /// How tokens are drawn; a filter that keeps everything is none.
+    pub fn options(&self) -> SampleOptions {
+        SampleOptions {
+            temperature: self.temperature,
+            top_k: (self.top_k > 0).then_some(self.top_k),
+            top_p: (self.top_p < 1.0).then_some(self.top_p),
+            min_p: (self.min_p > 0.0).then_some(self.min_p),
+            repetition_penalty: None,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 use std::io::ErrorKind;
 
 use super::{CliError, Exit};
+use crate::decode::sampler::SampleError;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
@@ -24,7 +25,11 @@ impl From<DataError> for CliError {
 
 impl From<TokenizerError> for CliError {
     fn from(error: TokenizerError) -> CliError {
-        let exit = if matches!(error, TokenizerError::Io { .. }) { Exit::Io } else { Exit::Data };
+        let exit = match error {
+            TokenizerError::Io { .. } => Exit::Io,
+            TokenizerError::Argument { .. } => Exit::Usage,
+            _ => Exit::Data,
+        };
         CliError::new(exit, error)
     }
 }
@@ -47,6 +52,18 @@ impl From<model::Error> for CliError {
             model::Error::NotFinite { .. } => Exit::Diverged,
             model::Error::Config { .. } => Exit::Usage,
             _ => Exit::Data,
+        };
+        CliError::new(exit, error)
+    }
+}
+
+impl From<decode::Error> for CliError {
+    fn from(error: decode::Error) -> CliError {
+        let exit = match error {
+            decode::Error::Model(e) => return e.into(),
+            decode::Error::Sample { source: SampleError::Option { .. }, .. } => Exit::Usage,
+            decode::Error::Sample { .. } => Exit::Data,
+            _ => Exit::Usage,
         };
         CliError::new(exit, error)
     }
@@ -80,15 +97,6 @@ impl From<training::Error> for CliError {
             training::Error::Store(e) => e.into(),
             training::Error::Run(e) => e.into(),
             training::Error::Evaluate(e) => e.into(),
-        }
-    }
-}
-
-impl From<decode::Error> for CliError {
-    fn from(error: decode::Error) -> CliError {
-        match error {
-            decode::Error::Model(e) => e.into(),
-            other => CliError::new(Exit::Data, other),
         }
     }
 }

@@ -2,16 +2,20 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
+use serde::Serialize;
 
-use super::CliError;
 use super::common::{Common, Sampling, Seed};
+use super::loaded::{self, Loaded};
+use super::{CliError, out, timed};
+use crate::decode::{Engine, EngineOptions, FinishReason, Request, Stop};
+use crate::report::{Spread, Timings, units};
 
 /// Flags of `xtrain generate`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
 #[command(after_help = "\
-Text streams as it is drawn. --json prints one object: tokens (the new ids), logprobs, logprob_bits (hex),
-finish_reason, timings.
+Text streams as it is drawn; a model without a tokenizer gives ids. --json prints one object: tokens (the
+new ids), logprobs, logprob_bits (hex), finish_reason, timings.
 
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 200 --temperature 0.8
@@ -31,6 +35,9 @@ pub struct GenerateArgs {
     /// Goes on after the end-of-text token.
     #[arg(long)]
     pub ignore_eos: bool,
+    /// The completion's own number: with the seed it is the address of its random numbers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub sample_id: u64,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
@@ -45,11 +52,107 @@ pub struct GenerateArgs {
     pub common: Common,
 }
 
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Generated {
+    tokens: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    logprobs: Vec<f32>,
+    logprob_bits: Vec<String>,
+    finish_reason: String,
+    prompt_tokens: usize,
+    timings: Times,
+}
+
+/// The times of one rollout, as JSON.
+#[derive(Serialize)]
+struct Times {
+    time_to_first_token_ms: f64,
+    decode_tokens_per_second: Option<f64>,
+    total_ms: f64,
+    prefill_per_forward_ms: Option<Spread>,
+    decode_per_forward_ms: Option<Spread>,
+}
+
 /// Continues the prompt.
 ///
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    args.common.check()?;
-    Err(CliError::absent("generate"))
+    let loaded = loaded::open(&args.model, &args.common)?;
+    let request = request(args, &loaded)?;
+    let (model, eos) = (&loaded.model, request.stop.eos.clone());
+    request.check(model.config())?;
+    let positions = Some(request.positions(model.config()));
+    let mut engine = Engine::new(model, EngineOptions { positions, max_batch: 1, ..args.common.engine() })?;
+    let prompt_tokens = request.prompt.len();
+    engine.submit(request)?;
+    let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream());
+    let mut shown = String::new();
+    let timings = timed::run(&mut engine, &mut |events| {
+        for event in events.iter().filter(|e| !args.json && !eos.contains(&e.token)) {
+            shown = match &mut stream {
+                Some(stream) => stream.push(event.token),
+                None => format!("{} ", event.token),
+            };
+            out::print(&shown)?;
+        }
+        Ok(())
+    })?;
+    let done = engine.take_finished().into_iter().next().expect("one request is one completion");
+    if args.json {
+        let generated = Generated {
+            text: loaded.tokenizer.as_ref().map(|t| t.decode(&done.tokens)),
+            logprob_bits: done.logprobs.iter().map(|x| format!("{:08x}", x.to_bits())).collect(),
+            tokens: done.tokens,
+            logprobs: done.logprobs,
+            finish_reason: done.finish_reason.to_string(),
+            prompt_tokens,
+            timings: Times::of(&timings),
+        };
+        return out::print_json(&generated);
+    }
+    let rest = stream.map(|stream| stream.finish()).unwrap_or_default();
+    let end = if format!("{shown}{rest}").ends_with('\n') { "" } else { "\n" };
+    out::print(format!("{rest}{end}"))?;
+    eprintln!("{}", said(done.tokens.len(), done.finish_reason, &timings));
+    Ok(())
+}
+
+/// What is asked of the engine.
+fn request(args: &GenerateArgs, loaded: &Loaded) -> Result<Request, CliError> {
+    let prompt = match (&args.prompt, &args.tokens) {
+        (Some(text), _) => loaded.tokenizer_for("--prompt", "give ids: --tokens 1,2,3")?.encode(text)?,
+        (None, tokens) => tokens.clone().unwrap_or_default(),
+    };
+    let eos = if args.ignore_eos { Vec::new() } else { loaded.eos.clone() };
+    Ok(Request {
+        id: args.sample_id,
+        seed: args.seed.seed.unwrap_or(0),
+        prompt,
+        options: args.sampling.options(),
+        max_new: args.max_new,
+        stop: Stop { eos, tokens: Vec::new() },
+    })
+}
+
+/// The last line, on standard error.
+fn said(tokens: usize, reason: FinishReason, timings: &Timings) -> String {
+    let rate = timings.decode_tokens_per_second();
+    let rate = rate.map(|rate| format!(", then {}", units::rate(rate, "tok"))).unwrap_or_default();
+    let first = timings.time_to_first_token_ms();
+    format!("[{tokens} tokens, ended by {reason}; the first after {first:.1} ms{rate}]")
+}
+
+impl Times {
+    fn of(timings: &Timings) -> Times {
+        Times {
+            time_to_first_token_ms: timings.time_to_first_token_ms(),
+            decode_tokens_per_second: timings.decode_tokens_per_second(),
+            total_ms: timings.total_ms(),
+            prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
+            decode_per_forward_ms: Spread::of_passes(&timings.decode),
+        }
+    }
 }

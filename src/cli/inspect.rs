@@ -2,9 +2,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 
-use super::CliError;
 use super::common::{Common, Layers};
+use super::{CliError, loaded, out, source};
+use crate::config::RunConfig;
+use crate::decode::CacheShape;
+use crate::memory::{self, Memory, Part};
+use crate::model::{Config, hf};
+use crate::report::{Column, Table, units};
+use crate::tensor::{Device, Dtype};
+use crate::training;
 
 /// Flags of `xtrain inspect`.
 #[derive(Debug, Clone, Args)]
@@ -14,7 +22,7 @@ Examples:
   xtrain inspect --set model.preset=qwen3-0.6b --json")]
 pub struct InspectArgs {
     /// A checkpoint's directory or a run [default: the configured sizes].
-    #[arg(conflicts_with = "config")]
+    #[arg(conflicts_with_all = ["config", "set"])]
     pub model: Option<PathBuf>,
     /// Prints one JSON object.
     #[arg(long)]
@@ -27,11 +35,104 @@ pub struct InspectArgs {
     pub common: Common,
 }
 
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    config: serde_json::Value,
+    compute: String,
+    parameters: u64,
+    parts: Vec<Part>,
+    memory: Memory,
+    cache_bytes_per_token: usize,
+    max_positions: usize,
+    eos: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer_vocab: Option<usize>,
+}
+
 /// Prints configuration, parameters, memory, bytes of cache per token.
 ///
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.check()?;
-    Err(CliError::absent("inspect"))
+    let report = match &args.model {
+        Some(path) => {
+            let loaded = loaded::open(path, &args.common)?;
+            let vocab = loaded.tokenizer.as_ref().map(|t| t.vocab_size());
+            Report::of(loaded.model.config(), loaded.model.compute(), (loaded.eos, vocab))?
+        }
+        None => {
+            let config = RunConfig::load(&args.layers.layers())?;
+            let tokenizer = source::tokenizer(&config.data.tokenizer)?;
+            let vocab = tokenizer.vocab_size();
+            let compute = training::compute(args.common.dtype.unwrap_or(config.train.dtype));
+            let eos = tokenizer.eos_ids().to_vec();
+            Report::of(&training::model_config(&config, vocab), compute, (eos, Some(vocab)))?
+        }
+    };
+    if args.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+impl Report {
+    fn of(
+        cfg: &Config,
+        compute: Dtype,
+        (eos, tokenizer_vocab): (Vec<u32>, Option<usize>),
+    ) -> Result<Report, CliError> {
+        let shape = CacheShape {
+            n_layers: cfg.n_layers,
+            n_kv_heads: cfg.n_kv_heads,
+            head_dim: cfg.head_dim,
+            dtype: compute,
+            device: Device::cpu(),
+        };
+        Ok(Report {
+            config: hf::to_json(cfg, &eos),
+            compute: compute.to_string(),
+            parameters: cfg.n_params() as u64,
+            parts: memory::parts(cfg)?,
+            memory: memory::memory(cfg, compute)?,
+            cache_bytes_per_token: shape.bytes_per_token(),
+            max_positions: cfg.max_positions,
+            eos,
+            tokenizer_vocab,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut config = Table::new([Column::words("config"), Column::numbers("value")]);
+        for (key, value) in self.config.as_object().into_iter().flatten() {
+            config.row([key.clone(), value.to_string()]);
+        }
+        config.row(["compute", &self.compute]);
+        if let Some(vocab) = self.tokenizer_vocab {
+            config.row(["tokenizer_vocab", &vocab.to_string()]);
+        }
+        let heads = ["tensors", "parameters", "share"];
+        let mut parts = Table::new([Column::words("part")].into_iter().chain(heads.map(Column::numbers)));
+        let share = |n: u64| format!("{:.1} %", 100.0 * n as f64 / self.parameters as f64);
+        for part in &self.parts {
+            let Part { name, tensors, parameters } = part;
+            parts.row([name.to_string(), tensors.to_string(), parameters.to_string(), share(*parameters)]);
+        }
+        let tensors: usize = self.parts.iter().map(|part| part.tensors).sum();
+        parts.row(["all".into(), tensors.to_string(), self.parameters.to_string(), share(self.parameters)]);
+        let cache = self.cache_bytes_per_token as u64;
+        let mut bytes = Table::new([Column::words("memory"), Column::numbers("bytes"), Column::numbers("")]);
+        for (what, n) in [
+            ("weights, f32", self.memory.weights),
+            ("packed copies", self.memory.packed),
+            ("to decode, cache apart", self.memory.to_decode()),
+            ("packed for backward", self.memory.packed_backward),
+            ("gradients, f32", self.memory.gradients),
+            ("moments, f32", self.memory.moments),
+            ("to train, activations apart", self.memory.to_train()),
+            ("cache of a token", cache),
+            ("cache of a full sequence", cache * self.max_positions as u64),
+        ] {
+            bytes.row([what.to_string(), n.to_string(), units::bytes(n)]);
+        }
+        [config, parts, bytes].map(|table| table.render()).join("\n")
+    }
 }

@@ -2,9 +2,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use safetensors::tensor::{Dtype, TensorView};
 
-use super::CliError;
 use super::common::Common;
+use super::out::Draft;
+use super::{CliError, Exit, loaded, out};
+use crate::model::{self, Eager, NoCache, Rows};
 
 /// Flags of `xtrain logits`.
 #[derive(Debug, Clone, Args)]
@@ -32,6 +35,28 @@ pub struct LogitsArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
-    args.common.check()?;
-    Err(CliError::absent("logits"))
+    let model = loaded::open(&args.model, &args.common)?.model;
+    let cfg = model.config();
+    if args.tokens.len() > cfg.max_positions {
+        let (got, want) = (args.tokens.len(), cfg.max_positions);
+        let message = format!("--tokens: {got} ids, the model has {want} positions");
+        return Err(CliError::new(Exit::Usage, message));
+    }
+    if let Some(at) = args.tokens.iter().position(|&id| id as usize >= cfg.vocab) {
+        let message = format!("--tokens: id {} at place {at} is not below {}", args.tokens[at], cfg.vocab);
+        return Err(CliError::new(Exit::Usage, message));
+    }
+    let mut file = Draft::create(&args.out)?;
+    let rows = Rows::whole(&[&args.tokens]);
+    let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
+    let logits = model.logits(&hidden)?;
+    let values = logits.data::<f32>().map_err(model::Error::from)?;
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, logits.shape().to_vec(), &bytes)
+        .expect("as many bytes as the shape asks for");
+    let whole = safetensors::serialize([("logits", view)], None).expect("one tensor under one name");
+    file.write(&whole)?;
+    file.finish()?;
+    let [t, v] = [args.tokens.len(), cfg.vocab];
+    out::print(format!("wrote {}: logits [{t}, {v}] f32\n", args.out.display()))
 }

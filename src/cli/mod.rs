@@ -13,11 +13,13 @@ pub mod eval;
 pub mod generate;
 pub mod inspect;
 pub mod interrupt;
+pub mod loaded;
 pub mod logits;
 pub mod monitor;
 pub mod out;
 pub mod plot;
 pub mod prepare;
+pub mod prompts;
 pub mod quickstart;
 pub mod rollout;
 pub mod sample;
@@ -28,6 +30,7 @@ pub mod verify;
 
 mod exit;
 mod failure;
+mod timed;
 mod version;
 
 pub use exit::{CliError, Exit};

@@ -3,22 +3,24 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
+use super::{CliError, Exit, out, source};
+use crate::model::data;
+use crate::report::{Progress, units};
 
 /// Flags of `xtrain prepare`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-A .jsonl file holds an object a line, with `text`, `messages`, or `prompt` and `completion`; any other
-file is text.
+A .jsonl file holds an object a line, with `text`, or `prompt` and `completion`; any other
+file is text. `xtrain train --data book.tok` trains on what is written.
 
 Examples:
-  xtrain prepare book.txt --out book.tokens
-  xtrain prepare a.jsonl b.jsonl --tokenizer tokenizer.json --out corpus.tokens")]
+  xtrain prepare book.txt --out book.tok
+  xtrain prepare a.jsonl b.jsonl --tokenizer tokenizer.json --out corpus.tok")]
 pub struct PrepareArgs {
     /// Text or JSONL files, in order.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The file of tokens to write.
+    /// The file of tokens to write, named *.tok.
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
     /// `bytes`, or the path of a tokenizer.json.
@@ -30,6 +32,24 @@ pub struct PrepareArgs {
 ///
 /// # Errors
 /// See [`super::Exit`].
-pub fn run(_args: &PrepareArgs) -> Result<(), CliError> {
-    Err(CliError::absent("prepare"))
+pub fn run(args: &PrepareArgs) -> Result<(), CliError> {
+    if args.out.extension().is_none_or(|extension| extension != "tok") {
+        let message = format!("--out: want a name that ends in .tok, got {}", args.out.display());
+        return Err(CliError::new(Exit::Usage, message).hint("that is how train knows packed tokens"));
+    }
+    let tokenizer = source::tokenizer(&args.tokenizer)?;
+    let mut bar = None;
+    let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |at| {
+        bar.get_or_insert_with(|| Progress::new("prepare", "B", at.of, 0)).at(at.bytes, "");
+    })?;
+    if let Some(bar) = bar {
+        bar.finish();
+    }
+    out::print(format!(
+        "wrote {}: {} tokens of {} documents, from {}\n",
+        args.out.display(),
+        prepared.tokens,
+        prepared.documents,
+        units::bytes(prepared.bytes),
+    ))
 }

@@ -35,19 +35,27 @@ pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     }
     let tokenizer = tokenizer(&data.tokenizer)?;
     let files: Vec<PathBuf> = data.files.iter().map(PathBuf::from).collect();
-    let packed = |file: &Path| file.extension().is_some_and(|e| e == "tok");
-    let tokens = match &files[..] {
-        [one] if packed(one) => Tokens::open(one)?,
-        many if many.iter().any(|f| packed(f)) => {
-            return Err(CliError::new(Exit::Usage, "a packed token file stands alone in data.files"));
-        }
-        texts => Tokens::from_files(texts, &tokenizer)?,
-    };
-    if let Some(file) = tokens.file().filter(|f| f.digest() != tokenizer.digest()) {
-        let message =
-            format!("{}: packed with another tokenizer than {}", file.path().display(), data.tokenizer);
-        return Err(CliError::new(Exit::Data, message).hint("pack it again: xtrain prepare --tokenizer ..."));
-    }
+    let tokens = tokens(&files, &tokenizer)?;
     let split = Split::tail(tokens.len(), data.val_fraction)?;
     Ok(Source { tokens, tokenizer, split })
+}
+
+/// The tokens of `files`: text and JSONL through the tokenizer, or one packed file.
+///
+/// # Errors
+/// A file that is missing or bad, or was packed with another tokenizer.
+pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer) -> Result<Tokens, CliError> {
+    let packed = |file: &Path| file.extension().is_some_and(|e| e == "tok");
+    let tokens = match files {
+        [one] if packed(one) => Tokens::open(one)?,
+        many if many.iter().any(|f| packed(f)) => {
+            return Err(CliError::new(Exit::Usage, "a packed token file (*.tok) stands alone"));
+        }
+        texts => Tokens::from_files(texts, tokenizer)?,
+    };
+    if let Some(file) = tokens.file().filter(|f| f.digest() != tokenizer.digest()) {
+        let message = format!("{}: packed with another tokenizer than this one", file.path().display());
+        return Err(CliError::new(Exit::Data, message).hint("pack it again: xtrain prepare --tokenizer ..."));
+    }
+    Ok(tokens)
 }

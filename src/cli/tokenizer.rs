@@ -1,9 +1,12 @@
 //! `xtrain tokenizer`: byte-level BPE from text.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::CliError;
+use super::out::Draft;
+use super::{CliError, Exit, out};
+use crate::model::data::jsonl::{self, Record};
+use crate::model::tokenizer::Tokenizer;
 
 /// Commands of `xtrain tokenizer`.
 #[derive(Debug, Clone, Subcommand)]
@@ -22,22 +25,81 @@ pub struct TokenizerTrainArgs {
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Tokens of the vocabulary, specials included; at least the 256 bytes.
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(257..=1 << 22))]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(257..=1 << 19))]
     pub vocab: u32,
-    /// Pairs that occur less often are not merged.
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub min_frequency: u64,
     /// The file to write.
     #[arg(short, long, value_name = "FILE", default_value = "tokenizer.json")]
     pub out: PathBuf,
 }
+
+/// Bytes of text that are learnt from at a time.
+const BLOCK: usize = 1 << 16;
 
 /// Learns the merges.
 ///
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(command: &TokenizerCommand) -> Result<(), CliError> {
-    match command {
-        TokenizerCommand::Train(_) => Err(CliError::absent("tokenizer train")),
+    let TokenizerCommand::Train(args) = command;
+    let mut file = Draft::create(&args.out)?;
+    let mut texts = Vec::new();
+    for path in &args.files {
+        read(path, &mut texts)?;
+    }
+    let bytes: usize = texts.iter().map(String::len).sum();
+    eprintln!("learning from {bytes} bytes");
+    let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &[])?;
+    let [(_, json), _] = tokenizer.files();
+    file.write(json)?;
+    file.finish()?;
+    out::print(format!("wrote {}: {} tokens\n", args.out.display(), tokenizer.vocab_size()))
+}
+
+/// Adds the texts of a file: those of its records, or blocks of itself.
+fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
+    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl") || e.eq_ignore_ascii_case("ndjson")) {
+        jsonl::records(path, |record, _| {
+            match record {
+                Record::Text(text) => texts.push(text),
+                Record::Pair { prompt, completion } => texts.extend([prompt, completion]),
+            }
+            Ok(())
+        })?;
+        return Ok(());
+    }
+    let bytes = std::fs::read(path).map_err(|error| CliError::io(path, &error))?;
+    let text = String::from_utf8(bytes).ok().filter(|text| !text.is_empty() && !text.contains('\0'));
+    let text = text.ok_or_else(|| {
+        CliError::new(Exit::Data, format_args!("{}: want UTF-8 text that is not empty", path.display()))
+    })?;
+    blocks(&text).for_each(|block| texts.push(block.to_string()));
+    Ok(())
+}
+
+/// `text` in blocks of about [`BLOCK`] bytes, cut only before a letter or digit that begins a line: no
+/// token crosses such a place.
+fn blocks(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let bytes = rest.as_bytes();
+        let fits = |&at: &usize| bytes[at - 1] == b'\n' && bytes[at].is_ascii_alphanumeric();
+        let cut = (BLOCK..bytes.len()).find(fits).unwrap_or(bytes.len());
+        let (block, after) = rest.split_at(cut);
+        rest = after;
+        (!block.is_empty()).then_some(block)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_the_text_and_begin_with_a_line() {
+        let text = "Line one.\n\n  two\nthree\n".repeat(20_000);
+        let all: Vec<&str> = blocks(&text).collect();
+        assert!(all.len() > 3 && all.concat() == text);
+        assert!(all.iter().skip(1).all(|b| b.as_bytes()[0].is_ascii_alphanumeric()));
+        assert_eq!(blocks("").count(), 0);
     }
 }

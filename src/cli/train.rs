@@ -10,6 +10,7 @@ use super::interrupt::Interrupt;
 use super::monitor::Monitor;
 use super::{CliError, out, sample, source};
 use crate::config::{Layer, Precision, RunConfig};
+use crate::memory;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, Standing};
 use crate::model::{Model, Trainer};
@@ -63,7 +64,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         layers.extend(args.config_layers());
         let config = RunConfig::load(&layers)?;
         if args.dry_run {
-            return out::print(format!("{}{}", summary(&config), config.to_toml()));
+            return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
         }
         let source = source::open(&config)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
@@ -76,7 +77,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     }
     let config = RunConfig::load(&args.config_layers())?;
     if args.dry_run {
-        return out::print(format!("{}{}", summary(&config), config.to_toml()));
+        return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
     }
     let source = source::open(&config)?;
     let trainer = training::begin(&config, source.tokenizer.vocab_size(), &device)?;
@@ -178,19 +179,47 @@ pub(super) fn flag_layers(seed: Option<u64>, dtype: Option<Precision>) -> Vec<La
 }
 
 /// What a configuration amounts to, as comments of TOML.
-fn summary(config: &RunConfig) -> String {
+fn summary(config: &RunConfig) -> Result<String, CliError> {
     let train = &config.train;
     let tokens = train.batch as u64 * train.context as u64;
-    let rows = match (config.model.vocab, config.data.tokenizer.as_str()) {
-        (0, "bytes") => "with 256 rows of embedding",
-        (0, _) => "without the rows of embedding, which the tokenizer decides",
-        _ => "in all",
+    let tokenizer = Path::new(&config.data.tokenizer);
+    let vocab = match config.model.vocab {
+        0 if tokenizer.exists() || config.data.tokenizer == "bytes" => {
+            Some(source::tokenizer(&config.data.tokenizer)?.vocab_size())
+        }
+        0 => None,
+        rows => Some(rows),
     };
-    let known = if config.data.tokenizer == "bytes" { 256 } else { 0 };
-    format!(
-        "# parameters: {} ({rows})\n# tokens: {} a step, {} in all\n",
-        units::count(config.model.parameters(known)),
-        units::count(tokens),
-        units::count(tokens.saturating_mul(train.steps as u64)),
-    )
+    let rows = match vocab {
+        Some(rows) => format!("with {rows} rows of embedding"),
+        None => "without the rows of embedding, which the tokenizer decides".to_string(),
+    };
+    let cfg = training::model_config(config, vocab.unwrap_or(1));
+    let compute = training::compute(train.dtype);
+    let memory = memory::memory(&cfg, compute)?;
+    let kept = memory::activations(&cfg, compute, train.micro_batch * train.context);
+    let lines = [
+        ("parameters", format!("{} ({rows})", units::count(config.model.parameters(vocab.unwrap_or(0))))),
+        (
+            "tokens",
+            format!(
+                "{} a step, {} in all",
+                units::count(tokens),
+                units::count(tokens.saturating_mul(train.steps as u64))
+            ),
+        ),
+        (
+            "memory",
+            format!(
+                "about {}: weights {}, gradients {}, moments {}, packed copies {}, activations {}",
+                units::bytes(memory.to_train() + kept),
+                units::bytes(memory.weights),
+                units::bytes(memory.gradients),
+                units::bytes(memory.moments),
+                units::bytes(memory.packed + memory.packed_backward),
+                units::bytes(kept),
+            ),
+        ),
+    ];
+    Ok(lines.iter().map(|(what, text)| format!("# {what}: {text}\n")).collect())
 }

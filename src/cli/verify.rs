@@ -1,14 +1,14 @@
 //! `xtrain verify`: rollouts against a naive recompute, by bits.
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::common::{Common, Seed};
-use super::{CliError, Exit, out};
+use super::{CliError, Exit, out, prompts};
 use crate::config::Precision;
 use crate::decode::Request;
 use crate::model::Model;
-use crate::model::store::{self, Opened};
+use crate::model::store;
 use crate::report::{Column, Progress, Table, units};
 use crate::training;
 use crate::verify::{self, Verdict};
@@ -54,7 +54,14 @@ pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let seed = args.seed.seed.unwrap_or(0);
     let requests = match &args.prompts {
         None => verify::prompts(&opened.model, (seed, 6), args.max_new),
-        Some(file) => from_file(file, &opened, (seed, args.max_new))?,
+        Some(file) => {
+            let prompts = prompts::read(file, opened.tokenizer.as_ref())?;
+            let request = |(id, p): (usize, prompts::Prompt)| Request {
+                id: id as u64,
+                ..Request::sampled(&p.ids, args.max_new, 1.0, seed)
+            };
+            prompts.into_iter().enumerate().map(request).collect()
+        }
     };
     let verdicts = check(&opened.model, &requests, args.common.threads())?;
     match args.json {
@@ -119,29 +126,4 @@ pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
     let Some(bad) = verdicts.iter().find(|v| !v.holds()) else { return Ok(()) };
     let place = bad.first.map_or(String::new(), |(s, t)| format!(", first at sequence {s}, position {t}"));
     Err(CliError::new(Exit::Difference, format_args!("{}: bits differ{place}", bad.setting.kv)))
-}
-
-/// The prompts of a JSONL file: `prompt`, or `prompt_ids`.
-fn from_file(file: &Path, opened: &Opened, (seed, max_new): (u64, usize)) -> Result<Vec<Request>, CliError> {
-    let text = std::fs::read_to_string(file).map_err(|e| CliError::io(file, &e))?;
-    let mut requests = Vec::new();
-    for (n, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let bad = |what: String| {
-            CliError::new(Exit::Data, format_args!("{}: line {}: {what}", file.display(), n + 1))
-        };
-        let value: serde_json::Value = serde_json::from_str(line).map_err(|e| bad(e.to_string()))?;
-        let prompt = match (value["prompt_ids"].as_array(), value["prompt"].as_str(), &opened.tokenizer) {
-            (Some(ids), _, _) => ids
-                .iter()
-                .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
-                .collect::<Option<Vec<u32>>>()
-                .ok_or_else(|| bad("want whole numbers in prompt_ids".into()))?,
-            (None, Some(text), Some(tokenizer)) => tokenizer.encode(text)?,
-            (None, Some(_), None) => return Err(bad("the model has no tokenizer: want prompt_ids".into())),
-            (None, None, _) => return Err(bad("want `prompt` or `prompt_ids`".into())),
-        };
-        let id = requests.len() as u64;
-        requests.push(Request { id, ..Request::sampled(&prompt, max_new, 1.0, seed) });
-    }
-    Ok(requests)
 }

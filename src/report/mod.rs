@@ -5,6 +5,7 @@ mod progress;
 mod svg;
 mod table;
 mod textplot;
+mod timings;
 pub mod units;
 
 pub use chart::{Chart, Scale, Series, Stroke};
@@ -12,3 +13,4 @@ pub use progress::{Progress, Screen};
 pub use svg::svg;
 pub use table::{Column, Table};
 pub use textplot::{Glyphs, TextSize, text_plot};
+pub use timings::{Pass, Spread, Timings};

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// A directory of its own for each test, removed with the value.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("xtrain-cli-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }
 
-    fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, text).unwrap();
@@ -27,17 +27,17 @@ impl Drop for Scratch {
     }
 }
 
-fn xtrain(dir: &Path, args: &[&str]) -> Output {
+pub(crate) fn xtrain(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xtrain")).args(args).current_dir(dir).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// Runs a command that succeeds, silent on standard error; its standard output.
 #[track_caller]
-fn ok(dir: &Path, args: &[&str]) -> String {
+pub(crate) fn ok(dir: &Path, args: &[&str]) -> String {
     let output = xtrain(dir, args);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
     assert_eq!(text(&output.stderr), "", "{args:?}");
@@ -47,7 +47,7 @@ fn ok(dir: &Path, args: &[&str]) -> String {
 /// Runs a command that is refused: that exit code, nothing on standard output, one line of error that
 /// holds `parts`, at most one line of hint.
 #[track_caller]
-fn refused(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
+pub(crate) fn refused(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
     let output = xtrain(dir, args);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");

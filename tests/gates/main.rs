@@ -1,6 +1,7 @@
 //! The gates: what must hold across crates, in bits.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod cli;
+mod commands;
 mod decode;
 mod decode_batch;
 mod decode_kv;

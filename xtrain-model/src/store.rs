@@ -8,7 +8,7 @@ use xtrain_tensor::{Device, Dtype, Tensor};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load, load_weights, newest_good, require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;

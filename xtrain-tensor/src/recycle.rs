@@ -22,7 +22,7 @@ pub(crate) struct Recycler {
 
 /// Free buffers by length.
 #[derive(Debug)]
-struct Shelf<T> {
+pub(crate) struct Shelf<T> {
     by_len: HashMap<usize, Vec<Vec<T>>>,
     bytes: usize,
 }
@@ -136,8 +136,9 @@ mod tests {
         let first = Buffer::new(home.take::<f32>(1000), &home);
         let place = first.as_ptr();
         drop(first);
-        assert_eq!(home.take::<f32>(1000).as_ptr(), place);
-        assert_ne!(home.take::<f32>(1000).as_ptr(), place);
+        let (second, third) = (home.take::<f32>(1000), home.take::<f32>(1000));
+        assert_eq!((second.as_ptr(), third.len()), (place, 1000));
+        assert_ne!(third.as_ptr(), place);
         assert_eq!(home.take::<bf16>(7).len(), 7);
     }
 }

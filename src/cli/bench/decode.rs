@@ -1,0 +1,101 @@
+//! `xtrain bench decode`.
+use serde::Serialize;
+
+use super::DecodeArgs;
+use super::subject::{self, Load, Subject};
+use crate::cli::{CliError, out};
+use crate::decode::CacheShape;
+use crate::report::{Column, Pass, Spread, Table, Timings, units};
+
+/// What `--json` prints; numbers without a plural are medians over the samples.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    subject: Subject,
+    kv: String,
+    batch: usize,
+    one_prompt: bool,
+    prompt_len: usize,
+    max_new: usize,
+    time_to_first_token_ms: f64,
+    decode_tokens_per_second: Option<f64>,
+    slope_us_per_token: Option<f64>,
+    per_forward_ms: PerForward,
+    cache_bytes: usize,
+    cache_bytes_per_token: usize,
+    samples: Vec<Timings>,
+}
+
+#[derive(Debug, Serialize)]
+struct PerForward {
+    prefill: Option<Spread>,
+    decode: Option<Spread>,
+}
+
+pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
+    let load = Load {
+        batch: args.batch.get(),
+        one_prompt: args.one_prompt,
+        prompt_len: args.prompt_len.get(),
+        max_new: args.max_new.get(),
+    };
+    let (model, subject) =
+        subject::open(args.model.as_deref(), &args.shared, load.prompt_len + load.max_new)?;
+    let options = args.shared.common.engine();
+    subject::measure(&model, load, options)?;
+    let (mut samples, mut cache_bytes) = (Vec::new(), 0);
+    for _ in 0..args.repeats.get() {
+        let (timings, bytes) = subject::measure(&model, load, options)?;
+        samples.push(timings);
+        cache_bytes = bytes;
+    }
+    let median = |of: &dyn Fn(&Timings) -> Option<f64>| Spread::of(samples.iter().filter_map(of));
+    let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
+    let report = Report {
+        subject,
+        kv: options.kv.to_string(),
+        batch: load.batch,
+        one_prompt: load.one_prompt,
+        prompt_len: load.prompt_len,
+        max_new: load.max_new,
+        time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())).map_or(0.0, |s| s.p50),
+        decode_tokens_per_second: median(&Timings::decode_tokens_per_second).map(|s| s.p50),
+        slope_us_per_token: median(&Timings::slope_us).map(|s| s.p50),
+        per_forward_ms: PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) },
+        cache_bytes,
+        cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
+        samples,
+    };
+    if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let prompts = if self.one_prompt { "sequences of one prompt" } else { "prompts" };
+        let mut text = self.subject.title();
+        text.push_str(&format!(
+            "{} {prompts} of {} tokens, {} new, cache {}\n\n",
+            self.batch, self.prompt_len, self.max_new, self.kv
+        ));
+        let mut table = Table::new([Column::words("median"), Column::numbers("")]);
+        table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);
+        let rate = self.decode_tokens_per_second.map_or("-".into(), |rate| format!("{rate:.0} tok/s"));
+        table.row(["decode", &rate]);
+        let slope = self.slope_us_per_token.map_or("-".into(), |slope| format!("{slope:.3} us/token"));
+        table.row(["slope over position", &slope]);
+        let cache = units::bytes(self.cache_bytes as u64);
+        table.row(["cache", &format!("{cache} ({} B/token)", self.cache_bytes_per_token)]);
+        text.push_str(&table.render());
+        let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
+        let mut table = Table::new([Column::words("ms per forward")].into_iter().chain(heads));
+        for (what, spread) in
+            [("prefill", &self.per_forward_ms.prefill), ("decode", &self.per_forward_ms.decode)]
+        {
+            if let Some(s) = spread {
+                let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.3}"));
+                table.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
+            }
+        }
+        format!("{text}\n{}", table.render())
+    }
+}

@@ -1,0 +1,125 @@
+//! `xtrain bench`: speed, as tables or JSON.
+mod decode;
+mod kv;
+mod subject;
+mod train;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::CliError;
+use super::common::{Common, Layers, Seed};
+
+/// Commands of `xtrain bench`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum BenchCommand {
+    /// Measures training steps on random tokens: milliseconds a step, tokens per second.
+    #[command(after_help = "\
+Examples:
+  xtrain bench train --set model.preset=tiny-1m
+  xtrain bench train -c configs/shakespeare.toml --threads 1 --json")]
+    Train(TrainArgs),
+    /// Measures decoding: time to the first token, tokens per second, slope over the position.
+    #[command(after_help = "\
+decode_tokens_per_second = the tokens after the first of each sequence / the sum of the times of their
+passes. time_to_first_token_ms = the times of the passes until every sequence has its first token.
+
+Examples:
+  xtrain bench decode --model runs/shakespeare --batch 32
+  xtrain bench decode --set model.preset=tiny-3m --prompt-len 512 --max-new 128 --json")]
+    Decode(DecodeArgs),
+    /// Measures the caches side by side: off, growing, contiguous, paged at n = 32, 128, 256 new tokens.
+    #[command(after_help = "\
+Examples:
+  xtrain bench kv --set model.preset=tiny-1m
+  xtrain bench kv --long --repeats 1 --json")]
+    Kv(KvArgs),
+}
+
+/// What every `xtrain bench` runs.
+#[derive(Debug, Clone, Args)]
+pub struct Shared {
+    /// Prints one JSON object with the raw samples.
+    #[arg(long)]
+    pub json: bool,
+    /// The configuration.
+    #[command(flatten)]
+    pub layers: Layers,
+    /// The seed.
+    #[command(flatten)]
+    pub seed: Seed,
+    /// Where and how the model runs.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Flags of `xtrain bench train`.
+#[derive(Debug, Clone, Args)]
+pub struct TrainArgs {
+    /// Steps that are measured, after three that are not.
+    #[arg(long, value_name = "N", default_value = "20")]
+    pub steps: NonZeroUsize,
+    /// What is run.
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
+/// Flags of `xtrain bench decode`.
+#[derive(Debug, Clone, Args)]
+pub struct DecodeArgs {
+    /// A checkpoint's directory or a run [default: random weights of the configured sizes].
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set"])]
+    pub model: Option<PathBuf>,
+    /// Sequences at once.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub batch: NonZeroUsize,
+    /// All sequences complete one prompt, which is computed once.
+    #[arg(long)]
+    pub one_prompt: bool,
+    /// Tokens of a prompt.
+    #[arg(long, value_name = "TOKENS", default_value = "128")]
+    pub prompt_len: NonZeroUsize,
+    /// New tokens of a sequence.
+    #[arg(long, value_name = "N", default_value = "128")]
+    pub max_new: NonZeroUsize,
+    /// Rollouts that are measured, after one that is not; medians are shown.
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub repeats: NonZeroUsize,
+    /// What is run.
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
+/// Flags of `xtrain bench kv`.
+#[derive(Debug, Clone, Args)]
+pub struct KvArgs {
+    /// A checkpoint's directory or a run [default: random weights of the configured sizes].
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set"])]
+    pub model: Option<PathBuf>,
+    /// Tokens of the prompt.
+    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    pub prompt_len: NonZeroUsize,
+    /// Measures n = 1024 too.
+    #[arg(long)]
+    pub long: bool,
+    /// Rollouts of each cell that are measured, after one that is not; medians are shown.
+    #[arg(long, value_name = "N", default_value = "3")]
+    pub repeats: NonZeroUsize,
+    /// What is run.
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
+/// Measures.
+///
+/// # Errors
+/// See [`super::Exit`].
+pub fn run(command: &BenchCommand) -> Result<(), CliError> {
+    match command {
+        BenchCommand::Train(args) => train::run(args),
+        BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Kv(args) => kv::run(args),
+    }
+}

@@ -1,0 +1,112 @@
+//! The model that is measured, and what it is given.
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::Shared;
+use crate::cli::{CliError, Exit, loaded, source, timed};
+use crate::config::RunConfig;
+use crate::decode::{Engine, EngineOptions, Request};
+use crate::model::Model;
+use crate::report::{Timings, units};
+use crate::tensor::Simd;
+use crate::tensor::rng::{Purpose, uniform_u64};
+use crate::training;
+
+/// What was measured, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Subject {
+    model: String,
+    parameters: u64,
+    compute: String,
+    threads: usize,
+    simd: String,
+}
+
+/// A rollout to be measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    pub(super) batch: usize,
+    pub(super) one_prompt: bool,
+    pub(super) prompt_len: usize,
+    pub(super) max_new: usize,
+}
+
+impl Subject {
+    pub(super) fn new(name: String, model: &Model) -> Subject {
+        Subject {
+            model: name,
+            parameters: model.config().n_params() as u64,
+            compute: model.compute().to_string(),
+            threads: model.device().threads(),
+            simd: Simd::detect().to_string(),
+        }
+    }
+
+    /// What stands above the tables.
+    pub(super) fn title(&self) -> String {
+        let Subject { model, parameters, compute, threads, simd } = self;
+        format!("{model}: {} parameters, {compute}, {threads} threads, {simd}\n", units::count(*parameters))
+    }
+}
+
+/// The model at `path`, or one of the configured sizes with random weights; it has `positions`.
+pub(super) fn open(
+    path: Option<&Path>,
+    shared: &Shared,
+    positions: usize,
+) -> Result<(Model, Subject), CliError> {
+    if let Some(path) = path {
+        let loaded = loaded::open(path, &shared.common)?;
+        let most = loaded.model.config().max_positions;
+        if positions > most {
+            let message = format!("{positions} positions asked for, {} has {most}", loaded.path.display());
+            return Err(CliError::new(Exit::Usage, message).hint("shorten the prompt or the completion"));
+        }
+        let subject = Subject::new(loaded.path.display().to_string(), &loaded.model);
+        return Ok((loaded.model, subject));
+    }
+    let config = RunConfig::load(&shared.layers.layers())?;
+    let device = shared.common.open()?;
+    let mut cfg = training::model_config(&config, source::tokenizer(&config.data.tokenizer)?.vocab_size());
+    cfg.max_positions = cfg.max_positions.max(positions);
+    let compute = training::compute(shared.common.dtype.unwrap_or(config.train.dtype));
+    let seed = shared.seed.seed.unwrap_or(config.train.seed);
+    let model = Model::init(&cfg, compute, &device, seed)?;
+    let subject = Subject::new(name(&config), &model);
+    Ok((model, subject))
+}
+
+/// What a configuration's model is called.
+pub(super) fn name(config: &RunConfig) -> String {
+    let model = &config.model;
+    let preset = if model.preset.is_empty() { "random weights" } else { model.preset.as_str() };
+    format!("{preset} ({} layers of {})", model.n_layers, model.dim)
+}
+
+/// `n` random ids below `vocab`: those of the address (`seed`, `id`).
+pub(super) fn tokens((seed, id): (u64, u64), n: usize, vocab: usize) -> Vec<u32> {
+    let draw = |at: usize| uniform_u64(seed, id, at as u32, Purpose::DataOrder);
+    (0..n).map(|at| ((u128::from(draw(at)) * vocab as u128) >> 64) as u32).collect()
+}
+
+/// One rollout: its times, and the bytes of its cache.
+pub(super) fn measure(
+    model: &Model,
+    load: Load,
+    options: EngineOptions,
+) -> Result<(Timings, usize), CliError> {
+    let positions = Some(load.prompt_len + load.max_new);
+    let mut engine = Engine::new(model, EngineOptions { positions, max_batch: load.batch, ..options })?;
+    let request = |id| Request {
+        id,
+        ..Request::greedy(&tokens((0, id), load.prompt_len, model.config().vocab), load.max_new)
+    };
+    if load.one_prompt {
+        engine.submit_group(request(0), load.batch)?;
+    } else {
+        (0..load.batch as u64).try_for_each(|id| engine.submit(request(id)).map(|_| ()))?;
+    }
+    let timings = timed::run(&mut engine, &mut |_| Ok(()))?;
+    Ok((timings, engine.cache().map_or(0, |cache| cache.bytes())))
+}

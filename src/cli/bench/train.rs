@@ -1,0 +1,81 @@
+//! `xtrain bench train`.
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::TrainArgs;
+use super::subject::{self, Subject};
+use crate::cli::{CliError, out, source};
+use crate::config::RunConfig;
+use crate::model::Sample;
+use crate::report::{Column, Spread, Table, units};
+use crate::training;
+
+/// Steps before the first that counts.
+const WARM_UP: usize = 3;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    subject: Subject,
+    context: usize,
+    batch: usize,
+    micro_batch: usize,
+    tokens_per_second: f64,
+    ms_per_step: Spread,
+    samples_ms: Vec<f64>,
+}
+
+pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
+    let mut config = RunConfig::load(&args.shared.layers.layers())?;
+    let device = args.shared.common.open()?;
+    config.train.dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
+    config.train.seed = args.shared.seed.seed.unwrap_or(config.train.seed);
+    let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
+    let mut trainer = training::begin(&config, vocab, &device)?;
+    let (batch, context) = (config.train.batch, config.train.context);
+    let vocab = trainer.model.config().vocab;
+    let mut samples_ms = Vec::new();
+    for step in 0..WARM_UP + args.steps.get() {
+        let sample = |at: usize| {
+            let id = (step * batch + at) as u64;
+            Sample::window(&subject::tokens((config.train.seed, id), context + 1, vocab), 1.0)
+        };
+        let samples: Vec<Sample> = (0..batch).map(sample).collect();
+        let clock = Instant::now();
+        trainer.step(samples, config.train.micro_batch)?;
+        if step >= WARM_UP {
+            samples_ms.push(clock.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    let ms_per_step = Spread::of(samples_ms.iter().copied()).expect("at least one step was measured");
+    let report = Report {
+        subject: Subject::new(subject::name(&config), &trainer.model),
+        context,
+        batch,
+        micro_batch: config.train.micro_batch,
+        tokens_per_second: (batch * context) as f64 / ms_per_step.p50 * 1e3,
+        ms_per_step,
+        samples_ms,
+    };
+    if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
+        let mut table = Table::new([Column::words("ms per step")].into_iter().chain(heads));
+        let s = &self.ms_per_step;
+        let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.2}"));
+        table.row(["".to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
+        format!(
+            "{}{} samples of {} tokens a step: {}\n\n{}",
+            self.subject.title(),
+            self.batch,
+            self.context,
+            units::rate(self.tokens_per_second, "tok"),
+            table.render()
+        )
+    }
+}

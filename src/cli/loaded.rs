@@ -1,0 +1,72 @@
+//! The model that a command runs, from a path.
+use std::path::{Path, PathBuf};
+
+use super::common::Common;
+use super::{CliError, Exit};
+use crate::config::{Layer, RunConfig};
+use crate::model::tokenizer::Tokenizer;
+use crate::model::{Model, store};
+use crate::run::RunDir;
+use crate::tensor::Dtype;
+use crate::training;
+
+/// A model, what stands beside it, and the configuration of its run.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Where it was found.
+    pub path: PathBuf,
+    /// The model.
+    pub model: Model,
+    /// Its tokenizer, where the directory has one.
+    pub tokenizer: Option<Tokenizer>,
+    /// The ids that end a text.
+    pub eos: Vec<u32>,
+    /// What its run was asked to do, where it is a run's.
+    pub config: Option<RunConfig>,
+}
+
+/// Opens a run (its newest good checkpoint), a checkpoint or a Hugging Face directory; a bare name is
+/// also looked for under runs/. Newer checkpoints that are damaged are warnings on standard error.
+///
+/// # Errors
+/// The device, the directory or a file in it.
+pub fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
+    let device = common.open()?;
+    let path = RunDir::open(path)
+        .map_err(|_| {
+            CliError::new(Exit::Missing, format_args!("{}: no such model", path.display()))
+                .hint("want a run, one of its checkpoints, or a directory with config.json and weights")
+        })?
+        .path()
+        .to_path_buf();
+    let config = config_of(&path)?;
+    let dtype = common.dtype.or(config.as_ref().map(|c| c.train.dtype));
+    let opened = store::open(&path, dtype.map_or(Dtype::F32, training::compute), &device)?;
+    opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    let store::Opened { model, tokenizer, mut eos, .. } = opened;
+    if eos.is_empty() {
+        eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
+    }
+    Ok(Loaded { path, model, tokenizer, eos, config })
+}
+
+/// The configuration of a run, or of the run that a checkpoint belongs to.
+fn config_of(path: &Path) -> Result<Option<RunConfig>, CliError> {
+    let above = path.parent().filter(|dir| dir.file_name().is_some_and(|name| name == "checkpoints"));
+    let runs = [Some(path), above.and_then(Path::parent)];
+    let file = runs.into_iter().flatten().map(|run| run.join("config.toml")).find(|file| file.is_file());
+    file.map(|file| Ok(RunConfig::load(&[Layer::File(file)])?)).transpose()
+}
+
+impl Loaded {
+    /// The tokenizer, which `needed_for` needs.
+    ///
+    /// # Errors
+    /// The model has none; `instead` says what else can be done.
+    pub fn tokenizer_for(&self, needed_for: &str, instead: &str) -> Result<&Tokenizer, CliError> {
+        self.tokenizer.as_ref().ok_or_else(|| {
+            let message = format!("{}: no tokenizer.json, which {needed_for} needs", self.path.display());
+            CliError::new(Exit::Missing, message).hint(instead)
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! Prompts, a line each.
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::{CliError, Exit};
+use crate::model::tokenizer::Tokenizer;
+
+/// A prompt of a JSONL file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    /// Where it stands, as `prompts.jsonl:3`.
+    pub place: String,
+    /// Its text, where the line has it.
+    pub text: Option<String>,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+}
+
+/// The prompts of the JSONL file `path` (`-`: standard input): `prompt_ids` as they are, else `prompt`
+/// through the tokenizer. Other fields and blank lines are skipped.
+///
+/// # Errors
+/// A file that cannot be read or holds no prompt; a line with neither, by its number; text where there
+/// is no tokenizer.
+pub fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {
+    let stdin = path == Path::new("-");
+    let name = if stdin { "standard input".to_string() } else { path.display().to_string() };
+    let io = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => CliError::new(Exit::Data, format_args!("{name}: not UTF-8 text")),
+        _ => CliError::io(Path::new(&name), &error),
+    };
+    let reader: Box<dyn BufRead> = match stdin {
+        true => Box::new(io::stdin().lock()),
+        false => Box::new(BufReader::new(File::open(path).map_err(io)?)),
+    };
+    let mut prompts = Vec::new();
+    for (at, line) in reader.lines().enumerate() {
+        let (place, line) = (format!("{name}:{}", at + 1), line.map_err(io)?);
+        let line = line.trim_start_matches('\u{feff}');
+        if !line.trim().is_empty() {
+            prompts.push(parse(line, place, tokenizer)?);
+        }
+    }
+    if prompts.is_empty() {
+        return Err(CliError::new(Exit::Data, format_args!("{name}: no prompt in it")).hint(HINT));
+    }
+    Ok(prompts)
+}
+
+const HINT: &str = "a line is {\"prompt\": \"some text\"} or {\"prompt_ids\": [1, 2, 3]}";
+
+fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Prompt, CliError> {
+    let refuse = |what: &str| CliError::new(Exit::Data, format_args!("{place}: {what}")).hint(HINT);
+    let object: Map<String, Value> = serde_json::from_str(line).map_err(|e| refuse(&e.to_string()))?;
+    let text = match object.get("prompt") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(_) => return Err(refuse("want `prompt` as a string")),
+    };
+    let ids = match (object.get("prompt_ids"), &text) {
+        (Some(Value::Array(ids)), _) => {
+            let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+            ids.iter()
+                .map(id)
+                .collect::<Option<Vec<u32>>>()
+                .ok_or_else(|| refuse("want ids in `prompt_ids`"))?
+        }
+        (None | Some(Value::Null), Some(text)) => {
+            tokenizer.ok_or_else(|| refuse("text, but the model has no tokenizer.json"))?.encode(text)?
+        }
+        (None | Some(Value::Null), None) => return Err(refuse("want `prompt` or `prompt_ids`")),
+        (Some(_), _) => return Err(refuse("want `prompt_ids` as a list")),
+    };
+    Ok(Prompt { place, text, ids })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Prompt, String> {
+        parse(line, "p:1".into(), Some(&Tokenizer::byte())).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn ids_win_over_text_and_text_becomes_ids() {
+        assert_eq!(parsed("{\"prompt\":\"ab\",\"answer\":1}").unwrap().ids, [97, 98]);
+        let both = parsed("{\"prompt\":\"ab\",\"prompt_ids\":[5]}").unwrap();
+        assert_eq!((both.text.as_deref(), &both.ids[..]), (Some("ab"), &[5][..]));
+    }
+
+    #[test]
+    fn a_line_that_is_no_prompt_names_its_place() {
+        for line in ["[]", "{}", "{\"prompt\":3}", "{\"prompt_ids\":[-1]}", "{\"prompt_ids\":\"1\"}", "{"] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.starts_with("error: p:1: "), "{line}: {error}");
+        }
+        assert!(parse("{\"prompt\":\"a\"}", "p:1".into(), None).is_err());
+    }
+}

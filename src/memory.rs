@@ -1,0 +1,153 @@
+//! What a model takes: parameters by part, and bytes by use.
+use serde::Serialize;
+
+use crate::model::{Config, Error, Params};
+use crate::tensor::Dtype;
+
+/// Parameters of one part of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// What it is.
+    pub name: &'static str,
+    /// Its tensors.
+    pub tensors: usize,
+    /// Their values.
+    pub parameters: u64,
+}
+
+/// Bytes that a model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// f32 master weights: 4 bytes a parameter.
+    pub weights: u64,
+    /// Matrices packed for the forward products, in the compute type.
+    pub packed: u64,
+    /// Matrices packed for the backward products, in the compute type; a table that is no head has none.
+    pub packed_backward: u64,
+    /// f32 gradients; a tied table has two until a step ends.
+    pub gradients: u64,
+    /// AdamW's two f32 moments.
+    pub moments: u64,
+}
+
+/// The parts of a model of `cfg`, in the order of the forward. Their parameters add up to
+/// [`Config::n_params`].
+///
+/// # Errors
+/// A shape that no model can have.
+pub fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
+    let mut parts = ["embedding", "attention", "MLP", "norms", "head"].map(|name| (name, 0, 0));
+    for (name, shape) in Params::shapes(cfg)? {
+        let at = match &name {
+            n if n.contains("embed_tokens") => 0,
+            n if n.contains("norm") => 3,
+            n if n.contains("self_attn") => 1,
+            n if n.contains("mlp") => 2,
+            _ => 4,
+        };
+        parts[at].1 += 1;
+        parts[at].2 += shape.iter().map(|&n| n as u64).product::<u64>();
+    }
+    let used = parts.into_iter().filter(|part| part.1 > 0);
+    Ok(used.map(|(name, tensors, parameters)| Part { name, tensors, parameters }).collect())
+}
+
+/// What a model of `cfg` takes with `compute` in its products.
+///
+/// # Errors
+/// A shape that no model can have.
+pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
+    let (mut all, mut products) = (0u64, 0u64);
+    for (name, shape) in Params::shapes(cfg)? {
+        let n: u64 = shape.iter().map(|&n| n as u64).product();
+        all += n;
+        let table = name.contains("embed_tokens") && !cfg.tie_embeddings;
+        products += if shape.len() == 2 && !table { n } else { 0 };
+    }
+    let second = if cfg.tie_embeddings { (cfg.vocab * cfg.dim) as u64 } else { 0 };
+    let packed = products * compute.bytes() as u64;
+    Ok(Memory {
+        weights: 4 * all,
+        packed,
+        packed_backward: packed,
+        gradients: 4 * (all + second),
+        moments: 8 * all,
+    })
+}
+
+/// About what a training pass over `rows` keeps for its backward: a row's residual stream in f32, the
+/// other activations in `compute`, layer by layer. The logits are never there as a whole.
+pub fn activations(cfg: &Config, compute: Dtype, rows: usize) -> u64 {
+    let (c, f) = (cfg.dim as u64, cfg.ffn_dim as u64);
+    let (q, kv) = ((cfg.n_heads * cfg.head_dim) as u64, (cfg.n_kv_heads * cfg.head_dim) as u64);
+    let normed = if cfg.qk_norm { q + kv } else { 0 };
+    // norm, q k v, their norms, rotated q k, y; norm, gate, up, product
+    let narrow = c + (q + 2 * kv) + (q + kv) + q + c + 3 * f;
+    // two sums of the residual stream, the norms of heads, the sums of attention
+    let wide = 2 * c + normed + cfg.n_heads as u64;
+    let layer = narrow * compute.bytes() as u64 + 4 * wide;
+    rows as u64 * (cfg.n_layers as u64 * layer + 4 * c + c * compute.bytes() as u64)
+}
+
+impl Memory {
+    /// What a model that decodes takes, its cache apart.
+    pub fn to_decode(&self) -> u64 {
+        self.weights + self.packed
+    }
+
+    /// What a model that trains takes, its activations apart.
+    pub fn to_train(&self) -> u64 {
+        self.weights + self.packed + self.packed_backward + self.gradients + self.moments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(tie_embeddings: bool) -> Config {
+        Config {
+            vocab: 37,
+            dim: 12,
+            ffn_dim: 20,
+            n_layers: 3,
+            n_heads: 2,
+            n_kv_heads: 1,
+            head_dim: 8,
+            max_positions: 16,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
+            qk_norm: true,
+            tie_embeddings,
+        }
+    }
+
+    #[test]
+    fn the_parts_add_up_to_the_model() {
+        for tied in [true, false] {
+            let cfg = config(tied);
+            let parts = parts(&cfg).unwrap();
+            assert_eq!(parts.iter().map(|p| p.parameters).sum::<u64>(), cfg.n_params() as u64);
+            assert_eq!(parts.iter().any(|p| p.name == "head"), !tied);
+        }
+    }
+
+    #[test]
+    fn a_tied_table_has_two_gradients_and_one_packed_form() {
+        let (n, table) = (config(true).n_params() as u64, 37 * 12);
+        let tied = memory(&config(true), Dtype::BF16).unwrap();
+        assert_eq!((tied.weights, tied.gradients, tied.moments), (4 * n, 4 * (n + table), 8 * n));
+        let vectors = 3 * (2 * 12 + 2 * 8) + 12;
+        assert_eq!(tied.packed, 2 * (n - vectors));
+        let loose = memory(&config(false), Dtype::BF16).unwrap();
+        assert_eq!((loose.gradients, loose.packed), (4 * (n + table), tied.packed));
+    }
+
+    #[test]
+    fn activations_grow_with_rows_and_width_of_the_type() {
+        let cfg = config(true);
+        let one = activations(&cfg, Dtype::F32, 1);
+        assert_eq!(activations(&cfg, Dtype::F32, 64), 64 * one);
+        assert!(activations(&cfg, Dtype::BF16, 1) < one);
+    }
+}

@@ -1,0 +1,241 @@
+//! The commands that run a model, from outside.
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::fixtures::{f32s, golden, json, path, sha};
+
+/// A model with 256 positions, a vocabulary of 512 and a tokenizer.
+fn model() -> String {
+    path("models/qwen3_tied").display().to_string()
+}
+
+/// Ids as a flag takes them.
+fn flag(ids: &Value) -> String {
+    ids.as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Runs a command that succeeds, whatever it says on standard error; its standard output.
+#[track_caller]
+fn done(dir: &Path, args: &[&str]) -> String {
+    let output = xtrain(dir, args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    text(&output.stdout)
+}
+
+#[track_caller]
+fn parsed(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
+
+#[test]
+fn generate_gives_the_greedy_tokens_of_the_reference_in_every_cache() {
+    let (scratch, m) = (Scratch::new("generate"), model());
+    let reference = json("models/qwen3_tied/ref.json");
+    let mut bits = Vec::new();
+    for (case, kv) in [(0, "paged"), (1, "off"), (2, "growing"), (3, "contiguous"), (2, "paged")] {
+        let case = &reference["cases"][case];
+        let (prompt, greedy) = (flag(&case["prompt"]), case["greedy"].as_array().unwrap());
+        let n = greedy.len().to_string();
+        let args = ["generate", &m, "--tokens", &prompt, "--max-new", &n, "--temperature", "0"];
+        let got = parsed(&ok(&scratch.0, &[&args[..], &["--ignore-eos", "--json", "--kv", kv]].concat()));
+        assert_eq!(got["tokens"].as_array().unwrap(), greedy, "{kv}");
+        assert_eq!(got["finish_reason"], "length");
+        for key in ["time_to_first_token_ms", "decode_tokens_per_second"] {
+            assert!(got["timings"][key].as_f64().unwrap() > 0.0, "{key}");
+        }
+        let hex = |v: &Value| u32::from_str_radix(v.as_str().unwrap(), 16).unwrap();
+        let logprobs = got["logprobs"].as_array().unwrap();
+        for (x, b) in logprobs.iter().zip(got["logprob_bits"].as_array().unwrap()) {
+            assert_eq!((x.as_f64().unwrap() as f32).to_bits(), hex(b));
+        }
+        bits.push(got["logprob_bits"].clone());
+    }
+    assert_eq!(bits[2], bits[4], "growing and paged");
+}
+
+#[test]
+fn generate_streams_the_text_that_json_holds() {
+    let (scratch, m) = (Scratch::new("stream"), model());
+    let args = ["generate", &m, "--prompt", "ab", "--max-new", "24", "--seed", "5", "--ignore-eos"];
+    let shown = done(&scratch.0, &args);
+    let whole = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
+    assert_eq!(shown.trim_end_matches('\n'), whole["text"].as_str().unwrap().trim_end_matches('\n'));
+    let other = parsed(&ok(&scratch.0, &[&args[..], &["--json", "--sample-id", "1"]].concat()));
+    assert_ne!(other["tokens"], whole["tokens"], "another sample of one seed");
+}
+
+#[test]
+fn the_logits_file_has_the_golden_bits() {
+    let (scratch, m) = (Scratch::new("logits"), model());
+    let prompt = flag(&json("models/qwen3_tied/ref.json")["prompts"][2]);
+    ok(&scratch.0, &["logits", &m, "--tokens", &prompt, "--out", "l.safetensors"]);
+    let bytes = fs::read(scratch.0.join("l.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let logits = file.tensor("logits").unwrap();
+    assert_eq!(logits.shape(), [9, 512]);
+    assert_eq!(sha(f32s(logits.data())), golden("models.txt", "F/qwen3_tied/2"));
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "no draft is left");
+}
+
+#[test]
+fn rollout_numbers_its_samples_prompt_by_prompt_and_each_is_its_own_generation() {
+    let (scratch, m) = (Scratch::new("rollout"), model());
+    scratch.file("p.jsonl", "{\"prompt_ids\": [492, 341, 282]}\n\n{\"prompt\": \"ab\", \"answer\": 3}\n");
+    let common = ["--max-new", "9", "--seed", "7", "--temperature", "0.8", "--top-k", "20"];
+    let args = ["rollout", &m, "--prompts", "p.jsonl", "-n", "3"];
+    let printed = done(&scratch.0, &[&args[..], &common].concat());
+    done(
+        &scratch.0,
+        &[&args[..], &common, &["--out", "c.jsonl", "--batch", "2", "--kv", "growing"]].concat(),
+    );
+    assert_eq!(fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(), printed, "bytes of any batch");
+    let lines: Vec<Value> = printed.lines().map(parsed).collect();
+    assert_eq!(lines.len(), 6);
+    for (at, line) in lines.iter().enumerate() {
+        let place = [&line["prompt_id"], &line["group"], &line["sample"], &line["sample_id"], &line["seed"]];
+        let want = [at / 3, at / 3, at % 3, at, 7].map(|n| n.to_string());
+        assert_eq!(place.map(Value::to_string), want);
+        let (ids, logprobs) = (line["completion_ids"].as_array().unwrap(), &line["logprobs"]);
+        assert_eq!(logprobs.as_array().unwrap().len(), ids.len());
+        assert_eq!(line["truncated"], line["finish_reason"] == "length");
+        assert!(line["prompt"].is_string() && line["completion"].is_string());
+        let (prompt, id) = (flag(&line["prompt_ids"]), at.to_string());
+        let alone = ["generate", &m, "--tokens", &prompt, "--json", "--sample-id", &id];
+        let alone = parsed(&ok(&scratch.0, &[&alone[..], &common].concat()));
+        assert_eq!((&alone["tokens"], &alone["logprobs"]), (&line["completion_ids"], logprobs), "{at}");
+    }
+    assert_ne!(lines[0]["completion_ids"], lines[1]["completion_ids"], "samples of a group differ");
+}
+
+#[test]
+fn what_a_model_cannot_run_is_refused_in_one_line() {
+    let (scratch, m) = (Scratch::new("refused"), model());
+    let long = vec!["5"; 256].join(",");
+    let longer = vec!["5"; 257].join(",");
+    scratch.file("bad.jsonl", "{\"prompt_ids\": [1]}\n{\"prompt_ids\": [512]}\n");
+    scratch.file("none.jsonl", "\n");
+    scratch.file("text.jsonl", "prompt\n");
+    fs::create_dir_all(scratch.0.join("bare")).unwrap();
+    for (args, code, parts) in [
+        (&["generate", "gone", "--prompt", "a"][..], 66, &["gone"][..]),
+        (&["generate", "bare", "--prompt", "a"], 66, &["config.json"]),
+        (&["generate", &m, "--tokens", "512"], 2, &["512", "position 0"]),
+        (&["generate", &m, "--tokens", "1,-2"], 2, &["-2"]),
+        (&["generate", &m, "--tokens", &long], 2, &["256", "255"]),
+        (&["generate", &m, "--prompt", ""], 2, &["prompt is empty"]),
+        (&["generate", &m, "--tokens", "1", "--max-new", "0"], 2, &["at least 1"]),
+        (&["logits", "gone", "--tokens", "1", "--out", "x"], 66, &["gone"]),
+        (&["logits", &m, "--tokens", "1,600", "--out", "x"], 2, &["600", "512"]),
+        (&["logits", &m, "--tokens", &longer, "--out", "x"], 2, &["257", "256"]),
+        (&["logits", &m, "--tokens", "1", "--out", "no/x"], 66, &["no/x"]),
+        (&["rollout", &m, "--prompts", "gone.jsonl"], 66, &["gone.jsonl"]),
+        (&["rollout", &m, "--prompts", "bad.jsonl", "--out", "o"], 65, &["bad.jsonl:2", "512"]),
+        (&["rollout", &m, "--prompts", "none.jsonl"], 65, &["none.jsonl", "no prompt"]),
+        (&["rollout", &m, "--prompts", "text.jsonl"], 65, &["text.jsonl:1", "prompt_ids"]),
+        (&["rollout", &m, "--prompts", "bad.jsonl", "--max-new", "0"], 2, &["--max-new"]),
+        (&["eval", &m, "--data", "gone.txt"], 66, &["gone.txt"]),
+        (&["eval", &m, "--data", "bad.jsonl", "--context", "300"], 2, &["--context", "256"]),
+        (&["eval", &m, "--task", "bad.jsonl"], 65, &["bad.jsonl", "line 1"]),
+        (&["inspect", "gone"], 66, &["gone"]),
+        (&["inspect", "--set", "model.n_layers=0"], 2, &["model.n_layers"]),
+        (&["bench", "decode", "--model", &m, "--max-new", "200"], 2, &["328", "256"]),
+        (&["prepare", "bad.jsonl", "--out", "x.bin"], 2, &[".tok"]),
+        (&["prepare", "gone.txt", "--out", "x.tok"], 66, &["gone.txt"]),
+        (&["tokenizer", "train", "gone.txt"], 66, &["gone.txt"]),
+    ] {
+        refused(&scratch.0, args, code, parts);
+    }
+    for name in ["o", "x", "x.tok", "tokenizer.json"] {
+        assert!(!scratch.0.join(name).exists(), "{name}");
+    }
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 4, "no draft is left");
+}
+
+#[test]
+fn eval_measures_the_loss_and_the_answers_of_a_file() {
+    let (scratch, m) = (Scratch::new("eval"), model());
+    scratch.file("t.txt", "some text to measure, of no meaning at all\n");
+    let got = parsed(&ok(&scratch.0, &["eval", &m, "--data", "t.txt", "--json"]));
+    let number = |key: &str| got["data"][key].as_f64().unwrap();
+    assert!((number("loss").exp() / number("perplexity") - 1.0).abs() < 1e-12);
+    let bits = number("loss") * number("tokens") / std::f64::consts::LN_2 / number("bytes");
+    assert!((bits / number("bits_per_byte") - 1.0).abs() < 1e-12);
+    let said = parsed(&ok(
+        &scratch.0,
+        &["generate", &m, "--prompt", "ab", "--temperature", "0", "--max-new", "64", "--json"],
+    ));
+    let answer = said["text"].as_str().unwrap().trim().lines().next().unwrap().to_string();
+    let lines = [("ab", answer.as_str()), ("cd", "never this")];
+    let lines = lines.map(|(p, a)| serde_json::json!({"prompt": p, "answer": a}).to_string()).join("\n");
+    scratch.file("task.jsonl", &lines);
+    let got = parsed(&ok(&scratch.0, &["eval", &m, "--task", "task.jsonl", "--json"]));
+    assert_eq!((&got["task"]["prompts"], &got["task"]["wrong"][0]["prompt"]), (&2.into(), &"cd".into()));
+    let shown = ok(&scratch.0, &["eval", &m, "--data", "t.txt", "--task", "task.jsonl"]);
+    assert!(shown.contains("perplexity") && shown.contains("50.0 %"), "{shown}");
+}
+
+#[test]
+fn inspect_adds_up_and_counts_the_bytes_of_a_cached_token() {
+    let (scratch, m) = (Scratch::new("inspect"), model());
+    let got = parsed(&ok(&scratch.0, &["inspect", &m, "--json"]));
+    let parts = got["parts"].as_array().unwrap();
+    let sum: u64 = parts.iter().map(|part| part["parameters"].as_u64().unwrap()).sum();
+    assert_eq!(got["parameters"].as_u64(), Some(sum));
+    assert_eq!(got["memory"]["weights"].as_u64(), Some(4 * sum));
+    assert_eq!(got["cache_bytes_per_token"], 2 * 2 * 2 * 16 * 4);
+    let half = parsed(&ok(&scratch.0, &["inspect", &m, "--json", "--dtype", "bf16"]));
+    assert_eq!(half["cache_bytes_per_token"], 2 * 2 * 2 * 16 * 2);
+    let shown = ok(&scratch.0, &["inspect", "--set", "model.preset=qwen3-0.6b"]);
+    assert!(shown.contains("596049920") && shown.contains("vocab_size"), "{shown}");
+}
+
+#[test]
+fn what_is_prepared_with_a_trained_tokenizer_can_be_trained_on() {
+    let (scratch, line) = (Scratch::new("prepare"), "the cat sat on the mat and the dog sat too\n");
+    scratch.file("t.txt", &line.repeat(60));
+    scratch.file("t.jsonl", "{\"prompt\": \"the cat\", \"completion\": \" sat\"}\n");
+    let made =
+        done(&scratch.0, &["tokenizer", "train", "t.txt", "t.jsonl", "--vocab", "280", "--out", "b.json"]);
+    assert!(made.starts_with("wrote b.json: 2"), "{made}");
+    let made = done(&scratch.0, &["prepare", "t.txt", "t.jsonl", "--tokenizer", "b.json", "--out", "t.tok"]);
+    assert!(made.contains("2 documents"), "{made}");
+    let set = |keys: &[&'static str]| keys.iter().flat_map(|key| ["--set", key]).collect::<Vec<_>>();
+    let keys = ["model.dim=16", "model.n_layers=1", "train.steps=2", "train.context=8", "train.batch=2"];
+    let train = ["train", "--run", "r", "--data", "t.tok", "--set", "data.tokenizer=b.json"];
+    done(&scratch.0, &[&train[..], &set(&keys)].concat());
+    let got = parsed(&done(&scratch.0, &["eval", "r", "--data", "t.tok", "--json"]));
+    assert_eq!(got["data"]["context"], 8);
+    let other = xtrain(&scratch.0, &["eval", &model(), "--data", "t.tok"]);
+    assert_eq!(other.status.code(), Some(65), "{other:?}");
+}
+
+#[test]
+fn benches_print_tables_and_their_raw_samples() {
+    let (scratch, m) = (Scratch::new("bench"), model());
+    let decode = ["bench", "decode", "--model", &m, "--batch", "2", "--prompt-len", "20", "--max-new", "6"];
+    let got = parsed(&ok(&scratch.0, &[&decode[..], &["--repeats", "2", "--json"]].concat()));
+    let samples = got["samples"].as_array().unwrap();
+    assert_eq!((samples.len(), samples[0]["decode"].as_array().unwrap().len()), (2, 5));
+    assert_eq!(got["per_forward_ms"]["decode"]["n"], 10);
+    assert_eq!(got["cache_bytes_per_token"], 512);
+    let small = ["--set", "model.dim=16", "--set", "model.n_layers=1", "--set", "train.batch=2"];
+    let shown = ok(&scratch.0, &[&["bench", "kv", "--repeats", "1"][..], &small].concat());
+    for kind in ["off", "growing", "contiguous", "paged:16"] {
+        assert_eq!(shown.lines().filter(|line| line.starts_with(kind)).count(), 3, "{shown}");
+    }
+    let shown = ok(&scratch.0, &[&["bench", "train", "--steps", "2"][..], &small].concat());
+    assert!(shown.contains("ms per step") && shown.contains("tok/s"), "{shown}");
+}
+
+#[test]
+fn a_dry_run_says_what_training_takes() {
+    let scratch = Scratch::new("memory");
+    let shown = ok(&scratch.0, &["train", "--dry-run", "--set", "model.preset=tiny-1m"]);
+    let line = shown.lines().find(|line| line.starts_with("# memory: about ")).unwrap();
+    for part in ["weights", "gradients", "moments", "packed copies", "activations"] {
+        assert!(line.contains(part), "{line}");
+    }
+}
