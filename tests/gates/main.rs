@@ -4,5 +4,7 @@ mod cli;
 mod decode;
 mod decode_batch;
 mod decode_kv;
+mod dice;
 mod fixtures;
 mod golden;
+mod invariance;
