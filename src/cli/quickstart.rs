@@ -72,11 +72,11 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let standing = Standing { seed: config.train.seed, best: None };
     let source = Source { tokens, tokenizer, split };
     let mut job = Job { config, source, checkpoints, run, trainer, standing };
-    train::go(&mut job, interrupt)?;
+    train::go(&mut job, interrupt, args.common.engine())?;
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
-    out::print(answers(model, tokenizer)?)?;
-    let group = group(model, tokenizer, job.config.train.seed)?;
+    out::print(answers(model, tokenizer, args.common.engine())?)?;
+    let group = group(model, tokenizer, (job.config.train.seed, args.common.engine()))?;
     out::print(group.text)?;
     let verdicts = verify::check(model, &group.requests, args.common.threads())?;
     out::print(format!("\n{}", verify::table(&verdicts)))?;
@@ -96,7 +96,7 @@ fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
 }
 
 /// How many of the held-out sums the model answers, and a few of its answers.
-fn answers(model: &Model, tokenizer: &Tokenizer) -> Result<String, CliError> {
+fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Result<String, CliError> {
     let sums = Sums::default();
     let prompts: Vec<String> = sums.prompts(Part::HeldOut);
     let mut requests = Vec::with_capacity(prompts.len());
@@ -105,8 +105,7 @@ fn answers(model: &Model, tokenizer: &Tokenizer) -> Result<String, CliError> {
         let ids = tokenizer.encode(prompt)?;
         requests.push(Request { stop, ..Request::greedy(&ids, Sums::ANSWER_LEN + 1) });
     }
-    let options = EngineOptions { max_batch: 64, ..EngineOptions::default() };
-    let mut completions = generate(model, requests, options)?;
+    let mut completions = generate(model, requests, EngineOptions { max_batch: 64, ..engine })?;
     completions.sort_by_key(|c| c.index);
     let (mut right, mut shown) = (0, String::new());
     for (i, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
@@ -137,7 +136,11 @@ struct Group {
 }
 
 /// Rolls eight completions of one prompt out in one batch.
-fn group(model: &Model, tokenizer: &Tokenizer, seed: u64) -> Result<Group, CliError> {
+fn group(
+    model: &Model,
+    tokenizer: &Tokenizer,
+    (seed, engine): (u64, EngineOptions),
+) -> Result<Group, CliError> {
     let prompt = "The ";
     let ids = tokenizer.encode(prompt)?;
     let request = |id| {
@@ -145,7 +148,7 @@ fn group(model: &Model, tokenizer: &Tokenizer, seed: u64) -> Result<Group, CliEr
         Request { id, stop, ..Request::sampled(&ids, 48, 0.8, seed) }
     };
     let requests: Vec<Request> = (0..8).map(request).collect();
-    let mut completions = generate(model, requests.clone(), EngineOptions::default())?;
+    let mut completions = generate(model, requests.clone(), engine)?;
     completions.sort_by_key(|c| c.index);
     let mut text = format!("\nEight completions of {prompt:?}, one batch:\n");
     for completion in completions {

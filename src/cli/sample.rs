@@ -1,32 +1,46 @@
 //! The samples that a training run shows.
 use super::CliError;
-use crate::config::RunConfig;
-use crate::decode::sampler::{Address, SampleOptions, Sampler};
+use crate::config::{RunConfig, SampleSection};
+use crate::decode::{EngineOptions, Request, SampleOptions, Stop, generate};
+use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{Eager, Model, NoCache, Rows};
 
+/// `sample.count` continuations of `sample.prompt` after `step`: each drawn at an address of its own, so
+/// they are a function of the configuration, the weights and the step.
+///
+/// # Errors
+/// A prompt that leaves no position, or a tokenizer that cannot encode it.
 pub(super) fn draw(
     model: &Model,
     tokenizer: &Tokenizer,
     config: &RunConfig,
-    step: u64,
+    (step, engine): (u64, EngineOptions),
 ) -> Result<String, CliError> {
     let s = &config.sample;
-    let mut seq = tokenizer.encode(&s.prompt)?;
-    let prompt = seq.len();
-    let options = SampleOptions { temperature: s.temperature as f32, ..SampleOptions::default() };
-    let mut sampler = Sampler::new(options).map_err(|e| CliError::new(super::Exit::Usage, e))?;
-    while seq.len() < model.config().max_positions && seq.len() < prompt + s.max_new {
-        let rows = Rows::whole(&[&seq]);
-        let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
-        let logits = model.logits(&hidden).map_err(CliError::from)?;
-        let v = logits.width();
-        let data = logits.data::<f32>().map_err(crate::model::Error::from)?;
-        let address = Address { seed: config.train.seed, id: step, position: seq.len() as u32 };
-        let choice = sampler
-            .pick(&data[data.len() - v..], &seq, address)
-            .map_err(|e| CliError::new(super::Exit::Data, e))?;
-        seq.push(choice.token);
+    let ids = tokenizer.encode(&s.prompt)?;
+    let request = |i: u64| Request {
+        id: step * s.count as u64 + i,
+        seed: config.train.seed,
+        prompt: ids.clone(),
+        options: options(s),
+        max_new: s.max_new,
+        stop: Stop { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+    };
+    let requests = (0..s.count as u64).map(request).collect();
+    let mut text = String::new();
+    for completion in generate(model, requests, engine)? {
+        text += &format!("{}{}\n", s.prompt, tokenizer.decode(&completion.tokens));
     }
-    Ok(tokenizer.decode(&seq))
+    Ok(text.trim_end().to_string())
+}
+
+/// How `[sample]` draws; a filter that keeps everything is none.
+fn options(s: &SampleSection) -> SampleOptions {
+    SampleOptions {
+        temperature: s.temperature as f32,
+        top_k: (s.top_k > 0).then_some(s.top_k),
+        top_p: (s.top_p < 1.0).then_some(s.top_p as f32),
+        min_p: (s.min_p > 0.0).then_some(s.min_p as f32),
+        repetition_penalty: None,
+    }
 }

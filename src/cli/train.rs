@@ -10,6 +10,7 @@ use super::interrupt::Interrupt;
 use super::monitor::Monitor;
 use super::{CliError, out, sample, source};
 use crate::config::{Layer, Precision, RunConfig};
+use crate::decode::EngineOptions;
 use crate::memory;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, Standing};
@@ -73,7 +74,11 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let (trainer, standing, refused) = store::resume(run.path(), made, hyper)?;
         refused.iter().for_each(|r| eprintln!("warning: {r}"));
         eprintln!("resuming {} at step {}", run.path().display(), trainer.step_number());
-        return go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt);
+        return go(
+            &mut Job { config, source, checkpoints, run, trainer, standing },
+            interrupt,
+            args.common.engine(),
+        );
     }
     let config = RunConfig::load(&args.config_layers())?;
     if args.dry_run {
@@ -84,7 +89,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     let run = RunDir::create(&args.new_run(), &config)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt)
+    go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt, args.common.engine())
 }
 
 /// A run that is ready to go on.
@@ -98,7 +103,7 @@ pub(super) struct Job {
 }
 
 /// Trains to the end, or to a signal.
-pub(super) fn go(job: &mut Job, interrupt: Interrupt) -> Result<(), CliError> {
+pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(), CliError> {
     let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
     let steps = job.config.train.steps as u64;
     eprintln!(
@@ -110,7 +115,8 @@ pub(super) fn go(job: &mut Job, interrupt: Interrupt) -> Result<(), CliError> {
         job.run.path().display(),
     );
     let (mut metrics, timings) = job.run.logs_after(first)?;
-    let sampler = |model: &Model, step: u64| sample::draw(model, &job.source.tokenizer, &job.config, step);
+    let sampler =
+        |model: &Model, step: u64| sample::draw(model, &job.source.tokenizer, &job.config, (step, engine));
     let progress = Progress::new("training", "step", steps, first);
     let mut monitor = Monitor::new(progress, timings, interrupt, (&sampler, tokens));
     let end = Training {

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{Common, Seed};
-use super::{CliError, Exit, out, prompts};
-use crate::config::Precision;
+use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
-use crate::model::store;
 use crate::report::{Column, Progress, Table, units};
-use crate::training;
 use crate::verify::{self, Verdict};
 
 /// Flags of `xtrain verify`.
@@ -47,10 +44,7 @@ pub struct VerifyArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
-    let device = args.common.open()?;
-    let dtype = training::compute(args.common.dtype.unwrap_or(Precision::F32));
-    let opened = store::open(&args.model, dtype, &device)?;
-    opened.refused.iter().for_each(|r| eprintln!("warning: {r}"));
+    let opened = loaded::open(&args.model, &args.common)?;
     let seed = args.seed.seed.unwrap_or(0);
     let requests = match &args.prompts {
         None => verify::prompts(&opened.model, (seed, 6), args.max_new),
