@@ -5,6 +5,9 @@ mod decode;
 mod decode_batch;
 mod decode_kv;
 mod dice;
+#[cfg(feature = "faults")]
+mod faults;
 mod fixtures;
 mod golden;
 mod invariance;
+mod training;
