@@ -77,7 +77,7 @@ impl Run {
     /// The samples of step `step`: ragged, some rows without a target.
     fn samples(&self, data: u64, step: u64) -> Vec<Sample> {
         let mut dice = Dice::new(data, step);
-        let mut token = |dice: &mut Dice| dice.below(self.cfg.vocab) as u32;
+        let token = |dice: &mut Dice| dice.below(self.cfg.vocab) as u32;
         let mut samples = Vec::new();
         for _ in 0..dice.between(3, 7) {
             let n = dice.pick(&[2, 5, 17, 33, 64, 70]);
@@ -229,7 +229,7 @@ pub(crate) fn resumed(run: &Run) -> Result<usize, Difference> {
     train(&mut first, run.data, 0..at).map_err(failed)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), &dir.0, 2).map_err(failed)?;
     let standing = Standing { seed: run.data, best: None };
-    store::save(&checkpoints, &first, &Tokenizer::byte(), standing).map_err(failed)?;
+    let _saved = store::save(&checkpoints, &first, &Tokenizer::byte(), standing).map_err(failed)?;
     let parts = (OptimConfig::default(), schedule());
     let resumed = store::resume(&dir.0, (run.dtype, &way.device()), parts).map_err(failed)?;
     let (mut trainer, standing, _) = resumed;
