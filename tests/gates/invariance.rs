@@ -20,14 +20,14 @@ const CASES: u64 = 1000;
 /// What any 1,000 cases are made of, at the least.
 const LEAST: Counts = Counts {
     cases: 1000,
-    rows: 150_000,
-    values: 5_000_000,
+    rows: 200_000,
+    values: 7_500_000,
     f32: 400,
     bf16: 400,
     growing: 120,
     contiguous: 120,
     paged: 600,
-    chunked: 950,
+    chunked: 990,
     mixed: 600,
     prefill_beside_decode: 400,
     threads: 400,
@@ -36,7 +36,7 @@ const LEAST: Counts = Counts {
     shared: 200,
     recomputed: 100,
     crosses_64: 200,
-    crosses_256: 40,
+    crosses_256: 50,
     literal: 20,
 };
 

@@ -6,7 +6,10 @@ mod decode;
 mod decode_batch;
 mod decode_kv;
 mod dice;
+#[cfg(feature = "faults")]
+mod faults;
 mod fixtures;
 mod golden;
 mod invariance;
 mod kill;
+mod training;

@@ -1,7 +1,7 @@
 //! The paths under test: passes over a cache in any company, and the engine.
 use xtrain::decode::cache::{Cache, Snapshot};
 use xtrain::decode::{Engine, EngineOptions, HeadRows, Room};
-use xtrain::model::{Eager, Model, Rows};
+use xtrain::model::{Eager, Error, Model, Rows};
 
 use super::case::{Case, Company, How, SEED, Seq};
 use super::oracle::{Answers, device, model};
@@ -10,7 +10,7 @@ use crate::dice::Dice;
 
 /// Runs a case and compares every row of logits that it computes.
 pub(super) fn run(case: &Case, answers: &Answers) -> Result<Seen, Difference> {
-    let refused = |e: xtrain::model::Error| Difference::new(case, (0, 0), What::Refused(e.to_string()));
+    let refused = |e: Error| Difference::new(case, (0, 0), What::Refused(e.to_string()));
     let model = model(case, &device(case.threads, case.simd)).map_err(refused)?;
     match case.how {
         How::Passes { .. } => Passes::new(case, answers, &model).run(),
@@ -171,7 +171,16 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
                 };
             }
         });
-        let step = step.map_err(|e| first.clone().err().unwrap_or_else(|| refused(e)))?;
+        let step = step.map_err(|e| {
+            let at = match e {
+                xtrain::decode::Error::Model(Error::CachePosition { seq, want, .. }) => {
+                    (seq as usize, want as usize)
+                }
+                _ => (0, 0),
+            };
+            let what = What::Refused(e.to_string());
+            first.clone().err().unwrap_or_else(|| Difference::new(case, at, what))
+        })?;
         seen.mixed |= step.events.len() > 1 || step.decode_rows > 1;
         seen.prefill_beside_decode |= step.decode_rows > 0 && step.prefill_rows > 0;
         seen.rows += rows;

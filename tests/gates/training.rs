@@ -1,0 +1,297 @@
+//! The gates of training: what a step gives does not depend on how its samples were split, on threads,
+//! on instructions or on interruptions.
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use xtrain::model::checkpoint::{CheckpointDir, RealFs};
+use xtrain::model::store::{self, Standing};
+use xtrain::model::tokenizer::Tokenizer;
+use xtrain::model::{
+    Config, Decay, Error, Model, OptimConfig, Params, Result, Sample, Schedule, Trainer, objective, weigh,
+};
+use xtrain::tensor::ops::Target;
+use xtrain::tensor::{Device, Dtype, Simd};
+
+use crate::dice::{Dice, values};
+
+const SEED: u64 = 20_250_608;
+
+/// A run: a model, and how many steps are taken.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    number: u64,
+    cfg: Config,
+    dtype: Dtype,
+    steps: u64,
+    data: u64,
+}
+
+/// Where and in what parts a run is computed.
+#[derive(Debug, Clone)]
+struct Way {
+    threads: usize,
+    simd: Simd,
+    /// The seed of the sizes of micro-batches; none: a step is one.
+    split: Option<u64>,
+}
+
+/// A difference between two runs.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Difference(pub(crate) String);
+
+impl Run {
+    fn draw(number: u64) -> Run {
+        let mut dice = Dice::new(SEED, number);
+        let n_kv_heads = dice.pick(&[1, 2]);
+        let cfg = Config {
+            vocab: dice.between(5, 61),
+            dim: dice.pick(&[6, 8, 12, 20]),
+            ffn_dim: dice.pick(&[8, 16, 37]),
+            n_layers: dice.between(1, 2),
+            n_heads: n_kv_heads * dice.pick(&[1, 2]),
+            n_kv_heads,
+            head_dim: dice.pick(&[2, 4, 10]),
+            max_positions: 80,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
+            qk_norm: dice.one_in(2),
+            tie_embeddings: number.is_multiple_of(2),
+        };
+        let dtype = [Dtype::F32, Dtype::BF16][(number / 2 % 2) as usize];
+        Run { number, cfg, dtype, steps: dice.between(2, 4) as u64, data: dice.word() }
+    }
+
+    /// A trainer at step 0.
+    fn trainer(&self, device: &Device) -> Result<Trainer> {
+        let mut dice = Dice::new(SEED ^ 1, self.number);
+        let scale = (self.cfg.dim as f32).sqrt().recip();
+        let params = Params::load(&self.cfg, self.dtype, device, |_, shape| {
+            let mut all = values(shape.iter().product(), scale, &mut dice);
+            all.iter_mut().filter(|_| shape.len() == 1).for_each(|x| *x += 1.0);
+            Ok(all)
+        })?;
+        let model = Model::new(self.cfg.clone(), params)?;
+        Ok(Trainer::new(model, OptimConfig::default(), schedule()))
+    }
+
+    /// The samples of step `step`: ragged, some rows without a target.
+    fn samples(&self, data: u64, step: u64) -> Vec<Sample> {
+        let mut dice = Dice::new(data, step);
+        let token = |dice: &mut Dice| dice.below(self.cfg.vocab) as u32;
+        let mut samples = Vec::new();
+        for _ in 0..dice.between(3, 7) {
+            let n = dice.pick(&[2, 5, 17, 33, 64, 70]);
+            let inputs: Vec<u32> = (0..n).map(|_| token(&mut dice)).collect();
+            let target = |id| Target { id, weight: 0.0, bonus: 0.0 };
+            let targets = (0..n).map(|_| Some(target(token(&mut dice))).filter(|_| !dice.one_in(5)));
+            samples.push(Sample { targets: targets.collect(), inputs });
+        }
+        weigh(&mut samples);
+        samples
+    }
+}
+
+fn schedule() -> Schedule {
+    Schedule { decay: Decay::Cosine, peak: 1e-2, min: 1e-3, warmup: 2, steps: 20, fall: 0 }
+}
+
+impl Way {
+    fn plain() -> Way {
+        Way { threads: 1, simd: Simd::detect(), split: None }
+    }
+
+    fn device(&self) -> Device {
+        Device::cpu_with(self.threads, self.simd)
+    }
+
+    /// The samples of a step in micro-batches.
+    fn parts<'a>(&self, samples: &'a [Sample], step: u64) -> Vec<&'a [Sample]> {
+        let Some(split) = self.split else { return vec![samples] };
+        let (mut dice, mut parts, mut left) = (Dice::new(split, step), Vec::new(), samples);
+        while !left.is_empty() {
+            let (part, rest) = left.split_at(dice.between(1, left.len()));
+            parts.push(part);
+            left = rest;
+        }
+        parts
+    }
+}
+
+/// Losses, norms, weights and moments of a run, under their names, in bits.
+type Bits = Vec<(String, Vec<u32>)>;
+
+fn bits(x: &xtrain::tensor::Tensor) -> Vec<u32> {
+    x.data::<f32>().expect("weights and moments are f32").iter().map(|x| x.to_bits()).collect()
+}
+
+/// Everything that a trainer holds.
+fn state(trainer: &Trainer) -> Bits {
+    let Trainer { model, optimizer, .. } = trainer;
+    let mut all = vec![("step".to_string(), vec![trainer.step_number() as u32, trainer.tokens() as u32])];
+    let powers = optimizer.powers.iter().flat_map(|p| [p.to_bits() as u32, (p.to_bits() >> 32) as u32]);
+    all.push(("powers".into(), powers.collect()));
+    for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
+        all.push((p.name().into(), bits(p.value())));
+        all.push((format!("m.{}", p.name()), bits(m)));
+        all.push((format!("v.{}", p.name()), bits(v)));
+    }
+    all
+}
+
+/// One step in the parts of `way`; its loss, gradients and norm.
+fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Result<Bits> {
+    let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params));
+    for part in way.parts(samples, n) {
+        objective::backward(&trainer.model, part, 1.0, (&mut loss, &mut grads))?;
+    }
+    let grads = grads.finish()?;
+    let rate = trainer.schedule.rate(n);
+    let norm = trainer.optimizer.step(&mut trainer.model.params, &grads, rate)?;
+    let mut all = vec![(format!("loss of step {n}"), vec![loss.to_bits()])];
+    for (p, g) in trainer.model.params.iter().zip(&grads) {
+        all.push((format!("gradient of {} in step {n}", p.name()), bits(g)));
+    }
+    all.push((format!("norm of step {n}"), vec![norm.to_bits()]));
+    Ok(all)
+}
+
+/// The whole run, every micro-batch by itself.
+fn whole(run: &Run, way: &Way) -> Result<Bits> {
+    let mut trainer = run.trainer(&way.device())?;
+    let mut all = Vec::new();
+    for n in 0..run.steps {
+        all.extend(step(&mut trainer, &run.samples(run.data, n), (way, n))?);
+    }
+    all.extend(state(&trainer));
+    Ok(all)
+}
+
+/// The first differing value of two runs; else the number of compared ones.
+fn same(gate: &str, run: &Run, how: &str, (got, want): (&Bits, &Bits)) -> Result<usize, Difference> {
+    let mut n = 0;
+    for ((name, got), (_, want)) in got.iter().zip(want) {
+        if let Some(at) = got.iter().zip(want).position(|(a, b)| a != b) {
+            let (got, want) = (got[at], want[at]);
+            let case = format!("gate {gate}, case {}, seed {SEED}", run.number);
+            let what = format!("{name}, value {at}: {got:08x}, want {want:08x}");
+            return Err(Difference(format!("{case}: {what}\n  {how} in {run:?}")));
+        }
+        n += got.len();
+    }
+    Ok(n)
+}
+
+fn failed(e: impl std::fmt::Display) -> Difference {
+    Difference(e.to_string())
+}
+
+/// Every split of a step's samples, on other threads and instructions, against the step as one.
+pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference> {
+    let mut dice = Dice::new(SEED ^ 2, run.number);
+    let simds: Vec<Simd> = Simd::available().collect();
+    let want = whole(run, &Way::plain()).map_err(failed)?;
+    let mut n = 0;
+    for _ in 0..3 {
+        let split = (!dice.one_in(6)).then(|| dice.word());
+        let way = Way { threads: dice.between(1, most_threads), simd: dice.pick(&simds), split };
+        let got = whole(run, &way).map_err(failed)?;
+        n += same("micro-batches", run, &format!("{way:?}"), (&got, &want))?;
+    }
+    Ok(n)
+}
+
+/// A directory that goes with its owner.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the temporary directory.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A run that is saved at a random step and taken up from its directory, against one that is not.
+pub(crate) fn resumed(run: &Run) -> Result<usize, Difference> {
+    let way = Way::plain();
+    let path =
+        format!("xtrain-resume-{}-{:?}-{}", std::process::id(), std::thread::current().id(), run.number);
+    let dir = Temporary(std::env::temp_dir().join(path));
+    let (steps, at) = (run.steps + 2, 1 + run.number % (run.steps + 1));
+    let train = |trainer: &mut Trainer, data: u64, range: std::ops::Range<u64>| -> Result<()> {
+        range.into_iter().try_for_each(|_| {
+            let samples = run.samples(data, trainer.step_number());
+            trainer.step(samples, 2).map(|_| ())
+        })
+    };
+    let mut straight = run.trainer(&way.device()).map_err(failed)?;
+    train(&mut straight, run.data, 0..steps).map_err(failed)?;
+    let mut first = run.trainer(&way.device()).map_err(failed)?;
+    train(&mut first, run.data, 0..at).map_err(failed)?;
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), &dir.0, 2).map_err(failed)?;
+    let standing = Standing { seed: run.data, best: None };
+    let _saved = store::save(&checkpoints, &first, &Tokenizer::byte(), standing).map_err(failed)?;
+    let parts = (OptimConfig::default(), schedule());
+    let resumed = store::resume(&dir.0, (run.dtype, &way.device()), parts).map_err(failed)?;
+    let (mut trainer, standing, _) = resumed;
+    train(&mut trainer, standing.seed, at..steps).map_err(failed)?;
+    same("resume", run, &format!("saved at step {at} of {steps}"), (&state(&trainer), &state(&straight)))
+}
+
+/// Runs a gate over `n` cases; how many values had the same bits.
+pub(crate) fn over(n: u64, gate: impl Fn(&Run) -> Result<usize, Difference>) -> Result<usize, Difference> {
+    (0..n).map(|number| gate(&Run::draw(number))).sum()
+}
+
+#[test]
+fn gradients_and_weights_do_not_see_how_a_step_was_split() {
+    let n = over(48, |run| splits(run, 3)).unwrap_or_else(|Difference(e)| panic!("{e}"));
+    println!("micro-batches: 48 runs, each in 3 other ways, {n} values, 0 differing bits");
+    assert!(n > 400_000, "{n}");
+}
+
+#[test]
+fn two_runs_from_one_seed_are_identical() {
+    let twice = |run: &Run| {
+        let way = Way { threads: 2, ..Way::plain() };
+        let (a, b) = (whole(run, &way).map_err(failed)?, whole(run, &way).map_err(failed)?);
+        same("repetition", run, "once more", (&a, &b))
+    };
+    let n = over(20, twice).unwrap_or_else(|Difference(e)| panic!("{e}"));
+    println!("repetition: 20 runs, {n} values, 0 differing bits");
+}
+
+#[test]
+fn a_resumed_run_is_the_uninterrupted_one() {
+    let n = over(24, resumed).unwrap_or_else(|Difference(e)| panic!("{e}"));
+    println!("resume: 24 runs saved at a random step, {n} values, 0 differing bits");
+}
+
+#[test]
+fn a_nan_stops_the_step_that_meets_it_and_changes_nothing() {
+    let mut cases = 0;
+    for number in 0..8 {
+        let run = Run::draw(number);
+        let n_params = run.trainer(&Device::cpu()).unwrap().model.params.iter().count();
+        for (slot, bad) in (0..n_params).flat_map(|s| [(s, f32::NAN), (s, f32::INFINITY)]) {
+            let mut trainer = run.trainer(&Device::cpu()).unwrap();
+            trainer.step(run.samples(run.data, 0), 2).unwrap();
+            let param = trainer.model.params.iter_mut().nth(slot).unwrap();
+            let name = param.name().to_string();
+            // The first row of a table is its first token's, which the step must read.
+            param.value_mut().data_mut::<f32>().unwrap()[0] = bad;
+            let before = state(&trainer);
+            let mut samples = run.samples(run.data, 1);
+            samples[0].inputs[0] = 0;
+            let end = trainer.step(samples, 2);
+            let stopped = match &end {
+                Err(Error::NotFinite { step, .. }) => *step == 2,
+                Err(Error::Tensor(xtrain::tensor::Error::NotFinite { .. })) => true,
+                _ => false,
+            };
+            assert!(stopped, "case {number}, {name} {bad}: {end:?}");
+            assert!(state(&trainer) == before, "case {number}, {name} {bad}");
+            cases += 1;
+        }
+    }
+    println!("not finite: {cases} steps stopped, nothing changed");
+}
