@@ -1,4 +1,4 @@
-//! Train tiny transformers and roll them out: one token, one number.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 pub mod cli;
 pub mod config;
@@ -7,6 +7,7 @@ pub mod memory;
 pub mod report;
 pub mod run;
 pub mod training;
+pub mod verify;
 
 pub use xtrain_decode as decode;
 pub use xtrain_model as model;

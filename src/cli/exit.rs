@@ -75,11 +75,6 @@ impl CliError {
         CliError::new(exit, format_args!("{}: {error}", path.display()))
     }
 
-    /// The command is in the tree, but this build cannot run it.
-    pub(super) fn absent(command: &str) -> CliError {
-        CliError::new(Exit::Bug, format_args!("`{command}` is not part of this build"))
-    }
-
     /// Whoever read standard output has left: nothing to say, nothing wrong.
     pub(super) fn reader_left() -> CliError {
         CliError::new(Exit::Ok, "")

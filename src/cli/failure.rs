@@ -7,7 +7,7 @@ use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
-use crate::{decode, evaluate, model, training};
+use crate::{decode, evaluate, model, training, verify};
 
 fn of_kind(kind: ErrorKind) -> Exit {
     if kind == ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
@@ -109,6 +109,15 @@ impl From<training::Error> for CliError {
             training::Error::Store(e) => e.into(),
             training::Error::Run(e) => e.into(),
             training::Error::Evaluate(e) => e.into(),
+        }
+    }
+}
+
+impl From<verify::Error> for CliError {
+    fn from(error: verify::Error) -> CliError {
+        match error {
+            verify::Error::Decode(e) => e.into(),
+            verify::Error::Model(e) => e.into(),
         }
     }
 }

@@ -14,6 +14,9 @@ use crate::report::units;
 use crate::run::JsonLines;
 use crate::training::{Error, Observer};
 
+/// Draws what a run shows of its model after a step.
+pub type Sampler<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
+
 /// Shows progress, writes `timings.jsonl`, listens for signals.
 pub struct Monitor<'a> {
     /// The bar.
@@ -23,7 +26,7 @@ pub struct Monitor<'a> {
     /// Ctrl-C and SIGTERM.
     pub interrupt: Interrupt,
     /// Draws the samples that a run shows.
-    pub sampler: &'a dyn Fn(&Model, u64) -> Result<String, CliError>,
+    pub sampler: Sampler<'a>,
     /// The newest checkpoint.
     pub last_saved: Option<PathBuf>,
     clock: Instant,
@@ -44,7 +47,7 @@ impl<'a> Monitor<'a> {
         progress: Progress,
         timings: JsonLines,
         interrupt: Interrupt,
-        (sampler, tokens): (&'a dyn Fn(&Model, u64) -> Result<String, CliError>, u64),
+        (sampler, tokens): (Sampler<'a>, u64),
     ) -> Monitor<'a> {
         Monitor { progress, timings, interrupt, sampler, last_saved: None, clock: Instant::now(), tokens }
     }

@@ -1,10 +1,34 @@
 //! `xtrain quickstart`: the whole job, on a corpus of its own.
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Args;
 
-use super::CliError;
 use super::common::{Common, Seed};
+use super::interrupt::Interrupt;
+use super::train::{self, Job};
+use super::{CliError, out, verify};
+use crate::config::{Layer, RunConfig};
+use crate::decode::{Completion, EngineOptions, FinishReason, Request, Stop, generate};
+use crate::model::Model;
+use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::data::Split;
+use crate::model::store::Standing;
+use crate::model::tasks::{Corpus, Mix, Part, Sums, Task};
+use crate::model::tokenizer::Tokenizer;
+use crate::report::units;
+use crate::run::RunDir;
+use crate::training::{self, Source};
+
+/// What is trained, unless `--set` says otherwise.
+const CONFIG: &str = include_str!("../../configs/quickstart.toml");
+
+/// Four lines of five are sums.
+const MIX: Mix = Mix { sums: 4, sentences: 1 };
+
+/// Tokens of the corpus: more than training reads.
+const TOKENS: usize = 2_000_000;
 
 /// Flags of `xtrain quickstart`.
 #[derive(Debug, Clone, Args)]
@@ -35,6 +59,97 @@ pub struct QuickstartArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
-    args.common.check()?;
-    Err(CliError::absent("quickstart"))
+    let began = Instant::now();
+    let device = args.common.open()?;
+    let interrupt = Interrupt::install()?;
+    let config = config(args)?;
+    let tokenizer = Tokenizer::byte();
+    let tokens = Corpus::new(config.train.seed, MIX)?.tokens(&tokenizer, TOKENS)?;
+    let split = Split::tail(tokens.len(), 0.02)?;
+    let trainer = training::begin(&config, tokenizer.vocab_size(), &device)?;
+    let run = RunDir::create(&args.run, &config)?;
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+    let standing = Standing { seed: config.train.seed, best: None };
+    let source = Source { tokens, tokenizer, split };
+    let mut job = Job { config, source, checkpoints, run, trainer, standing };
+    train::go(&mut job, interrupt)?;
+
+    let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
+    out::print(answers(model, tokenizer)?)?;
+    let group = group(model, tokenizer, job.config.train.seed)?;
+    out::print(group.text)?;
+    let verdicts = verify::check(model, &group.requests, args.common.threads())?;
+    out::print(format!("\n{}", verify::table(&verdicts)))?;
+    let path = job.run.path().display();
+    out::print(format!(
+        "Done in {}. Next: xtrain generate {path} --prompt 12+34= ; xtrain plot {path} ; xtrain verify {path}\n",
+        units::duration(began.elapsed()),
+    ))?;
+    verify::conclude(&verdicts)
+}
+
+fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
+    let mut layers = vec![Layer::BuiltIn { name: "quickstart", text: CONFIG }];
+    layers.extend(args.set.iter().cloned().map(Layer::Set));
+    layers.extend(train::flag_layers(args.seed.seed, args.common.dtype));
+    Ok(RunConfig::load(&layers)?)
+}
+
+/// How many of the held-out sums the model answers, and a few of its answers.
+fn answers(model: &Model, tokenizer: &Tokenizer) -> Result<String, CliError> {
+    let sums = Sums::default();
+    let prompts: Vec<String> = sums.prompts(Part::HeldOut);
+    let mut requests = Vec::with_capacity(prompts.len());
+    for prompt in &prompts {
+        let stop = Stop { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
+        let ids = tokenizer.encode(prompt)?;
+        requests.push(Request { stop, ..Request::greedy(&ids, Sums::ANSWER_LEN + 1) });
+    }
+    let options = EngineOptions { max_batch: 64, ..EngineOptions::default() };
+    let mut completions = generate(model, requests, options)?;
+    completions.sort_by_key(|c| c.index);
+    let (mut right, mut shown) = (0, String::new());
+    for (i, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
+        let text = text_of(completion, tokenizer);
+        let good = sums.check(prompt, &text);
+        right += usize::from(good);
+        if i % (prompts.len() / 6).max(1) == 0 {
+            shown += &format!("  {prompt}{text}  {}\n", if good { "right" } else { "wrong" });
+        }
+    }
+    let share = 100.0 * right as f64 / prompts.len().max(1) as f64;
+    Ok(format!(
+        "\nSums that were never trained on: {right} of {} right ({share:.1} %)\n{shown}",
+        prompts.len()
+    ))
+}
+
+/// The text of a completion, without the token that ended it.
+fn text_of(completion: &Completion, tokenizer: &Tokenizer) -> String {
+    let ended = usize::from(completion.finish_reason == FinishReason::Eos);
+    tokenizer.decode(&completion.tokens[..completion.tokens.len() - ended])
+}
+
+/// Eight completions of one prompt.
+struct Group {
+    requests: Vec<Request>,
+    text: String,
+}
+
+/// Rolls eight completions of one prompt out in one batch.
+fn group(model: &Model, tokenizer: &Tokenizer, seed: u64) -> Result<Group, CliError> {
+    let prompt = "The ";
+    let ids = tokenizer.encode(prompt)?;
+    let request = |id| {
+        let stop = Stop { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
+        Request { id, stop, ..Request::sampled(&ids, 48, 0.8, seed) }
+    };
+    let requests: Vec<Request> = (0..8).map(request).collect();
+    let mut completions = generate(model, requests.clone(), EngineOptions::default())?;
+    completions.sort_by_key(|c| c.index);
+    let mut text = format!("\nEight completions of {prompt:?}, one batch:\n");
+    for completion in completions {
+        text += &format!("  {prompt}{}\n", text_of(&completion, tokenizer));
+    }
+    Ok(Group { requests, text })
 }

@@ -9,7 +9,7 @@ use super::common::{Common, Layers, Seed};
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
 use super::{CliError, out, sample, source};
-use crate::config::{Layer, RunConfig};
+use crate::config::{Layer, Precision, RunConfig};
 use crate::memory;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, Standing};
@@ -73,7 +73,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let (trainer, standing, refused) = store::resume(run.path(), made, hyper)?;
         refused.iter().for_each(|r| eprintln!("warning: {r}"));
         eprintln!("resuming {} at step {}", run.path().display(), trainer.step_number());
-        return go(Job { config, source, checkpoints, run, trainer, standing }, interrupt);
+        return go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt);
     }
     let config = RunConfig::load(&args.config_layers())?;
     if args.dry_run {
@@ -84,7 +84,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     let run = RunDir::create(&args.new_run(), &config)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    go(Job { config, source, checkpoints, run, trainer, standing }, interrupt)
+    go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt)
 }
 
 /// A run that is ready to go on.
@@ -98,7 +98,7 @@ pub(super) struct Job {
 }
 
 /// Trains to the end, or to a signal.
-pub(super) fn go(mut job: Job, interrupt: Interrupt) -> Result<(), CliError> {
+pub(super) fn go(job: &mut Job, interrupt: Interrupt) -> Result<(), CliError> {
     let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
     let steps = job.config.train.steps as u64;
     eprintln!(
@@ -152,14 +152,7 @@ impl TrainArgs {
                 value: Value::Array(files.collect()),
             });
         }
-        if let Some(seed) = self.seed.seed {
-            let value = i64::try_from(seed).map_or_else(|_| Value::String(seed.to_string()), Value::Integer);
-            layers.push(Layer::Flag { flag: "--seed", key: "train.seed", value });
-        }
-        if let Some(name) = self.common.dtype.and_then(|dtype| dtype.to_possible_value()) {
-            let value = Value::String(name.get_name().to_string());
-            layers.push(Layer::Flag { flag: "--dtype", key: "train.dtype", value });
-        }
+        layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
     }
 
@@ -169,6 +162,20 @@ impl TrainArgs {
         let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
         self.run.clone().unwrap_or_else(named)
     }
+}
+
+/// The flags `--seed` and `--dtype` as layers.
+pub(super) fn flag_layers(seed: Option<u64>, dtype: Option<Precision>) -> Vec<Layer> {
+    let mut layers = Vec::new();
+    if let Some(seed) = seed {
+        let value = i64::try_from(seed).map_or_else(|_| Value::String(seed.to_string()), Value::Integer);
+        layers.push(Layer::Flag { flag: "--seed", key: "train.seed", value });
+    }
+    if let Some(name) = dtype.and_then(|dtype| dtype.to_possible_value()) {
+        let value = Value::String(name.get_name().to_string());
+        layers.push(Layer::Flag { flag: "--dtype", key: "train.dtype", value });
+    }
+    layers
 }
 
 /// What a configuration amounts to, as comments of TOML.

@@ -3,8 +3,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
 use super::common::{Common, Seed};
+use super::{CliError, Exit, out, prompts};
+use crate::config::Precision;
+use crate::decode::Request;
+use crate::model::Model;
+use crate::model::store;
+use crate::report::{Column, Progress, Table, units};
+use crate::training;
+use crate::verify::{self, Verdict};
 
 /// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
@@ -40,6 +47,83 @@ pub struct VerifyArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
-    args.common.check()?;
-    Err(CliError::absent("verify"))
+    let device = args.common.open()?;
+    let dtype = training::compute(args.common.dtype.unwrap_or(Precision::F32));
+    let opened = store::open(&args.model, dtype, &device)?;
+    opened.refused.iter().for_each(|r| eprintln!("warning: {r}"));
+    let seed = args.seed.seed.unwrap_or(0);
+    let requests = match &args.prompts {
+        None => verify::prompts(&opened.model, (seed, 6), args.max_new),
+        Some(file) => {
+            let prompts = prompts::read(file, opened.tokenizer.as_ref())?;
+            let request = |(id, p): (usize, prompts::Prompt)| Request {
+                id: id as u64,
+                ..Request::sampled(&p.ids, args.max_new, 1.0, seed)
+            };
+            prompts.into_iter().enumerate().map(request).collect()
+        }
+    };
+    let verdicts = check(&opened.model, &requests, args.common.threads())?;
+    match args.json {
+        true => out::print(json(&verdicts))?,
+        false => out::print(table(&verdicts))?,
+    }
+    conclude(&verdicts)
+}
+
+/// Verifies with progress.
+pub(super) fn check(model: &Model, requests: &[Request], threads: usize) -> Result<Vec<Verdict>, CliError> {
+    let total = verify::settings(requests.len(), threads).len() as u64;
+    let mut progress = Progress::new("verifying", "setting", total, 0);
+    let mut done = 0;
+    let verdicts = verify::verify(model, requests, threads, &mut |verdict| {
+        done += 1;
+        progress.at(done, &format!("{} values, {} differ", units::count(verdict.values), verdict.differing));
+    })?;
+    progress.finish();
+    Ok(verdicts)
+}
+
+/// The verdicts, and their sum, as text.
+pub(super) fn table(verdicts: &[Verdict]) -> String {
+    let words = ["cache", "prompt in", "instructions"].map(Column::words);
+    let numbers =
+        ["batch", "threads", "rows", "values compared", "bits differ", "tokens differ"].map(Column::numbers);
+    let mut table = Table::new(words.into_iter().chain(numbers));
+    for v in verdicts {
+        let s = &v.setting;
+        let chunk = s.chunk.map_or("one pass".to_string(), |n| format!("pieces of {n}"));
+        let row = [s.kv.to_string(), chunk, s.simd.to_string()].into_iter();
+        let numbers = [s.batch as u64, s.threads as u64, v.rows, v.values, v.differing, v.tokens_differing];
+        table.row(row.chain(numbers.map(|n| n.to_string())));
+    }
+    let values: u64 = verdicts.iter().map(|v| v.values).sum();
+    let differing: u64 = verdicts.iter().map(|v| v.differing).sum();
+    format!("{}\n{values} values compared with the training forward, {differing} differ.\n", table.render())
+}
+
+fn json(verdicts: &[Verdict]) -> String {
+    let row = |v: &Verdict| {
+        serde_json::json!({
+            "kv": v.setting.kv.to_string(),
+            "prefill_chunk": v.setting.chunk,
+            "batch": v.setting.batch,
+            "threads": v.setting.threads,
+            "simd": v.setting.simd.to_string(),
+            "rows": v.rows,
+            "values": v.values,
+            "differing": v.differing,
+            "tokens_differing": v.tokens_differing,
+        })
+    };
+    let holds = verdicts.iter().all(Verdict::holds);
+    let settings: Vec<_> = verdicts.iter().map(row).collect();
+    format!("{:#}\n", serde_json::json!({ "holds": holds, "settings": settings }))
+}
+
+/// An error where anything differs.
+pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
+    let Some(bad) = verdicts.iter().find(|v| !v.holds()) else { return Ok(()) };
+    let place = bad.first.map_or(String::new(), |(s, t)| format!(", first at sequence {s}, position {t}"));
+    Err(CliError::new(Exit::Difference, format_args!("{}: bits differ{place}", bad.setting.kv)))
 }

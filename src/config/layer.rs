@@ -18,6 +18,13 @@ const MOST: u64 = 1 << 20;
 pub enum Layer {
     /// A TOML file.
     File(PathBuf),
+    /// TOML that is part of the program, under the name it has in errors.
+    BuiltIn {
+        /// Its name.
+        name: &'static str,
+        /// The TOML.
+        text: &'static str,
+    },
     /// The text after `--set`: `section.key=value`, the value as in TOML, bare words as strings.
     Set(String),
     /// A flag that stands for a key.
@@ -38,7 +45,8 @@ impl Layer {
     /// The values of this layer, each held against the known keys.
     pub(super) fn leaves(&self, known: &Known) -> Result<Vec<Leaf>> {
         match self {
-            Layer::File(path) => file(path, known),
+            Layer::File(path) => text_of(path, &read(path)?, known),
+            Layer::BuiltIn { name, text } => text_of(Path::new(name), text, known),
             Layer::Set(text) => Ok(vec![set(text, known)?]),
             Layer::Flag { flag, key, value } => {
                 Ok(vec![((*key).to_string(), known.check(flag, key, value.clone())?)])
@@ -61,10 +69,9 @@ fn set(text: &str, known: &Known) -> Result<Leaf> {
     Ok((key.to_string(), known.check(&place, key, value)?))
 }
 
-fn file(path: &Path, known: &Known) -> Result<Vec<Leaf>> {
-    let text = read(path)?;
+fn text_of(path: &Path, text: &str, known: &Known) -> Result<Vec<Leaf>> {
     let syntax = |error: toml::de::Error| Error::Syntax {
-        place: place(path, &text, error.span().map(|span| span.start)),
+        place: place(path, text, error.span().map(|span| span.start)),
         what: error.message().replace('\n', ", "),
     };
     let mut leaves = Vec::new();
@@ -73,8 +80,8 @@ fn file(path: &Path, known: &Known) -> Result<Vec<Leaf>> {
         if empty_section {
             return Ok(());
         }
-        let at = offset(&text, key);
-        leaves.push((key.to_string(), known.check(&place(path, &text, at), key, value)?));
+        let at = offset(text, key);
+        leaves.push((key.to_string(), known.check(&place(path, text, at), key, value)?));
         Ok(())
     })?;
     Ok(leaves)

@@ -5,5 +5,8 @@ mod commands;
 mod decode;
 mod decode_batch;
 mod decode_kv;
+mod dice;
 mod fixtures;
 mod golden;
+mod invariance;
+mod kill;

@@ -37,6 +37,11 @@ impl Model {
         Model::new(cfg.clone(), Params::init(cfg, compute, device, seed)?)
     }
 
+    /// The same model on another device.
+    pub fn on(&self, device: &Device) -> Model {
+        Model { cfg: self.cfg.clone(), rope: self.rope.clone(), params: self.params.on(device) }
+    }
+
     /// The shape.
     pub fn config(&self) -> &Config {
         &self.cfg

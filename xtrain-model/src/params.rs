@@ -39,6 +39,12 @@ impl Param {
         &mut self.value
     }
 
+    /// Moves the parameter to another device.
+    fn move_to(&mut self, device: &Device) {
+        self.packed = OnceLock::new();
+        self.value = self.value.on(device);
+    }
+
     /// The type of the activations that this parameter gives.
     pub fn compute(&self) -> Dtype {
         self.compute
@@ -210,6 +216,13 @@ impl Params {
     /// as the head, added when the step ends.
     pub fn head_slot(&self) -> usize {
         self.head.as_ref().map_or(self.norm.slot + 1, Param::slot)
+    }
+
+    /// The same parameters on another device: masters are shared, packed forms are made anew.
+    pub fn on(&self, device: &Device) -> Params {
+        let mut params = self.clone();
+        params.iter_mut().for_each(|p| p.move_to(device));
+        params
     }
 
     /// Every parameter, in walk order: the optimizer, the checkpoint and the tests all walk this; a

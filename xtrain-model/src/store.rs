@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 use serde_json::Value;
-use xtrain_tensor::{Device, Dtype, Tensor};
+use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load, load_weights, newest_good, require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -204,16 +204,21 @@ pub fn resume(
             if held.shape != tensor.shape() {
                 return Err(missing(format!("{name} is {:?}, want {:?}", held.shape, tensor.shape())));
             }
-            *tensor = Tensor::new(device, &held.shape, held.data).map_err(Error::from)?;
+            if !faults::on("resume-forgets-the-optimizer") {
+                *tensor = Tensor::new(device, &held.shape, held.data).map_err(Error::from)?;
+            }
         }
     }
     let Control { step, tokens_seen, data, beta1_power, beta2_power, best_loss, best_step, .. } =
         state.control;
-    optimizer.powers = [beta1_power, beta2_power];
     let mut trainer = Trainer::new(model, optim, schedule);
+    if !faults::on("resume-forgets-the-step") {
+        optimizer.powers = [beta1_power, beta2_power];
+        trainer.resume_at(step, tokens_seen);
+    }
     trainer.optimizer = optimizer;
-    trainer.resume_at(step, tokens_seen);
-    let standing = Standing { seed: data.seed, best: best_loss.map(|loss| (loss, best_step)) };
+    let seed = if faults::on("resume-forgets-the-random-state") { 0 } else { data.seed };
+    let standing = Standing { seed, best: best_loss.map(|loss| (loss, best_step)) };
     Ok((trainer, standing, newest.refused))
 }
 

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
+use crate::recycle::Recycler;
 
 /// A device. Cloning shares it.
 #[derive(Debug, Clone)]
@@ -16,6 +17,7 @@ pub enum Device {
 pub struct Cpu {
     pub(crate) pool: Arc<Pool>,
     pub(crate) simd: Simd,
+    pub(crate) recycler: Arc<Recycler>,
 }
 
 impl Device {
@@ -28,7 +30,11 @@ impl Device {
     /// instructions `simd`. An instruction set that this machine lacks is replaced by the widest that
     /// it has.
     pub fn cpu_with(threads: usize, simd: Simd) -> Device {
-        Device::Cpu(Cpu { pool: Arc::new(Pool::new(threads.max(1))), simd: simd.min(Simd::detect()) })
+        Device::Cpu(Cpu {
+            pool: Arc::new(Pool::new(threads.max(1))),
+            simd: simd.min(Simd::detect()),
+            recycler: Arc::default(),
+        })
     }
 
     /// Worker threads, the caller's among them.

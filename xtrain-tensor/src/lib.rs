@@ -12,6 +12,7 @@ pub mod math;
 mod normal;
 pub mod ops;
 mod portable;
+mod recycle;
 mod reference;
 pub mod rng;
 mod rope_table;

@@ -7,6 +7,7 @@ use crate::cpu::pointwise;
 use crate::device::Device;
 use crate::dtype::{Dtype, Element, from_bf16, to_bf16};
 use crate::error::{Error, Result};
+use crate::recycle::{Buffer, Recycled};
 
 /// A row-major, contiguous tensor. Cloning shares the values.
 #[derive(Debug, Clone)]
@@ -19,17 +20,18 @@ pub struct Tensor {
 /// The values of a tensor, by element type.
 #[derive(Debug, Clone)]
 pub(crate) enum Storage {
-    F32(Arc<Vec<f32>>),
-    BF16(Arc<Vec<bf16>>),
-    U32(Arc<Vec<u32>>),
-    I32(Arc<Vec<i32>>),
+    F32(Arc<Buffer<f32>>),
+    BF16(Arc<Buffer<bf16>>),
+    U32(Arc<Buffer<u32>>),
+    I32(Arc<Buffer<i32>>),
 }
 
 /// Element types whose values a [`Storage`] can hold.
-pub trait Stored: Element {
+#[allow(private_bounds, reason = "sealed: only this file implements it")]
+pub trait Stored: Recycled {
     #[doc(hidden)]
     #[allow(private_interfaces, reason = "sealed: only this file implements it")]
-    fn wrap(values: Vec<Self>) -> Storage;
+    fn wrap(values: Vec<Self>, device: &Device) -> Storage;
     #[doc(hidden)]
     #[allow(private_interfaces, reason = "sealed: only this file implements it")]
     fn get(storage: &Storage) -> Option<&[Self]>;
@@ -42,18 +44,18 @@ macro_rules! stored {
     ($($t:ty => $variant:ident),*) => {$(
         #[allow(private_interfaces, reason = "sealed: only this file implements it")]
         impl Stored for $t {
-            fn wrap(values: Vec<$t>) -> Storage {
-                Storage::$variant(Arc::new(values))
+            fn wrap(values: Vec<$t>, device: &Device) -> Storage {
+                Storage::$variant(Arc::new(Buffer::new(values, &device.as_cpu().recycler)))
             }
             fn get(storage: &Storage) -> Option<&[$t]> {
                 match storage {
-                    Storage::$variant(v) => Some(v.as_slice()),
+                    Storage::$variant(v) => Some(v),
                     _ => None,
                 }
             }
             fn get_mut(storage: &mut Storage) -> Option<&mut [$t]> {
                 match storage {
-                    Storage::$variant(v) => Some(Arc::make_mut(v).as_mut_slice()),
+                    Storage::$variant(v) => Some(&mut *Arc::make_mut(v)),
                     _ => None,
                 }
             }
@@ -72,17 +74,22 @@ impl Tensor {
             let got = vec![shape.to_vec(), vec![values.len()]];
             return Err(Error::Shape { op: "Tensor::new", want: "as many values as the shape holds", got });
         }
-        Ok(Tensor { shape: shape.to_vec(), storage: T::wrap(values), device: device.clone() })
+        Ok(Tensor { shape: shape.to_vec(), storage: T::wrap(values, device), device: device.clone() })
     }
 
     /// A tensor of zeros.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Tensor {
+        fn blank<T: Stored>(device: &Device, n: usize) -> Storage {
+            let mut values = device.as_cpu().recycler.take(n);
+            values.fill(T::default());
+            T::wrap(values, device)
+        }
         let n = shape.iter().product();
         let storage = match dtype {
-            Dtype::F32 => f32::wrap(vec![0.0; n]),
-            Dtype::BF16 => bf16::wrap(vec![bf16::ZERO; n]),
-            Dtype::U32 => u32::wrap(vec![0; n]),
-            Dtype::I32 => i32::wrap(vec![0; n]),
+            Dtype::F32 => blank::<f32>(device, n),
+            Dtype::BF16 => blank::<bf16>(device, n),
+            Dtype::U32 => blank::<u32>(device, n),
+            Dtype::I32 => blank::<i32>(device, n),
         };
         Tensor { shape: shape.to_vec(), storage, device: device.clone() }
     }
@@ -122,6 +129,11 @@ impl Tensor {
         &self.device
     }
 
+    /// The same values, computed on by `device` from now on.
+    pub fn on(&self, device: &Device) -> Tensor {
+        Tensor { device: device.clone(), ..self.clone() }
+    }
+
     /// The values, row-major.
     ///
     /// # Errors
@@ -156,14 +168,20 @@ impl Tensor {
         let fast = self.device.fast();
         let storage = match (&self.storage, dtype) {
             (Storage::F32(_), Dtype::F32) | (Storage::BF16(_), Dtype::BF16) => self.storage.clone(),
-            (Storage::F32(v), Dtype::BF16) => bf16::wrap(match fast {
-                Some(cpu) => pointwise::cast(cpu, v),
-                None => v.iter().map(|&x| to_bf16(x)).collect(),
-            }),
-            (Storage::BF16(v), Dtype::F32) => f32::wrap(match fast {
-                Some(cpu) => pointwise::cast(cpu, v),
-                None => v.iter().map(|&x| from_bf16(x)).collect(),
-            }),
+            (Storage::F32(v), Dtype::BF16) => {
+                let values = match fast {
+                    Some(cpu) => pointwise::cast(cpu, v),
+                    None => v.iter().map(|&x| to_bf16(x)).collect(),
+                };
+                bf16::wrap(values, &self.device)
+            }
+            (Storage::BF16(v), Dtype::F32) => {
+                let values = match fast {
+                    Some(cpu) => pointwise::cast(cpu, v),
+                    None => v.iter().map(|&x| from_bf16(x)).collect(),
+                };
+                f32::wrap(values, &self.device)
+            }
             _ => {
                 return Err(Error::Dtype { op: "Tensor::cast", want: "f32 or bf16", got: self.dtype() });
             }

@@ -13,7 +13,7 @@ fn rows_per_part(c: usize) -> usize {
 
 /// `y_i = (x_i r) w_i` for each row of `w.len()`.
 pub(crate) fn rms_norm<T: Value, O: Value>(cpu: &Cpu, x: &[T], w: &[f32], eps: f32) -> Vec<O> {
-    let mut y = vec![O::default(); x.len()];
+    let mut y = cpu.recycler.take(x.len());
     let len = rows_per_part(w.len()) * w.len();
     cpu.pool.parts(&mut y, len, |i, y| {
         dispatch(cpu.simd, Forward { x: &x[i * len..][..y.len()], w, eps, y });
@@ -64,7 +64,7 @@ pub(crate) fn rms_norm_backward<T: Value>(
     (dw, samples): (&mut [f32], &Samples),
 ) -> Vec<f32> {
     let c = w.len();
-    let mut dx = vec![0f32; x.len()];
+    let mut dx = cpu.recycler.take::<f32>(x.len());
     let mut r = vec![0f32; x.len() / c.max(1)];
     let rows = rows_per_part(c);
     let all_r = Disjoint::new(&mut r);

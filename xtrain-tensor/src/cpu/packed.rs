@@ -29,7 +29,10 @@ impl Packed {
             _ => Packed::F32(Panels::of_weight_transposed(pool, w, shape)),
         }
     }
+}
 
+#[cfg(test)]
+impl Packed {
     /// `[depth, columns]`.
     pub(crate) fn shape(&self) -> [usize; 2] {
         match self {

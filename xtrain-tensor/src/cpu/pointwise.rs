@@ -8,7 +8,7 @@ const GRAIN: usize = 8192;
 
 /// `y = silu(g) u`.
 pub(crate) fn silu_mul<T: Value, O: Value>(cpu: &Cpu, g: &[T], u: &[T]) -> Vec<O> {
-    let mut y = vec![O::default(); g.len()];
+    let mut y = cpu.recycler.take(g.len());
     cpu.pool.parts(&mut y, GRAIN, |i, y| {
         let at = i * GRAIN..i * GRAIN + y.len();
         dispatch(cpu.simd, SiluMul { g: &g[at.clone()], u: &u[at], y });
@@ -42,7 +42,7 @@ pub(crate) fn silu_mul_backward<T: Value, O: Value>(
     [g, u]: [&[T]; 2],
     dy: &[f32],
 ) -> (Vec<O>, Vec<O>) {
-    let (mut dg, mut du) = (vec![O::default(); dy.len()], vec![O::default(); dy.len()]);
+    let (mut dg, mut du) = (cpu.recycler.take(dy.len()), cpu.recycler.take(dy.len()));
     let parts = Disjoint::new(&mut du);
     cpu.pool.parts(&mut dg, GRAIN, |i, dg| {
         let at = i * GRAIN..i * GRAIN + dg.len();
@@ -86,7 +86,7 @@ pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
 
 /// Each element in another type, rounded to nearest even.
 pub(crate) fn cast<T: Value, O: Value>(cpu: &Cpu, x: &[T]) -> Vec<O> {
-    let mut y = vec![O::default(); x.len()];
+    let mut y = cpu.recycler.take(x.len());
     cpu.pool.parts(&mut y, 4 * GRAIN, |i, y| {
         dispatch(cpu.simd, Cast { x: &x[i * 4 * GRAIN..][..y.len()], y });
     });

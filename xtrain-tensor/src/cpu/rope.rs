@@ -21,7 +21,7 @@ pub(crate) fn turn<T: Value, O: Value>(
     pos: &[u32],
     way: Way,
 ) -> Vec<O> {
-    let mut y = vec![O::default(); x.len()];
+    let mut y = cpu.recycler.take(x.len());
     let width = x.len() / pos.len().max(1);
     let rows = (8192 / width.max(1)).max(1);
     cpu.pool.parts(&mut y, rows * width, |i, y| {

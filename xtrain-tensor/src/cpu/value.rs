@@ -2,9 +2,10 @@
 use half::bf16;
 
 use super::lanes::Lanes;
+use crate::recycle::Recycled;
 
 /// An element type of activations.
-pub(crate) trait Value: Copy + Default + Send + Sync + 'static {
+pub(crate) trait Value: Recycled {
     /// Up to 32 elements, widened; lanes past the end are +0.
     fn read<L: Lanes>(l: L, s: &[Self]) -> L::F;
     /// The first `s.len()` lanes, at most 32, rounded.

@@ -32,7 +32,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
         Some(b) => Some(b.data::<f32>()?),
         None => None,
     };
-    let mut y = vec![0f32; n * w.out()];
+    let mut y = x.device().as_cpu().recycler.take::<f32>(n * w.out());
     if n == 1 && faults::on("reversed-sum-for-one-row") {
         let turned = widened(x)?.iter().rev().copied().collect();
         let turned = Tensor::new::<f32>(x.device(), x.shape(), turned)?.cast(x.dtype())?;
@@ -91,7 +91,10 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     }
     let n = check(OP, dys[0], ws[0].out(), ws[0])?;
     let width = ws[0].width();
-    let mut dx = vec![0f32; n * width];
+    let mut dx = dys[0].device().as_cpu().recycler.take::<f32>(n * width);
+    if dys[0].device().fast().is_none() {
+        dx.fill(0.0);
+    }
     for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
         if check(OP, dy, w.out(), w)? != n || w.width() != width {
             return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });

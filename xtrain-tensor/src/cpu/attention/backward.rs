@@ -38,7 +38,12 @@ pub(crate) fn attention_backward<E: Number>(
     see: &Visible<'_>,
 ) -> [Vec<f32>; 3] {
     let sequences = see.rows_by_sequence();
-    let mut out = [saved.q, saved.k, saved.v].map(|x| vec![0.0; x.len()]);
+    let zeros = |n| {
+        let mut x = cpu.recycler.take::<f32>(n);
+        x.fill(0.0);
+        x
+    };
+    let mut out = [saved.q, saved.k, saved.v].map(|x| zeros(x.len()));
     let [dq, dk, dv] = &mut out;
     let outputs = &[Disjoint::new(dq), Disjoint::new(dk), Disjoint::new(dv)];
     let item = |i: usize| {

@@ -25,7 +25,7 @@ pub(crate) fn attention<E: Number>(
 ) -> (Vec<E>, Vec<f32>) {
     let group = heads.nh / heads.nkv;
     let blocks = blocks(see.seq, (BLOCK / group).max(1));
-    let mut y = vec![E::default(); q.len()];
+    let mut y = cpu.recycler.take(q.len());
     let mut lse = vec![0.0; see.rows() * heads.nh];
     let outputs = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
     let item = |i: usize| {

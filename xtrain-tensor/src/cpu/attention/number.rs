@@ -4,9 +4,10 @@ use half::bf16;
 use super::product::{self, Product};
 use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::cpu::{Simd, lanes};
+use crate::recycle::Recycled;
 
 /// An element type: how its values enter and leave lanes of f32, and the arithmetic of its products.
-pub(crate) trait Number: Copy + Default + Send + Sync {
+pub(crate) trait Number: Recycled {
     /// Indices that a product takes at a time: its ranges are widened to multiples of it.
     const STEP: usize;
 

@@ -1,4 +1,5 @@
 //! Weights as the f32 products read them: panels of 32 columns, packed once per update.
+
 use std::ops::Range;
 
 use super::super::Pool;
@@ -56,16 +57,19 @@ impl Panels {
     }
 
     /// `[depth, columns]`.
+    #[cfg(test)]
     pub(crate) fn shape(&self) -> [usize; 2] {
         [self.depth, self.columns]
     }
 
     /// The element at depth `k` of column `j`.
+    #[cfg(test)]
     pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
         self.rows[j / LANES * self.depth + k].0[j % LANES]
     }
 
     /// Bytes held, padding included.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.rows[..])
     }
@@ -86,20 +90,7 @@ pub(crate) struct View<'a> {
     pub(crate) columns: usize,
 }
 
-impl<'a> View<'a> {
-    /// Columns `range`; it starts at a multiple of 32.
-    pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
-        assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "columns {range:?}");
-        let rows = &self.rows[(range.start / LANES * self.step).min(self.rows.len())..];
-        View { rows, columns: range.len(), ..self }
-    }
-
-    /// Depth `range`. Chunks count from its start, so it starts at a multiple of 256.
-    pub(crate) fn depth(self, range: Range<usize>) -> View<'a> {
-        assert!(range.start.is_multiple_of(super::CHUNK) && range.end <= self.depth, "depth {range:?}");
-        View { rows: &self.rows[range.start.min(self.rows.len())..], depth: range.len(), ..self }
-    }
-
+impl View<'_> {
     /// The address of row `k` of panel `p`, and a check that `depth` rows from it on are there.
     pub(super) fn row(&self, p: usize, k: usize, depth: usize) -> *const f32 {
         self.rows[p * self.step + k..][..depth].as_ptr().cast()

@@ -106,28 +106,6 @@ fn the_input_gradient_of_a_group_runs_through_its_weights_in_one_y() {
 }
 
 #[test]
-fn parts_of_the_columns_and_of_the_depth_give_the_bits_of_the_whole() {
-    let (m, k, n) = (6, 600, 150);
-    let (x, w) = (values(4, m * k), values(5, n * k));
-    for (simd, device) in devices() {
-        let cpu = device.as_cpu();
-        let panels = Panels::of_weight(&cpu.pool, &w, [n, k]);
-        let mut whole = vec![0.0; m * n];
-        product(cpu, Matrix::new(&x, m, k), panels.view(), &mut whole, Start::Zero);
-        for columns in [0..64, 64..150, 32..33] {
-            let mut y = vec![0.0; m * columns.len()];
-            for depth in [0..512, 512..600] {
-                let a = Matrix { data: &x[depth.start..], rows: m, row_step: k, k_step: 1 };
-                let b = panels.view().columns(columns.clone()).depth(depth.clone());
-                product(cpu, a, b, &mut y, Start::Continue);
-            }
-            let want: Vec<f32> = (0..m).flat_map(|r| whole[r * n..][columns.clone()].to_vec()).collect();
-            same(&y, &want, &format!("{simd} {columns:?}"));
-        }
-    }
-}
-
-#[test]
 fn weight_gradients_count_chunks_from_each_samples_first_row() {
     let first = 0..1;
     let split: [&[Range<usize>]; 4] =

@@ -4,7 +4,9 @@ use half::bf16;
 use super::super::Pool;
 use super::super::lanes::LANES;
 use super::super::scratch::{Buffer, Scratch, scratch};
-use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
+#[cfg(test)]
+use super::widen;
+use super::{BLOCK, NO_LOW, Operand, entered, lowest};
 
 /// One row of a tile: 16 columns, of each the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
@@ -108,12 +110,14 @@ impl Tiles {
     }
 
     /// The element at depth `k` of column `j`.
+    #[cfg(test)]
     pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
         let block = &self.panel(j / LANES)[k / BLOCK * BLOCK_ROWS..];
         widen(block[j % LANES / 16 * 16 + k % BLOCK / 2].0[j % 16 * 2 + k % 2])
     }
 
     /// Bytes held, padding included.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.rows[..]) + self.low.len()
     }

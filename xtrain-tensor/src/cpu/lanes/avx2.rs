@@ -66,7 +66,6 @@ impl Reg for Avx2 {
     type F = [R; 4];
     const WIDTH: usize = 8;
     const TILE_ROWS: usize = 6;
-    const TILE_REGS: usize = 2;
 
     instructions! {
         splat(x: f32) -> R = _mm256_set1_ps(x);

@@ -59,7 +59,6 @@ impl Reg for Avx512 {
     type F = [R; 2];
     const WIDTH: usize = 16;
     const TILE_ROWS: usize = 12;
-    const TILE_REGS: usize = 2;
 
     instructions! {
         splat(x: f32) -> R = _mm512_set1_ps(x);

@@ -31,7 +31,6 @@ impl Reg for Portable {
     type F = [R; 4];
     const WIDTH: usize = W;
     const TILE_ROWS: usize = 4;
-    const TILE_REGS: usize = 2;
 
     each! {
         fma(a, b, c) = a.mul_add(b, c);

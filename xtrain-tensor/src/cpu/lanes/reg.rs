@@ -19,10 +19,8 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     const WIDTH: usize;
     /// Registers of 32 lanes.
     const REGS: usize = super::LANES / Self::WIDTH;
-    /// Rows of a product's tile: as many as the registers hold beside `TILE_REGS` of its columns.
+    /// Rows of a product's tile: as many as the registers hold beside two of its columns.
     const TILE_ROWS: usize;
-    /// Registers across a product's tile.
-    const TILE_REGS: usize;
 
     /// `r` in every register.
     fn fill(self, r: Self::R) -> Self::F;

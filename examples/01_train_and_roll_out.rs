@@ -1,0 +1,34 @@
+//! Trains a model to count, then rolls it out: `cargo run --release --example 01_train_and_roll_out`.
+use xtrain::decode::generate_greedy_cached;
+use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer};
+use xtrain::tensor::{Device, Dtype};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let cfg = Config {
+        vocab: 16,
+        dim: 32,
+        ffn_dim: 64,
+        n_layers: 1,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 16,
+        max_positions: 32,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        qk_norm: true,
+        tie_embeddings: true,
+    };
+    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
+    let schedule = Schedule { decay: Decay::Cosine, peak: 1e-2, min: 0.0, warmup: 5, steps: 100, fall: 0 };
+    let mut trainer = Trainer::new(model, OptimConfig::default(), schedule);
+    let counting: Vec<u32> = (0..16).collect();
+    for _ in 0..100 {
+        let report = trainer.step(vec![Sample::window(&counting, 1.0)], 1)?;
+        if report.step % 20 == 0 {
+            println!("step {:3}: loss {:.4}", report.step, report.loss);
+        }
+    }
+    let completion = generate_greedy_cached(&trainer.model, &[3, 4, 5], 6)?;
+    println!("3, 4, 5 -> {:?} ({})", completion.tokens, completion.finish_reason);
+    Ok(())
+}

@@ -1,0 +1,17 @@
+# Conveniences; nothing needs them.
+
+# The tests of the README.
+test:
+    cargo test --workspace --features faults
+
+# The longer suite: more random cases of every gate.
+soak:
+    XTRAIN_SOAK=1 cargo test --workspace --features faults -- --nocapture
+
+# What CI runs.
+ci:
+    bash .ci/run
+
+# Licences, advisories and duplicate crates.
+deny:
+    cargo deny check

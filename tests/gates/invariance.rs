@@ -1,0 +1,125 @@
+//! The random gate of invariance: all logits by bits, whatever the cache, page, chunk, company, threads
+//! and instructions.
+//!
+//! The test command runs 5,000 cases; `XTRAIN_SOAK=1` runs 20,000.
+mod case;
+mod drive;
+mod oracle;
+mod outcome;
+mod shrink;
+
+use std::ops::Range;
+
+use case::Case;
+use oracle::Answers;
+pub(crate) use outcome::{Counts, Difference};
+
+/// Cases of each of the tests below.
+const CASES: u64 = 1000;
+
+/// What any 1,000 cases are made of, at the least.
+const LEAST: Counts = Counts {
+    cases: 1000,
+    rows: 150_000,
+    values: 5_000_000,
+    f32: 400,
+    bf16: 400,
+    growing: 120,
+    contiguous: 120,
+    paged: 600,
+    chunked: 950,
+    mixed: 600,
+    prefill_beside_decode: 400,
+    threads: 400,
+    simd: 300,
+    engine: 150,
+    shared: 200,
+    recomputed: 100,
+    crosses_64: 200,
+    crosses_256: 40,
+    literal: 20,
+};
+
+/// One case: oracle, then the path under test.
+fn check(case: &Case) -> Result<Counts, Difference> {
+    compare(case, &Answers::of(case)?)
+}
+
+/// The path under test against the answers.
+fn compare(case: &Case, answers: &Answers) -> Result<Counts, Difference> {
+    let mut seen = drive::run(case, answers)?;
+    if case.oracle.literal {
+        seen.rows += answers.tokens.iter().map(Vec::len).sum::<usize>();
+    }
+    Ok(Counts::of(case, seen))
+}
+
+/// Cases by their numbers; the first that fails is made small.
+fn cases(
+    numbers: Range<u64>,
+    check: &dyn Fn(&Case) -> Result<Counts, Difference>,
+) -> Result<Counts, Box<Difference>> {
+    let mut all = Counts::default();
+    for case in numbers.map(Case::draw) {
+        match check(&case) {
+            Ok(counts) => {
+                let axes = 1 + counts.paged + counts.chunked + counts.mixed + counts.threads;
+                assert!(counts.rows >= 64 && axes >= 2, "not a case: {counts}\n{case:?}");
+                all.add(&counts);
+            }
+            Err(difference) => {
+                let fails = |case: &Case| check(case).err();
+                return Err(Box::new(shrink::shrink(case, difference, &fails).1));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The `part`-th 1,000 cases, or 4,000 of the longer suite.
+#[track_caller]
+fn part(part: u64) {
+    let times = if std::env::var_os("XTRAIN_SOAK").is_some_and(|v| v == "1") { 4 } else { 1 };
+    let n = times * CASES;
+    let counts = cases(part * n..(part + 1) * n, &check).unwrap_or_else(|difference| panic!("{difference}"));
+    println!("invariance, part {part}: {counts}; 0 differing bits");
+    if let Some((name, got, least)) = counts.short_of(&LEAST.times(times as usize)) {
+        panic!("invariance, part {part}: {name} {got}, at least {least} are committed");
+    }
+}
+
+#[test]
+fn a_row_has_its_bits_in_any_company_first_thousand() {
+    part(0);
+}
+
+#[test]
+fn a_row_has_its_bits_in_any_company_second_thousand() {
+    part(1);
+}
+
+#[test]
+fn a_row_has_its_bits_in_any_company_third_thousand() {
+    part(2);
+}
+
+#[test]
+fn a_row_has_its_bits_in_any_company_fourth_thousand() {
+    part(3);
+}
+
+#[test]
+fn a_row_has_its_bits_in_any_company_fifth_thousand() {
+    part(4);
+}
+
+/// The first difference among the first `n` cases, on one thread, when the path under test has a fault
+/// that the oracle does not have.
+#[cfg(feature = "faults")]
+pub(crate) fn under(fault: &str, n: u64) -> Result<Counts, Box<Difference>> {
+    cases(0..n, &|case| {
+        let case = Case { threads: 1, ..case.clone() };
+        let answers = Answers::of(&case)?;
+        xtrain::tensor::faults::with(fault, || compare(&case, &answers))
+    })
+}

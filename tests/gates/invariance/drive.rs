@@ -1,0 +1,199 @@
+//! The paths under test: passes over a cache in any company, and the engine.
+use xtrain::decode::cache::{Cache, Snapshot};
+use xtrain::decode::{Engine, EngineOptions, HeadRows, Room};
+use xtrain::model::{Eager, Model, Rows};
+
+use super::case::{Case, Company, How, SEED, Seq};
+use super::oracle::{Answers, device, model};
+use super::outcome::{Difference, Seen, What};
+use crate::dice::Dice;
+
+/// Runs a case and compares every row of logits that it computes.
+pub(super) fn run(case: &Case, answers: &Answers) -> Result<Seen, Difference> {
+    let refused = |e: xtrain::model::Error| Difference::new(case, (0, 0), What::Refused(e.to_string()));
+    let model = model(case, &device(case.threads, case.simd)).map_err(refused)?;
+    match case.how {
+        How::Passes { .. } => Passes::new(case, answers, &model).run(),
+        How::Engine { .. } => engine(case, answers, &model),
+    }
+}
+
+/// Passes of `Model::forward` over one cache.
+struct Passes<'a> {
+    case: &'a Case,
+    answers: &'a Answers,
+    model: &'a Model,
+    cache: Box<dyn Cache>,
+    /// Positions of each sequence that the cache holds.
+    done: Vec<usize>,
+    dice: Dice,
+    seen: Seen,
+}
+
+impl<'a> Passes<'a> {
+    fn new(case: &'a Case, answers: &'a Answers, model: &'a Model) -> Passes<'a> {
+        let room = Room { sequences: case.seqs.len(), positions: case.longest(), slots: None };
+        let cache = case.kv.cache(model, room).expect("a case has a cache");
+        let done = vec![0; case.seqs.len()];
+        let dice = Dice::new(SEED ^ 4, case.number);
+        Passes { case, answers, model, cache, done, dice, seen: Seen::default() }
+    }
+
+    fn run(mut self) -> Result<Seen, Difference> {
+        let How::Passes { mut losses, .. } = self.case.how else { return Ok(self.seen) };
+        loop {
+            let members = self.members();
+            if members.is_empty() {
+                return Ok(self.seen);
+            }
+            let mut runs = Vec::new();
+            for s in members {
+                self.share(s)?;
+                runs.push((s, self.done[s]..self.done[s] + self.take(s)));
+            }
+            self.pass(&runs)?;
+            if losses > 0 && self.dice.one_in(4) {
+                losses -= 1;
+                self.lose(runs[0].0)?;
+            }
+        }
+    }
+
+    /// The sequences of the next pass: not finished, and what they lean on is there.
+    fn members(&mut self) -> Vec<usize> {
+        let ready = |&s: &usize| {
+            let Seq { len, prefix, .. } = self.case.seqs[s];
+            self.done[s] < len && (self.done[s] > 0 || prefix.is_none_or(|(of, len)| self.done[of] >= len))
+        };
+        let mut all: Vec<usize> = (0..self.case.seqs.len()).filter(ready).collect();
+        if let How::Passes { company, .. } = self.case.how
+            && company != Company::All
+            && !all.is_empty()
+        {
+            self.dice.shuffle(&mut all);
+            all.truncate(if company == Company::One { 1 } else { self.dice.between(1, all.len()) });
+        }
+        all
+    }
+
+    /// Rows of sequence `s` in the next pass.
+    fn take(&mut self, s: usize) -> usize {
+        let Seq { prompt, chunk, .. } = self.case.seqs[s];
+        let left = prompt.saturating_sub(self.done[s]);
+        let most = if self.dice.one_in(2) { chunk } else { self.dice.between(1, chunk) };
+        most.min(left).max(1)
+    }
+
+    /// Takes the prefix of a sequence that begins.
+    fn share(&mut self, s: usize) -> Result<(), Difference> {
+        if let (0, Some((of, len))) = (self.done[s], self.case.seqs[s].prefix) {
+            let forked = self.cache.fork(of as u32, s as u32, len);
+            forked.map_err(|e| Difference::new(self.case, (s, 0), What::Refused(e.to_string())))?;
+            (self.done[s], self.seen.shared) = (len, true);
+        }
+        Ok(())
+    }
+
+    /// Sequence `s` forgets its last positions, or all.
+    fn lose(&mut self, s: usize) -> Result<(), Difference> {
+        let len = if self.dice.one_in(2) { 0 } else { self.dice.below(self.done[s]) };
+        match len {
+            0 => self.cache.free(s as u32),
+            len => self
+                .cache
+                .rewind(Snapshot { seq: s as u32, len })
+                .map_err(|e| Difference::new(self.case, (s, len), What::Refused(e.to_string())))?,
+        }
+        (self.done[s], self.seen.recomputed) = (len, true);
+        Ok(())
+    }
+
+    /// One pass.
+    fn pass(&mut self, runs: &[(usize, std::ops::Range<usize>)]) -> Result<(), Difference> {
+        let mut at: Vec<(usize, usize)> =
+            runs.iter().flat_map(|(s, range)| range.clone().map(|t| (*s, t))).collect();
+        if let How::Passes { woven: true, .. } = self.case.how {
+            // In turn; a sequence's own rows keep their order.
+            let begin = |s: usize| runs.iter().find(|r| r.0 == s).expect("its run").1.start;
+            at.sort_by_key(|&(s, t)| t - begin(s));
+        }
+        let mut rows = Rows::default();
+        at.iter().for_each(|&(s, t)| rows.push(s as u32, t as u32, self.answers.tokens[s][t]));
+        let hidden = self.model.forward(&mut Eager, &mut self.cache, &rows);
+        let logits = hidden.and_then(|h| self.model.logits(&h));
+        let logits = logits.map_err(|e| Difference::new(self.case, at[0], What::Refused(e.to_string())))?;
+        let logits = logits.data::<f32>().expect("logits are f32");
+        for (&at, got) in at.iter().zip(logits.chunks_exact(self.case.cfg.vocab)) {
+            self.answers.compare(self.case, at, got)?;
+        }
+        let whole = |r: &(usize, std::ops::Range<usize>)| r.1.len() == self.case.seqs[r.0].len;
+        let single = |r: &&(usize, std::ops::Range<usize>)| r.1.len() == 1;
+        let singles = runs.iter().filter(single).count();
+        self.seen.rows += at.len();
+        self.seen.chunked |= !runs.iter().all(whole);
+        self.seen.mixed |= runs.len() > 1;
+        self.seen.prefill_beside_decode |= singles > 0 && singles < runs.len();
+        runs.iter().for_each(|(s, range)| self.done[*s] = range.end);
+        Ok(())
+    }
+}
+
+/// The engine: every row of logits, every token and every log-probability.
+fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Difference> {
+    let How::Engine { max_batch, max_rows, spare, group } = case.how else { return Ok(Seen::default()) };
+    let refused = |e: xtrain::decode::Error| Difference::new(case, (0, 0), What::Refused(e.to_string()));
+    let options = EngineOptions {
+        kv: case.kv,
+        prefill_chunk: Some(case.seqs[0].chunk),
+        max_batch,
+        max_rows,
+        positions: None,
+        cache_positions: spare.map(|n| case.longest() + case.page() + n),
+        head: HeadRows::All,
+    };
+    let mut engine = Engine::new(model, options).map_err(refused)?;
+    let mut s = 0;
+    while s < answers.asked.len() {
+        let g = if s == 0 { group } else { 1 };
+        engine.submit_group(answers.asked[s].0.clone(), g).map_err(refused)?;
+        s += g;
+    }
+    let (mut seen, mut first) = (Seen::default(), Ok(()));
+    while !engine.is_idle() {
+        let mut rows = 0;
+        let step = engine.step_watched(&mut |row| {
+            rows += 1;
+            let at = (row.index, row.position);
+            if first.is_ok() {
+                first = match row.position < answers.tokens[row.index].len() {
+                    true => answers.compare(case, at, row.logits),
+                    false => Err(Difference::new(case, at, What::Refused("a row past the end".into()))),
+                };
+            }
+        });
+        let step = step.map_err(|e| first.clone().err().unwrap_or_else(|| refused(e)))?;
+        seen.mixed |= step.events.len() > 1 || step.decode_rows > 1;
+        seen.prefill_beside_decode |= step.decode_rows > 0 && step.prefill_rows > 0;
+        seen.rows += rows;
+    }
+    first?;
+    seen.mixed |= seen.prefill_beside_decode;
+    let counters = engine.counters();
+    (seen.shared, seen.recomputed) = (counters.forks > 0, counters.preemptions > 0);
+    let mut got = engine.take_finished();
+    got.sort_by_key(|c| c.index);
+    for (s, (got, (_, want))) in got.iter().zip(&answers.asked).enumerate() {
+        seen.chunked |= want.tokens.len() > 1;
+        let pairs = got.tokens.iter().zip(&want.tokens);
+        if let Some((n, (&got, &want))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
+            return Err(Difference::new(case, (s, case.seqs[s].prompt + n), What::Token { got, want }));
+        }
+        if let Err(e) = crate::decode::same(got, want) {
+            return Err(Difference::new(case, (s, case.seqs[s].prompt), What::Refused(e)));
+        }
+    }
+    match got.len() == answers.asked.len() {
+        true => Ok(seen),
+        false => Err(Difference::new(case, (got.len(), 0), What::Refused("it never ended".into()))),
+    }
+}

@@ -1,0 +1,158 @@
+//! The answers: each sequence alone, in one pass over the whole of it, on one thread.
+use std::cell::RefCell;
+
+use xtrain::decode::{Completion, Request, SampleOptions, generate_naive};
+use xtrain::model::{Eager, Model, NoCache, Params, Result, Rows, Tape};
+use xtrain::tensor::{Device, Simd, Tensor};
+
+use super::case::{Case, How, SEED};
+use super::outcome::{Difference, What};
+use crate::dice::{Dice, values};
+
+thread_local! {
+    static DEVICES: RefCell<Vec<(usize, Simd, Device)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A device, made once.
+pub(super) fn device(threads: usize, simd: Simd) -> Device {
+    DEVICES.with_borrow_mut(|all| {
+        if let Some(known) = all.iter().find(|d| (d.0, d.1) == (threads, simd)) {
+            return known.2.clone();
+        }
+        all.push((threads, simd, Device::cpu_with(threads, simd)));
+        all[all.len() - 1].2.clone()
+    })
+}
+
+/// The case's model on `device`.
+pub(super) fn model(case: &Case, device: &Device) -> Result<Model> {
+    let mut dice = Dice::new(SEED ^ 1, case.number);
+    let scale = (case.cfg.dim as f32).sqrt().recip();
+    let params = Params::load(&case.cfg, case.dtype, device, |name, shape| {
+        let n = shape.iter().product();
+        let gain = shape.len() == 1;
+        let mut all = values(n, if gain { 0.5 } else { 2.0 * scale }, &mut dice);
+        if gain {
+            all.iter_mut().for_each(|x| *x += 1.0);
+        } else if name.contains("embed") && n > 2 * shape[1] {
+            // Two tokens that cannot be told apart: exact ties among the logits of a tied head.
+            all.copy_within(..shape[1], n - shape[1]);
+        }
+        Ok(all)
+    });
+    Model::new(case.cfg.clone(), params?)
+}
+
+/// What the oracle says.
+#[derive(Debug)]
+pub(super) struct Answers {
+    pub(super) tokens: Vec<Vec<u32>>,
+    /// `[T, V]` of each sequence.
+    logits: Vec<Vec<f32>>,
+    vocab: usize,
+    /// The requests of an engine and their completions.
+    pub(super) asked: Vec<(Request, Completion)>,
+}
+
+impl Answers {
+    /// Computes them; those of an engine first by drawing every token from a fresh forward.
+    pub(super) fn of(case: &Case) -> std::result::Result<Answers, Difference> {
+        let refused = |e: String| Difference::new(case, (0, 0), What::Refused(e));
+        let model = model(case, &device(1, case.oracle.simd)).map_err(|e| refused(e.to_string()))?;
+        let (mut asked, mut tokens) = (Vec::new(), given(case));
+        if let How::Engine { group, .. } = case.how {
+            for (s, all) in tokens.iter_mut().enumerate() {
+                let request = request(case, all, if s < group { (0, s) } else { (s, 0) });
+                let answer = generate_naive(&model, &request).map_err(|e| refused(e.to_string()))?;
+                *all = [&request.prompt[..], &answer.tokens].concat();
+                asked.push((request, answer));
+            }
+        }
+        let logits: Result<Vec<_>> = tokens.iter().map(|t| whole(case, &model, t)).collect();
+        let logits = logits.map_err(|e| refused(e.to_string()))?;
+        let answers = Answers { tokens, logits, vocab: case.cfg.vocab, asked };
+        if case.oracle.literal {
+            answers.repeat(case, &model)?;
+        }
+        Ok(answers)
+    }
+
+    /// Compares one row of logits.
+    pub(super) fn compare(
+        &self,
+        case: &Case,
+        (s, t): (usize, usize),
+        got: &[f32],
+    ) -> std::result::Result<(), Difference> {
+        let want = &self.logits[s][t * self.vocab..][..self.vocab];
+        let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+        match want.iter().zip(got).position(differs) {
+            None if got.len() == want.len() => Ok(()),
+            at => {
+                let at = at.unwrap_or(0);
+                let what = What::Logit { at, got: got[at].to_bits(), want: want[at].to_bits() };
+                Err(Difference::new(case, (s, t), what))
+            }
+        }
+    }
+
+    /// The literal recompute: a fresh forward for each token.
+    fn repeat(&self, case: &Case, model: &Model) -> std::result::Result<(), Difference> {
+        for (s, tokens) in self.tokens.iter().enumerate() {
+            for t in 0..tokens.len() {
+                let refused = |e: String| Difference::new(case, (s, t), What::Refused(e));
+                let last = fresh(model, &tokens[..=t]).map_err(|e| refused(e.to_string()))?;
+                self.compare(case, (s, t), &last)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tokens of each sequence as they are given: a prefix from another, the rest at random.
+fn given(case: &Case) -> Vec<Vec<u32>> {
+    let mut all: Vec<Vec<u32>> = Vec::new();
+    for (s, seq) in case.seqs.iter().enumerate() {
+        let mut dice = Dice::new(SEED ^ 2, (case.number << 4) + s as u64);
+        let mut tokens: Vec<u32> = (0..seq.len).map(|_| dice.below(case.cfg.vocab) as u32).collect();
+        if let Some((of, len)) = seq.prefix {
+            tokens[..len].copy_from_slice(&all[of][..len]);
+        }
+        all.push(tokens);
+    }
+    all
+}
+
+/// The request of completion `n` of the sequence `s` given by `tokens`.
+fn request(case: &Case, tokens: &[u32], (s, n): (usize, usize)) -> Request {
+    let (seq, mut dice) = (&case.seqs[s], Dice::new(SEED ^ 3, (case.number << 4) + s as u64));
+    let given = if n == 0 { tokens.to_vec() } else { given(case).swap_remove(s) };
+    let options = SampleOptions {
+        temperature: dice.pick(&[0.0, 0.7, 1.0, 1.0, 1.5]),
+        top_k: dice.one_in(4).then_some(5),
+        ..SampleOptions::default()
+    };
+    let id = 100 * s as u64 + n as u64;
+    let asked = Request::sampled(&given[..seq.prompt], seq.len - seq.prompt, 1.0, case.number);
+    Request { id, options, ..asked }
+}
+
+/// Logits `[T, V]` of a whole sequence in one pass.
+fn whole(case: &Case, model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
+    let rows = Rows::whole(&[tokens]);
+    let hidden = match case.oracle.tape {
+        true => model.forward(&mut Tape::new(rows.samples()), &mut NoCache::new(&rows)?, &rows)?.value,
+        false => model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?,
+    };
+    Ok(model.logits(&hidden)?.data()?.to_vec())
+}
+
+/// Logits `[V]` after the last of `tokens`.
+fn fresh(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
+    let rows = Rows::whole(&[tokens]);
+    let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
+    let (wide, width) = (hidden.to_f32()?, hidden.width());
+    let last = wide.data::<f32>()?[(tokens.len() - 1) * width..].to_vec();
+    let last = Tensor::new(model.device(), &[1, width], last)?.cast(hidden.dtype())?;
+    Ok(model.logits(&last)?.data()?.to_vec())
+}

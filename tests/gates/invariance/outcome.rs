@@ -1,0 +1,188 @@
+//! What a case gives: counts by kind, or the first difference.
+use std::fmt;
+
+use xtrain::decode::KvKind;
+use xtrain::tensor::Dtype;
+
+use super::case::{Case, How, SEED};
+
+/// Cases and compared values by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[allow(missing_docs, reason = "each counts the cases of its name")]
+pub(crate) struct Counts {
+    pub(crate) cases: usize,
+    /// Compared rows of logits.
+    pub(crate) rows: usize,
+    /// Compared logits.
+    pub(crate) values: usize,
+    pub(crate) f32: usize,
+    pub(crate) bf16: usize,
+    pub(crate) growing: usize,
+    pub(crate) contiguous: usize,
+    pub(crate) paged: usize,
+    /// A sequence came in several passes.
+    pub(crate) chunked: usize,
+    /// Several sequences in one pass.
+    pub(crate) mixed: usize,
+    /// Rows of a prompt beside the single row of another sequence.
+    pub(crate) prefill_beside_decode: usize,
+    pub(crate) threads: usize,
+    /// Other instructions than the oracle's.
+    pub(crate) simd: usize,
+    pub(crate) engine: usize,
+    /// Room was shared, or lost and computed again.
+    pub(crate) shared: usize,
+    pub(crate) recomputed: usize,
+    pub(crate) crosses_64: usize,
+    pub(crate) crosses_256: usize,
+    pub(crate) literal: usize,
+}
+
+/// What happened while a case ran.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Seen {
+    pub(super) rows: usize,
+    pub(super) chunked: bool,
+    pub(super) mixed: bool,
+    pub(super) prefill_beside_decode: bool,
+    pub(super) shared: bool,
+    pub(super) recomputed: bool,
+}
+
+impl Counts {
+    /// One case.
+    pub(super) fn of(case: &Case, seen: Seen) -> Counts {
+        let n = usize::from;
+        let crosses = |edge: usize| n(case.longest() > edge);
+        Counts {
+            cases: 1,
+            rows: seen.rows,
+            values: seen.rows * case.cfg.vocab,
+            f32: n(case.dtype == Dtype::F32),
+            bf16: n(case.dtype == Dtype::BF16),
+            growing: n(case.kv == KvKind::Growing),
+            contiguous: n(case.kv == KvKind::Contiguous),
+            paged: n(matches!(case.kv, KvKind::Paged { .. })),
+            chunked: n(seen.chunked),
+            mixed: n(seen.mixed),
+            prefill_beside_decode: n(seen.prefill_beside_decode),
+            threads: n(case.threads > 1),
+            simd: n(case.simd != case.oracle.simd),
+            engine: n(matches!(case.how, How::Engine { .. })),
+            shared: n(seen.shared),
+            recomputed: n(seen.recomputed),
+            crosses_64: crosses(64),
+            crosses_256: crosses(256),
+            literal: n(case.oracle.literal),
+        }
+    }
+
+    /// Adds the counts of others.
+    pub(crate) fn add(&mut self, other: &Counts) {
+        for (a, (_, b)) in self.fields_mut().into_iter().zip(other.fields()) {
+            *a += b;
+        }
+    }
+
+    /// The first count below what is committed.
+    pub(crate) fn short_of(&self, least: &Counts) -> Option<(&'static str, usize, usize)> {
+        let pairs = self.fields().into_iter().zip(least.fields());
+        pairs.map(|((name, got), (_, least))| (name, got, least)).find(|(_, got, least)| got < least)
+    }
+
+    /// `n` times as many.
+    pub(crate) fn times(mut self, n: usize) -> Counts {
+        self.fields_mut().into_iter().for_each(|x| *x *= n);
+        self
+    }
+}
+
+macro_rules! fields {
+    ($($name:ident),*) => {
+        impl Counts {
+            fn fields(&self) -> Vec<(&'static str, usize)> {
+                let Counts { $($name),* } = *self;
+                vec![$((stringify!($name), $name)),*]
+            }
+
+            fn fields_mut(&mut self) -> Vec<&mut usize> {
+                let Counts { $($name),* } = self;
+                vec![$($name),*]
+            }
+        }
+    };
+}
+
+fields!(
+    cases,
+    rows,
+    values,
+    f32,
+    bf16,
+    growing,
+    contiguous,
+    paged,
+    chunked,
+    mixed,
+    prefill_beside_decode,
+    threads,
+    simd,
+    engine,
+    shared,
+    recomputed,
+    crosses_64,
+    crosses_256,
+    literal
+);
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.fields().iter().map(|(name, n)| format!("{name} {n}")).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+/// The first difference of a case.
+#[derive(Debug, Clone)]
+pub(crate) struct Difference {
+    pub(crate) gate: &'static str,
+    /// The number of the case, and all of it.
+    pub(crate) number: u64,
+    pub(crate) case: String,
+    /// The first differing row.
+    pub(crate) sequence: usize,
+    pub(crate) position: usize,
+    /// What differs there.
+    pub(crate) what: What,
+}
+
+/// What differs.
+#[derive(Debug, Clone)]
+pub(crate) enum What {
+    /// A logit, by its index and bits.
+    Logit { at: usize, got: u32, want: u32 },
+    /// A token that was drawn.
+    Token { got: u32, want: u32 },
+    /// Something refused to work.
+    Refused(String),
+}
+
+impl Difference {
+    pub(super) fn new(case: &Case, (sequence, position): (usize, usize), what: What) -> Difference {
+        let (number, case) = (case.number, format!("{case:?}"));
+        Difference { gate: "invariance", number, case, sequence, position, what }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { gate, number, case, sequence, position, what } = self;
+        write!(f, "gate {gate}, case {number}, seed {SEED}: sequence {sequence}, position {position}: ")?;
+        match what {
+            What::Logit { at, got, want } => write!(f, "logit {at} is {got:08x}, want {want:08x}")?,
+            What::Token { got, want } => write!(f, "token {got}, want {want}")?,
+            What::Refused(error) => write!(f, "{error}")?,
+        }
+        write!(f, "\n  in {case}")
+    }
+}
