@@ -36,7 +36,7 @@ pub struct Common {
 /// The seed that all random numbers of a command are addressed from.
 #[derive(Debug, Clone, Args)]
 pub struct Seed {
-    /// Seed of every random number [default: 0, or what the run's configuration says].
+    /// Seed of every random number [default: 0, or what the configuration says].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

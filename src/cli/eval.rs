@@ -142,8 +142,9 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
         let stop = Stop { eos: loaded.eos.clone(), tokens: Vec::new() };
         let ids = tokenizer.encode(prompt)?;
         let request = Request { id: at as u64, stop, ..Request::greedy(&ids, max_new) };
-        let named = |e| CliError::new(Exit::Data, format_args!("{}: {prompt:?}: {e}", file.display()));
-        request.check(loaded.model.config()).map_err(named)?;
+        let named = format!("{}: {prompt:?}", file.display());
+        let checked = request.check(loaded.model.config());
+        checked.map_err(|e| CliError::of_request(Exit::Data, &named, &e))?;
         requests.push(request);
         answers.push(answer);
     }

@@ -69,6 +69,18 @@ impl From<decode::Error> for CliError {
     }
 }
 
+impl CliError {
+    /// A request that no engine takes: `what` it is, for the number of its sequence.
+    pub(super) fn of_request(exit: Exit, what: &str, error: &decode::Error) -> CliError {
+        let text = error.to_string();
+        let why = match (error, text.split_once(": ")) {
+            (decode::Error::Model(_), _) | (_, None) => text.as_str(),
+            (_, Some((_number, why))) => why,
+        };
+        CliError::new(exit, format_args!("{what}: {why}"))
+    }
+}
+
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> CliError {
         match error {

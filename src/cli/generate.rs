@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::common::{Common, Sampling, Seed};
 use super::loaded::{self, Loaded};
-use super::{CliError, out, timed};
+use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason, Request, Stop};
 use crate::report::{Spread, Timings, units};
 
@@ -83,7 +83,8 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let loaded = loaded::open(&args.model, &args.common)?;
     let request = request(args, &loaded)?;
     let (model, eos) = (&loaded.model, request.stop.eos.clone());
-    request.check(model.config())?;
+    let checked = request.check(model.config());
+    checked.map_err(|e| CliError::of_request(Exit::Usage, "the request", &e))?;
     let positions = Some(request.positions(model.config()));
     let mut engine = Engine::new(model, EngineOptions { positions, max_batch: 1, ..args.common.engine() })?;
     let prompt_tokens = request.prompt.len();

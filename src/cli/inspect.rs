@@ -35,6 +35,23 @@ pub struct InspectArgs {
     pub common: Common,
 }
 
+/// The rows of the table of the configuration: our names, and those of a `config.json`.
+const KEYS: [(&str, &str); 13] = [
+    ("family", "model_type"),
+    ("vocab", "vocab_size"),
+    ("dim", "hidden_size"),
+    ("n_layers", "num_hidden_layers"),
+    ("n_heads", "num_attention_heads"),
+    ("n_kv_heads", "num_key_value_heads"),
+    ("head_dim", "head_dim"),
+    ("ffn_dim", "intermediate_size"),
+    ("max_positions", "max_position_embeddings"),
+    ("rope_theta", "rope_theta"),
+    ("norm_eps", "rms_norm_eps"),
+    ("tie_embeddings", "tie_word_embeddings"),
+    ("end of text", "eos_token_id"),
+];
+
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Report {
@@ -102,8 +119,9 @@ impl Report {
 
     fn text(&self) -> String {
         let mut config = Table::new([Column::words("config"), Column::numbers("value")]);
-        for (key, value) in self.config.as_object().into_iter().flatten() {
-            config.row([key.clone(), value.to_string()]);
+        for (key, field) in KEYS {
+            let value = &self.config[field];
+            config.row([key, &value.as_str().map_or_else(|| value.to_string(), str::to_string)]);
         }
         config.row(["compute", &self.compute]);
         if let Some(vocab) = self.tokenizer_vocab {

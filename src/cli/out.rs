@@ -29,12 +29,13 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(text + "\n")
 }
 
-/// A file that appears under its name only when it is complete.
+/// A file that appears under its name only when it is complete. What is no file (a pipe, `/dev/null`) is
+/// written as it comes.
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
-    draft: PathBuf,
-    file: Option<BufWriter<File>>,
+    draft: Option<PathBuf>,
+    file: BufWriter<File>,
 }
 
 impl Draft {
@@ -43,14 +44,17 @@ impl Draft {
     /// # Errors
     /// It cannot be made there.
     pub fn create(path: &Path) -> Result<Draft, CliError> {
-        let mut name = path.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let draft = path.with_file_name(name);
-        if path.is_dir() {
-            return Err(CliError::io(path, &ErrorKind::IsADirectory.into()));
+        let io = |error| CliError::io(path, &error);
+        let there = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        if there.exists() && !there.is_file() {
+            let file = File::options().write(true).open(&there).map_err(io)?;
+            return Ok(Draft { path: there, draft: None, file: BufWriter::new(file) });
         }
-        let file = File::create(&draft).map_err(|error| CliError::io(path, &error))?;
-        Ok(Draft { path: path.to_path_buf(), draft, file: Some(BufWriter::new(file)) })
+        let mut name = there.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let draft = there.with_file_name(name);
+        let file = BufWriter::new(File::create(&draft).map_err(io)?);
+        Ok(Draft { path: there, draft: Some(draft), file })
     }
 
     /// Appends `bytes`.
@@ -58,8 +62,7 @@ impl Draft {
     /// # Errors
     /// They cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        let file = self.file.as_mut().expect("a draft has its file until it is finished");
-        file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
+        self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
     }
 
     /// Puts the file at its place, over what stood there.
@@ -67,17 +70,61 @@ impl Draft {
     /// # Errors
     /// It cannot be written or moved; what stood there is still there.
     pub fn finish(mut self) -> Result<(), CliError> {
-        let file = self.file.take().expect("a draft has its file until it is finished");
-        let written = file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
-        written
-            .and_then(|()| fs::rename(&self.draft, &self.path))
-            .map_err(|error| CliError::io(&self.path, &error))
+        let moved = match &self.draft {
+            None => self.file.flush(),
+            Some(draft) => self
+                .file
+                .flush()
+                .and_then(|()| self.file.get_ref().sync_all())
+                .and_then(|()| fs::rename(draft, &self.path)),
+        };
+        moved.map_err(|error| CliError::io(&self.path, &error))
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // gone already where it was finished
-        let _ = fs::remove_file(&self.draft);
+        if let Some(draft) = &self.draft {
+            // gone already where it was finished
+            let _ = fs::remove_file(draft);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_that_is_dropped_leaves_what_stood_there() {
+        let dir = std::env::temp_dir().join(format!("xtrain-draft-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("a");
+        fs::write(&path, "old").unwrap();
+        let mut draft = Draft::create(&path).unwrap();
+        draft.write(b"half").unwrap();
+        drop(draft);
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), fs::read_dir(&dir).unwrap().count()),
+            ("old".into(), 1)
+        );
+        let mut draft = Draft::create(&path).unwrap();
+        draft.write(b"new").unwrap();
+        draft.finish().unwrap();
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), fs::read_dir(&dir).unwrap().count()),
+            ("new".into(), 1)
+        );
+        assert!(Draft::create(&dir).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn what_is_no_file_is_written_to_and_stays() {
+        let mut null = Draft::create(Path::new("/dev/null")).unwrap();
+        null.write(b"gone").unwrap();
+        null.finish().unwrap();
+        assert!(!Path::new("/dev/null").is_file());
     }
 }

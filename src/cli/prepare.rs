@@ -38,13 +38,10 @@ pub fn run(args: &PrepareArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message).hint("that is how train knows packed tokens"));
     }
     let tokenizer = source::tokenizer(&args.tokenizer)?;
-    let mut bar = None;
-    let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |at| {
-        bar.get_or_insert_with(|| Progress::new("prepare", "B", at.of, 0)).at(at.bytes, "");
-    })?;
-    if let Some(bar) = bar {
-        bar.finish();
-    }
+    let bytes = args.files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|found| found.len());
+    let mut bar = Progress::new("prepare", "B", bytes.sum(), 0);
+    let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |at| bar.at(at.bytes, ""))?;
+    bar.finish();
     out::print(format!(
         "wrote {}: {} tokens of {} documents, from {}\n",
         args.out.display(),

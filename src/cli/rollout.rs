@@ -149,7 +149,7 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
             return Err(CliError::new(Exit::Usage, "--max-new: want at least 1 new token, got 0"));
         }
         let checked = request.check(loaded.model.config());
-        checked.map_err(|e| CliError::new(Exit::Data, format_args!("{}: {e}", prompt.place)))?;
+        checked.map_err(|e| CliError::of_request(Exit::Data, &prompt.place, &e))?;
         Ok(request)
     };
     prompts.iter().enumerate().map(one).collect()

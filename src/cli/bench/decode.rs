@@ -1,4 +1,6 @@
 //! `xtrain bench decode`.
+use std::num::NonZeroUsize;
+
 use serde::Serialize;
 
 use super::DecodeArgs;
@@ -6,6 +8,9 @@ use super::subject::{self, Load, Subject};
 use crate::cli::{CliError, out};
 use crate::decode::CacheShape;
 use crate::report::{Column, Pass, Spread, Table, Timings, units};
+
+/// Tokens of a prompt, and new ones, unless told otherwise.
+const USUAL: usize = 128;
 
 /// What `--json` prints; numbers without a plural are medians over the samples.
 #[derive(Debug, Serialize)]
@@ -33,14 +38,18 @@ struct PerForward {
 }
 
 pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
+    let given = |n: Option<NonZeroUsize>| n.map(NonZeroUsize::get);
+    let (prompt_len, max_new) = (given(args.prompt_len), given(args.max_new));
+    let positions = prompt_len.unwrap_or(USUAL) + max_new.unwrap_or(USUAL);
+    let (model, subject) = subject::open(args.model.as_deref(), &args.shared, positions)?;
+    let usual = USUAL.min(model.config().max_positions / 2).max(1);
     let load = Load {
         batch: args.batch.get(),
         one_prompt: args.one_prompt,
-        prompt_len: args.prompt_len.get(),
-        max_new: args.max_new.get(),
+        prompt_len: prompt_len.unwrap_or(usual),
+        max_new: max_new.unwrap_or(usual),
     };
-    let (model, subject) =
-        subject::open(args.model.as_deref(), &args.shared, load.prompt_len + load.max_new)?;
+    load.check(&model)?;
     let options = args.shared.common.engine();
     subject::measure(&model, load, options)?;
     let (mut samples, mut cache_bytes) = (Vec::new(), 0);

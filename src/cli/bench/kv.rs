@@ -36,10 +36,15 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let longest = lengths.iter().max().expect("there are lengths");
     let prompt_len = args.prompt_len.get();
     let (model, subject) = subject::open(args.model.as_deref(), &args.shared, prompt_len + longest)?;
+    let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
+    let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
+    if lengths.is_empty() {
+        Load { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(&model)?;
+    }
     let page = args.shared.common.page_size.get();
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }];
     let mut cells = Vec::new();
-    for &n in lengths {
+    for n in lengths {
         let load = Load { batch: 1, one_prompt: false, prompt_len, max_new: n };
         let mut row = kinds.map(|kv| (kv, 0, Vec::new()));
         for round in 0..=args.repeats.get() {

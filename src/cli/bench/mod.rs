@@ -78,12 +78,12 @@ pub struct DecodeArgs {
     /// All sequences complete one prompt, which is computed once.
     #[arg(long)]
     pub one_prompt: bool,
-    /// Tokens of a prompt.
-    #[arg(long, value_name = "TOKENS", default_value = "128")]
-    pub prompt_len: NonZeroUsize,
-    /// New tokens of a sequence.
-    #[arg(long, value_name = "N", default_value = "128")]
-    pub max_new: NonZeroUsize,
+    /// Tokens of a prompt [default: 128, or half of the model's positions].
+    #[arg(long, value_name = "TOKENS")]
+    pub prompt_len: Option<NonZeroUsize>,
+    /// New tokens of a sequence [default: 128, or half of the model's positions].
+    #[arg(long, value_name = "N")]
+    pub max_new: Option<NonZeroUsize>,
     /// Rollouts that are measured, after one that is not; medians are shown.
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeats: NonZeroUsize,
@@ -101,7 +101,7 @@ pub struct KvArgs {
     /// Tokens of the prompt.
     #[arg(long, value_name = "TOKENS", default_value = "16")]
     pub prompt_len: NonZeroUsize,
-    /// Measures n = 1024 too.
+    /// Measures n = 1024 too; lengths that a loaded model has no positions for are left out.
     #[arg(long)]
     pub long: bool,
     /// Rollouts of each cell that are measured, after one that is not; medians are shown.

@@ -32,6 +32,18 @@ pub(super) struct Load {
     pub(super) max_new: usize,
 }
 
+impl Load {
+    /// Refuses more positions than the model has.
+    pub(super) fn check(&self, model: &Model) -> Result<(), CliError> {
+        let (got, most) = (self.prompt_len + self.max_new, model.config().max_positions);
+        if got <= most {
+            return Ok(());
+        }
+        let message = format!("prompt and completion take {got} positions, the model has {most}");
+        Err(CliError::new(Exit::Usage, message).hint("lower --prompt-len or --max-new"))
+    }
+}
+
 impl Subject {
     pub(super) fn new(name: String, model: &Model) -> Subject {
         Subject {
@@ -50,7 +62,8 @@ impl Subject {
     }
 }
 
-/// The model at `path`, or one of the configured sizes with random weights; it has `positions`.
+/// The model at `path`, or one of the configured sizes with random weights and at least so many
+/// `positions`.
 pub(super) fn open(
     path: Option<&Path>,
     shared: &Shared,
@@ -58,11 +71,6 @@ pub(super) fn open(
 ) -> Result<(Model, Subject), CliError> {
     if let Some(path) = path {
         let loaded = loaded::open(path, &shared.common)?;
-        let most = loaded.model.config().max_positions;
-        if positions > most {
-            let message = format!("{positions} positions asked for, {} has {most}", loaded.path.display());
-            return Err(CliError::new(Exit::Usage, message).hint("shorten the prompt or the completion"));
-        }
         let subject = Subject::new(loaded.path.display().to_string(), &loaded.model);
         return Ok((loaded.model, subject));
     }
