@@ -27,7 +27,7 @@ const LEAST: Counts = Counts {
     growing: 120,
     contiguous: 120,
     paged: 600,
-    chunked: 990,
+    chunked: 1000,
     mixed: 600,
     prefill_beside_decode: 400,
     threads: 400,

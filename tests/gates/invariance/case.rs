@@ -190,12 +190,13 @@ fn sequences(dice: &mut Dice, (number, engine): (u64, bool)) -> Vec<Seq> {
                 false => dice.between(2, 60),
             },
         };
-        let mut len = drawn.max(2);
+        let mut len = drawn.max(3);
         while seqs.iter().any(|s| s.len == len) {
-            len = if len > 2 { len - 1 } else { 40 };
+            len = if len > 3 { len - 1 } else { 40 };
         }
         let most = if engine { 7 } else { dice.pick(&[3, 10, 10, 10, 10, len]) };
-        let tail = dice.between(1, most.min(len - 1));
+        // An engine does not run the last token: two make a step of one row.
+        let tail = dice.between(if engine { 2 } else { 1 }, most.min(len - 1));
         let prefix = match i > 0 && !engine && dice.one_in(5) {
             true => Some(dice.below(i)).map(|of| (of, dice.between(1, (len - 1).min(seqs[of].len)))),
             false => None,
