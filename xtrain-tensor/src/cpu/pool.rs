@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a thread looks for work before it sleeps.
-const SPIN: Duration = Duration::from_micros(40);
+const SPIN: Duration = Duration::from_micros(200);
 
 /// A fork-join pool. Outputs are split among threads, reductions never.
 #[derive(Debug)]
