@@ -4,7 +4,7 @@
 test:
     cargo test --workspace --features faults
 
-# The longer suite: more random cases of every gate.
+# The longer suite: 20,000 random cases of the gate of invariance.
 soak:
     XTRAIN_SOAK=1 cargo test --workspace --features faults -- --nocapture
 

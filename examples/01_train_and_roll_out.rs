@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("step {:3}: loss {:.4}", report.step, report.loss);
         }
     }
-    let completion = generate_greedy_cached(&trainer.model, &[3, 4, 5], 6)?;
-    println!("3, 4, 5 -> {:?} ({})", completion.tokens, completion.finish_reason);
+    let completion = generate_greedy_cached(&trainer.model, &[0, 1, 2], 6)?;
+    println!("0, 1, 2 -> {:?} ({})", completion.tokens, completion.finish_reason);
     Ok(())
 }

@@ -130,12 +130,11 @@ impl Training<'_> {
     /// [`Error`]; the last good checkpoint stays.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
         let train = &self.config.train;
-        let order = match train.order {
-            config::Order::Random => Order::Random,
-            config::Order::Shuffled => Order::Epochs,
-        };
-        let windows = Windows::new(self.source.split.train.clone(), train.context as u64, train.seed, order)?;
+        let windows = windows(self.config, self.source, self.standing.seed)?;
         let last = train.steps as u64;
+        if self.trainer.step_number() == 0 {
+            self.save(observer)?;
+        }
         while self.trainer.step_number() < last {
             let at = self.trainer.step_number();
             let excerpts = windows.batch(&self.source.tokens, at, train.batch as u32)?;
@@ -193,6 +192,18 @@ impl Training<'_> {
         observer.saved(saved.path, saved.not_pruned);
         Ok(())
     }
+}
+
+/// The training windows of a configuration, drawn from `seed`.
+///
+/// # Errors
+/// A training part that does not hold a context and one more token.
+pub fn windows(config: &RunConfig, source: &Source, seed: u64) -> Result<Windows, DataError> {
+    let order = match config.train.order {
+        config::Order::Random => Order::Random,
+        config::Order::Shuffled => Order::Epochs,
+    };
+    Windows::new(source.split.train.clone(), config.train.context as u64, seed, order)
 }
 
 /// The model's shape in a configuration, for a vocabulary of `tokens`.

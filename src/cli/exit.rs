@@ -117,7 +117,7 @@ impl From<run::Error> for CliError {
     fn from(error: run::Error) -> CliError {
         match &error {
             run::Error::Exists { path } => CliError::new(Exit::Usage, &error).hint(format_args!(
-                "go on with it: --resume {0}; or name another: --run DIR",
+                "go on with it: xtrain train --resume {0}; or name another directory: --run DIR",
                 path.display()
             )),
             run::Error::Missing { .. } => CliError::new(Exit::Missing, error),

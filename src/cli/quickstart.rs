@@ -1,25 +1,26 @@
 //! `xtrain quickstart`: the whole job, on a corpus of its own.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use toml::Value;
 
 use super::common::{Common, Seed};
 use super::interrupt::Interrupt;
 use super::train::{self, Job};
-use super::{CliError, out, verify};
+use super::{CliError, out, source, verify};
 use crate::config::{Layer, RunConfig};
 use crate::decode::{Completion, EngineOptions, FinishReason, Request, Stop, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::data::Split;
+use crate::model::data::{Role, TokenWriter};
 use crate::model::store::Standing;
 use crate::model::tasks::{Corpus, Mix, Part, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::units;
 use crate::run::RunDir;
-use crate::training::{self, Source};
+use crate::training;
 
 /// What is trained, unless `--set` says otherwise.
 const CONFIG: &str = include_str!("../../configs/quickstart.toml");
@@ -28,7 +29,10 @@ const CONFIG: &str = include_str!("../../configs/quickstart.toml");
 const MIX: Mix = Mix { sums: 4, sentences: 1 };
 
 /// Tokens of the corpus: more than training reads.
-const TOKENS: usize = 2_000_000;
+const TOKENS: u64 = 2_000_000;
+
+/// Where the corpus lies in the run.
+const CORPUS: &str = "corpus.tok";
 
 /// Flags of `xtrain quickstart`.
 #[derive(Debug, Clone, Args)]
@@ -64,13 +68,12 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let interrupt = Interrupt::install()?;
     let config = config(args)?;
     let tokenizer = Tokenizer::byte();
-    let tokens = Corpus::new(config.train.seed, MIX)?.tokens(&tokenizer, TOKENS)?;
-    let split = Split::tail(tokens.len(), 0.02)?;
     let trainer = training::begin(&config, tokenizer.vocab_size(), &device)?;
     let run = RunDir::create(&args.run, &config)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+    write_corpus(&args.run.join(CORPUS), &tokenizer, config.train.seed)?;
+    let source = source::open(&config)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    let source = Source { tokens, tokenizer, split };
     let mut job = Job { config, source, checkpoints, run, trainer, standing };
     train::go(&mut job, interrupt, args.common.engine())?;
 
@@ -90,9 +93,24 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
 
 fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
     let mut layers = vec![Layer::BuiltIn { name: "quickstart", text: CONFIG }];
+    let file = Value::String(args.run.join(CORPUS).to_string_lossy().into_owned());
+    layers.push(Layer::Flag { flag: "--run", key: "data.files", value: Value::Array(vec![file]) });
     layers.extend(args.set.iter().cloned().map(Layer::Set));
     layers.extend(train::flag_layers(args.seed.seed, args.common.dtype));
     Ok(RunConfig::load(&layers)?)
+}
+
+/// Packs the corpus into the run's directory, so that the run can be resumed like any other.
+fn write_corpus(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<(), CliError> {
+    let mut writer = TokenWriter::create(path, tokenizer)?;
+    for document in Corpus::new(seed, MIX)?.documents() {
+        if writer.count() >= TOKENS {
+            break;
+        }
+        writer.push(&tokenizer.encode(&document)?, Role::Learnt)?;
+        writer.end_document()?;
+    }
+    Ok(writer.finish()?)
 }
 
 /// How many of the held-out sums the model answers, and a few of its answers.

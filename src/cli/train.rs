@@ -8,7 +8,7 @@ use toml::Value;
 use super::common::{Common, Layers, Seed};
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
-use super::{CliError, out, sample, source};
+use super::{CliError, Exit, out, sample, source};
 use crate::config::{Layer, Precision, RunConfig};
 use crate::decode::EngineOptions;
 use crate::memory;
@@ -64,6 +64,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let mut layers = vec![Layer::File(run.config())];
         layers.extend(args.config_layers());
         let config = RunConfig::load(&layers)?;
+        same_run(&RunConfig::load(&layers[..1])?, &config)?;
         if args.dry_run {
             return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
         }
@@ -86,10 +87,28 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     }
     let source = source::open(&config)?;
     let trainer = training::begin(&config, source.tokenizer.vocab_size(), &device)?;
+    training::windows(&config, &source, config.train.seed)?;
     let run = RunDir::create(&args.new_run(), &config)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let standing = Standing { seed: config.train.seed, best: None };
     go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt, args.common.engine())
+}
+
+/// Refuses what would make a resumed run another one: only its length, what it shows and what it keeps
+/// may change.
+fn same_run(was: &RunConfig, asked: &RunConfig) -> Result<(), CliError> {
+    let mut allowed = was.clone();
+    allowed.sample = asked.sample.clone();
+    let (to, from) = (&mut allowed.train, &asked.train);
+    (to.steps, to.keep, to.save_every) = (from.steps, from.keep, from.save_every);
+    (to.eval_every, to.eval_tokens, to.sample_every) = (from.eval_every, from.eval_tokens, from.sample_every);
+    if allowed == *asked {
+        return Ok(());
+    }
+    Err(CliError::new(Exit::Usage, "--resume goes on with the run as it was configured").hint(
+        "only train.steps, train.keep, train.save_every, train.eval_every, train.eval_tokens, \
+         train.sample_every and [sample] may be set; begin a new run for anything else",
+    ))
 }
 
 /// A run that is ready to go on.

@@ -189,8 +189,13 @@ pub fn resume(
 ) -> Result<(Trainer, Standing, Vec<Refused>), StoreError> {
     let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
     let newest = newest_good(&RealFs, run, &options)?;
-    let Loaded { config, tensors, path, trainer, .. } = newest.loaded;
+    let Loaded { config, tensors, path, trainer, numerics, .. } = newest.loaded;
     let missing = |what: String| StoreError::NotATrainer { path: path.clone(), what };
+    if numerics != NUMERICS {
+        return Err(missing(format!(
+            "its numbers follow version {numerics} of docs/numerics.md, these {NUMERICS}"
+        )));
+    }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
     let model = build(&config, tensors, compute, device)?;
     let mut optimizer = AdamW::new(optim, &model.params);

@@ -4,6 +4,7 @@ use crate::grads::Grads;
 use crate::model::Model;
 use crate::objective::{self, Sample};
 use crate::optim::{AdamW, OptimConfig};
+use crate::params::Param;
 use crate::schedule::Schedule;
 
 /// A model being trained. Its state after a step is a function of the initial weights and of the
@@ -61,7 +62,8 @@ impl Trainer {
     /// micro-batches of at most `micro` samples. The split does not change a bit.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] when the loss or a gradient is not finite: the weights are unchanged;
+    /// [`Error::NotFinite`] when the loss or a gradient is not finite: the weights are unchanged; or when
+    /// the update made a weight infinite: the step does not count, and nothing of it may be saved;
     /// [`Error::Tensor`] for an id outside the vocabulary.
     pub fn step(&mut self, mut samples: Vec<Sample>, micro: usize) -> Result<StepReport> {
         let targets = weigh(&mut samples);
@@ -83,6 +85,10 @@ impl Trainer {
             let what = named
                 .map_or("the norm of the gradient".into(), |(p, _)| format!("the gradient of {}", p.name()));
             return Err(Error::NotFinite { step, what });
+        }
+        let bad = |p: &&Param| p.value().data::<f32>().is_ok_and(|w| !w.iter().all(|x| x.is_finite()));
+        if let Some(p) = self.model.params.iter().find(bad) {
+            return Err(Error::NotFinite { step, what: format!("the weight {}", p.name()) });
         }
         self.step = step;
         self.tokens += targets as u64;

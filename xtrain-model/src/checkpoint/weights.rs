@@ -49,6 +49,10 @@ pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) 
         let tensors = checkpoint.model(&config, options)?;
         return Ok(Weights { config, tensors });
     }
+    if there("trainer")?.0 {
+        let what = "the manifest of a checkpoint, without which nothing in it can be verified";
+        return Err(CheckpointError::Missing { path: dir.join(manifest::NAME), what });
+    }
     let config = read_config(fs, dir)?;
     let (sharded, index) = there("model.safetensors.index.json")?;
     let (single, model) = there("model.safetensors")?;
