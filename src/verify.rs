@@ -78,14 +78,27 @@ impl From<model::Error> for Error {
     }
 }
 
-/// The settings that are checked: every cache, pages smaller and larger than a chunk of keys, prompts
+/// What a caller asks to be checked beside the fixed settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// Threads.
+    pub threads: usize,
+    /// Where keys and values are kept.
+    pub kv: KvKind,
+    /// The most rows of one prompt in a step.
+    pub chunk: Option<usize>,
+}
+
+/// The settings that are checked: what was asked for first; then every cache, pages smaller and larger than a chunk of keys, prompts
 /// whole and in pieces, one sequence at a time and all at once, one thread and `threads`, and every
 /// instruction set of this machine.
-pub fn settings(requests: usize, threads: usize) -> Vec<Setting> {
+pub fn settings(requests: usize, asked: &Asked) -> Vec<Setting> {
+    let threads = asked.threads;
     let all = requests.max(1);
     let widest = Simd::detect();
     let row = |kv, chunk, batch, threads, simd| Setting { kv, chunk, batch, threads, simd };
     let mut rows = vec![
+        row(asked.kv, asked.chunk, all, threads, widest),
         row(KvKind::Off, None, all, 1, widest),
         row(KvKind::Growing, None, 1, 1, widest),
         row(KvKind::Growing, Some(7), all, threads, widest),
@@ -135,12 +148,12 @@ impl Oracle {
 pub fn verify(
     model: &Model,
     requests: &[Request],
-    threads: usize,
+    asked: &Asked,
     done: &mut dyn FnMut(&Verdict),
 ) -> Result<Vec<Verdict>, Error> {
     let oracle = Oracle::new(model, requests)?;
     let mut verdicts = Vec::new();
-    for setting in settings(requests.len(), threads) {
+    for setting in settings(requests.len(), asked) {
         let verdict = check(model, requests, &oracle, setting)?;
         done(&verdict);
         verdicts.push(verdict);

@@ -11,7 +11,7 @@ use crate::decode::{self, EngineOptions, SampleOptions};
 
 /// Where and how a model runs. None of these changes a bit of any result, `--dtype` apart.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Device and cache")]
+#[command(next_help_heading = "Device")]
 pub struct Common {
     /// Device to compute on.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
@@ -20,14 +20,20 @@ pub struct Common {
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Precision>,
     /// Worker threads [default: the available cores].
-    #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
+
+/// How a rollout keeps keys and values. None of these changes a bit of any result.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct CacheFlags {
     /// Where keys and values of earlier tokens are kept; `off` computes them anew for each token.
     #[arg(long, value_name = "KIND", default_value = "paged")]
     pub kv: KvKind,
     /// Tokens of a page of the paged cache.
-    #[arg(long, value_name = "TOKENS", default_value = "16")]
-    pub page_size: NonZeroUsize,
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = page)]
+    pub page_size: usize,
     /// Tokens of a prompt that one pass takes.
     #[arg(long, value_name = "TOKENS", default_value = "256")]
     pub prefill_chunk: NonZeroUsize,
@@ -132,16 +138,18 @@ impl Common {
     /// Threads to compute with.
     pub fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.threads.map_or_else(cores, NonZeroUsize::get)
+        self.threads.unwrap_or_else(cores)
     }
+}
 
+impl CacheFlags {
     /// How the engine works.
     pub fn engine(&self) -> EngineOptions {
         let kv = match self.kv {
             KvKind::Off => decode::KvKind::Off,
             KvKind::Growing => decode::KvKind::Growing,
             KvKind::Contiguous => decode::KvKind::Contiguous,
-            KvKind::Paged => decode::KvKind::Paged { page: self.page_size.get() },
+            KvKind::Paged => decode::KvKind::Paged { page: self.page_size },
         };
         EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
     }
@@ -166,6 +174,20 @@ impl Layers {
         let files = self.config.iter().cloned().map(Layer::File);
         files.chain(self.set.iter().cloned().map(Layer::Set)).collect()
     }
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|n| (1..=1024).contains(n))
+        .ok_or_else(|| "expected a number from 1 to 1024".into())
+}
+
+fn page(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|n| (1..=65_536).contains(n))
+        .ok_or_else(|| "expected a number from 1 to 65536".into())
 }
 
 fn at_least_zero(text: &str) -> Result<f32, String> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::common::Common;
+use super::common::{CacheFlags, Common};
 use super::loaded::{self, Loaded};
 use super::{CliError, Exit, out, source};
 use crate::decode::{self, EngineOptions, Request, Stop};
@@ -47,6 +47,9 @@ pub struct EvalArgs {
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// What `--json` prints.
@@ -149,7 +152,7 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
         answers.push(answer);
     }
     let clock = Instant::now();
-    let options = EngineOptions { max_batch: BATCH, ..args.common.engine() };
+    let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
     let done = decode::generate(&loaded.model, requests, options)?;
     let seconds = clock.elapsed().as_secs_f64();
     let mut wrong = Vec::new();

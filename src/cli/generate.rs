@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use super::common::{Common, Sampling, Seed};
+use super::common::{CacheFlags, Common, Sampling, Seed};
 use super::loaded::{self, Loaded};
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason, Request, Stop};
@@ -50,6 +50,9 @@ pub struct GenerateArgs {
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// What `--json` prints.
@@ -86,7 +89,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let checked = request.check(model.config());
     checked.map_err(|e| CliError::of_request(Exit::Usage, "the request", &e))?;
     let positions = Some(request.positions(model.config()));
-    let mut engine = Engine::new(model, EngineOptions { positions, max_batch: 1, ..args.common.engine() })?;
+    let mut engine = Engine::new(model, EngineOptions { positions, max_batch: 1, ..args.cache.engine() })?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
     let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream());

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use toml::Value;
 
-use super::common::{Common, Seed};
+use super::common::{CacheFlags, Common, Seed};
 use super::interrupt::Interrupt;
 use super::train::{self, Job};
 use super::{CliError, out, source, verify};
@@ -56,6 +56,9 @@ pub struct QuickstartArgs {
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// Trains, samples, rolls out, verifies.
@@ -75,13 +78,13 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let source = source::open(&config)?;
     let standing = Standing { seed: config.train.seed, best: None };
     let mut job = Job { config, source, checkpoints, run, trainer, standing };
-    train::go(&mut job, interrupt, args.common.engine())?;
+    train::go(&mut job, interrupt, args.cache.engine())?;
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
-    out::print(answers(model, tokenizer, args.common.engine())?)?;
-    let group = group(model, tokenizer, (job.config.train.seed, args.common.engine()))?;
+    out::print(answers(model, tokenizer, args.cache.engine())?)?;
+    let group = group(model, tokenizer, (job.config.train.seed, args.cache.engine()))?;
     out::print(group.text)?;
-    let verdicts = verify::check(model, &group.requests, args.common.threads())?;
+    let verdicts = verify::check(model, &group.requests, &verify::asked(&args.common, &args.cache))?;
     out::print(format!("\n{}", verify::table(&verdicts)))?;
     let path = job.run.path().display();
     out::print(format!(

@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::common::{Common, Sampling, Seed};
+use super::common::{CacheFlags, Common, Sampling, Seed};
 use super::interrupt::Interrupt;
 use super::loaded::{self, Loaded};
 use super::out::Draft;
@@ -56,6 +56,9 @@ pub struct RolloutArgs {
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// A completion as a line of JSON: all that it takes to draw it again.
@@ -90,6 +93,9 @@ enum Target {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &RolloutArgs) -> Result<(), CliError> {
+    if args.n.get() > 65_536 {
+        return Err(CliError::new(Exit::Usage, format_args!("-n {}: expected at most 65536", args.n)));
+    }
     let loaded = loaded::open(&args.model, &args.common)?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;
@@ -103,7 +109,7 @@ pub fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let options = EngineOptions {
         positions: requests.iter().map(|r| r.positions(cfg)).max(),
         max_batch: args.batch.get().min(total),
-        ..args.common.engine()
+        ..args.cache.engine()
     };
     let mut engine = Engine::new(&loaded.model, options)?;
     for request in requests {

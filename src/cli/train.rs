@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use toml::Value;
 
-use super::common::{Common, Layers, Seed};
+use super::common::{CacheFlags, Common, Layers, Seed};
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
 use super::{CliError, Exit, out, sample, source};
@@ -50,6 +50,9 @@ pub struct TrainArgs {
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// Trains, or says what would be trained.
@@ -78,7 +81,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         return go(
             &mut Job { config, source, checkpoints, run, trainer, standing },
             interrupt,
-            args.common.engine(),
+            args.cache.engine(),
         );
     }
     let config = RunConfig::load(&args.config_layers())?;
@@ -91,7 +94,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     let run = RunDir::create(&args.new_run(), &config)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt, args.common.engine())
+    go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt, args.cache.engine())
 }
 
 /// Refuses what would make a resumed run another one: only its length, what it shows and what it keeps

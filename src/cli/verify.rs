@@ -3,12 +3,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{Common, Seed};
+use super::common::{CacheFlags, Common, Seed};
 use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
 use crate::report::{Column, Progress, Table, units};
-use crate::verify::{self, Verdict};
+use crate::verify::{self, Asked, Verdict};
 
 /// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
@@ -37,6 +37,9 @@ pub struct VerifyArgs {
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// Compares.
@@ -57,7 +60,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
             prompts.into_iter().enumerate().map(request).collect()
         }
     };
-    let verdicts = check(&opened.model, &requests, args.common.threads())?;
+    let verdicts = check(&opened.model, &requests, &asked(&args.common, &args.cache))?;
     match args.json {
         true => out::print(json(&verdicts))?,
         false => out::print(table(&verdicts))?,
@@ -65,12 +68,18 @@ pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
     conclude(&verdicts)
 }
 
+/// The setting that the flags ask for.
+pub(super) fn asked(common: &Common, cache: &CacheFlags) -> Asked {
+    let engine = cache.engine();
+    Asked { threads: common.threads(), kv: engine.kv, chunk: engine.prefill_chunk }
+}
+
 /// Verifies with progress.
-pub(super) fn check(model: &Model, requests: &[Request], threads: usize) -> Result<Vec<Verdict>, CliError> {
-    let total = verify::settings(requests.len(), threads).len() as u64;
+pub(super) fn check(model: &Model, requests: &[Request], asked: &Asked) -> Result<Vec<Verdict>, CliError> {
+    let total = verify::settings(requests.len(), asked).len() as u64;
     let mut progress = Progress::new("verifying", "setting", total, 0);
     let mut done = 0;
-    let verdicts = verify::verify(model, requests, threads, &mut |verdict| {
+    let verdicts = verify::verify(model, requests, asked, &mut |verdict| {
         done += 1;
         progress.at(done, &format!("{} values, {} differ", units::count(verdict.values), verdict.differing));
     })?;

@@ -127,3 +127,40 @@ fn twenty_steps_of_training_have_the_golden_bits() {
         check_training(&device, Dtype::BF16, ("training_bf16.txt", "TB"));
     }
 }
+
+#[test]
+fn logits_are_those_of_transformers_in_f64_within_the_tolerance_that_its_own_f32_asks_for() {
+    let (dir, device) = ("models/qwen3_tied", Device::cpu());
+    let m = model(dir, Dtype::F32, &device);
+    // fifteen times the worst error of transformers' own f32 run: ref.json says so
+    let tolerance = json(&format!("{dir}/ref.json"))["tolerance"]["logits_f32_abs"].as_f64().unwrap();
+    let answers = tensors(&format!("{dir}/ref.safetensors"));
+    let mut compared = 0;
+    for (i, seq) in prompts(dir).into_iter().filter(|p| p.0 != "long") {
+        let (_, shape, bytes) = answers.iter().find(|t| t.0 == format!("p{i}.logits_f64")).unwrap();
+        let want = bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap()));
+        let got = logits(&m, &seq);
+        assert_eq!(got.len(), shape.iter().product::<usize>(), "prompt {i}");
+        for (at, (got, want)) in got.iter().zip(want).enumerate() {
+            assert!(
+                (f64::from(*got) - want).abs() <= tolerance,
+                "prompt {i}, logit {at}: {got} against {want}"
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared >= 50 * 512, "{compared} logits compared");
+}
+
+#[test]
+fn twenty_steps_of_training_follow_pytorch_in_f64() {
+    let (curve, _) = train(&Device::cpu(), Dtype::F32, usize::MAX);
+    let r = json("train/pretrain_qwen3_tied/ref.json");
+    for (step, (loss, norm)) in curve.into_iter().enumerate() {
+        let want = |key: &str| r["f64"][step][key].as_f64().unwrap();
+        let (loss, norm) = (f64::from(f32::from_bits(loss)), f64::from(f32::from_bits(norm)));
+        // eighteen times the distance of PyTorch's own f32 losses from f64, twenty-eight times that of its norms
+        assert!((loss - want("loss")).abs() <= 1e-5, "loss of step {step}: {loss}");
+        assert!((norm / want("grad_norm") - 1.0).abs() <= 1e-5, "norm of step {step}: {norm}");
+    }
+}

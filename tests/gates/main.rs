@@ -13,3 +13,4 @@ mod golden;
 mod invariance;
 mod kill;
 mod training;
+mod whole;

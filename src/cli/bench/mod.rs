@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::CliError;
-use super::common::{Common, Layers, Seed};
+use super::common::{CacheFlags, Common, Layers, Seed};
 
 /// Commands of `xtrain bench`.
 #[derive(Debug, Clone, Subcommand)]
@@ -53,6 +53,9 @@ pub struct Shared {
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// Flags of `xtrain bench train`.
