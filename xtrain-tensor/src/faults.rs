@@ -27,6 +27,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("resume-forgets-the-step", "a resumed run begins at step 0, with powers of 1"),
     ("resume-forgets-the-random-state", "a resumed run goes on with seed 0"),
     ("padding-loses-zero-sign", "an attention ends without + 0"),
+    ("checkpoint-name-not-synced", "a save says saved before the checkpoint's name is durable"),
     ("checkpoint-rename-before-sync", "a checkpoint has its final name before its files are durable"),
     ("dropped-cache-write", "the last layer's key and value of position 2 are not written"),
     ("page-off-by-one", "the first position of a page is written to the page before"),

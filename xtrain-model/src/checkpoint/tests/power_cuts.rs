@@ -57,10 +57,17 @@ fn judge(moment: &Moment, after: &SimulatedFs) -> Result<Option<Sample>, String>
 }
 
 /// Cuts the power at each moment until `most` different disks were judged there, or no new one comes up;
-/// returns all of them.
+/// returns all of them. A disk is judged again once more has been acknowledged: what was allowed before a save
+/// said "saved" is a loss after it.
 fn cut(moments: &[Moment], seed: u64, most: usize) -> Result<HashSet<u64>, String> {
-    let mut seen = HashSet::new();
+    let (mut seen, mut judged, mut promise) = (HashSet::new(), HashSet::new(), (None, None));
     for (at, moment) in moments.iter().enumerate() {
+        let control = |sample: &Option<Sample>| sample.as_ref().map(|sample| sample.control.clone());
+        let now = (control(&moment.acknowledged), control(&moment.saving));
+        if now != promise {
+            judged.clear();
+            promise = now;
+        }
         let mut random = Random(seed ^ ((at as u64) << 32));
         let (mut new, mut old) = (0, 0);
         for draw in 0.. {
@@ -69,7 +76,8 @@ fn cut(moments: &[Moment], seed: u64, most: usize) -> Result<HashSet<u64>, Strin
                 1 => n - 1,
                 _ => random.below(n),
             });
-            if seen.insert(after.digest()) {
+            seen.insert(after.digest());
+            if judged.insert(after.digest()) {
                 judge(moment, &after).map_err(|wrong| format!("moment {at}, draw {draw}: {wrong}"))?;
                 (new, old) = (new + 1, 0);
             } else {
@@ -137,4 +145,14 @@ fn renaming_before_syncing_is_caught() {
     });
     let wrong = cut(&moments, 7, 100).unwrap_err();
     assert!(wrong.contains("step_000001 refused"), "{wrong}");
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn saying_saved_before_the_name_is_durable_is_caught() {
+    let moments = xtrain_tensor::faults::with("checkpoint-name-not-synced", || {
+        moments(SimulatedFs::default(), None, &script())
+    });
+    let wrong = cut(&moments, 7, 100).unwrap_err();
+    assert!(wrong.contains("acknowledged"), "{wrong}");
 }
