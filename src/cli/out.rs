@@ -23,7 +23,7 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
 /// Writes `value` to standard output as JSON on one line.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).expect("a struct of numbers and strings is JSON");
     print(text + "\n")

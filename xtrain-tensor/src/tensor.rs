@@ -26,7 +26,7 @@ pub(crate) enum Storage {
     I32(Arc<Buffer<i32>>),
 }
 
-/// Element types whose values a [`Storage`] can hold.
+/// Element types that a tensor can hold.
 #[allow(private_bounds, reason = "sealed: only this file implements it")]
 pub trait Stored: Recycled {
     #[doc(hidden)]
