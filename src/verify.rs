@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::decode::{self, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
 use crate::model::{self, Model, NoCache, Rows, Tape};
-use crate::tensor::{Device, Dtype, Simd};
+use crate::tensor::{Device, Simd};
 
 /// One way to compute the same rollouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,9 +215,4 @@ pub fn prompts(model: &Model, (seed, count): (u64, usize), max_new: usize) -> Ve
         Request { id: i, ..Request::sampled(&prompt, max_new, temperature, seed) }
     };
     (0..count as u64).map(request).collect()
-}
-
-/// The type that a model computes in, for a title.
-pub fn title(model: &Model) -> &'static str {
-    if model.compute() == Dtype::BF16 { "bf16" } else { "f32" }
 }

@@ -19,7 +19,6 @@
 use std::path::Path;
 
 use super::DataError;
-use super::crc32c;
 use crate::tokenizer::MAX_VOCABULARY;
 
 /// Bytes of a header.
@@ -69,7 +68,7 @@ impl Header {
         put(32, &self.count.to_le_bytes());
         put(40, &self.documents.to_le_bytes());
         put(48, &self.body_crc.to_le_bytes());
-        let crc = crc32c::extend(0, &bytes[..60]);
+        let crc = crc32c::crc32c_append(0, &bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -89,7 +88,7 @@ impl Header {
         if u32_at(8) != VERSION {
             return Err(bad("version", VERSION.to_string(), u32_at(8).to_string()));
         }
-        let crc = crc32c::extend(0, &bytes[..60]);
+        let crc = crc32c::crc32c_append(0, &bytes[..60]);
         if u32_at(60) != crc {
             return Err(bad("checksum of the header", format!("{crc:08x}"), format!("{:08x}", u32_at(60))));
         }

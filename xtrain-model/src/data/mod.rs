@@ -3,7 +3,6 @@
 //! [`prepare`] turns text and JSONL into a [`TokenFile`]; [`Tokens`] is such a file or the same in memory;
 //! [`Split`] divides it; [`Windows`] says what a step reads, as a pure function of (seed, step); and
 //! [`evaluation_windows`] covers each target of the validation part once.
-mod crc32c;
 mod error;
 mod excerpt;
 mod header;

@@ -191,7 +191,7 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
     ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
     let wide = header::Header { count: 3, masked: header::Masked::No, ..header(70_001) };
-    let wide = header::Header { body_crc: crc32c::extend(0, &body), ..wide };
+    let wide = header::Header { body_crc: crc32c::crc32c_append(0, &body), ..wide };
     let file = TokenFile::open(&dir.file("wide.tok", [&wide.to_bytes()[..], &body].concat())).unwrap();
     file.verify().unwrap();
     assert_eq!(file.ids(0..3).unwrap(), ids);
@@ -208,7 +208,7 @@ fn small_file(dir: &Scratch) -> Vec<u8> {
 fn resealed(bytes: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     edit(&mut bytes);
-    let crc = crc32c::extend(0, &bytes[..60]);
+    let crc = crc32c::crc32c_append(0, &bytes[..60]);
     bytes[60..64].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
@@ -245,7 +245,7 @@ fn a_damaged_token_file_is_refused_by_its_field() {
     check([&good[..70], &[good[70] ^ 1], &good[71..]].concat(), "checksum of the tokens");
     let unknown = resealed(&good, |bytes| {
         bytes[68..70].copy_from_slice(&300u16.to_le_bytes());
-        let crc = crc32c::extend(0, &bytes[64..]);
+        let crc = crc32c::crc32c_append(0, &bytes[64..]);
         bytes[48..52].copy_from_slice(&crc.to_le_bytes());
     });
     check(unknown, "token 2 is 300, the vocabulary ends at 257");

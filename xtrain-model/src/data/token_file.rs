@@ -3,8 +3,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::DataError;
 use super::header::{self, Header, Masked};
-use super::{DataError, crc32c};
 
 /// An open token file. Its header and length are verified; ids are checked as they are read. It is never
 /// mapped into memory: a file that shrinks under a reader is an error, not a dead process.
@@ -121,7 +121,7 @@ impl TokenFile {
         let (mut at, mut crc) = (header::SIZE, 0);
         while at < end {
             let bytes = self.bytes(at, BLOCK.min(end - at))?;
-            crc = crc32c::extend(crc, &bytes);
+            crc = crc32c::crc32c_append(crc, &bytes);
             at += bytes.len() as u64;
         }
         if crc != self.header.body_crc {

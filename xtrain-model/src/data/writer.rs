@@ -4,7 +4,7 @@ use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::header::{self, Header, Masked};
-use super::{DataError, Role, crc32c, separator_of};
+use super::{DataError, Role, separator_of};
 use crate::tokenizer::Tokenizer;
 
 /// Writes tokens into a temporary file beside `path`, which gets its name in [`finish`](TokenWriter::finish).
@@ -126,7 +126,7 @@ impl TokenWriter {
     }
 
     fn put_body(&mut self, bytes: &[u8]) -> Result<(), DataError> {
-        self.header.body_crc = crc32c::extend(self.header.body_crc, bytes);
+        self.header.body_crc = crc32c::crc32c_append(self.header.body_crc, bytes);
         self.put(bytes)
     }
 
