@@ -2,7 +2,9 @@
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
+use crate::gpu::{Gpu, Schedule};
 use crate::recycle::Recycler;
+use crate::{Error, Result};
 
 /// A device. Cloning shares it.
 #[derive(Debug, Clone)]
@@ -10,6 +12,8 @@ use crate::recycle::Recycler;
 pub enum Device {
     /// This machine's processor.
     Cpu(Cpu),
+    /// A CUDA device, or its emulation.
+    Gpu(Gpu),
 }
 
 /// A processor: its worker threads and its instruction set. Neither changes a bit of any result.
@@ -37,27 +41,48 @@ impl Device {
         })
     }
 
-    /// Worker threads, the caller's among them.
-    pub fn threads(&self) -> usize {
-        let Device::Cpu(cpu) = self;
-        cpu.pool.threads()
+    /// The emulated GPU: see [`Gpu::emulated`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where this build has no emulator.
+    pub fn emulated(schedule: Schedule) -> Result<Device> {
+        Gpu::emulated(schedule).map(Device::Gpu)
     }
 
-    /// The instructions in use.
-    pub fn simd(&self) -> Simd {
-        let Device::Cpu(cpu) = self;
-        cpu.simd
+    /// Threads of this processor that compute, the caller's among them.
+    pub fn threads(&self) -> usize {
+        match self {
+            Device::Cpu(cpu) => cpu.pool.threads(),
+            Device::Gpu(_) => 1,
+        }
+    }
+
+    /// The instructions in use; none on a GPU.
+    pub fn simd(&self) -> Option<Simd> {
+        match self {
+            Device::Cpu(cpu) => Some(cpu.simd),
+            Device::Gpu(_) => None,
+        }
     }
 
     /// The processor.
-    pub(crate) fn as_cpu(&self) -> &Cpu {
-        let Device::Cpu(cpu) = self;
-        cpu
+    ///
+    /// # Errors
+    /// [`Error::Device`] on a GPU.
+    pub(crate) fn as_cpu(&self) -> Result<&Cpu> {
+        match self {
+            Device::Cpu(cpu) => Ok(cpu),
+            Device::Gpu(gpu) => {
+                Err(Error::Device { what: format!("an operation without a kernel for {}", gpu.name()) })
+            }
+        }
     }
 
     /// The processor whose kernels run; none where the reference is to run.
     pub(crate) fn fast(&self) -> Option<&Cpu> {
-        let Device::Cpu(cpu) = self;
-        (cpu.simd > Simd::Reference).then_some(cpu)
+        match self {
+            Device::Cpu(cpu) => (cpu.simd > Simd::Reference).then_some(cpu),
+            Device::Gpu(_) => None,
+        }
     }
 }

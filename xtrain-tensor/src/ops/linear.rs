@@ -32,7 +32,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
         Some(b) => Some(b.data::<f32>()?),
         None => None,
     };
-    let mut y = x.device().as_cpu().recycler.take::<f32>(n * w.out());
+    let mut y = x.device().as_cpu()?.recycler.take::<f32>(n * w.out());
     if n == 1 && faults::on("reversed-sum-for-one-row") {
         let turned = widened(x)?.iter().rev().copied().collect();
         let turned = Tensor::new::<f32>(x.device(), x.shape(), turned)?.cast(x.dtype())?;
@@ -60,7 +60,7 @@ fn product(x: &Tensor, w: &Layout, y: &mut [f32]) -> Result<()> {
 
 /// `y = start + x b`, `x [N, depth]` in the dtype of the packed `b [depth, columns]`.
 fn packed(x: &Tensor, b: &Packed, y: &mut [f32], start: Start) -> Result<()> {
-    let (cpu, shape) = (x.device().as_cpu(), [x.shape()[0], x.width()]);
+    let (cpu, shape) = (x.device().as_cpu()?, [x.shape()[0], x.width()]);
     match b {
         Packed::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b.view(), y, start),
         Packed::Bf16(b) => gemm_bf16::product(cpu, &Left::new(cpu, x.data::<bf16>()?, shape), b, y, start),
@@ -91,7 +91,7 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     }
     let n = check(OP, dys[0], ws[0].out(), ws[0])?;
     let width = ws[0].width();
-    let mut dx = dys[0].device().as_cpu().recycler.take::<f32>(n * width);
+    let mut dx = dys[0].device().as_cpu()?.recycler.take::<f32>(n * width);
     if dys[0].device().fast().is_none() {
         dx.fill(0.0);
     }
@@ -153,7 +153,7 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
         Ok(())
     };
     if faults::on("micro-batch-total-added") {
-        let mut total = Tensor::zeros(dw.device(), dw.shape(), Dtype::F32);
+        let mut total = Tensor::zeros(dw.device(), dw.shape(), Dtype::F32)?;
         add(&mut total)?;
         return super::accumulate(dw, &total);
     }

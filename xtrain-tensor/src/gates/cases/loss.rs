@@ -108,7 +108,7 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
     for (name, seed, lengths, o) in operands() {
         cases.push(Case::sums("cross_entropy_backward", (name, seed), lengths.len(), move |dev, parts| {
             let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
-            let (mut loss, mut dhead) = (0.0, Tensor::zeros(dev, &[o.v, o.c], Dtype::F32));
+            let (mut loss, mut dhead) = (0.0, Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?);
             for part in parts {
                 let (rows, samples) = part_of(lengths, part);
                 let x = tensor(dev, &[rows.len(), o.c], &o.x[rows.start * o.c..rows.end * o.c], o.dtype)?;
@@ -129,7 +129,7 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
             let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
             let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
             let lines = LossRows { targets: &targets, samples: &samples, temperature: o.temperature };
-            let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32);
+            let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?;
             let (values, dx) = ops::cross_entropy_backward(&x, &head, &lines, (&mut 0.0, &mut dhead))?;
             let values = values.into_iter().map(|v| v.map_or(Vec::new(), |v| three(v).to_vec()));
             Ok(join(split(&dx, rows.len())?, values.collect()))

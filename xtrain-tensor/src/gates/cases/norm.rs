@@ -57,7 +57,7 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
             cases.push(Case::rows("rms_norm_backward", (name, seed), n, move |dev, rows| {
                 let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, c], &pick(x, h * c, rows), dtype);
                 let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[c], &w, Dtype::F32)?);
-                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32);
+                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
                 let samples = Samples::of_lengths([rows.len()]).times(h);
                 split(&ops::rms_norm_backward(&x, &w, 1e-6, &dy, (&mut dw, &samples))?, rows.len())
             }));
@@ -71,7 +71,7 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
             let w = Values::Plain.fill(c, seed + 1000);
             let name = format!("{lengths:?}x{h}x{c}-{}", label(dtype, values)).replace(' ', "");
             cases.push(Case::sums("rms_norm_backward", (name, seed), lengths.len(), move |dev, parts| {
-                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32);
+                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
                 let w = tensor(dev, &[c], &w, Dtype::F32)?;
                 for part in parts {
                     let (rows, samples) = part_of(lengths, part);

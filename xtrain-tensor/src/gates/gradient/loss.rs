@@ -88,7 +88,7 @@ pub(crate) fn cross_entropy(seed: u64) -> Sample {
             let head = Weight::new(&Tensor::new(device, &[v, c], x[1].clone())?, dtype)?;
             let rows = LossRows { targets: &o.targets, samples: &o.samples, temperature: o.temperature };
             let (mut loss, mut again) = (0.0, 0.0);
-            let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32);
+            let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32)?;
             let (values, dx) = ops::cross_entropy_backward(&xs, &head, &rows, (&mut loss, &mut dhead))?;
             assert_eq!(ops::cross_entropy(&xs, &head, &rows, &mut again)?, values);
             assert_eq!(again.to_bits(), loss.to_bits());

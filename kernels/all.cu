@@ -1,0 +1,8 @@
+// One translation unit: every kernel, for nvcc and for the emulator alike.
+#include "xt.cuh"
+XT_BEGIN
+#include "contract.cuh"
+#include "add.cu"
+#include "cast.cu"
+#include "embedding.cu"
+XT_END
