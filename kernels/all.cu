@@ -5,4 +5,5 @@ XT_BEGIN
 #include "add.cu"
 #include "cast.cu"
 #include "embedding.cu"
+#include "finite.cu"
 XT_END

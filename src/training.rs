@@ -266,5 +266,5 @@ pub fn schedule(config: &RunConfig) -> Schedule {
 pub fn begin(config: &RunConfig, tokens: usize, device: &Device) -> Result<Trainer, model::Error> {
     let model =
         Model::init(&model_config(config, tokens), compute(config.train.dtype), device, config.train.seed)?;
-    Ok(Trainer::new(model, optim_config(config), schedule(config)))
+    Ok(Trainer::new(model, optim_config(config), schedule(config))?)
 }

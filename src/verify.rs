@@ -124,7 +124,7 @@ struct Oracle {
 
 impl Oracle {
     fn new(model: &Model, requests: &[Request]) -> Result<Oracle, Error> {
-        let model = model.on(&Device::cpu_with(1, Simd::detect()));
+        let model = model.on(&Device::cpu_with(1, Simd::detect()))?;
         let mut oracle = Oracle { tokens: Vec::new(), logits: Vec::new() };
         for request in requests {
             let tokens = generate_naive(&model, request)?.tokens;
@@ -133,7 +133,7 @@ impl Oracle {
             let mut tape = Tape::new(rows.samples());
             let hidden = model.forward(&mut tape, &mut NoCache::new(&rows)?, &rows)?;
             let logits = model.logits(&hidden.value)?;
-            oracle.logits.push(logits.data::<f32>().map_err(model::Error::from)?.to_vec());
+            oracle.logits.push(logits.to_vec::<f32>().map_err(model::Error::from)?);
             oracle.tokens.push(tokens);
         }
         Ok(oracle)
@@ -162,7 +162,7 @@ pub fn verify(
 }
 
 fn check(model: &Model, requests: &[Request], oracle: &Oracle, setting: Setting) -> Result<Verdict, Error> {
-    let model = model.on(&Device::cpu_with(setting.threads, setting.simd));
+    let model = model.on(&Device::cpu_with(setting.threads, setting.simd))?;
     let options = EngineOptions {
         kv: setting.kv,
         prefill_chunk: setting.chunk,

@@ -71,7 +71,7 @@ impl Run {
             Ok(all)
         })?;
         let model = Model::new(self.cfg.clone(), params)?;
-        Ok(Trainer::new(model, OptimConfig::default(), schedule()))
+        Trainer::new(model, OptimConfig::default(), schedule())
     }
 
     /// The samples of step `step`: ragged, some rows without a target.
@@ -140,7 +140,7 @@ fn state(trainer: &Trainer) -> Bits {
 
 /// One step in the parts of `way`; its loss, gradients and norm.
 fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Result<Bits> {
-    let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params));
+    let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in way.parts(samples, n) {
         objective::backward(&trainer.model, part, 1.0, (&mut loss, &mut grads))?;
     }

@@ -38,8 +38,11 @@ impl Model {
     }
 
     /// The same model on another device.
-    pub fn on(&self, device: &Device) -> Model {
-        Model { cfg: self.cfg.clone(), rope: self.rope.clone(), params: self.params.on(device) }
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn on(&self, device: &Device) -> Result<Model> {
+        Ok(Model { cfg: self.cfg.clone(), rope: self.rope.clone(), params: self.params.on(device)? })
     }
 
     /// The shape.

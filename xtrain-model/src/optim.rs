@@ -41,12 +41,15 @@ pub struct AdamW {
 
 impl AdamW {
     /// Zero moments for all of `params`.
-    pub fn new(cfg: OptimConfig, params: &Params) -> AdamW {
-        let zeros = || -> Vec<Tensor> {
+    ///
+    /// # Errors
+    /// When the device has no memory for them.
+    pub fn new(cfg: OptimConfig, params: &Params) -> Result<AdamW> {
+        let zeros = || -> Result<Vec<Tensor>, xtrain_tensor::Error> {
             let like = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
             params.iter().map(|p| like(p.value())).collect()
         };
-        AdamW { cfg, m: zeros(), v: zeros(), powers: [1.0; 2] }
+        Ok(AdamW { cfg, m: zeros()?, v: zeros()?, powers: [1.0; 2] })
     }
 
     /// What stays the same over the run.

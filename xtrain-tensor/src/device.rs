@@ -1,4 +1,5 @@
 //! Where tensors live and who computes on them.
+use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
@@ -22,6 +23,16 @@ pub struct Cpu {
     pub(crate) pool: Arc<Pool>,
     pub(crate) simd: Simd,
     pub(crate) recycler: Arc<Recycler>,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu(cpu) if cpu.pool.threads() == 1 => write!(f, "{}, 1 thread", cpu.simd),
+            Device::Cpu(cpu) => write!(f, "{}, {} threads", cpu.simd, cpu.pool.threads()),
+            Device::Gpu(gpu) => f.write_str(&gpu.name()),
+        }
+    }
 }
 
 impl Device {

@@ -35,13 +35,16 @@ struct Taken {
 
 impl Paged {
     /// An empty cache with pages of `page` positions, at least one.
-    pub fn new(shape: CacheShape, room: Room, page: usize) -> Paged {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn new(shape: CacheShape, room: Room, page: usize) -> Result<Paged> {
         let each = room.positions.div_ceil(page);
         let whole = room.sequences.saturating_mul(each);
         let limit = room.slots.map_or(whole, |slots| slots / page).min(u32::MAX as usize);
-        Paged {
+        Ok(Paged {
             ledger: Ledger::new(shape.n_layers, room.sequences),
-            pool: Pool::new(shape, 0),
+            pool: Pool::new(shape, 0)?,
             slots: Slots::Pages { page, table: vec![Vec::new(); room.sequences] },
             page,
             positions: room.positions,
@@ -49,7 +52,7 @@ impl Paged {
             refs: Vec::new(),
             free: Vec::new(),
             journal: Vec::new(),
-        }
+        })
     }
 
     /// The pages of a sequence, in the order of its positions.

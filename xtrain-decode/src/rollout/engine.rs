@@ -70,7 +70,7 @@ impl<'m> Engine<'m> {
         Ok(Engine {
             model,
             options,
-            cache: options.cache(model),
+            cache: options.cache(model)?,
             positions: room.positions,
             queue: VecDeque::new(),
             live: Vec::new(),
@@ -256,7 +256,8 @@ impl<'m> Engine<'m> {
     fn logits(&self, hidden: &Tensor, rows: &[usize]) -> Result<Tensor> {
         if rows.is_empty() {
             let none = [0, self.model.config().vocab];
-            return Ok(Tensor::zeros(hidden.device(), &none, xtrain_tensor::Dtype::F32));
+            let none = Tensor::zeros(hidden.device(), &none, xtrain_tensor::Dtype::F32);
+            return Ok(none.map_err(xtrain_model::Error::from)?);
         }
         Ok(self.model.logits(&super::gather::rows(hidden, rows)?)?)
     }
@@ -265,7 +266,7 @@ impl<'m> Engine<'m> {
     fn draw_from(&mut self, plan: &Plan, logits: &Tensor, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<()> {
         let n = logits.shape()[0];
         self.counters.head_rows += n as u64;
-        let data = logits.data::<f32>().map_err(xtrain_model::Error::from)?;
+        let data = logits.read::<f32>().map_err(xtrain_model::Error::from)?;
         let vocab = self.model.config().vocab;
         let (mut row, mut result) = (0, Ok(()));
         for run in &plan.runs {

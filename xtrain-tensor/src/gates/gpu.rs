@@ -60,7 +60,10 @@ mod tests {
     fn devices() -> Vec<Device> {
         let devices: Result<Vec<_>, Error> = SCHEDULES.into_iter().map(Device::emulated).collect();
         devices.unwrap_or_else(|error| {
-            assert!(std::env::var_os("XTRAIN_REQUIRE_EMU").is_none(), "XTRAIN_REQUIRE_EMU is set, but {error}");
+            assert!(
+                std::env::var_os("XTRAIN_REQUIRE_EMU").is_none(),
+                "XTRAIN_REQUIRE_EMU is set, but {error}"
+            );
             eprintln!("note: the kernels were not run: {error}");
             Vec::new()
         })
@@ -89,7 +92,10 @@ mod tests {
         for name in WITHOUT {
             let entry = TABLE.iter().find(|entry| entry.name == *name).expect("a listed operation");
             let case = &(entry.cases)()[0];
-            assert!(matches!(case.whole(&device), Err(Error::Device { .. })), "{name} has a kernel: delete it here");
+            assert!(
+                matches!(case.whole(&device), Err(Error::Device { .. })),
+                "{name} has a kernel: delete it here"
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
+mod finite;
 mod launch;
 mod memory;
 mod pointwise;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
+pub(crate) use finite::all_finite;
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
 pub(crate) use memory::Buffer;
@@ -64,7 +66,10 @@ impl Gpu {
         }
     }
 
-    #[cfg_attr(not(all(feature = "emu", xtrain_emu)), expect(dead_code, reason = "no launcher in this build"))]
+    #[cfg_attr(
+        not(all(feature = "emu", xtrain_emu)),
+        expect(dead_code, reason = "no launcher in this build")
+    )]
     fn over(launcher: Box<dyn Launcher>) -> Gpu {
         Gpu {
             shared: Arc::new(Shared {

@@ -13,7 +13,7 @@ pub(super) use linear::{
 };
 pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
 pub(super) use norm::{rms_norm, rms_norm_backward};
-pub(super) use pointwise::{accumulate, adamw, add, silu_mul, silu_mul_backward, sum_of_squares};
+pub(super) use pointwise::{accumulate, adamw, add, all_finite, silu_mul, silu_mul_backward, sum_of_squares};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub(super) use tables::{cat_seq, embedding, embedding_backward, repeat_kv, repeat_kv_backward};
 

@@ -113,3 +113,24 @@ pub(crate) fn sum_of_squares() -> Vec<Case> {
     }
     cases
 }
+
+pub(crate) fn all_finite() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, n) in [1usize, 33, 257, 1000].into_iter().enumerate() {
+        for (dtype, bad) in
+            [(Dtype::F32, None), (Dtype::F32, Some(f32::NAN)), (Dtype::BF16, Some(f32::NEG_INFINITY))]
+        {
+            let seed = i as u64 + 981;
+            let mut x = Values::of(i).fill(n, seed);
+            if let Some(bad) = bad {
+                x[n - 1] = bad;
+            }
+            let name = format!("{n}-{dtype}-{bad:?}");
+            cases.push(Case::rows("all_finite", (name, seed), 1, move |dev, _| {
+                let finite = ops::all_finite(&tensor(dev, &[n], &x, dtype)?)?;
+                Ok(vec![vec![f32::from(u8::from(finite))]])
+            }));
+        }
+    }
+    cases
+}
