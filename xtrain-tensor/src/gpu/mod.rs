@@ -4,6 +4,7 @@ mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod finite;
+mod indices;
 mod launch;
 mod memory;
 mod pointwise;
@@ -20,6 +21,7 @@ pub(crate) use memory::Buffer;
 pub(crate) use pointwise::{accumulate, add, cast};
 
 use crate::Result;
+use indices::Indices;
 use memory::Memory;
 
 /// A GPU, or its emulation. Cloning shares it.
@@ -31,6 +33,7 @@ pub struct Gpu {
 struct Shared {
     launcher: Box<dyn Launcher>,
     memory: Memory,
+    indices: Indices,
     launches: AtomicU64,
     uploaded: AtomicU64,
     downloaded: AtomicU64,
@@ -75,6 +78,7 @@ impl Gpu {
             shared: Arc::new(Shared {
                 launcher,
                 memory: Memory::default(),
+                indices: Indices::default(),
                 launches: AtomicU64::new(0),
                 uploaded: AtomicU64::new(0),
                 downloaded: AtomicU64::new(0),
@@ -121,9 +125,13 @@ impl Gpu {
     pub(crate) fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let buffer = self.buffer(bytes.len())?;
-        self.shared.launcher.upload(buffer.at(), bytes)?;
-        self.shared.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.send(buffer.at(), bytes)?;
         Ok(buffer)
+    }
+
+    fn send(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.shared.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.shared.launcher.upload(to, bytes)
     }
 
     /// Values of the device, brought to the host.
@@ -159,6 +167,7 @@ impl Gpu {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.indices.free_all(&*self.launcher);
         self.memory.free_all(&*self.launcher);
     }
 }
