@@ -1,6 +1,6 @@
 //! The gates of the GPU: in f32 a whole training run on the emulated device, whatever the order of its
 //! threads and the split into micro-batches, has the processor's bytes.
-use xtrain::model::{Config, Decay, Grads, Model, OptimConfig, Sample, Schedule, Trainer, objective, weigh};
+use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer, weigh};
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::emulated;
 use xtrain::tensor::{Device, Dtype, Schedule as Order};
@@ -38,7 +38,7 @@ fn samples(step: u64) -> Vec<Sample> {
         let inputs = (0..n).map(|_| token()).collect();
         let target = |id| Target { id, weight: 0.0, bonus: 0.01 };
         let targets = (0..n).map(|t| Some(target(token())).filter(|_| t % 7 != 3)).collect();
-        Sample { inputs, targets }
+        Sample { inputs, targets, ..Sample::default() }
     };
     let mut samples: Vec<Sample> = [70, 5, 33].into_iter().map(|n| sample(n, &mut dice)).collect();
     weigh(&mut samples);
@@ -105,7 +105,4 @@ fn a_step_after_warm_up_asks_the_device_for_no_memory_and_copies_only_scalars_ba
     assert_eq!(allocations, 0);
     // the loss, the norm, a flag a tensor, and (lse, log-probability, entropy) of 108 rows
     assert!(downloaded <= 4096, "{downloaded} bytes came back");
-    let (mut loss, mut grads) = (0f32, Grads::zeros(&trainer.model.params).unwrap());
-    objective::backward(&trainer.model, &samples(0), 1.0, (&mut loss, &mut grads)).unwrap();
-    assert!(loss.is_finite());
 }

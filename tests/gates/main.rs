@@ -10,6 +10,7 @@ mod dice;
 mod faults;
 mod fixtures;
 mod golden;
+mod golden_policy;
 mod gpu;
 mod invariance;
 mod kill;

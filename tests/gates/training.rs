@@ -7,9 +7,10 @@ use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::store::{self, Standing};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{
-    Config, Decay, Error, Model, OptimConfig, Params, Result, Sample, Schedule, Trainer, objective, weigh,
+    Config, Decay, Error, Model, OptimConfig, Params, Processing, Result, Sample, Schedule, Trainer,
+    objective, weigh,
 };
-use xtrain::tensor::ops::Target;
+use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
 
 use crate::dice::{Dice, values};
@@ -84,7 +85,9 @@ impl Run {
             let inputs: Vec<u32> = (0..n).map(|_| token(&mut dice)).collect();
             let target = |id| Target { id, weight: 0.0, bonus: 0.0 };
             let targets = (0..n).map(|_| Some(target(token(&mut dice))).filter(|_| !dice.one_in(5)));
-            samples.push(Sample { targets: targets.collect(), inputs });
+            let targets = targets.collect();
+            let starts = if n > 16 && dice.one_in(3) { vec![n / 4, n / 2] } else { Vec::new() };
+            samples.push(Sample { inputs, targets, starts });
         }
         weigh(&mut samples);
         samples
@@ -142,7 +145,7 @@ fn state(trainer: &Trainer) -> Bits {
 fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in way.parts(samples, n) {
-        objective::backward(&trainer.model, part, 1.0, (&mut loss, &mut grads))?;
+        objective::backward(&trainer.model, part, Processing::default(), (&mut loss, &mut grads))?;
     }
     let grads = grads.finish()?;
     let rate = trainer.schedule.rate(n);
@@ -167,7 +170,20 @@ fn whole(run: &Run, way: &Way) -> Result<Bits> {
 }
 
 /// The first differing value of two runs; else the number of compared ones.
-fn same(gate: &str, run: &Run, how: &str, (got, want): (&Bits, &Bits)) -> Result<usize, Difference> {
+pub(crate) fn same(
+    gate: &str,
+    run: &Run,
+    how: &str,
+    (got, want): (&Bits, &Bits),
+) -> Result<usize, Difference> {
+    let lengths = |all: &Bits| -> Vec<(String, usize)> {
+        all.iter().map(|(name, values)| (name.clone(), values.len())).collect()
+    };
+    if lengths(got) != lengths(want) {
+        let (got, want) = (lengths(got), lengths(want));
+        let case = format!("gate {gate}, case {}, seed {SEED}", run.number);
+        return Err(Difference(format!("{case}: values {got:?}, want {want:?}\n  {how} in {run:?}")));
+    }
     let mut n = 0;
     for ((name, got), (_, want)) in got.iter().zip(want) {
         if let Some(at) = got.iter().zip(want).position(|(a, b)| a != b) {
@@ -198,6 +214,41 @@ pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference
         n += same("micro-batches", run, &format!("{way:?}"), (&got, &want))?;
     }
     Ok(n)
+}
+
+/// The rows of packed documents against each document alone.
+pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
+    let model = run.trainer(&Way::plain().device()).map_err(failed)?.model;
+    let values = |samples: &[Sample]| -> Result<Bits, Difference> {
+        let values = objective::evaluate(&model, samples, &mut 0.0).map_err(failed)?;
+        let bits =
+            |v: Option<LogProb>| v.map_or([0; 3], |v| [v.lse, v.log_prob, v.entropy].map(f32::to_bits));
+        Ok(vec![("values".into(), values.into_iter().flat_map(bits).collect())])
+    };
+    let samples = run.samples(run.data, 0);
+    let (mut together, mut alone) = (Sample::default(), Vec::new());
+    for sample in samples {
+        let mut ends = sample.starts.clone();
+        ends.push(sample.inputs.len());
+        let mut start = 0;
+        for end in ends {
+            if !together.inputs.is_empty() {
+                together.starts.push(together.inputs.len());
+            }
+            let document = Sample {
+                inputs: sample.inputs[start..end].to_vec(),
+                targets: sample.targets[start..end].to_vec(),
+                starts: Vec::new(),
+            };
+            together.inputs.extend(&document.inputs);
+            together.targets.extend(&document.targets);
+            alone.push(document);
+            start = end;
+        }
+    }
+    let how = format!("documents begin at {:?}", together.starts);
+    let (got, want) = (values(&[together])?, values(&alone)?);
+    same("packing", run, &how, (&got, &want))
 }
 
 /// A directory that goes with its owner.
@@ -247,6 +298,13 @@ fn gradients_and_weights_do_not_see_how_a_step_was_split() {
     let n = over(48, |run| splits(run, 3)).unwrap_or_else(|Difference(e)| panic!("{e}"));
     println!("micro-batches: 48 runs, each in 3 other ways, {n} values, 0 differing bits");
     assert!(n > 400_000, "{n}");
+}
+
+#[test]
+fn a_packed_document_is_the_document_alone() {
+    let n = over(24, packed).unwrap_or_else(|Difference(e)| panic!("{e}"));
+    println!("packing: 24 samples of several documents, {n} values, 0 differing bits");
+    assert!(n > 5_000, "{n}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use xtrain_tensor::ops::{self, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::functional::{Functional, Kv, Turn, split_heads, visible};
+use crate::functional::{Functional, Kv, Sight, Turn, split_heads};
 use crate::grads::Grads;
 use crate::params::Param;
 use crate::rows::Rows;
@@ -172,14 +172,15 @@ impl<'t> Functional for Tape<'t> {
         }))
     }
 
-    fn attention(&mut self, q: &Var, kv: Kv<'_, Var>, rows: &Rows) -> Result<Var> {
+    fn attention(&mut self, q: &Var, kv: Kv<'_, Var>, see: Sight<'_>) -> Result<Var> {
         let (q, k, v) = (q.clone(), kv.k.clone(), kv.v.clone());
-        let (slots, rows): (Slots, Rows) = (kv.slots.clone(), rows.clone());
-        let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &visible(&rows, &slots))?;
+        let (slots, rows, window): (Slots, Rows, _) = (kv.slots.clone(), see.rows.clone(), see.window);
+        let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &see.in_slots(&slots))?;
         let kept = y.clone();
         Ok(self.record(y, move |b, dy| {
             let saved = ops::Saved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
-            let [dq, dk, dv] = ops::attention_backward(&saved, &dy, &visible(&rows, &slots))?;
+            let [dq, dk, dv] =
+                ops::attention_backward(&saved, &dy, &Sight { rows: &rows, window }.in_slots(&slots))?;
             b.add(&q, dq)?;
             b.add(&k, dk)?;
             b.add(&v, dv)

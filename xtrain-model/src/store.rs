@@ -110,6 +110,10 @@ pub fn save(
     standing: Standing,
 ) -> Result<Saved, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
+    if model.windows().iter().any(Option::is_some) {
+        let (field, got) = ("sliding_window", format!("{:?}", model.windows()));
+        return Err(Error::Config { field, want: "none in a model that is saved", got }.into());
+    }
     let eos = tokenizer.eos_ids();
     let named = model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?)));
     let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;

@@ -4,7 +4,7 @@ use xtrain_tensor::{Tensor, ops};
 use crate::error::{Error, Result};
 use crate::grads::Grads;
 use crate::model::Model;
-use crate::objective::{self, Sample};
+use crate::objective::{self, Processing, Sample};
 use crate::optim::{AdamW, OptimConfig};
 use crate::params::{Param, Params};
 use crate::schedule::Schedule;
@@ -74,7 +74,7 @@ impl Trainer {
         let targets = weigh(&mut samples);
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
         for part in samples.chunks(micro.max(1)) {
-            objective::backward(&self.model, part, 1.0, (&mut loss, &mut grads))?;
+            objective::backward(&self.model, part, Processing::default(), (&mut loss, &mut grads))?;
         }
         let step = self.step + 1;
         if !loss.is_finite() {

@@ -52,6 +52,12 @@ pub fn ugly(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(value).collect()
 }
 
+/// How often a test tries: `usual` times in the test command, `longer` times in the longer suite, which is
+/// asked for by `XTRAIN_SOAK=1`.
+pub fn times(usual: u64, longer: u64) -> u64 {
+    if std::env::var_os("XTRAIN_SOAK").is_some_and(|v| v == "1") { longer } else { usual }
+}
+
 /// The number of places where two slices differ in bits (any NaN equals any NaN), and the first.
 ///
 /// # Errors
