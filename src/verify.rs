@@ -1,10 +1,14 @@
 //! The promise, checked on this machine: a rollout's logits have the bits of the training forward.
-use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 
-use crate::decode::{self, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
+use crate::decode::{self, Completion, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
 use crate::model::{self, Model, NoCache, Rows, Tape};
+use crate::tensor::rng::{Purpose, uniform_u64};
 use crate::tensor::{Device, Simd};
+
+/// Completions of the first prompt beside its own.
+const FORKS: usize = 3;
 
 /// One way to compute the same rollouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +17,8 @@ pub struct Setting {
     pub kv: KvKind,
     /// The most rows of one prompt in a step; none: the whole prompt.
     pub chunk: Option<usize>,
+    /// Whether completions of one prompt share it.
+    pub prompts: Prompts,
     /// The most sequences at a time.
     pub batch: usize,
     /// Threads.
@@ -21,27 +27,66 @@ pub struct Setting {
     pub simd: Simd,
 }
 
-/// What a setting was found to be.
+/// How completions of one prompt get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prompts {
+    /// Each computes it.
+    Own,
+    /// One computes it for all whose ids follow each other; the others fork.
+    Shared,
+}
+
+/// What a setting was found to be.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The setting.
     pub setting: Setting,
     /// Rows of logits that were compared.
     pub rows: u64,
-    /// Values that were compared.
+    /// Rows of logits that there are to compare in this setting.
+    pub rows_due: u64,
+    /// Values that were compared: logits, and two log-probabilities a token.
     pub values: u64,
     /// Values whose bits differ.
     pub differing: u64,
     /// New tokens that differ from the naive rollout's.
     pub tokens_differing: u64,
-    /// The sequence and position of the first row that differs.
-    pub first: Option<(usize, usize)>,
+    /// The first difference.
+    pub first: Option<Difference>,
+}
+
+/// Where a rollout left the training forward.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// The sequence's own number.
+    pub id: u64,
+    /// The position of the row.
+    pub position: usize,
+    /// What differs: `logit 17`, `token`, `log-probability`.
+    pub what: String,
+    /// The bits of the training forward (of a token its id), in hexadecimal.
+    pub want: String,
+    /// The bits that were found.
+    pub got: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { id, position, what, want, got } = self;
+        write!(f, "sequence {id}, position {position}, {what}: want {want}, got {got}")
+    }
 }
 
 impl Verdict {
-    /// Whether every value and token is the same.
+    /// Whether every row was compared, and every value and token is the same.
     pub fn holds(&self) -> bool {
-        self.differing == 0 && self.tokens_differing == 0
+        self.differing == 0 && self.tokens_differing == 0 && self.rows == self.rows_due
+    }
+
+    fn note(&mut self, (id, position): (u64, usize), what: String, [want, got]: [u32; 2]) {
+        let hex = |bits: u32| format!("{bits:08x}");
+        let difference = || Difference { id, position, what, want: hex(want), got: hex(got) };
+        self.first.get_or_insert_with(difference);
     }
 }
 
@@ -89,59 +134,97 @@ pub struct Asked {
     pub chunk: Option<usize>,
 }
 
-/// The settings that are checked: what was asked for first; then every cache, pages smaller and larger than a chunk of keys, prompts
-/// whole and in pieces, one sequence at a time and all at once, one thread and `threads`, and every
-/// instruction set of this machine.
+/// The settings that are checked: what was asked for first; then every cache, pages smaller and larger
+/// than a chunk of keys, prompts whole and in pieces, computed by each and shared, one sequence at a time
+/// and all at once, one thread and `threads`, and every instruction set of this machine.
 pub fn settings(requests: usize, asked: &Asked) -> Vec<Setting> {
+    use Prompts::{Own, Shared};
     let threads = asked.threads;
     let all = requests.max(1);
     let widest = Simd::detect();
-    let row = |kv, chunk, batch, threads, simd| Setting { kv, chunk, batch, threads, simd };
+    let row =
+        |kv, (chunk, prompts), (batch, threads)| Setting { kv, chunk, prompts, batch, threads, simd: widest };
     let mut rows = vec![
-        row(asked.kv, asked.chunk, all, threads, widest),
-        row(KvKind::Off, None, all, 1, widest),
-        row(KvKind::Growing, None, 1, 1, widest),
-        row(KvKind::Growing, Some(7), all, threads, widest),
-        row(KvKind::Contiguous, None, 1, threads, widest),
-        row(KvKind::Contiguous, Some(1), all, 1, widest),
-        row(KvKind::Paged { page: 1 }, None, all, threads, widest),
-        row(KvKind::Paged { page: 5 }, Some(3), 2, 1, widest),
-        row(KvKind::Paged { page: 16 }, None, all, threads, widest),
-        row(KvKind::Paged { page: 16 }, Some(1), 3, threads + 1, widest),
-        row(KvKind::Paged { page: 100 }, Some(11), all, threads, widest),
+        row(asked.kv, (asked.chunk, Shared), (all, threads)),
+        row(KvKind::Off, (None, Own), (all, 1)),
+        row(KvKind::Growing, (None, Own), (1, 1)),
+        row(KvKind::Growing, (Some(7), Shared), (all, threads)),
+        row(KvKind::Contiguous, (None, Shared), (2, threads)),
+        row(KvKind::Contiguous, (Some(1), Own), (all, 1)),
+        row(KvKind::Paged { page: 1 }, (None, Shared), (all, threads)),
+        row(KvKind::Paged { page: 5 }, (Some(3), Shared), (2, 1)),
+        row(KvKind::Paged { page: 16 }, (None, Own), (all, threads)),
+        row(KvKind::Paged { page: 16 }, (Some(1), Shared), (3, threads + 1)),
+        row(KvKind::Paged { page: 100 }, (Some(11), Own), (all, threads)),
     ];
     let others = Simd::available().filter(|&s| s != widest && s != Simd::Reference);
-    rows.extend(others.map(|simd| row(KvKind::Paged { page: 16 }, None, all, 1, simd)));
+    let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
+    rows.extend(others.map(|simd| Setting { simd, ..paged }));
     rows
 }
 
 /// What the others are held to: the naive rollout of every request, and the logits that the training
 /// forward, under a tape and on one thread, gives for its whole sequence.
 struct Oracle {
-    tokens: Vec<Vec<u32>>,
+    completions: Vec<Completion>,
     logits: Vec<Vec<f32>>,
 }
 
 impl Oracle {
     fn new(model: &Model, requests: &[Request]) -> Result<Oracle, Error> {
         let model = model.on(&Device::cpu_with(1, Simd::detect()))?;
-        let mut oracle = Oracle { tokens: Vec::new(), logits: Vec::new() };
+        let mut oracle = Oracle { completions: Vec::new(), logits: Vec::new() };
         for request in requests {
-            let tokens = generate_naive(&model, request)?.tokens;
-            let whole = [&request.prompt[..], &tokens].concat();
+            let completion = generate_naive(&model, request)?;
+            let whole = [&request.prompt[..], &completion.tokens].concat();
             let rows = Rows::whole(&[whole]);
             let mut tape = Tape::new(rows.samples());
             let hidden = model.forward(&mut tape, &mut NoCache::new(&rows)?, &rows)?;
             let logits = model.logits(&hidden.value)?;
             oracle.logits.push(logits.to_vec::<f32>().map_err(model::Error::from)?);
-            oracle.tokens.push(tokens);
+            oracle.completions.push(completion);
         }
         Ok(oracle)
     }
+
+    /// Rows of logits that the engine computes for `groups` of requests: of each sequence its prompt and
+    /// its new tokens less one; a shared prompt once; without a cache all rows before a token for the token.
+    fn rows(&self, groups: &[Range<usize>], kv: KvKind) -> u64 {
+        let sizes = |at: usize| (self.completions[at].prompt_len, self.completions[at].tokens.len());
+        let rows = |group: &Range<usize>| -> usize {
+            match kv {
+                KvKind::Off => {
+                    group.clone().map(sizes).map(|(prompt, new)| (prompt..prompt + new).sum::<usize>()).sum()
+                }
+                _ => sizes(group.start).0 + group.clone().map(|at| sizes(at).1 - 1).sum::<usize>(),
+            }
+        };
+        groups.iter().map(rows).sum::<usize>() as u64
+    }
+}
+
+/// The requests that are submitted together: those that differ in nothing but ids that follow each other.
+fn groups(requests: &[Request], prompts: Prompts) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for (at, request) in requests.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group)
+                if prompts == Prompts::Shared && {
+                    let first = &requests[group.start];
+                    first.id.checked_add(group.len() as u64) == Some(request.id)
+                        && Request { id: first.id, ..request.clone() } == *first
+                } =>
+            {
+                group.end += 1;
+            }
+            _ => groups.push(at..at + 1),
+        }
+    }
+    groups
 }
 
 /// Rolls `requests` out in every setting and compares each row of logits with the training forward's,
-/// and each token with the naive rollout's. `done` is told each verdict as it comes.
+/// each token and each log-probability with the naive rollout's. `done` is told each verdict as it comes.
 ///
 /// # Errors
 /// A request that the model cannot serve.
@@ -171,48 +254,88 @@ fn check(model: &Model, requests: &[Request], oracle: &Oracle, setting: Setting)
         ..EngineOptions::default()
     };
     let mut engine = Engine::new(&model, options)?;
-    let mut places = HashMap::new();
-    for (i, request) in requests.iter().enumerate() {
-        places.insert(engine.submit(request.clone())?, i);
+    let groups = groups(requests, setting.prompts);
+    for group in &groups {
+        // places in the order of submission are places among the requests
+        engine.submit_group(requests[group.start].clone(), group.len())?;
     }
-    let mut verdict = Verdict { setting, rows: 0, values: 0, differing: 0, tokens_differing: 0, first: None };
+    let rows_due = oracle.rows(&groups, setting.kv);
+    let (rows, values, differing, tokens_differing) = (0, 0, 0, 0);
+    let mut verdict = Verdict { setting, rows, rows_due, values, differing, tokens_differing, first: None };
     let v = model.config().vocab;
     while !engine.is_idle() {
         engine.step_watched(&mut |row| {
-            let at = places[&row.index];
-            let want = oracle.logits[at].get(row.position * v..(row.position + 1) * v).unwrap_or(&[]);
-            let same = row.logits.iter().zip(want).filter(|(a, b)| a.to_bits() == b.to_bits()).count();
-            let differing = (row.logits.len() - same) as u64;
+            let want = oracle.logits[row.index].get(row.position * v..(row.position + 1) * v).unwrap_or(&[]);
             verdict.rows += 1;
-            verdict.values += row.logits.len() as u64;
-            verdict.differing += differing;
-            if differing > 0 && verdict.first.is_none() {
-                verdict.first = Some((at, row.position));
-            }
+            verdict.compare((row.id, row.position), row.logits, want, |at| format!("logit {at}"));
         })?;
     }
-    for completion in engine.take_finished() {
-        let want = &oracle.tokens[places[&completion.index]];
-        let same = completion.tokens.iter().zip(want).filter(|(a, b)| a == b).count();
-        verdict.tokens_differing += (completion.tokens.len().max(want.len()) - same) as u64;
+    for got in engine.take_finished() {
+        verdict.compare_completion(&got, &oracle.completions[got.index]);
     }
     Ok(verdict)
 }
 
+impl Verdict {
+    /// Values of one row, by bits.
+    fn compare(&mut self, place: (u64, usize), got: &[f32], want: &[f32], name: impl Fn(usize) -> String) {
+        self.values += got.len().max(want.len()) as u64;
+        let missing = got.len().abs_diff(want.len()) as u64;
+        let pairs = got.iter().zip(want).map(|(got, want)| [want.to_bits(), got.to_bits()]);
+        let mut differ = pairs.enumerate().filter(|(_, [want, got])| want != got);
+        let first = differ.next();
+        self.differing += missing + u64::from(first.is_some()) + differ.count() as u64;
+        match first {
+            Some((at, bits)) => self.note(place, name(at), bits),
+            None if missing > 0 => self.note(place, "values".into(), [want.len() as u32, got.len() as u32]),
+            None => (),
+        }
+    }
+
+    /// Tokens and log-probabilities.
+    fn compare_completion(&mut self, got: &Completion, want: &Completion) {
+        let place = |at: usize| (got.id, want.prompt_len + at);
+        for at in 0..got.tokens.len().max(want.tokens.len()) {
+            let pair = [want, got].map(|c| c.tokens.get(at).copied());
+            if pair[0] != pair[1] {
+                self.tokens_differing += 1;
+                self.note(place(at), "token".into(), pair.map(|id| id.unwrap_or(u32::MAX)));
+            }
+        }
+        for (what, got, want) in [
+            ("log-probability", &got.logprobs, &want.logprobs),
+            ("processed log-probability", &got.processed_logprobs, &want.processed_logprobs),
+        ] {
+            for at in 0..got.len().max(want.len()) {
+                let one = |all: &'_ [f32]| all.get(at..at + 1).unwrap_or(&[]).to_vec();
+                self.compare(place(at), &one(got), &one(want), |_| what.to_string());
+            }
+        }
+    }
+}
+
 /// Prompts drawn from `seed`, of ragged lengths that fit a model of `positions` with `max_new` more
-/// tokens: each its own sequence number.
-pub fn prompts(model: &Model, (seed, count): (u64, usize), max_new: usize) -> Vec<Request> {
-    use crate::tensor::rng::{Purpose, uniform_u64};
+/// tokens, to be completed by [`requests`].
+pub fn prompts(model: &Model, (seed, count): (u64, usize), max_new: usize) -> Vec<Vec<u32>> {
     let cfg = model.config();
     let longest = cfg.max_positions.saturating_sub(max_new).clamp(1, 80) as u64;
     let below = |id: u64, at: u32, n: u64| {
         ((u128::from(uniform_u64(seed, id, at, Purpose::Speculative)) * u128::from(n)) >> 64) as u64
     };
-    let request = |i: u64| {
+    let prompt = |i: u64| {
         let length = 1 + below(i, 0, longest);
-        let prompt: Vec<u32> = (1..=length).map(|at| below(i, at as u32, cfg.vocab as u64) as u32).collect();
-        let temperature = if i.is_multiple_of(2) { 1.0 } else { 0.0 };
-        Request { id: i, ..Request::sampled(&prompt, max_new, temperature, seed) }
+        (1..=length).map(|at| below(i, at as u32, cfg.vocab as u64) as u32).collect()
     };
-    (0..count as u64).map(request).collect()
+    (0..count as u64).map(prompt).collect()
+}
+
+/// A completion of each prompt, and three more of the first, which can fork from it. Every other prompt
+/// is completed greedily.
+pub fn requests(prompts: &[Vec<u32>], max_new: usize, seed: u64) -> Vec<Request> {
+    let places = [0; FORKS].into_iter().chain(0..prompts.len());
+    let request = |(id, at): (usize, usize)| {
+        let temperature = if at % 2 == 0 { 1.0 } else { 0.0 };
+        Request { id: id as u64, ..Request::sampled(&prompts[at], max_new, temperature, seed) }
+    };
+    places.enumerate().map(request).collect()
 }

@@ -31,6 +31,15 @@ pub struct CacheFlags {
     /// Where keys and values of earlier tokens are kept; `off` computes them anew for each token.
     #[arg(long, value_name = "KIND", default_value = "paged")]
     pub kv: KvKind,
+    /// The sizes.
+    #[command(flatten)]
+    pub sizes: CacheSizes,
+}
+
+/// The sizes of a cache's pages and of what a pass writes into it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct CacheSizes {
     /// Tokens of a page of the paged cache.
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = page)]
     pub page_size: usize,
@@ -42,7 +51,7 @@ pub struct CacheFlags {
 /// The seed that all random numbers of a command are addressed from.
 #[derive(Debug, Clone, Args)]
 pub struct Seed {
-    /// Seed of every random number [default: 0, or what the configuration says].
+    /// Seed of every random number, from 0 to 2^64 - 1 [default: 0, or what the configuration says].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -51,8 +60,8 @@ pub struct Seed {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the largest.
-    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = at_least_zero)]
+    /// Divides the logits; 0 takes the largest, as does 1e-6.
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
     pub temperature: f32,
     /// Keeps the K largest logits; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -147,8 +156,15 @@ impl CacheFlags {
             KvKind::Off => decode::KvKind::Off,
             KvKind::Growing => decode::KvKind::Growing,
             KvKind::Contiguous => decode::KvKind::Contiguous,
-            KvKind::Paged => decode::KvKind::Paged { page: self.page_size },
+            KvKind::Paged => decode::KvKind::Paged { page: self.sizes.page_size },
         };
+        self.sizes.engine(kv)
+    }
+}
+
+impl CacheSizes {
+    /// How the engine works with a cache of that kind.
+    pub fn engine(&self, kv: decode::KvKind) -> EngineOptions {
         EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
     }
 }
@@ -188,8 +204,9 @@ fn page(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected a number from 1 to 65536".into())
 }
 
-fn at_least_zero(text: &str) -> Result<f32, String> {
-    number(text, |x| x >= 0.0 && x.is_finite(), "expected a number from 0")
+fn temperature(text: &str) -> Result<f32, String> {
+    let divides = |t: f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
+    number(text, divides, "expected 0, or a number from 1e-30")
 }
 
 fn share(text: &str) -> Result<f32, String> {

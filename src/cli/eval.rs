@@ -157,8 +157,7 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
     let seconds = clock.elapsed().as_secs_f64();
     let mut wrong = Vec::new();
     for ((prompt, answer), done) in prompts.iter().zip(answers).zip(&done) {
-        let ended = done.tokens.last().is_some_and(|id| loaded.eos.contains(id));
-        let completion = tokenizer.decode(&done.tokens[..done.tokens.len() - usize::from(ended)]);
+        let completion = done.text(tokenizer);
         if !task.check(prompt, &completion) {
             wrong.push(Wrong { prompt: prompt.clone(), answer, completion });
         }

@@ -3,18 +3,21 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::ask::at_least_one;
 use super::common::{CacheFlags, Common, Seed};
 use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
 use crate::report::{Column, Progress, Table, units};
-use crate::verify::{self, Asked, Verdict};
+use crate::verify::{self, Asked, Difference, Prompts, Verdict};
 
 /// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Rolls the model out over caches, pages, chunks, batches and threads, recomputes every logit with the plain
-training forward, and prints how many values were compared and how many bits differ. Exit code 1 on any.
+Rolls the model out over caches, pages, chunks, batches and threads, and with prompts that several
+completions share; recomputes every logit with the plain training forward, every token and log-probability
+one token at a time; and prints how many values were compared and how many differ by a bit. Exit code 1 on
+any; --json holds the first difference of each setting: sequence, position, what, and the bits.
 
 Examples:
   xtrain verify runs/shakespeare
@@ -26,7 +29,7 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "FILE")]
     pub prompts: Option<PathBuf>,
     /// New tokens of a rollout.
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     pub max_new: usize,
     /// Prints one JSON object.
     #[arg(long)]
@@ -49,17 +52,18 @@ pub struct VerifyArgs {
 pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let opened = loaded::open(&args.model, &args.common)?;
     let seed = args.seed.seed.unwrap_or(0);
-    let requests = match &args.prompts {
+    let prompts = match &args.prompts {
         None => verify::prompts(&opened.model, (seed, 6), args.max_new),
         Some(file) => {
-            let prompts = prompts::read(file, opened.tokenizer.as_ref())?;
-            let request = |(id, p): (usize, prompts::Prompt)| Request {
-                id: id as u64,
-                ..Request::sampled(&p.ids, args.max_new, 1.0, seed)
+            let cfg = opened.model.config();
+            let ids = |p: prompts::Prompt| {
+                Ok(p.checked(Request::sampled(&p.ids, args.max_new, 1.0, seed), cfg)?.prompt)
             };
-            prompts.into_iter().enumerate().map(request).collect()
+            let prompts = prompts::read(file, opened.tokenizer.as_ref())?;
+            prompts.into_iter().map(ids).collect::<Result<_, CliError>>()?
         }
     };
+    let requests = verify::requests(&prompts, args.max_new, seed);
     let verdicts = check(&opened.model, &requests, &asked(&args.common, &args.cache))?;
     match args.json {
         true => out::print(json(&verdicts))?,
@@ -89,14 +93,14 @@ pub(super) fn check(model: &Model, requests: &[Request], asked: &Asked) -> Resul
 
 /// The verdicts, and their sum, as text.
 pub(super) fn table(verdicts: &[Verdict]) -> String {
-    let words = ["cache", "prompt in", "instructions"].map(Column::words);
+    let words = ["cache", "prompt in", "prompts", "instructions"].map(Column::words);
     let numbers =
         ["batch", "threads", "rows", "values compared", "bits differ", "tokens differ"].map(Column::numbers);
     let mut table = Table::new(words.into_iter().chain(numbers));
     for v in verdicts {
         let s = &v.setting;
         let chunk = s.chunk.map_or("one pass".to_string(), |n| format!("pieces of {n}"));
-        let row = [s.kv.to_string(), chunk, s.simd.to_string()].into_iter();
+        let row = [s.kv.to_string(), chunk, sharing(s.prompts).to_string(), s.simd.to_string()].into_iter();
         let numbers = [s.batch as u64, s.threads as u64, v.rows, v.values, v.differing, v.tokens_differing];
         table.row(row.chain(numbers.map(|n| n.to_string())));
     }
@@ -105,18 +109,32 @@ pub(super) fn table(verdicts: &[Verdict]) -> String {
     format!("{}\n{values} values compared with the training forward, {differing} differ.\n", table.render())
 }
 
+fn sharing(prompts: Prompts) -> &'static str {
+    match prompts {
+        Prompts::Own => "own",
+        Prompts::Shared => "shared",
+    }
+}
+
 fn json(verdicts: &[Verdict]) -> String {
+    let first = |d: &Difference| {
+        let Difference { id, position, what, want, got } = d;
+        serde_json::json!({ "sequence": id, "position": position, "what": what, "want": want, "got": got })
+    };
     let row = |v: &Verdict| {
         serde_json::json!({
             "kv": v.setting.kv.to_string(),
             "prefill_chunk": v.setting.chunk,
+            "prompts": sharing(v.setting.prompts),
             "batch": v.setting.batch,
             "threads": v.setting.threads,
             "simd": v.setting.simd.to_string(),
             "rows": v.rows,
+            "rows_due": v.rows_due,
             "values": v.values,
             "differing": v.differing,
             "tokens_differing": v.tokens_differing,
+            "first": v.first.as_ref().map(first),
         })
     };
     let holds = verdicts.iter().all(Verdict::holds);
@@ -127,6 +145,9 @@ fn json(verdicts: &[Verdict]) -> String {
 /// An error where anything differs.
 pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
     let Some(bad) = verdicts.iter().find(|v| !v.holds()) else { return Ok(()) };
-    let place = bad.first.map_or(String::new(), |(s, t)| format!(", first at sequence {s}, position {t}"));
-    Err(CliError::new(Exit::Difference, format_args!("{}: bits differ{place}", bad.setting.kv)))
+    let what = match &bad.first {
+        Some(first) => format!("bits differ, first at {first}"),
+        None => format!("{} rows of logits were compared, want {}", bad.rows, bad.rows_due),
+    };
+    Err(CliError::new(Exit::Difference, format_args!("{}: {what}", bad.setting.kv)))
 }

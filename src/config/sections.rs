@@ -80,7 +80,8 @@ pub struct TrainSection {
     pub clip: f64,
     /// What the passes compute in; master weights are f32.
     pub dtype: Precision,
-    /// The seed of weights, order and samples.
+    /// The seed of weights, order and samples; above 2^63 - 1, where TOML has no integers, a string.
+    #[serde(with = "super::seed")]
     pub seed: u64,
     /// Steps between two evaluations.
     pub eval_every: usize,

@@ -283,8 +283,8 @@ pub(crate) fn resumed(run: &Run) -> Result<usize, Difference> {
     let _saved = store::save(&checkpoints, &first, &Tokenizer::byte(), standing).map_err(failed)?;
     let parts = (OptimConfig::default(), schedule());
     let resumed = store::resume(&dir.0, (run.dtype, &way.device()), parts).map_err(failed)?;
-    let (mut trainer, standing, _) = resumed;
-    train(&mut trainer, standing.seed, at..steps).map_err(failed)?;
+    let mut trainer = resumed.trainer;
+    train(&mut trainer, resumed.standing.seed, at..steps).map_err(failed)?;
     same("resume", run, &format!("saved at step {at} of {steps}"), (&state(&trainer), &state(&straight)))
 }
 

@@ -8,6 +8,7 @@ mod error;
 mod functional;
 mod grads;
 pub mod hf;
+mod json;
 mod kv;
 mod model;
 pub mod objective;

@@ -99,6 +99,19 @@ pub struct Standing {
     pub best: Option<(f64, u64)>,
 }
 
+/// A run taken up where its newest good checkpoint left it.
+#[derive(Debug)]
+pub struct Resumed {
+    /// The model and its optimizer.
+    pub trainer: Trainer,
+    /// What the run said of itself.
+    pub standing: Standing,
+    /// The checkpoint.
+    pub path: std::path::PathBuf,
+    /// Newer checkpoints that were damaged. The caller prints them.
+    pub refused: Vec<Refused>,
+}
+
 /// Saves a trainer as `step_N`, durably; see [`CheckpointDir::save`].
 ///
 /// # Errors
@@ -184,13 +197,15 @@ pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, Stor
 
 /// The trainer of a run's newest good checkpoint, and what the run said of itself.
 ///
+/// The data is not part of a checkpoint: who resumes has to bring the data of before.
+///
 /// # Errors
 /// As [`open`]; [`StoreError::NotATrainer`] for a checkpoint without optimizer state.
 pub fn resume(
     run: &Path,
     (compute, device): (Dtype, &Device),
     (optim, schedule): (OptimConfig, Schedule),
-) -> Result<(Trainer, Standing, Vec<Refused>), StoreError> {
+) -> Result<Resumed, StoreError> {
     let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
     let newest = newest_good(&RealFs, run, &options)?;
     let Loaded { config, tensors, path, trainer, numerics, .. } = newest.loaded;
@@ -228,7 +243,7 @@ pub fn resume(
     trainer.optimizer = optimizer;
     let seed = if faults::on("resume-forgets-the-random-state") { 0 } else { data.seed };
     let standing = Standing { seed, best: best_loss.map(|loss| (loss, best_step)) };
-    Ok((trainer, standing, newest.refused))
+    Ok(Resumed { trainer, standing, path, refused: newest.refused })
 }
 
 /// A model of loaded tensors.

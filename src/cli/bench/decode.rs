@@ -50,7 +50,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         max_new: max_new.unwrap_or(usual),
     };
     load.check(&model)?;
-    let options = args.shared.cache.engine();
+    let options = args.cache.engine();
     subject::measure(&model, load, options)?;
     let (mut samples, mut cache_bytes) = (Vec::new(), 0);
     for _ in 0..args.repeats.get() {

@@ -79,7 +79,7 @@ pub(super) fn open(
     let mut cfg = training::model_config(&config, source::tokenizer(&config.data.tokenizer)?.vocab_size());
     cfg.max_positions = cfg.max_positions.max(positions);
     let compute = training::compute(shared.common.dtype.unwrap_or(config.train.dtype));
-    let seed = shared.seed.seed.unwrap_or(config.train.seed);
+    let seed = shared.seed.unwrap_or(config.train.seed);
     let model = Model::init(&cfg, compute, &device, seed)?;
     let subject = Subject::new(name(&config), &model);
     Ok((model, subject))

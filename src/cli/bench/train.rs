@@ -31,7 +31,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let mut config = RunConfig::load(&args.shared.layers.layers())?;
     let device = args.shared.common.open()?;
     config.train.dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
-    config.train.seed = args.shared.seed.seed.unwrap_or(config.train.seed);
+    config.train.seed = args.shared.seed.unwrap_or(config.train.seed);
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
     let mut trainer = training::begin(&config, vocab, &device)?;
     let (batch, context) = (config.train.batch, config.train.context);

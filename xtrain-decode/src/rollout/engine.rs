@@ -95,7 +95,8 @@ impl<'m> Engine<'m> {
     }
 
     /// Puts `g` completions of one prompt at the end of the queue: `request` under its id and the
-    /// `g - 1` ids after it. The prompt is computed once and its room shared. Returns the place of the
+    /// `g - 1` ids after it. The prompt is computed once and its room shared; a completion that waits for a
+    /// place takes no room, neither in the cache nor for its tokens. Returns the place of the
     /// first in the order of submission.
     ///
     /// # Errors
@@ -113,12 +114,8 @@ impl<'m> Engine<'m> {
         }
         let first = self.submitted;
         let sampler = self.sampler_for(&request)?;
-        for n in 0..g {
-            let request = Request { id: id + n as u64, ..request.clone() };
-            let mut sequence = Sequence::new(first + n, first, request, self.model.config());
-            sequence.sampler = sampler;
-            self.queue.push_back(sequence);
-        }
+        let request = Arc::new(request);
+        self.queue.extend((0..g).map(|n| Sequence::new(request.clone(), first, n, sampler)));
         if g > 1 && self.cache.is_some() {
             self.groups.insert(first, Group { fresh: g, logits: None });
         }
@@ -271,7 +268,7 @@ impl<'m> Engine<'m> {
         let (mut row, mut result) = (0, Ok(()));
         for run in &plan.runs {
             let sequence = &self.live[run.live];
-            let (index, id) = (sequence.index, sequence.request.id);
+            let (index, id) = (sequence.index, sequence.id);
             for at in run.rows.clone() {
                 let last = run.draws && at + 1 == run.rows.end;
                 if !last && self.options.head == HeadRows::Drawn {
@@ -290,7 +287,7 @@ impl<'m> Engine<'m> {
 
     /// A token for the sequence at place `at` of those under way.
     pub(super) fn draw(&mut self, at: usize, logits: &[f32]) -> Result<()> {
-        let first = self.live[0].request.id;
+        let first = self.live[0].id;
         let sequence = &mut self.live[at];
         if sequence.is_fresh()
             && let Some(group) = self.groups.get_mut(&sequence.group)

@@ -35,7 +35,7 @@ impl Engine<'_> {
     /// Gives `sequence` a lane, and its prompt if another has it.
     fn begin(&mut self, mut sequence: Sequence) -> Result<()> {
         let lane = self.lane_for(&sequence);
-        sequence.lane = lane.number;
+        sequence.take_lane(lane.number, self.model.config());
         let prompt = self.prompt_of(&sequence, lane);
         let at = self.live.len();
         sequence.waits = matches!(prompt, Prompt::Coming);

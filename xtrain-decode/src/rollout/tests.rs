@@ -283,7 +283,7 @@ fn what_cannot_be_completed_is_refused_by_name() {
         (request(4, &[1], 20), "sequence 4 may need 21 positions, the engine has 20"),
         (
             Request { options: hot, ..request(4, &[1], 2) },
-            "sequence 4, position 1: temperature: want a finite number >= 0, got -1",
+            "sequence 4, position 1: temperature: want 0, or a finite number >= 1e-30, got -1.0",
         ),
     ];
     for (request, want) in refused {
