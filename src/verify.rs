@@ -5,13 +5,13 @@ use std::ops::Range;
 use crate::decode::{self, Completion, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
 use crate::model::{self, Model, NoCache, Rows, Tape};
 use crate::tensor::rng::{Purpose, uniform_u64};
-use crate::tensor::{Device, Simd};
+use crate::tensor::{Device, Dtype, Simd};
 
 /// Completions of the first prompt beside its own.
 const FORKS: usize = 3;
 
 /// One way to compute the same rollouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Setting {
     /// Where keys and values are kept.
     pub kv: KvKind,
@@ -21,10 +21,8 @@ pub struct Setting {
     pub prompts: Prompts,
     /// The most sequences at a time.
     pub batch: usize,
-    /// Threads.
-    pub threads: usize,
-    /// Instructions.
-    pub simd: Simd,
+    /// Who computes: a processor with its threads and instructions, or a GPU.
+    pub device: Device,
 }
 
 /// How completions of one prompt get it.
@@ -37,7 +35,7 @@ pub enum Prompts {
 }
 
 /// What a setting was found to be.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Verdict {
     /// The setting.
     pub setting: Setting,
@@ -136,14 +134,20 @@ pub struct Asked {
 
 /// The settings that are checked: what was asked for first; then every cache, pages smaller and larger
 /// than a chunk of keys, prompts whole and in pieces, computed by each and shared, one sequence at a time
-/// and all at once, one thread and `threads`, and every instruction set of this machine.
-pub fn settings(requests: usize, asked: &Asked) -> Vec<Setting> {
+/// and all at once; on the processor with one thread and `threads`, and every instruction set of this
+/// machine; on a GPU, there alone.
+pub fn settings(requests: usize, asked: &Asked, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
     let threads = asked.threads;
     let all = requests.max(1);
     let widest = Simd::detect();
-    let row =
-        |kv, (chunk, prompts), (batch, threads)| Setting { kv, chunk, prompts, batch, threads, simd: widest };
+    let row = |kv, (chunk, prompts), (batch, threads)| {
+        let device = match device {
+            Device::Cpu(_) => Device::cpu_with(threads, widest),
+            other => other.clone(),
+        };
+        Setting { kv, chunk, prompts, batch, device }
+    };
     let mut rows = vec![
         row(asked.kv, (asked.chunk, Shared), (all, threads)),
         row(KvKind::Off, (None, Own), (all, 1)),
@@ -157,14 +161,17 @@ pub fn settings(requests: usize, asked: &Asked) -> Vec<Setting> {
         row(KvKind::Paged { page: 16 }, (Some(1), Shared), (3, threads + 1)),
         row(KvKind::Paged { page: 100 }, (Some(11), Own), (all, threads)),
     ];
-    let others = Simd::available().filter(|&s| s != widest && s != Simd::Reference);
-    let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
-    rows.extend(others.map(|simd| Setting { simd, ..paged }));
+    if let Device::Cpu(_) = device {
+        let others = Simd::available().filter(|&s| s != widest && s != Simd::Reference);
+        let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
+        rows.extend(others.map(|simd| Setting { device: Device::cpu_with(1, simd), ..paged.clone() }));
+    }
     rows
 }
 
 /// What the others are held to: the naive rollout of every request, and the logits that the training
-/// forward, under a tape and on one thread, gives for its whole sequence.
+/// forward, under a tape and on one thread, gives for its whole sequence. In f32 it is the processor that
+/// says them, to a GPU too; in bf16 a GPU is held to itself (docs/numerics.md, tier 3).
 struct Oracle {
     completions: Vec<Completion>,
     logits: Vec<Vec<f32>>,
@@ -172,7 +179,10 @@ struct Oracle {
 
 impl Oracle {
     fn new(model: &Model, requests: &[Request]) -> Result<Oracle, Error> {
-        let model = model.on(&Device::cpu_with(1, Simd::detect()))?;
+        let model = match (model.device(), model.compute()) {
+            (Device::Gpu(_), Dtype::BF16) => model.clone(),
+            _ => model.on(&Device::cpu_with(1, Simd::detect()))?,
+        };
         let mut oracle = Oracle { completions: Vec::new(), logits: Vec::new() };
         for request in requests {
             let completion = generate_naive(&model, request)?;
@@ -236,7 +246,7 @@ pub fn verify(
 ) -> Result<Vec<Verdict>, Error> {
     let oracle = Oracle::new(model, requests)?;
     let mut verdicts = Vec::new();
-    for setting in settings(requests.len(), asked) {
+    for setting in settings(requests.len(), asked, model.device()) {
         let verdict = check(model, requests, &oracle, setting)?;
         done(&verdict);
         verdicts.push(verdict);
@@ -245,7 +255,7 @@ pub fn verify(
 }
 
 fn check(model: &Model, requests: &[Request], oracle: &Oracle, setting: Setting) -> Result<Verdict, Error> {
-    let model = model.on(&Device::cpu_with(setting.threads, setting.simd))?;
+    let model = model.on(&setting.device)?;
     let options = EngineOptions {
         kv: setting.kv,
         prefill_chunk: setting.chunk,

@@ -5,6 +5,9 @@ use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::emulated;
 use xtrain::tensor::{Device, Dtype, Schedule as Order};
 
+use xtrain::decode::KvKind;
+use xtrain::verify::{self, Asked};
+
 use crate::dice::Dice;
 
 fn config(tied: bool) -> Config {
@@ -105,4 +108,30 @@ fn a_step_after_warm_up_asks_the_device_for_no_memory_and_copies_only_scalars_ba
     assert_eq!(allocations, 0);
     // the loss, the norm, a flag a tensor, and (lse, log-probability, entropy) of 108 rows
     assert!(downloaded <= 4096, "{downloaded} bytes came back");
+}
+
+/// Every cache, page, chunk and batch on the GPU, against the processor in f32, against itself in bf16.
+#[track_caller]
+fn rollouts(compute: Dtype) {
+    let Some(device) = emulated(Order::Priorities(9)) else { return };
+    let model = Model::init(&config(true), compute, &device, 3).unwrap();
+    let requests = verify::requests(&verify::prompts(&model, (1, 3), 5), 5, 1);
+    let asked = Asked { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
+    let verdicts = verify::verify(&model, &requests, &asked, &mut |_| ()).unwrap();
+    for verdict in &verdicts {
+        assert!(verdict.holds(), "{verdict:?}");
+    }
+    let values: u64 = verdicts.iter().map(|v| v.values).sum();
+    println!("rollouts on the GPU in {compute}: {values} values compared, 0 differ");
+    assert!(values > 50_000, "{values}");
+}
+
+#[test]
+fn rollouts_on_the_gpu_have_the_bits_of_the_processors_training_forward() {
+    rollouts(Dtype::F32);
+}
+
+#[test]
+fn rollouts_on_the_gpu_in_bf16_have_the_bits_of_its_training_forward() {
+    rollouts(Dtype::BF16);
 }
