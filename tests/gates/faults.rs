@@ -45,6 +45,7 @@ const CAUGHT: &[(&str, Gate)] = &[
         Gate::Inside("vocabulary", include_str!("../../xtrain-tensor/src/ops/cross_entropy/tests.rs")),
     ),
     ("micro-batch-total-added", Gate::Splits),
+    ("recompute-from-another-layer", Gate::Splits),
     ("one-accumulator-for-a-tied-table", Gate::Splits),
     ("resume-forgets-the-optimizer", Gate::Resume),
     ("resume-forgets-the-step", Gate::Resume),

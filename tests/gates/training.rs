@@ -7,8 +7,8 @@ use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::store::{self, Standing};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{
-    Config, Decay, Error, Model, OptimConfig, Params, Processing, Result, Sample, Schedule, Trainer,
-    objective, weigh,
+    Config, Decay, Error, Keep, Model, OptimConfig, Params, Result, Sample, Schedule, Trainer, objective,
+    weigh,
 };
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
@@ -34,6 +34,7 @@ struct Way {
     simd: Simd,
     /// The seed of the sizes of micro-batches; none: a step is one.
     split: Option<u64>,
+    keep: Keep,
 }
 
 /// A difference between two runs.
@@ -100,7 +101,7 @@ fn schedule() -> Schedule {
 
 impl Way {
     fn plain() -> Way {
-        Way { threads: 1, simd: Simd::detect(), split: None }
+        Way { threads: 1, simd: Simd::detect(), split: None, keep: Keep::Activations }
     }
 
     fn device(&self) -> Device {
@@ -145,7 +146,7 @@ fn state(trainer: &Trainer) -> Bits {
 fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in way.parts(samples, n) {
-        objective::backward(&trainer.model, part, Processing::default(), (&mut loss, &mut grads))?;
+        trainer.backward(part, (&mut loss, &mut grads))?;
     }
     let grads = grads.finish()?;
     let rate = trainer.schedule.rate(n);
@@ -161,6 +162,7 @@ fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Res
 /// The whole run, every micro-batch by itself.
 fn whole(run: &Run, way: &Way) -> Result<Bits> {
     let mut trainer = run.trainer(&way.device())?;
+    trainer.keep = way.keep;
     let mut all = Vec::new();
     for n in 0..run.steps {
         all.extend(step(&mut trainer, &run.samples(run.data, n), (way, n))?);
@@ -209,7 +211,8 @@ pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference
     let mut n = 0;
     for _ in 0..3 {
         let split = (!dice.one_in(6)).then(|| dice.word());
-        let way = Way { threads: dice.between(1, most_threads), simd: dice.pick(&simds), split };
+        let keep = dice.pick(&[Keep::Activations, Keep::LayerInputs]);
+        let way = Way { threads: dice.between(1, most_threads), simd: dice.pick(&simds), split, keep };
         let got = whole(run, &way).map_err(failed)?;
         n += same("micro-batches", run, &format!("{way:?}"), (&got, &want))?;
     }

@@ -23,6 +23,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("mask-off-by-one", "a row of an attention does not see its own position"),
     ("window-off-by-one", "a row of an attention sees one position more than its window"),
     ("documents-see-each-other", "the documents packed in a sample are one sequence"),
+    ("recompute-from-another-layer", "a recomputed layer begins with the embedding, not with its own input"),
     ("micro-batch-total-added", "a weight's gradient takes a micro-batch's total, not its chunks"),
     (
         "vocabulary-chunk-starts-anew",
