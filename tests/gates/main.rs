@@ -13,5 +13,10 @@ mod golden;
 mod golden_policy;
 mod invariance;
 mod kill;
+#[cfg(feature = "faults")]
+mod own;
+mod resume;
+mod signals;
 mod training;
+mod verify;
 mod whole;
