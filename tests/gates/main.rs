@@ -14,5 +14,10 @@ mod golden_policy;
 mod gpu;
 mod invariance;
 mod kill;
+#[cfg(feature = "faults")]
+mod own;
+mod resume;
+mod signals;
 mod training;
+mod verify;
 mod whole;
