@@ -1,30 +1,14 @@
 //! A run that is killed at any instant goes on to the bytes that it would have had.
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use xtrain::tensor::rng::{Purpose, uniform_u64};
 
+use crate::cli::Scratch;
+
 const STEPS: u64 = 40;
-
-/// A directory of this test's own, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn train(dir: &Path, words: &[&str]) -> Child {
     let sizes = "model.dim=16 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 model.head_dim=8 \
