@@ -86,9 +86,13 @@ fn a_run_that_is_complete_says_so_and_how_to_go_on() {
     done(&scratch.0, &tiny("r", "t.txt", &["train.steps=3"]));
     let said = ok(&scratch.0, &["train", "--resume", "r"]);
     assert!(said.starts_with("r is complete at step 3; raise train.steps"), "{said}");
+    assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), said);
     let words: Vec<&str> = said.split_once("xtrain ").unwrap().1.split_whitespace().collect();
     done(&scratch.0, &words);
     assert!(scratch.0.join("r/checkpoints/step_000006").is_dir(), "{said}");
+    let kept = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    assert!(kept.contains("steps = 6\n"), "the next resume knows how long the run is: {kept}");
+    assert!(!scratch.0.join("r/config.tmp").exists());
 }
 
 #[test]
