@@ -19,14 +19,14 @@ use crate::report::{Progress, units};
 /// Flags of `xtrain rollout`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
-A line in: {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. A line out per completion, in the order of
-the prompts, with its ids, log-probabilities and finish reason. Prompts are prefilled once and shared by
+A line in: {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. A line out per completion, in the order of \
+the prompts, with its ids, log-probabilities and finish reason. Prompts are prefilled once and shared by \
 their G completions; completion s of prompt p has the sample_id p G + s.
 
 {ENDS}
 
---out appears whole when all is done. Ctrl-C (exit code 130) and SIGTERM (143) keep what is finished: the
-complete lines are in --out, or were printed, each with its prompt_id and sample. The same command again
+--out appears whole when all is done. Ctrl-C (exit code 130) and SIGTERM (143) keep what is finished: the \
+complete lines are in --out, or were printed, each with its prompt_id and sample. The same command again \
 draws the same completions.
 
 Examples:

@@ -22,8 +22,8 @@ use crate::training::{self, End, Source, Training};
 /// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the bytes that the run would have
-had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json,
+Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the bytes that the run would have \
+had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json, \
 and says so when the run is complete.
 
 Examples:
@@ -37,7 +37,8 @@ pub struct TrainArgs {
     /// Directory of the new run [default: runs/ and the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
-    /// Goes on with a run: its directory, or its name under runs/.
+    /// Goes on with a run: its directory, or its name under runs/. What --set changes is kept in its
+    /// config.toml.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data"])]
     pub resume: Option<PathBuf>,
     /// Keeps the input of each layer alone and computes the rest again: stands for train.recompute=true.
@@ -72,7 +73,8 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let mut layers = vec![Layer::File(run.config())];
         layers.extend(args.config_layers());
         let config = RunConfig::load(&layers)?;
-        same_run(&RunConfig::load(&layers[..1])?, &config)?;
+        let was = RunConfig::load(&layers[..1])?;
+        same_run(&was, &config)?;
         if args.dry_run {
             return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
         }
@@ -91,6 +93,9 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
                 run.path().display(),
                 2 * at,
             ));
+        }
+        if config != was {
+            run.write_config(&config)?;
         }
         eprintln!("resuming {} at step {at} of {steps}", run.path().display());
         let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: Some(path) };

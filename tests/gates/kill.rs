@@ -1,29 +1,13 @@
 //! A run that is killed at any instant goes on to the bytes that it would have had.
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use xtrain::tensor::rng::{Purpose, uniform_u64};
 use xtrain::tensor::testing::times;
 
-/// A directory of this test's own, removed at its end.
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    pub(crate) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use crate::cli::Scratch;
 
 /// A small run of so many steps, in a process of its own.
 pub(crate) fn train(dir: &Path, steps: u64, words: &[&str]) -> Child {

@@ -3,7 +3,8 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::kill::{Scratch, bytes, checkpoints, train, write_text};
+use crate::cli::Scratch;
+use crate::kill::{bytes, checkpoints, train, write_text};
 
 const STEPS: u64 = 1500;
 

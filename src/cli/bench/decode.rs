@@ -49,7 +49,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         prompt_len: prompt_len.unwrap_or(usual),
         max_new: max_new.unwrap_or(usual),
     };
-    load.check(&model)?;
+    load.check(&model, "lower --prompt-len or --max-new")?;
     let options = args.cache.engine();
     subject::measure(&model, load, options)?;
     let (mut samples, mut cache_bytes) = (Vec::new(), 0);
@@ -80,11 +80,14 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
 
 impl Report {
     fn text(&self) -> String {
-        let prompts = if self.one_prompt { "sequences of one prompt" } else { "prompts" };
+        let what = match (self.one_prompt, self.batch) {
+            (true, batch) => format!("{batch} of one prompt"),
+            (false, batch) => units::many(batch as u64, "prompt"),
+        };
         let mut text = self.subject.title();
         text.push_str(&format!(
-            "{} {prompts} of {} tokens, {} new, cache {}\n\n",
-            self.batch, self.prompt_len, self.max_new, self.kv
+            "{} of {} tokens, {} new, cache {}\n\n",
+            what, self.prompt_len, self.max_new, self.kv
         ));
         let mut table = Table::new([Column::words("median"), Column::numbers("")]);
         table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);

@@ -34,13 +34,13 @@ pub(super) struct Load {
 
 impl Load {
     /// Refuses more positions than the model has.
-    pub(super) fn check(&self, model: &Model) -> Result<(), CliError> {
+    pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
         let (got, most) = (self.prompt_len + self.max_new, model.config().max_positions);
         if got <= most {
             return Ok(());
         }
         let message = format!("prompt and completion take {got} positions, the model has {most}");
-        Err(CliError::new(Exit::Usage, message).hint("lower --prompt-len or --max-new"))
+        Err(CliError::new(Exit::Usage, message).hint(hint))
     }
 }
 
