@@ -15,5 +15,6 @@ mod fixtures;
 mod golden;
 mod invariance;
 mod kill;
+mod prefixes;
 mod training;
 mod whole;
