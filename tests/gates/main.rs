@@ -19,6 +19,7 @@ mod invariance;
 mod kill;
 #[cfg(feature = "faults")]
 mod own;
+mod prefixes;
 mod resume;
 mod signals;
 mod training;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use xtrain_model::{Eager, Model, NoCache};
 use xtrain_tensor::Tensor;
 
-use super::plan::Plan;
+use super::plan::{Plan, Run};
 use super::sequence::{End, Sequence};
-use super::{Completion, Counters, EngineOptions, Event, FinishReason, HeadRows, LogitRow, Request, Step};
+use super::{
+    Completion, Counters, EngineOptions, Event, FinishReason, HeadRows, LogitRow, Prefixes, Request, Step,
+};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
@@ -239,7 +241,7 @@ impl<'m> Engine<'m> {
         self.counters.layer_rows += rows.len() as u64;
         self.counters.prefill_rows += plan.prefill_rows as u64;
         if self.cache.is_some() {
-            plan.runs.iter().for_each(|run| self.live[run.live].done += run.rows.len());
+            plan.runs.iter().for_each(|run| self.ran(run));
         }
         match self.options.head {
             HeadRows::Drawn => self.draw_from(plan, &self.logits(&hidden, &plan.drawn)?, watch),
@@ -247,6 +249,18 @@ impl<'m> Engine<'m> {
                 let all: Vec<usize> = (0..rows.len()).collect();
                 self.draw_from(plan, &self.logits(&hidden, &all)?, watch)
             }
+        }
+    }
+
+    /// The rows of a run are in the cache; a prompt that is whole now can be recalled.
+    fn ran(&mut self, run: &Run) {
+        let sequence = &mut self.live[run.live];
+        let before = sequence.done;
+        sequence.done += run.rows.len();
+        let (prompt, cache) = (&sequence.request.prompt, &mut self.cache);
+        let whole = (before + 1..=sequence.done).contains(&prompt.len());
+        if let (true, Some(cache), Prefixes::Kept) = (whole, cache, self.options.prefixes) {
+            cache.remember(sequence.lane, prompt);
         }
     }
 
