@@ -7,6 +7,8 @@ mod finite;
 mod indices;
 mod launch;
 mod memory;
+mod norm;
+mod optim;
 mod pointwise;
 
 use std::fmt;
@@ -18,7 +20,9 @@ pub(crate) use finite::all_finite;
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
 pub(crate) use memory::Buffer;
-pub(crate) use pointwise::{accumulate, add, cast};
+pub(crate) use norm::{rms_norm, rms_norm_backward};
+pub(crate) use optim::{adamw, adamw_all, squares};
+pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 
 use crate::Result;
 use indices::Indices;
