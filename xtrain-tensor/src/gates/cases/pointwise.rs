@@ -3,7 +3,7 @@ use super::DTYPES;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{Values, label};
 use crate::ops;
-use crate::{Dtype, Tensor};
+use crate::Dtype;
 
 /// Rows and columns.
 const SHAPES: [[usize; 2]; 9] =
