@@ -24,6 +24,7 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("dropped-cache-write", Gate::Invariance),
     ("page-off-by-one", Gate::Invariance),
     ("position-off-by-one", Gate::Invariance),
+    ("prefix-of-other-tokens", Gate::Inside("prefixes", include_str!("prefixes.rs"))),
     ("shared-random-state", Gate::Invariance),
     ("reversed-sum-for-one-row", Gate::Invariance),
     ("mask-off-by-one", Gate::Invariance),
