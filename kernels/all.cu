@@ -6,4 +6,7 @@ XT_BEGIN
 #include "cast.cu"
 #include "embedding.cu"
 #include "finite.cu"
+#include "linear_bias.cu"
+#include "linear_f32.cu"
+#include "linear_few_f32.cu"
 XT_END

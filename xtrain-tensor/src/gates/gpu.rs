@@ -7,11 +7,6 @@ const GATE: &str = "gpu";
 
 /// Operations whose kernels are not there yet: each is refused, by name.
 const WITHOUT: &[&str] = &[
-    "linear",
-    "linear_add",
-    "linear_backward_input",
-    "linear_backward_weight",
-    "linear_backward_bias",
     "rms_norm",
     "rms_norm_backward",
     "rope_rows",

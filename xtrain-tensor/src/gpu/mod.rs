@@ -6,6 +6,7 @@ mod emulated;
 mod finite;
 mod indices;
 mod launch;
+mod linear;
 mod memory;
 mod pointwise;
 
@@ -17,6 +18,7 @@ pub(crate) use embedding::{embedding, embedding_backward};
 pub(crate) use finite::all_finite;
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
+pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
 pub(crate) use memory::Buffer;
 pub(crate) use pointwise::{accumulate, add, cast};
 
