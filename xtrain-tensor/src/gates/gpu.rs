@@ -22,9 +22,6 @@ const WITHOUT: &[&str] = &[
     "repeat_kv",
     "repeat_kv_backward",
     "cat_seq",
-    "cross_entropy",
-    "cross_entropy_backward",
-    "log_prob",
     "adamw",
     "sum_of_squares",
 ];

@@ -25,12 +25,12 @@ pub(super) enum Tile {
 
 impl Tile {
     /// The largest tile of which there are enough to occupy a device.
-    fn of(below: usize, across: usize) -> Tile {
+    pub(super) fn of(below: usize, across: usize) -> Tile {
         if below.div_ceil(128) * across.div_ceil(128) >= 96 { Tile::Large } else { Tile::Small }
     }
 
     /// The tile of a forward product.
-    fn of_forward(rows: usize, outs: usize) -> Tile {
+    pub(super) fn of_forward(rows: usize, outs: usize) -> Tile {
         if rows <= 64 { Tile::Few } else { Tile::of(rows, outs) }
     }
 

@@ -7,6 +7,7 @@ mod finite;
 mod indices;
 mod launch;
 mod linear;
+mod loss;
 mod memory;
 mod pointwise;
 
@@ -19,6 +20,7 @@ pub(crate) use finite::all_finite;
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
 pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
+pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
 pub(crate) use pointwise::{accumulate, add, cast};
 
