@@ -7,11 +7,6 @@ const GATE: &str = "gpu";
 
 /// Operations whose kernels are not there yet: each is refused, by name.
 const WITHOUT: &[&str] = &[
-    "linear",
-    "linear_add",
-    "linear_backward_input",
-    "linear_backward_weight",
-    "linear_backward_bias",
     "rope_rows",
     "rope_backward",
     "rope",
@@ -23,9 +18,6 @@ const WITHOUT: &[&str] = &[
     "repeat_kv",
     "repeat_kv_backward",
     "cat_seq",
-    "cross_entropy",
-    "cross_entropy_backward",
-    "log_prob",
 ];
 
 /// Operations without a matrix product: in bf16 too they have the processor's bits.
