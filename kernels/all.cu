@@ -7,8 +7,10 @@ XT_BEGIN
 #include "cross_entropy.cu"
 #include "embedding.cu"
 #include "finite.cu"
+#include "linear_bf16.cu"
 #include "linear_bias.cu"
 #include "linear_f32.cu"
+#include "linear_few_bf16.cu"
 #include "linear_few_f32.cu"
 #include "log_prob.cu"
 XT_END
