@@ -2,6 +2,9 @@
 #include "xt.cuh"
 XT_BEGIN
 #include "contract.cuh"
+#include "four.cuh"
+#include "walk.cuh"
+#include "adamw.cu"
 #include "add.cu"
 #include "cast.cu"
 #include "cross_entropy.cu"
@@ -13,4 +16,8 @@ XT_BEGIN
 #include "linear_few_bf16.cu"
 #include "linear_few_f32.cu"
 #include "log_prob.cu"
+#include "norm_total.cu"
+#include "rms_norm.cu"
+#include "rms_norm_backward.cu"
+#include "silu_mul.cu"
 XT_END

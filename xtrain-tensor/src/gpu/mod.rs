@@ -9,6 +9,8 @@ mod launch;
 mod linear;
 mod loss;
 mod memory;
+mod norm;
+mod optim;
 mod pointwise;
 
 use std::fmt;
@@ -22,7 +24,9 @@ pub(crate) use launch::{Arg, At, Grid, Launcher, args};
 pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
 pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
-pub(crate) use pointwise::{accumulate, add, cast};
+pub(crate) use norm::{rms_norm, rms_norm_backward};
+pub(crate) use optim::{adamw, adamw_all, squares};
+pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 
 use crate::Result;
 use indices::Indices;

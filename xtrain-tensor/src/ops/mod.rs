@@ -23,7 +23,7 @@ pub use finite::all_finite;
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use linear::{linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight};
 pub use log_prob::{LogProb, log_prob};
-pub use optim::{AdamWScalars, adamw, sum_of_squares};
+pub use optim::{AdamWScalars, Update, adamw, adamw_all, global_norm, sum_of_squares};
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use samples::Samples;
