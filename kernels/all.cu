@@ -19,5 +19,6 @@ XT_BEGIN
 #include "norm_total.cu"
 #include "rms_norm.cu"
 #include "rms_norm_backward.cu"
+#include "rows.cu"
 #include "silu_mul.cu"
 XT_END

@@ -21,7 +21,16 @@ const WITHOUT: &[&str] = &[
 ];
 
 /// Operations without a matrix product: in bf16 too they have the processor's bits.
-const SAME_IN_BF16: &[&str] = &["rms_norm", "rms_norm_backward", "silu_mul", "silu_mul_backward"];
+const SAME_IN_BF16: &[&str] = &[
+    "rms_norm",
+    "rms_norm_backward",
+    "silu_mul",
+    "silu_mul_backward",
+    "gather_rows",
+    "scatter_rows",
+    "copy_slots",
+    "copy_slots_within",
+];
 
 /// Four orders in which threads may run.
 const SCHEDULES: [Schedule; 4] =

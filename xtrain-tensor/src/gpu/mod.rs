@@ -12,6 +12,7 @@ mod memory;
 mod norm;
 mod optim;
 mod pointwise;
+mod rows;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub(crate) use memory::Buffer;
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
+pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 
 use crate::Result;
 use indices::Indices;
