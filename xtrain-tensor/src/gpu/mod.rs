@@ -1,21 +1,26 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
+pub(crate) mod attention;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
+mod kv;
 mod launch;
 mod memory;
 mod pointwise;
+mod rope;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
+pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
 pub(crate) use memory::Buffer;
 pub(crate) use pointwise::{accumulate, add, cast};
+pub(crate) use rope::{Turn, rope};
 
 use crate::Result;
 use memory::Memory;
@@ -64,7 +69,10 @@ impl Gpu {
         }
     }
 
-    #[cfg_attr(not(all(feature = "emu", xtrain_emu)), expect(dead_code, reason = "no launcher in this build"))]
+    #[cfg_attr(
+        not(all(feature = "emu", xtrain_emu)),
+        expect(dead_code, reason = "no launcher in this build")
+    )]
     fn over(launcher: Box<dyn Launcher>) -> Gpu {
         Gpu {
             shared: Arc::new(Shared {
