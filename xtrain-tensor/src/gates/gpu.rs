@@ -1,7 +1,8 @@
-//! Gate: the emulated GPU gives the bits of the reference in f32, whatever order its threads run in.
+//! Gate: the emulated GPU gives the bits of the reference in f32, whatever order its threads run in, and no
+//! kernel steps out of its memory, reads what was never written, or races.
 use super::case::Case;
 use super::{Comparison, Counts, Difference, name, reference};
-use crate::{Device, Error, Schedule};
+use crate::{Device, Schedule};
 
 const GATE: &str = "gpu";
 
@@ -56,29 +57,22 @@ mod tests {
     use super::*;
     use crate::gates::table::TABLE;
 
-    /// The emulated devices; a note where this build has none.
-    fn devices() -> Vec<Device> {
-        let devices: Result<Vec<_>, Error> = SCHEDULES.into_iter().map(Device::emulated).collect();
-        devices.unwrap_or_else(|error| {
-            assert!(
-                std::env::var_os("XTRAIN_REQUIRE_EMU").is_none(),
-                "XTRAIN_REQUIRE_EMU is set, but {error}"
-            );
-            eprintln!("note: the kernels were not run: {error}");
-            Vec::new()
-        })
+    use crate::testing;
+
+    /// A device for each schedule; none, with a note, where this build has no emulator.
+    fn devices(open: fn(Schedule) -> Option<Device>) -> Vec<Device> {
+        SCHEDULES.into_iter().map_while(open).collect()
     }
 
-    #[test]
-    fn every_f32_kernel_has_the_bits_of_the_reference_under_four_schedules() {
-        let devices = devices();
+    /// Every operation with a kernel through the gate, its time printed.
+    fn through(devices: &[Device]) {
         if devices.is_empty() {
             return;
         }
         let mut total = Counts::default();
         for entry in TABLE.iter().filter(|entry| !WITHOUT.contains(&entry.name)) {
             let start = std::time::Instant::now();
-            let counts = gate(&(entry.cases)(), &devices).unwrap_or_else(|difference| panic!("{difference}"));
+            let counts = gate(&(entry.cases)(), devices).unwrap_or_else(|difference| panic!("{difference}"));
             println!("{:24} {counts:?} {:?}", entry.name, start.elapsed());
             total.cases += counts.cases;
             total.values += counts.values;
@@ -87,13 +81,23 @@ mod tests {
     }
 
     #[test]
+    fn every_f32_kernel_has_the_bits_of_the_reference_under_four_schedules() {
+        through(&devices(testing::emulated));
+    }
+
+    #[test]
+    fn no_f32_kernel_leaves_its_memory_or_races() {
+        through(&devices(testing::checked));
+    }
+
+    #[test]
     fn an_operation_without_a_kernel_is_refused() {
-        let Some(device) = devices().into_iter().next() else { return };
+        let Some(device) = testing::emulated(Schedule::Forward) else { return };
         for name in WITHOUT {
             let entry = TABLE.iter().find(|entry| entry.name == *name).expect("a listed operation");
             let case = &(entry.cases)()[0];
             assert!(
-                matches!(case.whole(&device), Err(Error::Device { .. })),
+                matches!(case.whole(&device), Err(crate::Error::Device { .. })),
                 "{name} has a kernel: delete it here"
             );
         }
