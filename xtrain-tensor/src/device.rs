@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
-use crate::gpu::{Gpu, Schedule};
+use crate::gpu::{Gpu, Schedule, Traffic};
 use crate::recycle::Recycler;
 use crate::{Error, Result};
 
@@ -73,6 +73,14 @@ impl Device {
         match self {
             Device::Cpu(cpu) => cpu.pool.threads(),
             Device::Gpu(_) => 1,
+        }
+    }
+
+    /// What a GPU has done since it was opened; none on a processor.
+    pub fn traffic(&self) -> Option<Traffic> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Gpu(gpu) => Some(gpu.traffic()),
         }
     }
 

@@ -6,8 +6,13 @@ mod emulated;
 mod finite;
 mod indices;
 mod launch;
+mod linear;
+mod loss;
 mod memory;
+mod norm;
+mod optim;
 mod pointwise;
+mod rows;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +22,13 @@ pub(crate) use embedding::{embedding, embedding_backward};
 pub(crate) use finite::all_finite;
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
+pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
+pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
-pub(crate) use pointwise::{accumulate, add, cast};
+pub(crate) use norm::{rms_norm, rms_norm_backward};
+pub(crate) use optim::{adamw, adamw_all, squares};
+pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
+pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 
 use crate::Result;
 use indices::Indices;
