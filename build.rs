@@ -6,6 +6,39 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=../build.rs");
     println!("cargo::rustc-env=XTRAIN_COMMIT={}", commit().unwrap_or_else(|| "unknown".to_string()));
+    println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
+    println!("cargo::rerun-if-changed=../kernels");
+    if std::env::var_os("CARGO_FEATURE_EMU").is_some() {
+        emulator();
+    }
+}
+
+/// Compiles the kernels for this processor; without a C++ compiler the build goes on without them.
+fn emulator() {
+    let base = || {
+        let mut build = cc::Build::new();
+        build
+            .cpp(true)
+            .std("c++17")
+            .opt_level(2)
+            .flag("-ffp-contract=off")
+            .include("../kernels")
+            .warnings(false);
+        build.cargo_warnings(false);
+        if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+            build.flag("-mfma");
+        }
+        build
+    };
+    let mut kernels = base();
+    kernels.file("../kernels/emu/kernels.cpp");
+    let mut runtime = base();
+    runtime.file("../kernels/emu/runtime.cpp");
+    if kernels.try_compile("xtemu_kernels").is_ok() && runtime.try_compile("xtemu_runtime").is_ok() {
+        println!("cargo::rustc-cfg=xtrain_emu");
+    } else {
+        println!("cargo::warning=no emulated GPU: the C++ compiler is missing or failed");
+    }
 }
 
 /// The commit of the repository whose root is the workspace, and not of one that merely holds a copy.

@@ -3,7 +3,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use xtrain_tensor::{Device, Simd};
+use xtrain_tensor::{Device, Schedule, Simd};
 
 use super::{CliError, Exit};
 use crate::config::{Layer, Precision};
@@ -93,6 +93,8 @@ pub enum DeviceName {
     Cpu,
     /// `cuda`, or `cuda:N`.
     Cuda(u32),
+    /// The kernels of `cuda`, run on this machine's processor.
+    Emulated,
 }
 
 /// Where keys and values of earlier tokens are kept.
@@ -114,11 +116,12 @@ impl FromStr for DeviceName {
     fn from_str(name: &str) -> Result<DeviceName, String> {
         let number = match name.split_once(':') {
             None if name == "cpu" => return Ok(DeviceName::Cpu),
+            None if name == "emulated" => return Ok(DeviceName::Emulated),
             None if name == "cuda" => Some(0),
             Some(("cuda", number)) => number.parse().ok(),
             _ => None,
         };
-        number.map(DeviceName::Cuda).ok_or_else(|| "expected cpu, cuda or cuda:N".to_string())
+        number.map(DeviceName::Cuda).ok_or_else(|| "expected cpu, cuda, cuda:N or emulated".to_string())
     }
 }
 
@@ -128,19 +131,14 @@ impl Common {
     /// # Errors
     /// This build or machine does not have it.
     pub fn open(&self) -> Result<Device, CliError> {
-        self.check()?;
-        Ok(Device::cpu_with(self.threads(), Simd::detect()))
-    }
-
-    /// Whether this build has the device.
-    ///
-    /// # Errors
-    /// It does not.
-    pub fn check(&self) -> Result<(), CliError> {
+        let hint = "--device cpu has the same bits";
         match self.device {
-            DeviceName::Cpu => Ok(()),
-            DeviceName::Cuda(_) => Err(CliError::new(Exit::Device, "this build has no CUDA device yet")
-                .hint("--device cpu has the same bits")),
+            DeviceName::Cpu => Ok(Device::cpu_with(self.threads(), Simd::detect())),
+            DeviceName::Cuda(_) => {
+                Err(CliError::new(Exit::Device, "this build has no CUDA device yet").hint(hint))
+            }
+            DeviceName::Emulated => Device::emulated(Schedule::Forward)
+                .map_err(|error| CliError::new(Exit::Device, error.to_string()).hint(hint)),
         }
     }
 

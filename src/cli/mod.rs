@@ -46,6 +46,25 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// Switches a planted fault on, to see what notices it. No release has this flag.
+    #[cfg(feature = "faults")]
+    #[arg(long, hide = true, global = true)]
+    pub fault: Option<String>,
+}
+
+impl Cli {
+    #[cfg(feature = "faults")]
+    fn run(&self) -> Result<(), CliError> {
+        match &self.fault {
+            Some(fault) => crate::tensor::faults::with(fault, || run(&self.command)),
+            None => run(&self.command),
+        }
+    }
+
+    #[cfg(not(feature = "faults"))]
+    fn run(&self) -> Result<(), CliError> {
+        run(&self.command)
+    }
 }
 
 /// The commands.
@@ -92,7 +111,7 @@ pub fn main() -> ExitCode {
         eprintln!("{}", error.hint("please report it, with the command line and the version"));
     }));
     guarded(|| {
-        let done = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| run(&cli.command)));
+        let done = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
         done.map_or_else(
             |error| {
                 if error.exit() != Exit::Ok {

@@ -41,6 +41,9 @@ pub struct TrainArgs {
     /// config.toml.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data"])]
     pub resume: Option<PathBuf>,
+    /// Keeps the input of each layer alone and computes the rest again: stands for train.recompute=true.
+    #[arg(long)]
+    pub recompute: bool,
     /// Prints the resolved configuration and what it takes, and ends.
     #[arg(long)]
     pub dry_run: bool,
@@ -132,13 +135,15 @@ fn same_run(was: &RunConfig, asked: &RunConfig) -> Result<(), CliError> {
     allowed.sample = asked.sample.clone();
     let (to, from) = (&mut allowed.train, &asked.train);
     (to.steps, to.keep, to.save_every) = (from.steps, from.keep, from.save_every);
+    (to.micro_batch, to.recompute) = (from.micro_batch, from.recompute);
     (to.eval_every, to.eval_tokens, to.sample_every) = (from.eval_every, from.eval_tokens, from.sample_every);
     if allowed == *asked {
         return Ok(());
     }
     Err(CliError::new(Exit::Usage, "--resume goes on with the run as it was configured").hint(
-        "only train.steps, train.keep, train.save_every, train.eval_every, train.eval_tokens, \
-         train.sample_every and [sample] may be set; begin a new run for anything else",
+        "only train.steps, train.micro_batch, train.recompute, train.keep, train.save_every, \
+         train.eval_every, train.eval_tokens, train.sample_every and [sample] may be set; begin a new run \
+         for anything else",
     ))
 }
 
@@ -156,6 +161,7 @@ pub(super) struct Job {
 
 /// Trains to the end, or to a signal.
 pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(), CliError> {
+    job.trainer.keep = training::keep(&job.config);
     let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
     let steps = job.config.train.steps as u64;
     eprintln!(
@@ -217,6 +223,10 @@ impl TrainArgs {
                 value: Value::Array(files.collect()),
             });
         }
+        if self.recompute {
+            let value = Value::Boolean(true);
+            layers.push(Layer::Flag { flag: "--recompute", key: "train.recompute", value });
+        }
         layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
     }
@@ -261,7 +271,8 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
     let cfg = training::model_config(config, vocab.unwrap_or(1));
     let compute = training::compute(train.dtype);
     let memory = memory::memory(&cfg, compute)?;
-    let kept = memory::activations(&cfg, compute, train.micro_batch * train.context);
+    let at_once = train.micro_batch * train.context;
+    let kept = memory::activations(&cfg, compute, training::keep(config), at_once);
     let lines = [
         ("parameters", format!("{} ({rows})", units::count(config.model.parameters(vocab.unwrap_or(0))))),
         (

@@ -80,7 +80,7 @@ pub(super) fn asked(common: &Common, cache: &CacheFlags) -> Asked {
 
 /// Verifies with progress.
 pub(super) fn check(model: &Model, requests: &[Request], asked: &Asked) -> Result<Vec<Verdict>, CliError> {
-    let total = verify::settings(requests.len(), asked).len() as u64;
+    let total = verify::settings(requests.len(), asked, model.device()).len() as u64;
     let mut progress = Progress::new("verifying", "setting", total, 0);
     let (mut done, mut values, mut differing) = (0, 0, 0);
     let verdicts = verify::verify(model, requests, asked, &mut |verdict| {
@@ -95,15 +95,14 @@ pub(super) fn check(model: &Model, requests: &[Request], asked: &Asked) -> Resul
 
 /// The verdicts, and their sum, as text.
 pub(super) fn table(verdicts: &[Verdict]) -> String {
-    let words = ["cache", "prompt in", "prompts", "instructions"].map(Column::words);
-    let numbers =
-        ["batch", "threads", "rows", "values compared", "bits differ", "tokens differ"].map(Column::numbers);
+    let words = ["cache", "prompt in", "prompts", "device"].map(Column::words);
+    let numbers = ["batch", "rows", "values compared", "bits differ", "tokens differ"].map(Column::numbers);
     let mut table = Table::new(words.into_iter().chain(numbers));
     for v in verdicts {
         let s = &v.setting;
         let chunk = s.chunk.map_or("one pass".to_string(), |n| format!("pieces of {n}"));
-        let row = [s.kv.to_string(), chunk, sharing(s.prompts).to_string(), s.simd.to_string()].into_iter();
-        let numbers = [s.batch as u64, s.threads as u64, v.rows, v.values, v.differing, v.tokens_differing];
+        let row = [s.kv.to_string(), chunk, sharing(s.prompts).to_string(), s.device.to_string()].into_iter();
+        let numbers = [s.batch as u64, v.rows, v.values, v.differing, v.tokens_differing];
         table.row(row.chain(numbers.map(|n| n.to_string())));
     }
     let values: u64 = verdicts.iter().map(|v| v.values).sum();
@@ -129,8 +128,7 @@ fn json(verdicts: &[Verdict]) -> String {
             "prefill_chunk": v.setting.chunk,
             "prompts": sharing(v.setting.prompts),
             "batch": v.setting.batch,
-            "threads": v.setting.threads,
-            "simd": v.setting.simd.to_string(),
+            "device": v.setting.device.to_string(),
             "rows": v.rows,
             "rows_due": v.rows_due,
             "values": v.values,

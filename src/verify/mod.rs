@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::decode::{self, Completion, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
 use crate::model::{self, Model, NoCache, Rows, Tape};
 use crate::tensor::rng::{Purpose, uniform_u64};
-use crate::tensor::{Device, Simd};
+use crate::tensor::{Device, Dtype, Simd};
 
 /// Completions of the first prompt beside its own.
 const FORKS: usize = 3;
@@ -50,7 +50,8 @@ impl From<model::Error> for Error {
 }
 
 /// What the others are held to: the naive rollout of every request, and the logits that the training
-/// forward, under a tape and on one thread, gives for its whole sequence.
+/// forward, under a tape and on one thread, gives for its whole sequence. In f32 it is the processor that
+/// says them, to a GPU too; in bf16 a GPU is held to itself (docs/numerics.md, tier 3).
 struct Oracle {
     completions: Vec<Completion>,
     logits: Vec<Vec<f32>>,
@@ -58,7 +59,10 @@ struct Oracle {
 
 impl Oracle {
     fn new(model: &Model, requests: &[Request]) -> Result<Oracle, Error> {
-        let model = model.on(&Device::cpu_with(1, Simd::detect()));
+        let model = match (model.device(), model.compute()) {
+            (Device::Gpu(_), Dtype::BF16) => model.clone(),
+            _ => model.on(&Device::cpu_with(1, Simd::detect()))?,
+        };
         let mut oracle = Oracle { completions: Vec::new(), logits: Vec::new() };
         for request in requests {
             let completion = generate_naive(&model, request)?;
@@ -67,7 +71,7 @@ impl Oracle {
             let mut tape = Tape::new(rows.samples());
             let hidden = model.forward(&mut tape, &mut NoCache::new(&rows)?, &rows)?;
             let logits = model.logits(&hidden.value)?;
-            oracle.logits.push(logits.data::<f32>().map_err(model::Error::from)?.to_vec());
+            oracle.logits.push(logits.to_vec::<f32>().map_err(model::Error::from)?);
             oracle.completions.push(completion);
         }
         Ok(oracle)
@@ -122,7 +126,7 @@ pub fn verify(
 ) -> Result<Vec<Verdict>, Error> {
     let oracle = Oracle::new(model, requests)?;
     let mut verdicts = Vec::new();
-    for setting in settings(requests.len(), asked) {
+    for setting in settings(requests.len(), asked, model.device()) {
         let verdict = check(model, requests, &oracle, setting)?;
         done(&verdict);
         verdicts.push(verdict);
@@ -131,7 +135,7 @@ pub fn verify(
 }
 
 fn check(model: &Model, requests: &[Request], oracle: &Oracle, setting: Setting) -> Result<Verdict, Error> {
-    let model = model.on(&Device::cpu_with(setting.threads, setting.simd));
+    let model = model.on(&setting.device)?;
     let options = EngineOptions {
         kv: setting.kv,
         prefill_chunk: setting.chunk,

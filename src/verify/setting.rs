@@ -1,9 +1,9 @@
 //! The ways in which the same rollouts are computed.
 use crate::decode::KvKind;
-use crate::tensor::Simd;
+use crate::tensor::{Device, Simd};
 
 /// One way to compute the same rollouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Setting {
     /// Where keys and values are kept.
     pub kv: KvKind,
@@ -13,10 +13,8 @@ pub struct Setting {
     pub prompts: Prompts,
     /// The most sequences at a time.
     pub batch: usize,
-    /// Threads.
-    pub threads: usize,
-    /// Instructions.
-    pub simd: Simd,
+    /// Who computes: a processor with its threads and instructions, or a GPU.
+    pub device: Device,
 }
 
 /// How completions of one prompt get it.
@@ -41,14 +39,20 @@ pub struct Asked {
 
 /// The settings that are checked: what was asked for first; then every cache, pages smaller and larger
 /// than a chunk of keys, prompts whole and in pieces, computed by each and shared, one sequence at a time
-/// and all at once, one thread and `threads`, and every instruction set of this machine.
-pub fn settings(requests: usize, asked: &Asked) -> Vec<Setting> {
+/// and all at once; on the processor with one thread and `threads`, and every instruction set of this
+/// machine; on a GPU, there alone.
+pub fn settings(requests: usize, asked: &Asked, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
     let threads = asked.threads;
     let all = requests.max(1);
     let widest = Simd::detect();
-    let row =
-        |kv, (chunk, prompts), (batch, threads)| Setting { kv, chunk, prompts, batch, threads, simd: widest };
+    let row = |kv, (chunk, prompts), (batch, threads)| {
+        let device = match device {
+            Device::Cpu(_) => Device::cpu_with(threads, widest),
+            other => other.clone(),
+        };
+        Setting { kv, chunk, prompts, batch, device }
+    };
     let mut rows = vec![
         row(asked.kv, (asked.chunk, Shared), (all, threads)),
         row(KvKind::Off, (None, Own), (all, 1)),
@@ -62,8 +66,10 @@ pub fn settings(requests: usize, asked: &Asked) -> Vec<Setting> {
         row(KvKind::Paged { page: 16 }, (Some(1), Shared), (3, threads + 1)),
         row(KvKind::Paged { page: 100 }, (Some(11), Own), (all, threads)),
     ];
-    let others = Simd::available().filter(|&s| s != widest && s != Simd::Reference);
-    let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
-    rows.extend(others.map(|simd| Setting { simd, ..paged }));
+    if let Device::Cpu(_) = device {
+        let others = Simd::available().filter(|&s| s != widest && s != Simd::Reference);
+        let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
+        rows.extend(others.map(|simd| Setting { device: Device::cpu_with(1, simd), ..paged.clone() }));
+    }
     rows
 }

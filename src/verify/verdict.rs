@@ -5,7 +5,7 @@ use super::Setting;
 use crate::decode::Completion;
 
 /// What a setting was found to be.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Verdict {
     /// The setting.
     pub setting: Setting,

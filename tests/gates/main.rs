@@ -13,8 +13,15 @@ mod dice;
 mod faults;
 mod fixtures;
 mod golden;
+mod golden_policy;
+mod gpu;
 mod invariance;
 mod kill;
+#[cfg(feature = "faults")]
+mod own;
 mod prefixes;
+mod resume;
+mod signals;
 mod training;
+mod verify;
 mod whole;

@@ -123,15 +123,19 @@ pub fn save(
     standing: Standing,
 ) -> Result<Saved, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
+    if model.windows().iter().any(Option::is_some) {
+        let (field, got) = ("sliding_window", format!("{:?}", model.windows()));
+        return Err(Error::Config { field, want: "none in a model that is saved", got }.into());
+    }
     let eos = tokenizer.eos_ids();
-    let named: Vec<(&str, &Tensor)> = model.params.iter().map(|p| (p.name(), p.value())).collect();
-    let states: Vec<(String, &Tensor)> = STATES
-        .iter()
-        .zip([&optimizer.m, &optimizer.v])
-        .flat_map(|(state, tensors)| {
-            named.iter().zip(tensors).map(move |(n, t)| (format!("{state}.{}", n.0), t))
-        })
-        .collect();
+    let named = model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?)));
+    let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
+    let mut states: Vec<(String, Tensor)> = Vec::new();
+    for (state, tensors) in STATES.iter().zip([&optimizer.m, &optimizer.v]) {
+        for ((name, _), t) in named.iter().zip(tensors) {
+            states.push((format!("{state}.{name}"), t.to_host().map_err(Error::from)?));
+        }
+    }
     let (step, seed) = (trainer.step_number(), standing.seed);
     let control = Control {
         step,
@@ -213,7 +217,7 @@ pub fn resume(
     }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
     let model = build(&config, tensors, compute, device)?;
-    let mut optimizer = AdamW::new(optim, &model.params);
+    let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
         state.optimizer.into_iter().map(|t| (t.name.clone(), t)).collect();
     let names: Vec<String> = model.params.iter().map(|p| p.name().to_string()).collect();
@@ -231,7 +235,7 @@ pub fn resume(
     }
     let Control { step, tokens_seen, data, beta1_power, beta2_power, best_loss, best_step, .. } =
         state.control;
-    let mut trainer = Trainer::new(model, optim, schedule);
+    let mut trainer = Trainer::new(model, optim, schedule)?;
     if !faults::on("resume-forgets-the-step") {
         optimizer.powers = [beta1_power, beta2_power];
         trainer.resume_at(step, tokens_seen);

@@ -1,8 +1,11 @@
 //! Where tensors live and who computes on them.
+use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
+use crate::gpu::{Gpu, Schedule, Traffic};
 use crate::recycle::Recycler;
+use crate::{Error, Result};
 
 /// A device. Cloning shares it.
 #[derive(Debug, Clone)]
@@ -10,6 +13,8 @@ use crate::recycle::Recycler;
 pub enum Device {
     /// This machine's processor.
     Cpu(Cpu),
+    /// A CUDA device, or its emulation.
+    Gpu(Gpu),
 }
 
 /// A processor: its worker threads and its instruction set. Neither changes a bit of any result.
@@ -18,6 +23,16 @@ pub struct Cpu {
     pub(crate) pool: Arc<Pool>,
     pub(crate) simd: Simd,
     pub(crate) recycler: Arc<Recycler>,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu(cpu) if cpu.pool.threads() == 1 => write!(f, "{}, 1 thread", cpu.simd),
+            Device::Cpu(cpu) => write!(f, "{}, {} threads", cpu.simd, cpu.pool.threads()),
+            Device::Gpu(gpu) => f.write_str(&gpu.name()),
+        }
+    }
 }
 
 impl Device {
@@ -37,27 +52,56 @@ impl Device {
         })
     }
 
-    /// Worker threads, the caller's among them.
-    pub fn threads(&self) -> usize {
-        let Device::Cpu(cpu) = self;
-        cpu.pool.threads()
+    /// The emulated GPU: see [`Gpu::emulated`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where this build has no emulator.
+    pub fn emulated(schedule: Schedule) -> Result<Device> {
+        Gpu::emulated(schedule).map(Device::Gpu)
     }
 
-    /// The instructions in use.
-    pub fn simd(&self) -> Simd {
-        let Device::Cpu(cpu) = self;
-        cpu.simd
+    /// Threads of this processor that compute, the caller's among them.
+    pub fn threads(&self) -> usize {
+        match self {
+            Device::Cpu(cpu) => cpu.pool.threads(),
+            Device::Gpu(_) => 1,
+        }
+    }
+
+    /// What a GPU has done since it was opened; none on a processor.
+    pub fn traffic(&self) -> Option<Traffic> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Gpu(gpu) => Some(gpu.traffic()),
+        }
+    }
+
+    /// The instructions in use; none on a GPU.
+    pub fn simd(&self) -> Option<Simd> {
+        match self {
+            Device::Cpu(cpu) => Some(cpu.simd),
+            Device::Gpu(_) => None,
+        }
     }
 
     /// The processor.
-    pub(crate) fn as_cpu(&self) -> &Cpu {
-        let Device::Cpu(cpu) = self;
-        cpu
+    ///
+    /// # Errors
+    /// [`Error::Device`] on a GPU.
+    pub(crate) fn as_cpu(&self) -> Result<&Cpu> {
+        match self {
+            Device::Cpu(cpu) => Ok(cpu),
+            Device::Gpu(gpu) => {
+                Err(Error::Device { what: format!("an operation without a kernel for {}", gpu.name()) })
+            }
+        }
     }
 
     /// The processor whose kernels run; none where the reference is to run.
     pub(crate) fn fast(&self) -> Option<&Cpu> {
-        let Device::Cpu(cpu) = self;
-        (cpu.simd > Simd::Reference).then_some(cpu)
+        match self {
+            Device::Cpu(cpu) => (cpu.simd > Simd::Reference).then_some(cpu),
+            Device::Gpu(_) => None,
+        }
     }
 }

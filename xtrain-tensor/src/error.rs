@@ -48,6 +48,11 @@ pub enum Error {
         /// The row that holds it.
         row: usize,
     },
+    /// A device that is missing, out of memory, or that failed.
+    Device {
+        /// What happened, and where.
+        what: String,
+    },
     /// An argument outside its range.
     Argument {
         /// The operation.
@@ -68,6 +73,7 @@ impl fmt::Display for Error {
                 write!(f, "{op}: {what} {got} at index {at} is not below {bound}")
             }
             Error::NotFinite { what, row } => write!(f, "{what}: row {row} holds a NaN or an infinity"),
+            Error::Device { what } => f.write_str(what),
             Error::Argument { op, want, got } => write!(f, "{op}: want {want}, got {got}"),
         }
     }

@@ -8,6 +8,7 @@ mod error;
 pub mod faults;
 #[cfg(test)]
 mod gates;
+mod gpu;
 pub mod math;
 mod normal;
 pub mod ops;
@@ -24,6 +25,7 @@ pub use cpu::Simd;
 pub use device::{Cpu, Device};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{Error, Result};
+pub use gpu::{Gpu, Schedule, Traffic};
 pub use normal::{fill_normal, standard_normal};
 pub use rope_table::RopeTable;
 pub use tensor::{Stored, Tensor};

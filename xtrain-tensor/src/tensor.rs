@@ -1,12 +1,14 @@
 //! The tensor: a shape and its values, row-major and contiguous, on a device.
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::bf16;
 
 use crate::cpu::pointwise;
-use crate::device::Device;
+use crate::device::{Cpu, Device};
 use crate::dtype::{Dtype, Element, from_bf16, to_bf16};
 use crate::error::{Error, Result};
+use crate::gpu::{self, At, Gpu};
 use crate::recycle::{Buffer, Recycled};
 
 /// A row-major, contiguous tensor. Cloning shares the values.
@@ -24,14 +26,15 @@ pub(crate) enum Storage {
     BF16(Arc<Buffer<bf16>>),
     U32(Arc<Buffer<u32>>),
     I32(Arc<Buffer<i32>>),
+    Gpu(Arc<gpu::Buffer>, Dtype),
 }
 
 /// Element types that a tensor can hold.
 #[allow(private_bounds, reason = "sealed: only this file implements it")]
-pub trait Stored: Recycled {
+pub trait Stored: Recycled + bytemuck::Pod {
     #[doc(hidden)]
     #[allow(private_interfaces, reason = "sealed: only this file implements it")]
-    fn wrap(values: Vec<Self>, device: &Device) -> Storage;
+    fn wrap(values: Vec<Self>, device: &Device) -> Result<Storage>;
     #[doc(hidden)]
     #[allow(private_interfaces, reason = "sealed: only this file implements it")]
     fn get(storage: &Storage) -> Option<&[Self]>;
@@ -44,8 +47,11 @@ macro_rules! stored {
     ($($t:ty => $variant:ident),*) => {$(
         #[allow(private_interfaces, reason = "sealed: only this file implements it")]
         impl Stored for $t {
-            fn wrap(values: Vec<$t>, device: &Device) -> Storage {
-                Storage::$variant(Arc::new(Buffer::new(values, &device.as_cpu().recycler)))
+            fn wrap(values: Vec<$t>, device: &Device) -> Result<Storage> {
+                Ok(match device {
+                    Device::Cpu(cpu) => Storage::$variant(Arc::new(Buffer::new(values, &cpu.recycler))),
+                    Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.upload(&values)?), <$t>::DTYPE),
+                })
             }
             fn get(storage: &Storage) -> Option<&[$t]> {
                 match storage {
@@ -74,24 +80,61 @@ impl Tensor {
             let got = vec![shape.to_vec(), vec![values.len()]];
             return Err(Error::Shape { op: "Tensor::new", want: "as many values as the shape holds", got });
         }
-        Ok(Tensor { shape: shape.to_vec(), storage: T::wrap(values, device), device: device.clone() })
+        Ok(Tensor { shape: shape.to_vec(), storage: T::wrap(values, device)?, device: device.clone() })
     }
 
     /// A tensor of zeros.
-    pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Tensor {
-        fn blank<T: Stored>(device: &Device, n: usize) -> Storage {
-            let mut values = device.as_cpu().recycler.take(n);
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the device has no memory for it.
+    pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
+        fn blank<T: Stored>(cpu: &Cpu, n: usize) -> Arc<Buffer<T>> {
+            let mut values = cpu.recycler.take(n);
             values.fill(T::default());
-            T::wrap(values, device)
+            Arc::new(Buffer::new(values, &cpu.recycler))
         }
-        let n = shape.iter().product();
-        let storage = match dtype {
-            Dtype::F32 => blank::<f32>(device, n),
-            Dtype::BF16 => blank::<bf16>(device, n),
-            Dtype::U32 => blank::<u32>(device, n),
-            Dtype::I32 => blank::<i32>(device, n),
+        let n: usize = shape.iter().product();
+        let storage = match (device, dtype) {
+            (Device::Gpu(gpu), _) => Storage::Gpu(Arc::new(gpu.zeros(n * dtype.bytes())?), dtype),
+            (Device::Cpu(cpu), Dtype::F32) => Storage::F32(blank(cpu, n)),
+            (Device::Cpu(cpu), Dtype::BF16) => Storage::BF16(blank(cpu, n)),
+            (Device::Cpu(cpu), Dtype::U32) => Storage::U32(blank(cpu, n)),
+            (Device::Cpu(cpu), Dtype::I32) => Storage::I32(blank(cpu, n)),
         };
-        Tensor { shape: shape.to_vec(), storage, device: device.clone() }
+        Ok(Tensor { shape: shape.to_vec(), storage, device: device.clone() })
+    }
+
+    /// A tensor on a GPU of whatever values: a kernel writes all of them.
+    pub(crate) fn on_gpu(gpu: &Gpu, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
+        let buffer = gpu.buffer(shape.iter().product::<usize>() * dtype.bytes())?;
+        let storage = Storage::Gpu(Arc::new(buffer), dtype);
+        Ok(Tensor { shape: shape.to_vec(), storage, device: Device::Gpu(gpu.clone()) })
+    }
+
+    /// The address of the values, for a kernel of `gpu` that reads them as `dtype`.
+    pub(crate) fn at(&self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
+        match &self.storage {
+            Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => Ok(buffer.arg()),
+            _ => Err(self.misplaced(gpu, dtype)),
+        }
+    }
+
+    /// The address of the values, for a kernel that changes them. Copies them first if they are shared.
+    pub(crate) fn at_mut(&mut self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
+        match &mut self.storage {
+            Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
+                if Arc::get_mut(buffer).is_none() {
+                    *buffer = Arc::new(buffer.duplicate()?);
+                }
+                Ok(buffer.arg())
+            }
+            _ => Err(self.misplaced(gpu, dtype)),
+        }
+    }
+
+    fn misplaced(&self, gpu: &Gpu, dtype: Dtype) -> Error {
+        let got = format!("{} on {:?}", self.dtype(), self.device);
+        Error::Device { what: format!("want an operand in {dtype} on {}, got {got}", gpu.name()) }
     }
 
     /// The extent of each dimension, outermost first.
@@ -121,6 +164,7 @@ impl Tensor {
             Storage::BF16(_) => Dtype::BF16,
             Storage::U32(_) => Dtype::U32,
             Storage::I32(_) => Dtype::I32,
+            Storage::Gpu(_, dtype) => dtype,
         }
     }
 
@@ -129,27 +173,87 @@ impl Tensor {
         &self.device
     }
 
-    /// The same values, computed on by `device` from now on.
-    pub fn on(&self, device: &Device) -> Tensor {
-        Tensor { device: device.clone(), ..self.clone() }
-    }
-
-    /// The values, row-major.
+    /// The same values on `device`: shared between processors, copied to and from a GPU.
     ///
     /// # Errors
-    /// [`Error::Dtype`] when the elements are of another type.
+    /// [`Error::Device`] when a device has no memory for them.
+    pub fn on(&self, device: &Device) -> Result<Tensor> {
+        fn moved<T: Stored>(x: &Tensor, device: &Device) -> Result<Storage> {
+            T::wrap(x.to_vec::<T>()?, device)
+        }
+        let storage = match (&self.storage, device) {
+            (Storage::Gpu(buffer, _), Device::Gpu(gpu)) if buffer.home().same(gpu) => self.storage.clone(),
+            (Storage::Gpu(..), _) | (_, Device::Gpu(_)) => match self.dtype() {
+                Dtype::F32 => moved::<f32>(self, device)?,
+                Dtype::BF16 => moved::<bf16>(self, device)?,
+                Dtype::U32 => moved::<u32>(self, device)?,
+                Dtype::I32 => moved::<i32>(self, device)?,
+            },
+            (own, Device::Cpu(_)) => own.clone(),
+        };
+        Ok(Tensor { shape: self.shape.clone(), storage, device: device.clone() })
+    }
+
+    /// The same values in this machine's memory: shared if they lie there, else copied.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when a device fails.
+    pub fn to_host(&self) -> Result<Tensor> {
+        match self.storage {
+            Storage::Gpu(..) => self.on(&Device::cpu()),
+            _ => Ok(self.clone()),
+        }
+    }
+
+    /// The values, row-major: in place if they lie in this machine's memory, else copied.
+    ///
+    /// # Errors
+    /// As [`to_vec`](Self::to_vec).
+    pub fn read<T: Stored>(&self) -> Result<Cow<'_, [T]>> {
+        match self.storage {
+            Storage::Gpu(..) => self.to_vec().map(Cow::Owned),
+            _ => self.data().map(Cow::Borrowed),
+        }
+    }
+
+    /// A copy of the values in this machine's memory, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Dtype`] when the elements are of another type; [`Error::Device`] when a device fails.
+    pub fn to_vec<T: Stored>(&self) -> Result<Vec<T>> {
+        match &self.storage {
+            Storage::Gpu(buffer, dtype) if *dtype == T::DTYPE => buffer.home().download(buffer),
+            Storage::Gpu(_, got) => Err(Error::Dtype { op: "Tensor::to_vec", want: name::<T>(), got: *got }),
+            _ => Ok(self.data::<T>()?.to_vec()),
+        }
+    }
+
+    /// The values in this machine's memory, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Dtype`] when the elements are of another type; [`Error::Device`] when they lie on a GPU
+    /// ([`to_vec`](Self::to_vec) copies them).
     pub fn data<T: Stored>(&self) -> Result<&[T]> {
-        let got = self.dtype();
-        T::get(&self.storage).ok_or(Error::Dtype { op: "Tensor::data", want: name::<T>(), got })
+        T::get(&self.storage).ok_or_else(|| self.unread("Tensor::data", name::<T>()))
+    }
+
+    /// Why the host cannot read the values in place.
+    fn unread(&self, op: &'static str, want: &'static str) -> Error {
+        match &self.device {
+            Device::Cpu(_) => Error::Dtype { op, want, got: self.dtype() },
+            Device::Gpu(gpu) => Error::Device { what: format!("{op}: the values lie on {}", gpu.name()) },
+        }
     }
 
     /// The values, to be written. Copies them first if they are shared.
     ///
     /// # Errors
-    /// [`Error::Dtype`] when the elements are of another type.
+    /// As [`data`](Self::data).
     pub fn data_mut<T: Stored>(&mut self) -> Result<&mut [T]> {
-        let got = self.dtype();
-        T::get_mut(&mut self.storage).ok_or(Error::Dtype { op: "Tensor::data_mut", want: name::<T>(), got })
+        if T::get(&self.storage).is_none() {
+            return Err(self.unread("Tensor::data_mut", name::<T>()));
+        }
+        Ok(T::get_mut(&mut self.storage).expect("what can be read can be written"))
     }
 
     /// The values as f32: shared if they are, widened if they are bf16.
@@ -165,22 +269,25 @@ impl Tensor {
     /// # Errors
     /// [`Error::Dtype`] unless both types are f32 or bf16.
     pub fn cast(&self, dtype: Dtype) -> Result<Tensor> {
+        if let (Device::Gpu(gpu), true) = (&self.device, self.dtype() != dtype) {
+            return gpu::cast(gpu, self, dtype);
+        }
         let fast = self.device.fast();
         let storage = match (&self.storage, dtype) {
-            (Storage::F32(_), Dtype::F32) | (Storage::BF16(_), Dtype::BF16) => self.storage.clone(),
+            (own, _) if self.dtype() == dtype && matches!(dtype, Dtype::F32 | Dtype::BF16) => own.clone(),
             (Storage::F32(v), Dtype::BF16) => {
                 let values = match fast {
                     Some(cpu) => pointwise::cast(cpu, v),
                     None => v.iter().map(|&x| to_bf16(x)).collect(),
                 };
-                bf16::wrap(values, &self.device)
+                bf16::wrap(values, &self.device)?
             }
             (Storage::BF16(v), Dtype::F32) => {
                 let values = match fast {
                     Some(cpu) => pointwise::cast(cpu, v),
                     None => v.iter().map(|&x| from_bf16(x)).collect(),
                 };
-                f32::wrap(values, &self.device)
+                f32::wrap(values, &self.device)?
             }
             _ => {
                 return Err(Error::Dtype { op: "Tensor::cast", want: "f32 or bf16", got: self.dtype() });
@@ -229,7 +336,7 @@ mod tests {
 
     #[test]
     fn reading_another_dtype_is_an_error() {
-        let t = Tensor::zeros(&Device::cpu(), &[2], Dtype::BF16);
+        let t = Tensor::zeros(&Device::cpu(), &[2], Dtype::BF16).unwrap();
         assert_eq!(t.data::<f32>().unwrap_err().to_string(), "Tensor::data: want f32, got bf16");
     }
 

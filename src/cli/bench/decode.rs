@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::DecodeArgs;
 use super::subject::{self, Load, Subject};
+use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out};
 use crate::decode::CacheShape;
 use crate::report::{Column, Pass, Spread, Table, Timings, units};
@@ -28,6 +29,8 @@ struct Report {
     per_forward_ms: PerForward,
     cache_bytes: usize,
     cache_bytes_per_token: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per_token: Option<PerUnit>,
     samples: Vec<Timings>,
 }
 
@@ -53,6 +56,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let options = args.cache.engine();
     subject::measure(&model, load, options)?;
     let (mut samples, mut cache_bytes) = (Vec::new(), 0);
+    let meter = Meter::start(model.device());
     for _ in 0..args.repeats.get() {
         let (timings, bytes) = subject::measure(&model, load, options)?;
         samples.push(timings);
@@ -73,6 +77,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         per_forward_ms: PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) },
         cache_bytes,
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
+        per_token: meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new),
         samples,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
@@ -108,6 +113,7 @@ impl Report {
                 table.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
             }
         }
-        format!("{text}\n{}", table.render())
+        let traffic = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
+        format!("{text}\n{}{traffic}", table.render())
     }
 }

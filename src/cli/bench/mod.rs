@@ -2,6 +2,7 @@
 mod decode;
 mod kv;
 mod subject;
+mod traffic;
 mod train;
 
 use std::num::NonZeroUsize;

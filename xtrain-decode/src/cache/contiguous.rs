@@ -18,14 +18,17 @@ pub struct Contiguous {
 
 impl Contiguous {
     /// Allocates the whole room.
-    pub fn new(shape: CacheShape, room: Room) -> Contiguous {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn new(shape: CacheShape, room: Room) -> Result<Contiguous> {
         let Room { sequences, positions: capacity, .. } = room;
-        Contiguous {
+        Ok(Contiguous {
             ledger: Ledger::new(shape.n_layers, sequences),
-            pool: Pool::new(shape, sequences * capacity),
+            pool: Pool::new(shape, sequences * capacity)?,
             slots: Slots::Runs { base: (0..sequences).map(|s| s * capacity).collect() },
             capacity,
-        }
+        })
     }
 
     fn check_room(&self, seq: u32, len: usize) -> Result<()> {

@@ -30,14 +30,17 @@ struct Part {
 
 impl Growing {
     /// An empty cache; the room bounds what it may grow to.
-    pub fn new(shape: CacheShape, room: Room) -> Growing {
-        Growing {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn new(shape: CacheShape, room: Room) -> Result<Growing> {
+        Ok(Growing {
             ledger: Ledger::new(shape.n_layers, room.sequences),
             slots: vec![Slots::Runs { base: vec![0; room.sequences] }; shape.n_layers],
-            pool: Pool::new(shape, 0),
+            pool: Pool::new(shape, 0)?,
             promised: vec![0; room.sequences],
             room,
-        }
+        })
     }
 
     /// Every sequence as it is.

@@ -38,13 +38,16 @@ struct Taken {
 
 impl Paged {
     /// An empty cache with pages of `page` positions, at least one.
-    pub fn new(shape: CacheShape, room: Room, page: usize) -> Paged {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn new(shape: CacheShape, room: Room, page: usize) -> Result<Paged> {
         let each = room.positions.div_ceil(page);
         let whole = room.sequences.saturating_mul(each);
         let limit = room.slots.map_or(whole, |slots| slots / page).min(u32::MAX as usize);
-        Paged {
+        Ok(Paged {
             ledger: Ledger::new(shape.n_layers, room.sequences),
-            pool: Pool::new(shape, 0),
+            pool: Pool::new(shape, 0)?,
             slots: Slots::Pages { page, table: vec![Vec::new(); room.sequences] },
             page,
             positions: room.positions,
@@ -53,7 +56,7 @@ impl Paged {
             free: Vec::new(),
             known: Prefixes::default(),
             journal: Vec::new(),
-        }
+        })
     }
 
     /// The pages of a sequence, in the order of its positions.

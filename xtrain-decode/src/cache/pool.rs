@@ -27,10 +27,10 @@ pub(super) struct Move {
 }
 
 impl Pool {
-    pub(super) fn new(shape: CacheShape, n_slots: usize) -> Pool {
-        let layers = || (0..shape.n_layers).map(|_| zeros(&shape, n_slots)).collect();
-        let (k, v) = (layers(), layers());
-        Pool { shape, k, v, n_slots, written: 0, copied: 0 }
+    pub(super) fn new(shape: CacheShape, n_slots: usize) -> Result<Pool> {
+        let layers = || (0..shape.n_layers).map(|_| zeros(&shape, n_slots)).collect::<Result<_>>();
+        let (k, v) = (layers()?, layers()?);
+        Ok(Pool { shape, k, v, n_slots, written: 0, copied: 0 })
     }
 
     pub(super) fn n_slots(&self) -> usize {
@@ -109,7 +109,7 @@ impl Pool {
     pub(super) fn rebuild(&mut self, layer: usize, n_slots: usize, moves: &[Move]) -> Result<()> {
         let w = self.shape.width();
         for t in [&mut self.k[layer], &mut self.v[layer]] {
-            let mut fresh = zeros(&self.shape, n_slots);
+            let mut fresh = zeros(&self.shape, n_slots)?;
             match self.shape.dtype {
                 Dtype::BF16 => copy_over(fresh.data_mut::<bf16>()?, t.data()?, moves, w),
                 _ => copy_over(fresh.data_mut::<f32>()?, t.data()?, moves, w),
@@ -141,8 +141,8 @@ fn slot(slots: &Slots, seq: u32, pos: usize) -> usize {
     }
 }
 
-fn zeros(shape: &CacheShape, n_slots: usize) -> Tensor {
-    Tensor::zeros(&shape.device, &[n_slots, shape.n_kv_heads, shape.head_dim], shape.dtype)
+fn zeros(shape: &CacheShape, n_slots: usize) -> Result<Tensor> {
+    Ok(Tensor::zeros(&shape.device, &[n_slots, shape.n_kv_heads, shape.head_dim], shape.dtype)?)
 }
 
 fn copy_inside<T: Copy>(values: &mut [T], Move { from, to, len }: Move, w: usize) {

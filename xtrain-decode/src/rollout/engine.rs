@@ -69,7 +69,7 @@ impl<'m> Engine<'m> {
         Ok(Engine {
             model,
             options,
-            cache: options.cache(model),
+            cache: options.cache(model)?,
             positions: room.positions,
             queue: VecDeque::new(),
             live: Vec::new(),

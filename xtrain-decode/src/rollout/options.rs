@@ -108,7 +108,7 @@ impl EngineOptions {
         Room { sequences, positions, slots: self.cache_positions }
     }
 
-    pub(crate) fn cache(&self, model: &Model) -> Option<Box<dyn Cache>> {
-        self.kv.cache(model, self.room(model.config()))
+    pub(crate) fn cache(&self, model: &Model) -> Result<Option<Box<dyn Cache>>> {
+        Ok(self.kv.cache(model, self.room(model.config()))?)
     }
 }

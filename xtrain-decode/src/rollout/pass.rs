@@ -47,7 +47,8 @@ impl Engine<'_> {
     fn logits(&self, hidden: &Tensor, rows: &[usize]) -> Result<Tensor> {
         if rows.is_empty() {
             let none = [0, self.model.config().vocab];
-            return Ok(Tensor::zeros(hidden.device(), &none, xtrain_tensor::Dtype::F32));
+            let none = Tensor::zeros(hidden.device(), &none, xtrain_tensor::Dtype::F32);
+            return Ok(none.map_err(xtrain_model::Error::from)?);
         }
         Ok(self.model.logits(&super::gather::rows(hidden, rows)?)?)
     }
@@ -56,7 +57,7 @@ impl Engine<'_> {
     fn draw_from(&mut self, plan: &Plan, logits: &Tensor, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<()> {
         let n = logits.shape()[0];
         self.counters.head_rows += n as u64;
-        let data = logits.data::<f32>().map_err(xtrain_model::Error::from)?;
+        let data = logits.read::<f32>().map_err(xtrain_model::Error::from)?;
         let vocab = self.model.config().vocab;
         let (mut row, mut result) = (0, Ok(()));
         for run in &plan.runs {

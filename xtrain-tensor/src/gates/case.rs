@@ -76,7 +76,7 @@ pub(super) fn pick<T: Copy>(x: &[T], width: usize, rows: &[usize]) -> Vec<T> {
 
 /// The values of a tensor in `n` rows.
 pub(super) fn split(x: &Tensor, n: usize) -> Result<Rows> {
-    Ok(chunks(x.to_f32()?.data()?, n))
+    Ok(chunks(&x.to_f32()?.to_vec::<f32>()?, n))
 }
 
 /// Values in `n` rows.

@@ -175,7 +175,7 @@ mod tests {
         for (line, samples) in samples {
             for device in devices(&[1, 3]) {
                 let (dy, x) = (of(&device, &[1000, 1], &vals(0, 1000)), vals(10_000, 1000));
-                let mut dw = Tensor::zeros(&device, &[1, 1], Dtype::F32);
+                let mut dw = Tensor::zeros(&device, &[1, 1], Dtype::F32).unwrap();
                 ops::linear_backward_weight(&mut dw, &dy, &of(&device, &[1000, 1], &x), &samples).unwrap();
                 assert_eq!(bits(one(&dw)), golden(line)[0], "{line} on {}", name(&device));
             }

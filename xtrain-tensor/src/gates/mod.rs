@@ -5,6 +5,7 @@ mod case;
 mod cases;
 mod device;
 mod golden;
+mod gpu;
 mod gradient;
 mod mask;
 mod named;
@@ -104,5 +105,5 @@ fn devices(threads: &[usize]) -> Vec<Device> {
 
 /// How a device stands in the name of a case.
 fn name(device: &Device) -> String {
-    format!("{}, {} threads", device.simd(), device.threads())
+    device.to_string()
 }

@@ -27,7 +27,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 29] = {
+pub(super) const TABLE: [Entry; 32] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -58,7 +58,10 @@ pub(super) const TABLE: [Entry; 29] = {
         entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
         entry("log_prob", cases::log_prob, None("the loss has its gradient")),
         entry("adamw", cases::adamw, None("the end of the step")),
+        entry("adamw_all", cases::adamw_all, None("the end of the step")),
+        entry("global_norm", cases::global_norm, None("the end of the step")),
         entry("sum_of_squares", cases::sum_of_squares, None("the end of the step")),
+        entry("all_finite", cases::all_finite, None("a question")),
     ]
 };
 

@@ -1,13 +1,16 @@
 //! Addition.
 use super::shapes;
 use crate::cpu::pointwise;
-use crate::{Error, Result, Tensor};
+use crate::{Device, Error, Result, Tensor, gpu};
 
 /// `a + b`, both f32 of one shape.
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ, [`Error::Dtype`] unless both are f32.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if let (Device::Gpu(gpu), true) = (a.device(), a.shape() == b.shape()) {
+        return gpu::add(gpu, a, b);
+    }
     let mut y = a.clone();
     accumulate(&mut y, b)?;
     Ok(y)
@@ -20,6 +23,9 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 pub fn accumulate(a: &mut Tensor, b: &Tensor) -> Result<()> {
     if a.shape() != b.shape() {
         return Err(Error::Shape { op: "add", want: "one shape", got: shapes(&[a, b]) });
+    }
+    if let Device::Gpu(gpu) = &a.device().clone() {
+        return gpu::accumulate(gpu, a, b);
     }
     let (device, b) = (a.device().clone(), b.data::<f32>()?);
     let a = a.data_mut::<f32>()?;

@@ -23,7 +23,7 @@ use crate::{Dtype, Error, Result, Simd, Stored, Tensor};
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<(Tensor, Tensor)> {
     let heads = check("attention", [q, k, v], see)?;
     match (q.device().simd(), q.dtype()) {
-        (Simd::Reference, _) => {}
+        (Some(Simd::Reference), _) => {}
         (_, Dtype::BF16) => return in_lanes::<half::bf16>([q, k, v], heads, see),
         _ => return in_lanes::<f32>([q, k, v], heads, see),
     }
@@ -42,7 +42,7 @@ fn in_lanes<E: Stored + Number>(
     see: &Visible<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let operands = [q.data::<E>()?, k.data()?, v.data()?];
-    let (y, lse) = fast::attention(q.device().as_cpu(), operands, heads, see);
+    let (y, lse) = fast::attention(q.device().as_cpu()?, operands, heads, see);
     Ok((Tensor::new(q.device(), q.shape(), y)?, Tensor::new(q.device(), &q.shape()[..2], lse)?))
 }
 
@@ -106,7 +106,7 @@ pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &Visible<'_>) -> 
     let dy = dy.cast(q.dtype())?;
     let wrap = |x: &Tensor, d| Tensor::new(x.device(), x.shape(), d);
     let [dq, dk, dv] = match (q.device().simd(), q.dtype()) {
-        (Simd::Reference, _) => in_reference(saved, &dy, heads, see)?,
+        (Some(Simd::Reference), _) => in_reference(saved, &dy, heads, see)?,
         (_, Dtype::BF16) => backward_in_lanes::<half::bf16>(saved, &dy, heads, see)?,
         _ => backward_in_lanes::<f32>(saved, &dy, heads, see)?,
     };
@@ -120,7 +120,7 @@ fn backward_in_lanes<E: Stored + Number>(
     see: &Visible<'_>,
 ) -> Result<[Vec<f32>; 3]> {
     let Saved { q, k, v, y, lse } = *saved;
-    let cpu = q.device().as_cpu();
+    let cpu = q.device().as_cpu()?;
     let [q, k, v, y, dy] = [q.data::<E>()?, k.data()?, v.data()?, y.data()?, dy.data()?];
     let saved = fast::Saved { q, k, v, y, dy, lse: lse.data()? };
     Ok(fast::attention_backward(cpu, saved, heads, see))

@@ -1,6 +1,6 @@
 //! Rows of a table by index.
 use super::shapes;
-use crate::{Dtype, Error, Result, Tensor, round_bf16};
+use crate::{Device, Dtype, Error, Result, Tensor, gpu, round_bf16};
 
 /// `y[n] = w[id[n]]` in f32; with `dtype` bf16 the row of the bf16 copy, widened.
 ///
@@ -13,6 +13,9 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
         return Err(Error::Shape { op: "embedding", want: "w [V, C]", got: shapes(&[w]) });
     };
     check("embedding", id, v)?;
+    if let Device::Gpu(gpu) = w.device() {
+        return gpu::embedding(gpu, w, id, dtype);
+    }
     let table = w.data::<f32>()?;
     let mut y = Vec::with_capacity(id.len() * c);
     for &i in id {
@@ -35,6 +38,9 @@ pub fn embedding_backward(dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()
         return Err(Error::Shape { op: OP, want: "dw [V, C], dy [N, C]", got: shapes(&[dw, dy]) });
     };
     check(OP, id, v)?;
+    if let Device::Gpu(gpu) = &dw.device().clone() {
+        return gpu::embedding_backward(gpu, dw, id, dy);
+    }
     let (dw, dy) = (dw.data_mut::<f32>()?, dy.data::<f32>()?);
     for (&i, dy) in id.iter().zip(dy.chunks_exact(c)) {
         dw[i as usize * c..][..c].iter_mut().zip(dy).for_each(|(a, b)| *a += b);

@@ -231,8 +231,8 @@ fn a_product_is_fine_down_to_a_lattice_of_two_to_the_minus_126() {
 #[test]
 fn two_positions_in_one_slot_are_an_error_of_the_backward() {
     let device = Device::cpu();
-    let x = Tensor::zeros(&device, &[2, 1, 2], Dtype::F32);
-    let lse = Tensor::zeros(&device, &[2, 1], Dtype::F32);
+    let x = Tensor::zeros(&device, &[2, 1, 2], Dtype::F32).unwrap();
+    let lse = Tensor::zeros(&device, &[2, 1], Dtype::F32).unwrap();
     let slots = Slots::Runs { base: vec![1, 1] };
     let see = Visible { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
     let saved = Saved { q: &x, k: &x, v: &x, y: &x, lse: &lse };

@@ -70,7 +70,7 @@ fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread
         };
         let (fresh, onto) = (want(&vec![0.0; m * n]), want(&before));
         for (simd, device) in devices() {
-            let cpu = device.as_cpu();
+            let cpu = device.as_cpu().unwrap();
             let panels = Panels::of_weight(&cpu.pool, &w, [n, k]);
             let what = format!("{simd} {m}x{k}x{n}");
             let mut y = vec![f32::NAN; m * n];
@@ -89,7 +89,7 @@ fn the_input_gradient_of_a_group_runs_through_its_weights_in_one_y() {
     let w = outs.map(|o| values(o as u32, o * inputs));
     let dy = outs.map(|o| values(7 + o as u32, m * o));
     for (simd, device) in devices() {
-        let cpu = device.as_cpu();
+        let cpu = device.as_cpu().unwrap();
         let mut dx = vec![f32::NAN; m * inputs];
         let mut want = vec![0.0; m * inputs];
         for (g, o) in outs.into_iter().enumerate() {
@@ -121,7 +121,7 @@ fn weight_gradients_count_chunks_from_each_samples_first_row() {
         }
         for (simd, device) in devices() {
             let mut g = before.clone();
-            weight_gradient(device.as_cpu(), [&dy, &x], samples, &mut g, [o, i]);
+            weight_gradient(device.as_cpu().unwrap(), [&dy, &x], samples, &mut g, [o, i]);
             same(&g, &want, &format!("{simd} {o}x{i}"));
         }
     }

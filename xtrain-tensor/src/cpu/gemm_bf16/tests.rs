@@ -103,15 +103,15 @@ fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flu
             };
             let (fresh, onto) = (want(&vec![0.0; m * n]), want(&y0));
             for (simd, device) in devices() {
-                let cpu = device.as_cpu();
+                let cpu = device.as_cpu().unwrap();
                 let what = format!("{simd} {m}x{k}x{n} {kind:?}");
                 let left = Left::new(cpu, &x, [m, k]);
                 let tiles = Tiles::of_weight(&cpu.pool, &w, [n, k]);
                 let mut y = vec![f32::NAN; m * n];
-                product(cpu, &left, &tiles, &mut y, Start::Zero);
+                product(cpu, &left, tiles.view(), &mut y, Start::Zero);
                 same(&y, &fresh, &what);
                 let mut y = y0.clone();
-                product(cpu, &left, &tiles, &mut y, Start::Continue);
+                product(cpu, &left, tiles.view(), &mut y, Start::Continue);
                 same(&y, &onto, &what);
             }
         }
@@ -153,7 +153,7 @@ fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
         let wide: Vec<f32> = dy.iter().map(|&x| widen(x)).collect();
         for (simd, device) in devices() {
             let mut g = g0.clone();
-            weight_gradient(device.as_cpu(), (&wide, &x), &samples, &mut g, [o, i]);
+            weight_gradient(device.as_cpu().unwrap(), (&wide, &x), &samples, &mut g, [o, i]);
             same(&g, &want, &format!("{simd} {kind:?}"));
         }
     }

@@ -160,7 +160,7 @@ pub(crate) fn attention_backward() -> Vec<Case> {
                 for &s in seqs {
                     let mut row = Vec::new();
                     for (x, width) in [(&dq, nh * hd), (&dk, nkv * hd), (&dv, nkv * hd)] {
-                        row.extend_from_slice(&x.data()?[at * width..(at + lengths[s]) * width]);
+                        row.extend_from_slice(&x.to_vec()?[at * width..(at + lengths[s]) * width]);
                     }
                     at += lengths[s];
                     out.push(row);

@@ -125,7 +125,7 @@ pub(crate) fn linear_backward_weight() -> Vec<Case> {
             let (x, dy) = (values.fill(n * width, seed), values.fill(n * out, seed + 1000));
             let case = (name, seed);
             cases.push(Case::sums("linear_backward_weight", case, lengths.len(), move |dev, parts| {
-                let mut dw = Tensor::zeros(dev, &[out, width], Dtype::F32);
+                let mut dw = Tensor::zeros(dev, &[out, width], Dtype::F32)?;
                 for part in parts {
                     let (rows, samples) = part_of(lengths, part);
                     let shape = |c| [rows.len(), c];
@@ -149,7 +149,7 @@ pub(crate) fn linear_backward_bias() -> Vec<Case> {
             let name = format!("{lengths:?}x{out}-{}", label(Dtype::F32, values)).replace(' ', "");
             let dy = values.fill(n * out, seed);
             cases.push(Case::sums("linear_backward_bias", (name, seed), lengths.len(), move |dev, parts| {
-                let mut db = Tensor::zeros(dev, &[out], Dtype::F32);
+                let mut db = Tensor::zeros(dev, &[out], Dtype::F32)?;
                 for part in parts {
                     let (rows, samples) = part_of(lengths, part);
                     let dy = &dy[rows.start * out..rows.end * out];

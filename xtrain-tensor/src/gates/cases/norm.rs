@@ -6,7 +6,7 @@ use crate::ops::{self, Samples};
 use crate::{Dtype, Tensor};
 
 /// Rows, heads, width of a head.
-const SHAPES: [[usize; 3]; 16] = [
+const SHAPES: [[usize; 3]; 18] = [
     [1, 1, 1],
     [3, 1, 5],
     [7, 1, 31],
@@ -23,6 +23,8 @@ const SHAPES: [[usize; 3]; 16] = [
     [2, 1, 257],
     [3, 1, 513],
     [1, 1, 1000],
+    [2, 1, 1025],
+    [1, 2, 1539],
 ];
 
 pub(crate) fn rms_norm() -> Vec<Case> {
@@ -57,7 +59,7 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
             cases.push(Case::rows("rms_norm_backward", (name, seed), n, move |dev, rows| {
                 let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, c], &pick(x, h * c, rows), dtype);
                 let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[c], &w, Dtype::F32)?);
-                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32);
+                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
                 let samples = Samples::of_lengths([rows.len()]).times(h);
                 split(&ops::rms_norm_backward(&x, &w, 1e-6, &dy, (&mut dw, &samples))?, rows.len())
             }));
@@ -71,7 +73,7 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
             let w = Values::Plain.fill(c, seed + 1000);
             let name = format!("{lengths:?}x{h}x{c}-{}", label(dtype, values)).replace(' ', "");
             cases.push(Case::sums("rms_norm_backward", (name, seed), lengths.len(), move |dev, parts| {
-                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32);
+                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
                 let w = tensor(dev, &[c], &w, Dtype::F32)?;
                 for part in parts {
                     let (rows, samples) = part_of(lengths, part);

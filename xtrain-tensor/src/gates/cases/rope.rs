@@ -65,9 +65,9 @@ pub(crate) fn rope_at() -> Vec<Case> {
         let width = x.len() / pos.len();
         let (wide, mut y) = (x.to_f32()?, Vec::<f32>::new());
         for (i, &p) in pos.iter().enumerate() {
-            let row = &wide.data::<f32>()?[i * width..][..width];
+            let row = &wide.to_vec::<f32>()?[i * width..][..width];
             let row = tensor(x.device(), &[1, x.shape()[1], x.shape()[2]], row, x.dtype())?;
-            y.extend_from_slice(ops::rope_at(&row, 1e6, p)?.to_f32()?.data()?);
+            y.extend(ops::rope_at(&row, 1e6, p)?.to_f32()?.to_vec::<f32>()?);
         }
         Tensor::new(x.device(), x.shape(), y)
     })
@@ -82,13 +82,13 @@ pub(crate) fn rope() -> Vec<Case> {
         |x, pos, _| {
             let (width, end) = (x.len() / pos.len(), pos.iter().max().map_or(0, |&p| p as usize + 1));
             let (x32, mut full) = (x.to_f32()?, vec![0f32; end * width]);
-            for (row, &p) in x32.data::<f32>()?.chunks_exact(width).zip(pos) {
+            for (row, &p) in x32.to_vec::<f32>()?.chunks_exact(width).zip(pos) {
                 full[p as usize * width..][..width].copy_from_slice(row);
             }
             let full = tensor(x.device(), &[end, x.shape()[1], x.shape()[2]], &full, x.dtype())?;
             let y = ops::rope(&full, 1e4)?.to_f32()?;
             let rows: Vec<usize> = pos.iter().map(|&p| p as usize).collect();
-            Tensor::new(x.device(), x.shape(), pick(y.data::<f32>()?, width, &rows))
+            Tensor::new(x.device(), x.shape(), pick(&y.to_vec::<f32>()?, width, &rows))
         },
     )
 }

@@ -32,7 +32,7 @@ pub(crate) fn embedding_backward() -> Vec<Case> {
             let (dy, id) = (values.fill(n * c, seed), Dice::new(seed).ids(n, v));
             let name = format!("{lengths:?}x{v}x{c}-{}", label(Dtype::F32, values)).replace(' ', "");
             cases.push(Case::sums("embedding_backward", (name, seed), lengths.len(), move |dev, parts| {
-                let mut dw = Tensor::zeros(dev, &[v, c], Dtype::F32);
+                let mut dw = Tensor::zeros(dev, &[v, c], Dtype::F32)?;
                 for part in parts {
                     let (rows, _) = part_of(lengths, part);
                     let dy = &dy[rows.start * c..rows.end * c];
@@ -90,7 +90,7 @@ pub(crate) fn repeat_kv_backward() -> Vec<Case> {
         cases.push(Case::rows("repeat_kv_backward", (name, seed), n, move |dev, rows| {
             let dy = tensor(dev, &[rows.len(), nh, hd], &pick(&dy, nh * hd, rows), Dtype::F32)?;
             let dx = ops::repeat_kv_backward(&dy, nkv)?;
-            Ok(chunks(dx.data::<f32>()?, rows.len()))
+            Ok(chunks(&dx.to_vec::<f32>()?, rows.len()))
         }));
     }
     cases

@@ -92,8 +92,8 @@ fn shipped(
         let b = of(&[out], &x[1 + outs.len() + i])?;
         y.extend_from_slice(ops::linear(&xs, &w, Some(&b), Dtype::F32)?.data()?);
         let d = of(&[n, out], here)?;
-        let mut dw = Tensor::zeros(device, &[out, width], Dtype::F32);
-        let mut db = Tensor::zeros(device, &[out], Dtype::F32);
+        let mut dw = Tensor::zeros(device, &[out, width], Dtype::F32)?;
+        let mut db = Tensor::zeros(device, &[out], Dtype::F32)?;
         ops::linear_backward_weight(&mut dw, &d.cast(dtype)?, &xs, samples)?;
         ops::linear_backward_bias(&mut db, &d, samples)?;
         gradients.push(dw.data::<f32>()?.to_vec());

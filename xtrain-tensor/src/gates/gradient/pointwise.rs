@@ -28,7 +28,7 @@ pub(crate) fn embedding(seed: u64) -> Sample {
         }),
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let w = Tensor::new(device, &[v, c], x[0].clone())?;
-            let mut dw = Tensor::zeros(device, &[v, c], Dtype::F32);
+            let mut dw = Tensor::zeros(device, &[v, c], Dtype::F32)?;
             ops::embedding_backward(&mut dw, &ids, &Tensor::new(device, &[n, c], dy.to_vec())?)?;
             Ok((vec(&ops::embedding(&w, &ids, dtype)?)?, vec![vec(&dw)?]))
         })),
@@ -60,7 +60,7 @@ pub(crate) fn rms_norm(seed: u64) -> Sample {
             let shape = [n, h, c];
             let xs = Tensor::new(device, &shape, x[0].clone())?.cast(dtype)?;
             let w = Tensor::new(device, &[c], x[1].clone())?;
-            let mut dw = Tensor::zeros(device, &[c], Dtype::F32);
+            let mut dw = Tensor::zeros(device, &[c], Dtype::F32)?;
             let dy = Tensor::new(device, &shape, dy.to_vec())?;
             let dx = ops::rms_norm_backward(&xs, &w, eps, &dy, (&mut dw, &samples))?;
             Ok((vec(&ops::rms_norm(&xs, &w, eps, dtype)?)?, vec![vec(&dx)?, vec(&dw)?]))

@@ -1,0 +1,15 @@
+// add          y[i] = a[i] + b[i]
+// accumulate   a[i] = a[i] + b[i]
+// Launch: a thread an element, blocks of 256. CPU twin: ops/add.rs.
+
+XT_KERNEL(add_f32, 256)(const float* a, const float* b, float* y, uint32_t n) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a[i] + b[i];
+}
+XT_EXPORT(add_f32)
+
+XT_KERNEL(accumulate_f32, 256)(float* a, const float* b, uint32_t n) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) a[i] = a[i] + b[i];
+}
+XT_EXPORT(accumulate_f32)

@@ -1,0 +1,14 @@
+// cast         y[i] = x[i], rounded to nearest even or widened
+// Launch: a thread an element, blocks of 256. CPU twin: Tensor::cast.
+
+XT_KERNEL(cast_f32_bf16, 256)(const float* x, bf16* y, uint32_t n) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = to_bf16(x[i]);
+}
+XT_EXPORT(cast_f32_bf16)
+
+XT_KERNEL(cast_bf16_f32, 256)(const bf16* x, float* y, uint32_t n) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = from_bf16(x[i]);
+}
+XT_EXPORT(cast_bf16_f32)

@@ -1,0 +1,79 @@
+// The arithmetic of docs/numerics.md that every kernel shares: bf16, exp, log, sum32. Explicit fma
+// only; compiled without contraction, so both compilers give one set of bits.
+#pragma once
+
+// ---- bf16
+XT_DEV float from_bf16(bf16 b) { return xt_bits_f((uint32_t)b.u << 16); }
+
+// To nearest, ties to even; every NaN becomes 0x7fff.
+XT_DEV bf16 to_bf16(float x) {
+  uint32_t u = xt_f_bits(x);
+  bf16 r;
+  r.u = (u & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+  return r;
+}
+
+// Elements of activations, f32 or bf16: read widened, written rounded.
+XT_DEV float load(const float* p) { return *p; }
+XT_DEV float load(const bf16* p) { return from_bf16(*p); }
+XT_DEV void store(float* p, float x) { *p = x; }
+XT_DEV void store(bf16* p, float x) { *p = to_bf16(x); }
+
+// ---- section 1
+XT_DEV float max_of(float a, float b) { return b > a ? b : a; }
+
+// ---- section 6
+XT_DEV float exp_of(float x) {
+  if (x != x) return x;
+  if (x < -87.0f) return 0.0f;
+  if (x > 88.72283f) return xt_bits_f(0x7f800000u);
+  float t = fmaf(x, xt_bits_f(0x3fb8aa3bu), 12582912.0f);
+  float n = t - 12582912.0f;
+  float r = fmaf(n, -0.693145751953125f, x);
+  r = fmaf(n, -1.428606765330187e-06f, r);
+  float p = 1.9875691500e-4f;
+  p = fmaf(p, r, 1.3981999507e-3f);
+  p = fmaf(p, r, 8.3334519073e-3f);
+  p = fmaf(p, r, 4.1665795894e-2f);
+  p = fmaf(p, r, 1.6666665459e-1f);
+  p = fmaf(p, r, 5.0000001201e-1f);
+  p = fmaf(p, r * r, r) + 1.0f;
+  return xt_bits_f(xt_f_bits(p) + (xt_f_bits(t) << 23));
+}
+
+XT_DEV float log_of(float x) {
+  if (x == 0.0f) return xt_bits_f(0xff800000u);
+  if (x != x || x < 0.0f) return xt_bits_f(0x7fffffffu);
+  if (xt_f_bits(x) == 0x7f800000u) return x;
+  float k = 0.0f;
+  if (xt_f_bits(x) < 0x00800000u) { x = x * 8388608.0f; k = -23.0f; }
+  int32_t e = (int32_t)(xt_f_bits(x) - 0x3f3504f3u) >> 23;
+  float f = xt_bits_f(xt_f_bits(x) - ((uint32_t)e << 23)) - 1.0f;
+  float n = (float)e + k, s = f * f;
+  float p = 7.0376836292e-2f;
+  p = fmaf(p, f, -1.1514610310e-1f);
+  p = fmaf(p, f, 1.1676998740e-1f);
+  p = fmaf(p, f, -1.2420140846e-1f);
+  p = fmaf(p, f, 1.4249322787e-1f);
+  p = fmaf(p, f, -1.6668057665e-1f);
+  p = fmaf(p, f, 2.0000714765e-1f);
+  p = fmaf(p, f, -2.4999993993e-1f);
+  p = fmaf(p, f, 3.3333331174e-1f);
+  p = (p * f) * s;
+  p = fmaf(n, -2.12194440e-4f, p);
+  p = fmaf(s, -0.5f, p);
+  return fmaf(n, 0.693359375f, f + p);
+}
+
+// ---- section 2: the butterfly that ends a sum32, over the 32 lanes of a warp. All lanes get it.
+XT_DEV float sum32_of(float v) {
+#pragma unroll
+  for (int o = 16; o; o >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, o);
+  return v + 0.0f;
+}
+
+XT_DEV float max32_of(float v) {
+#pragma unroll
+  for (int o = 16; o; o >>= 1) v = max_of(v, __shfl_xor_sync(0xffffffffu, v, o));
+  return v;
+}

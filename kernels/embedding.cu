@@ -1,0 +1,27 @@
+// embedding    y[n] = w[id[n]], f32 (bf16: rounded, widened)          w [V, C], id [N] -> y [N, C]
+// Launch: a block a row, its threads over the columns. CPU twin: ops/embedding.rs.
+
+template <bool ROUND>
+XT_DEV void embedding_row(const float* w, const uint32_t* id, float* y, uint32_t c) {
+  const float* row = w + (size_t)id[blockIdx.x] * c;
+  float* out = y + (size_t)blockIdx.x * c;
+  for (uint32_t i = threadIdx.x; i < c; i += blockDim.x) out[i] = ROUND ? from_bf16(to_bf16(row[i])) : row[i];
+}
+
+XT_KERNEL(embedding_f32, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) { embedding_row<false>(w, id, y, c); }
+XT_EXPORT(embedding_f32)
+
+XT_KERNEL(embedding_bf16, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) { embedding_row<true>(w, id, y, c); }
+XT_EXPORT(embedding_bf16)
+
+// embedding_backward    dw[id[n]] = dw[id[n]] + dy[n], rows in rising order
+// Launch: a thread a column, which walks all rows: no two threads meet in an element.
+XT_KERNEL(embedding_backward_f32, 32)(float* dw, const uint32_t* id, const float* dy, uint32_t rows, uint32_t c) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= c) return;
+  for (uint32_t n = 0; n < rows; n++) {
+    size_t at = (size_t)id[n] * c + i;
+    dw[at] = dw[at] + dy[(size_t)n * c + i];
+  }
+}
+XT_EXPORT(embedding_backward_f32)

@@ -1,0 +1,183 @@
+//! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
+//! the emulator; they differ behind [`Launcher`] alone.
+mod embedding;
+#[cfg(all(feature = "emu", xtrain_emu))]
+mod emulated;
+mod finite;
+mod indices;
+mod launch;
+mod memory;
+mod norm;
+mod optim;
+mod pointwise;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use embedding::{embedding, embedding_backward};
+pub(crate) use finite::all_finite;
+pub use launch::Schedule;
+pub(crate) use launch::{Arg, At, Grid, Launcher, args};
+pub(crate) use memory::Buffer;
+pub(crate) use norm::{rms_norm, rms_norm_backward};
+pub(crate) use optim::{adamw, adamw_all, squares};
+pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
+
+use crate::Result;
+use indices::Indices;
+use memory::Memory;
+
+/// A GPU, or its emulation. Cloning shares it.
+#[derive(Clone)]
+pub struct Gpu {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    launcher: Box<dyn Launcher>,
+    memory: Memory,
+    indices: Indices,
+    launches: AtomicU64,
+    uploaded: AtomicU64,
+    downloaded: AtomicU64,
+}
+
+/// What a GPU has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traffic {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Bytes copied from the host.
+    pub uploaded: u64,
+    /// Bytes copied to the host.
+    pub downloaded: u64,
+    /// Times that the device itself was asked for memory.
+    pub allocations: u64,
+}
+
+impl Gpu {
+    /// The emulator: the kernels' own source on this processor, its threads taking turns by `schedule`.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) where this build has no emulator.
+    pub fn emulated(schedule: Schedule) -> Result<Gpu> {
+        #[cfg(all(feature = "emu", xtrain_emu))]
+        return Ok(Gpu::over(Box::new(emulated::Emulated::new(schedule))));
+        #[cfg(not(all(feature = "emu", xtrain_emu)))]
+        {
+            let _ = schedule;
+            Err(crate::Error::Device {
+                what: "this build has no emulator: it needs the feature `emu` and a C++ compiler".into(),
+            })
+        }
+    }
+
+    #[cfg_attr(
+        not(all(feature = "emu", xtrain_emu)),
+        expect(dead_code, reason = "no launcher in this build")
+    )]
+    fn over(launcher: Box<dyn Launcher>) -> Gpu {
+        Gpu {
+            shared: Arc::new(Shared {
+                launcher,
+                memory: Memory::default(),
+                indices: Indices::default(),
+                launches: AtomicU64::new(0),
+                uploaded: AtomicU64::new(0),
+                downloaded: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// What the device calls itself.
+    pub fn name(&self) -> String {
+        self.shared.launcher.name()
+    }
+
+    /// What it has done so far.
+    pub fn traffic(&self) -> Traffic {
+        let Shared { memory, launches, uploaded, downloaded, .. } = &*self.shared;
+        Traffic {
+            launches: launches.load(Ordering::Relaxed),
+            uploaded: uploaded.load(Ordering::Relaxed),
+            downloaded: downloaded.load(Ordering::Relaxed),
+            allocations: memory.allocations(),
+        }
+    }
+
+    /// Whether both are one device.
+    pub(crate) fn same(&self, other: &Gpu) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Runs a kernel; an empty grid runs nothing.
+    ///
+    /// # Safety
+    /// `args` are what the kernel's signature asks for, and its pointers hold what the kernel reads and
+    /// writes.
+    pub(crate) unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        self.shared.launches.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { self.shared.launcher.launch(kernel, grid, args) }
+    }
+
+    /// Values of the host, brought to the device.
+    pub(crate) fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let buffer = self.buffer(bytes.len())?;
+        self.send(buffer.at(), bytes)?;
+        Ok(buffer)
+    }
+
+    fn send(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.shared.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.shared.launcher.upload(to, bytes)
+    }
+
+    /// Values of the device, brought to the host.
+    pub(crate) fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); buffer.bytes() / size_of::<T>()];
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        self.shared.launcher.download(bytes, buffer.at())?;
+        self.shared.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(values)
+    }
+
+    /// Memory of whatever values: a kernel writes all of it.
+    pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer> {
+        Buffer::take(self, bytes)
+    }
+
+    /// Memory of zeros.
+    pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
+        let buffer = self.buffer(bytes)?;
+        self.shared.launcher.zero(buffer.at(), bytes)?;
+        Ok(buffer)
+    }
+
+    /// `bytes` bytes inside the device.
+    ///
+    /// # Safety
+    /// Both ranges lie in live buffers of this device and do not overlap.
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.shared.launcher.copy(to, from, bytes) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.indices.free_all(&*self.launcher);
+        self.memory.free_all(&*self.launcher);
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gpu").field(&self.name()).finish()
+    }
+}

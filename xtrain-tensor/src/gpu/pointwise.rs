@@ -1,0 +1,77 @@
+//! Element by element: add, accumulate, cast.
+use super::{Gpu, Grid, args};
+use crate::{Dtype, Error, Result, Tensor};
+
+/// `a + b`, f32, of one shape.
+pub(crate) fn add(gpu: &Gpu, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let y = Tensor::on_gpu(gpu, a.shape(), Dtype::F32)?;
+    let n = a.len() as u32;
+    let args = args![a.at(gpu, Dtype::F32)?, b.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, n];
+    // SAFETY: three buffers of `n` f32.
+    unsafe { gpu.launch("add_f32", Grid::over(a.len(), 256), args)? };
+    Ok(y)
+}
+
+/// `a = a + b`, f32, of one shape.
+pub(crate) fn accumulate(gpu: &Gpu, a: &mut Tensor, b: &Tensor) -> Result<()> {
+    let n = a.len();
+    let args = args![a.at_mut(gpu, Dtype::F32)?, b.at(gpu, Dtype::F32)?, n as u32];
+    // SAFETY: two buffers of `n` f32.
+    unsafe { gpu.launch("accumulate_f32", Grid::over(n, 256), args) }
+}
+
+/// `x` in `dtype`: f32 to bf16, or back.
+pub(crate) fn cast(gpu: &Gpu, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
+    let kernel = match (x.dtype(), dtype) {
+        (Dtype::F32, Dtype::BF16) => "cast_f32_bf16",
+        (Dtype::BF16, Dtype::F32) => "cast_bf16_f32",
+        _ => return Err(Error::Dtype { op: "Tensor::cast", want: "f32 or bf16", got: x.dtype() }),
+    };
+    let y = Tensor::on_gpu(gpu, x.shape(), dtype)?;
+    let args = args![x.at(gpu, x.dtype())?, y.at(gpu, dtype)?, x.len() as u32];
+    // SAFETY: two buffers of as many elements.
+    unsafe { gpu.launch(kernel, Grid::over(x.len(), 256), args)? };
+    Ok(y)
+}
+
+/// `silu(gate) up` in `out`; one shape, one dtype.
+pub(crate) fn silu_mul(gpu: &Gpu, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
+    let dtype = gate.dtype();
+    let kernel = match (dtype, out) {
+        (Dtype::BF16, Dtype::BF16) => "silu_mul_bf16_bf16",
+        (Dtype::BF16, Dtype::F32) => "silu_mul_bf16_f32",
+        (Dtype::F32, Dtype::BF16) => "silu_mul_f32_bf16",
+        (Dtype::F32, Dtype::F32) => "silu_mul_f32_f32",
+        _ => return Err(Error::Dtype { op: "silu_mul", want: "f32 or bf16", got: dtype }),
+    };
+    let y = Tensor::on_gpu(gpu, gate.shape(), out)?;
+    let n = gate.len();
+    let args = args![gate.at(gpu, dtype)?, up.at(gpu, dtype)?, y.at(gpu, out)?, n as u64];
+    // SAFETY: three buffers of `n` elements; a thread for each four.
+    unsafe { gpu.launch(kernel, Grid::over(n.div_ceil(4), 256), args)? };
+    Ok(y)
+}
+
+/// `(dgate, dup)` in `out`; gate and up of one dtype, `dy` f32, all of one shape.
+pub(crate) fn silu_mul_backward(
+    gpu: &Gpu,
+    [gate, up]: [&Tensor; 2],
+    dy: &Tensor,
+    out: Dtype,
+) -> Result<(Tensor, Tensor)> {
+    let dtype = gate.dtype();
+    let kernel = match (dtype, out) {
+        (Dtype::BF16, Dtype::BF16) => "silu_mul_backward_bf16_bf16",
+        (Dtype::BF16, Dtype::F32) => "silu_mul_backward_bf16_f32",
+        (Dtype::F32, Dtype::BF16) => "silu_mul_backward_f32_bf16",
+        (Dtype::F32, Dtype::F32) => "silu_mul_backward_f32_f32",
+        _ => return Err(Error::Dtype { op: "silu_mul_backward", want: "f32 or bf16", got: dtype }),
+    };
+    let [dg, du] = [Tensor::on_gpu(gpu, gate.shape(), out)?, Tensor::on_gpu(gpu, gate.shape(), out)?];
+    let n = gate.len();
+    let (gate, up, dy) = (gate.at(gpu, dtype)?, up.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?);
+    let args = args![gate, up, dy, dg.at(gpu, out)?, du.at(gpu, out)?, n as u64];
+    // SAFETY: five buffers of `n` elements; a thread for each four.
+    unsafe { gpu.launch(kernel, Grid::over(n.div_ceil(4), 256), args)? };
+    Ok((dg, du))
+}
