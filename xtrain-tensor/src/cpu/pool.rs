@@ -253,6 +253,11 @@ impl<'a, T> Disjoint<'a, T> {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The address of element `at`, which may be one past the end.
     ///
     /// # Panics

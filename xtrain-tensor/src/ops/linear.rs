@@ -73,6 +73,19 @@ fn packed(x: &Tensor, b: &Packed, y: &mut [f32], start: Start) -> Result<()> {
 /// # Errors
 /// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
+    const OP: &str = "linear_add";
+    let n = check(OP, x, w.width(), w)?;
+    let plain = bias.is_none() && !faults::on("reversed-sum-for-one-row");
+    if let (Layout::Packed(Packed::F32(b)), true) = (w.forward(), plain) {
+        if h.shape() != [n, w.out()] {
+            return Err(Error::Shape { op: OP, want: "h as the product", got: shapes(&[h, x]) });
+        }
+        let cpu = x.device().as_cpu();
+        let mut y = cpu.recycler.take::<f32>(n * w.out());
+        let a = Matrix::new(x.data()?, n, w.width());
+        gemm::product_onto(cpu, h.data()?, a, b.view(), &mut y);
+        return Tensor::new(x.device(), h.shape(), y);
+    }
     super::add(h, &linear(x, w, bias, Dtype::F32)?)
 }
 
