@@ -4,8 +4,8 @@ use crate::grads::Grads;
 use crate::model::Model;
 use crate::objective::{self, Sample};
 use crate::optim::{AdamW, OptimConfig};
-use crate::params::Param;
 use crate::schedule::Schedule;
+use xtrain_tensor::Tensor;
 
 /// A model being trained. Its state after a step is a function of the initial weights and of the
 /// samples of each step alone: not of micro-batches, threads or interruptions.
@@ -79,21 +79,24 @@ impl Trainer {
         let learning_rate = self.schedule.rate(self.step);
         let grad_norm = self.optimizer.step(&mut self.model.params, &grads, learning_rate)?;
         if !grad_norm.is_finite() {
-            let bad =
-                |g: &xtrain_tensor::Tensor| g.data::<f32>().is_ok_and(|g| !g.iter().all(|x| x.is_finite()));
-            let named = self.model.params.iter().zip(&grads).find(|(_, g)| bad(g));
+            let named = self.model.params.iter().zip(&grads).find(|(_, g)| !finite(g));
             let what = named
                 .map_or("the norm of the gradient".into(), |(p, _)| format!("the gradient of {}", p.name()));
             return Err(Error::NotFinite { step, what });
         }
-        let bad = |p: &&Param| p.value().data::<f32>().is_ok_and(|w| !w.iter().all(|x| x.is_finite()));
-        if let Some(p) = self.model.params.iter().find(bad) {
+        if let Some(p) = self.model.params.iter().find(|p| !finite(p.value())) {
             return Err(Error::NotFinite { step, what: format!("the weight {}", p.name()) });
         }
         self.step = step;
         self.tokens += targets as u64;
         Ok(StepReport { step, loss, grad_norm, learning_rate, tokens: self.tokens })
     }
+}
+
+/// Whether all values of an f32 tensor are finite; block by block, each without a branch.
+fn finite(x: &Tensor) -> bool {
+    let block = |x: &[f32]| x.iter().fold(true, |all, x| all & x.is_finite());
+    x.data::<f32>().is_ok_and(|x| x.chunks(4096).all(block))
 }
 
 /// Gives every target of a step the weight 1 / their number; returns the number.

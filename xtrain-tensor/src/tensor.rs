@@ -80,8 +80,9 @@ impl Tensor {
     /// A tensor of zeros.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Tensor {
         fn blank<T: Stored>(device: &Device, n: usize) -> Storage {
-            let mut values = device.as_cpu().recycler.take(n);
-            values.fill(T::default());
+            let cpu = device.as_cpu();
+            let mut values = cpu.recycler.take(n);
+            cpu.pool.parts(&mut values, 1 << 15, |_, values| values.fill(T::default()));
             T::wrap(values, device)
         }
         let n = shape.iter().product();
