@@ -1,5 +1,6 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
+mod cuda;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
@@ -13,6 +14,8 @@ mod norm;
 mod optim;
 mod pointwise;
 mod rows;
+
+mod survey;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +32,7 @@ pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub use survey::{Found, Survey, survey};
 
 use crate::Result;
 use indices::Indices;
@@ -81,6 +85,15 @@ impl Gpu {
     #[cfg(all(feature = "emu", xtrain_emu))]
     pub fn checked(schedule: Schedule) -> Result<Gpu> {
         Ok(Gpu::over(Box::new(emulated::Emulated::checked(schedule)?)))
+    }
+
+    /// The GPU of that number, by way of the NVIDIA driver.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) where there is no driver, no such device, or this build has
+    /// no kernels for it.
+    pub fn cuda(ordinal: u32) -> Result<Gpu> {
+        Ok(Gpu::over(Box::new(cuda::Cuda::open(ordinal)?)))
     }
 
     /// The emulator, which this build does not have.
