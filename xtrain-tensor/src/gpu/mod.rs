@@ -1,11 +1,13 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
+pub(crate) mod attention;
 mod cuda;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod finite;
 mod indices;
+mod kv;
 mod launch;
 mod linear;
 mod loss;
@@ -14,7 +16,7 @@ mod norm;
 mod optim;
 mod pointwise;
 mod rows;
-
+mod rope;
 mod survey;
 
 use std::fmt;
@@ -25,6 +27,7 @@ pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::kernel_names;
 pub(crate) use finite::all_finite;
+pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
 pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
@@ -34,6 +37,7 @@ pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(crate) use rope::{Turn, rope};
 pub use survey::{Found, Survey, survey};
 
 use crate::Result;
