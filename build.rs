@@ -17,7 +17,13 @@ fn main() {
 fn emulator() {
     let base = || {
         let mut build = cc::Build::new();
-        build.cpp(true).std("c++17").opt_level(2).flag("-ffp-contract=off").include("../kernels").warnings(false);
+        build
+            .cpp(true)
+            .std("c++17")
+            .opt_level(2)
+            .flag("-ffp-contract=off")
+            .include("../kernels")
+            .warnings(false);
         build.cargo_warnings(false);
         if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
             build.flag("-mfma");

@@ -15,24 +15,19 @@ struct Pairs {
   uint32_t n, heads, hd;   // rows, heads, head size
 };
 
-// One value, or four at an address of their own size.
+// One value, or four.
 template <class T> XT_DEV void read(float (&to)[1], const T* from) { to[0] = load(from); }
 template <class T> XT_DEV void write(T* to, const float (&from)[1]) { store(to, from[0]); }
-XT_DEV void read(float (&to)[4], const float* from) {
-  float4 x = *(const float4*)from;
-  to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+template <class T> XT_DEV void read(float (&to)[4], const T* from) {
+  Four<T> x = load4(from);
+#pragma unroll
+  for (int e = 0; e < 4; e++) to[e] = load(x.v + e);
 }
-XT_DEV void write(float* to, const float (&from)[4]) { *(float4*)to = make_float4(from[0], from[1], from[2], from[3]); }
-XT_DEV void read(float (&to)[4], const bf16* from) {
-  uint2 x = *(const uint2*)from;
-  to[0] = xt_bits_f(x.x << 16), to[1] = xt_bits_f(x.x & 0xffff0000u);
-  to[2] = xt_bits_f(x.y << 16), to[3] = xt_bits_f(x.y & 0xffff0000u);
-}
-XT_DEV void write(bf16* to, const float (&from)[4]) {
-  uint2 x;
-  x.x = to_bf16(from[0]).u | (uint32_t)to_bf16(from[1]).u << 16;
-  x.y = to_bf16(from[2]).u | (uint32_t)to_bf16(from[3]).u << 16;
-  *(uint2*)to = x;
+template <class T> XT_DEV void write(T* to, const float (&from)[4]) {
+  Four<T> x;
+#pragma unroll
+  for (int e = 0; e < 4; e++) store(x.v + e, from[e]);
+  store4(to, x);
 }
 
 template <class In, class Out, uint32_t V, class Position>

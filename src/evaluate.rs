@@ -71,7 +71,11 @@ impl From<model::Error> for Error {
 /// The excerpt as a sample whose targets weigh 1.
 pub(crate) fn sample(excerpt: Excerpt) -> Sample {
     let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
-    Sample { inputs: excerpt.inputs, targets: excerpt.targets.into_iter().map(target).collect() }
+    Sample {
+        inputs: excerpt.inputs,
+        targets: excerpt.targets.into_iter().map(target).collect(),
+        starts: Vec::new(),
+    }
 }
 
 /// The loss over `part` of `tokens`, in windows of `context` side by side: every token but the first

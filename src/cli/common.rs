@@ -3,7 +3,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use xtrain_tensor::{Device, Simd};
+use xtrain_tensor::{Device, Schedule, Simd};
 
 use super::{CliError, Exit};
 use crate::config::{Layer, Precision};
@@ -31,6 +31,15 @@ pub struct CacheFlags {
     /// Where keys and values of earlier tokens are kept; `off` computes them anew for each token.
     #[arg(long, value_name = "KIND", default_value = "paged")]
     pub kv: KvKind,
+    /// The sizes.
+    #[command(flatten)]
+    pub sizes: CacheSizes,
+}
+
+/// The sizes of a cache's pages and of what a pass writes into it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct CacheSizes {
     /// Tokens of a page of the paged cache.
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = page)]
     pub page_size: usize,
@@ -42,7 +51,7 @@ pub struct CacheFlags {
 /// The seed that all random numbers of a command are addressed from.
 #[derive(Debug, Clone, Args)]
 pub struct Seed {
-    /// Seed of every random number [default: 0, or what the configuration says].
+    /// Seed of every random number, from 0 to 2^64 - 1 [default: train.seed, which is 0 unless set].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -51,8 +60,8 @@ pub struct Seed {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the largest.
-    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = at_least_zero)]
+    /// Divides the logits; 0 takes the largest, as does 1e-6.
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
     pub temperature: f32,
     /// Keeps the K largest logits; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -84,6 +93,8 @@ pub enum DeviceName {
     Cpu,
     /// `cuda`, or `cuda:N`.
     Cuda(u32),
+    /// The kernels of `cuda`, run on this machine's processor.
+    Emulated,
 }
 
 /// Where keys and values of earlier tokens are kept.
@@ -105,11 +116,12 @@ impl FromStr for DeviceName {
     fn from_str(name: &str) -> Result<DeviceName, String> {
         let number = match name.split_once(':') {
             None if name == "cpu" => return Ok(DeviceName::Cpu),
+            None if name == "emulated" => return Ok(DeviceName::Emulated),
             None if name == "cuda" => Some(0),
             Some(("cuda", number)) => number.parse().ok(),
             _ => None,
         };
-        number.map(DeviceName::Cuda).ok_or_else(|| "expected cpu, cuda or cuda:N".to_string())
+        number.map(DeviceName::Cuda).ok_or_else(|| "expected cpu, cuda, cuda:N or emulated".to_string())
     }
 }
 
@@ -119,19 +131,14 @@ impl Common {
     /// # Errors
     /// This build or machine does not have it.
     pub fn open(&self) -> Result<Device, CliError> {
-        self.check()?;
-        Ok(Device::cpu_with(self.threads(), Simd::detect()))
-    }
-
-    /// Whether this build has the device.
-    ///
-    /// # Errors
-    /// It does not.
-    pub fn check(&self) -> Result<(), CliError> {
+        let hint = "--device cpu has the same bits";
         match self.device {
-            DeviceName::Cpu => Ok(()),
-            DeviceName::Cuda(_) => Err(CliError::new(Exit::Device, "this build has no CUDA device yet")
-                .hint("--device cpu has the same bits")),
+            DeviceName::Cpu => Ok(Device::cpu_with(self.threads(), Simd::detect())),
+            DeviceName::Cuda(_) => {
+                Err(CliError::new(Exit::Device, "this build has no CUDA device yet").hint(hint))
+            }
+            DeviceName::Emulated => Device::emulated(Schedule::Forward)
+                .map_err(|error| CliError::new(Exit::Device, error.to_string()).hint(hint)),
         }
     }
 
@@ -149,8 +156,15 @@ impl CacheFlags {
             KvKind::Off => decode::KvKind::Off,
             KvKind::Growing => decode::KvKind::Growing,
             KvKind::Contiguous => decode::KvKind::Contiguous,
-            KvKind::Paged => decode::KvKind::Paged { page: self.page_size },
+            KvKind::Paged => decode::KvKind::Paged { page: self.sizes.page_size },
         };
+        self.sizes.engine(kv)
+    }
+}
+
+impl CacheSizes {
+    /// How the engine works with a cache of that kind.
+    pub fn engine(&self, kv: decode::KvKind) -> EngineOptions {
         EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
     }
 }
@@ -190,8 +204,9 @@ fn page(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected a number from 1 to 65536".into())
 }
 
-fn at_least_zero(text: &str) -> Result<f32, String> {
-    number(text, |x| x >= 0.0 && x.is_finite(), "expected a number from 0")
+fn temperature(text: &str) -> Result<f32, String> {
+    let divides = |t: f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
+    number(text, divides, "expected 0, or a number from 1e-30")
 }
 
 fn share(text: &str) -> Result<f32, String> {

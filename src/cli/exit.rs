@@ -121,7 +121,7 @@ impl From<run::Error> for CliError {
                 path.display()
             )),
             run::Error::Missing { .. } => CliError::new(Exit::Missing, error),
-            run::Error::Line { .. } => CliError::new(Exit::Data, error),
+            run::Error::Line { .. } | run::Error::Changed { .. } => CliError::new(Exit::Data, error),
             run::Error::Io { .. } => CliError::new(Exit::Io, error),
         }
     }

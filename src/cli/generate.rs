@@ -1,58 +1,44 @@
 //! `xtrain generate`: one continuation.
-use std::path::PathBuf;
+use std::io::IsTerminal;
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use super::common::{CacheFlags, Common, Sampling, Seed};
-use super::loaded::{self, Loaded};
+use super::ask::{Ask, ENDS};
+use super::loaded::Loaded;
 use super::{CliError, Exit, out, timed};
-use crate::decode::{Engine, EngineOptions, FinishReason, Request, Stop};
-use crate::report::{Spread, Timings, units};
+use crate::decode::{Engine, FinishReason};
+use crate::report::{Spread, Timings, printable, units};
 
 /// Flags of `xtrain generate`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
-#[command(after_help = "\
-Text streams as it is drawn; a model without a tokenizer gives ids. --json prints one object: tokens (the
-new ids), logprobs, logprob_bits (hex), finish_reason, timings.
+#[command(after_help = format!("\
+Text streams as it is drawn, never half a character (a terminal is shown no control characters, a file or \
+a pipe gets every byte); a model without a tokenizer gives ids. --json prints \
+one object: tokens (the new ids), text, logprobs, logprob_bits (hex), finish_reason, timings.
+
+{ENDS}
 
 Examples:
-  xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 200 --temperature 0.8
-  xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json")]
+  xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
+  xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub struct GenerateArgs {
-    /// A checkpoint's directory, or a run (its newest checkpoint).
-    pub model: PathBuf,
     /// Text to continue.
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
     /// Token ids to continue, as 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
-    /// New tokens, at most.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub max_new: usize,
-    /// Goes on after the end-of-text token.
-    #[arg(long)]
-    pub ignore_eos: bool,
     /// The completion's own number: with the seed it is the address of its random numbers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sample_id: u64,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-    /// The seed.
+    /// What is completed, and how.
     #[command(flatten)]
-    pub seed: Seed,
-    /// How tokens are drawn.
-    #[command(flatten)]
-    pub sampling: Sampling,
-    /// Where and how the model runs.
-    #[command(flatten)]
-    pub common: Common,
-    /// How keys and values are kept.
-    #[command(flatten)]
-    pub cache: CacheFlags,
+    pub ask: Ask,
 }
 
 /// What `--json` prints.
@@ -83,20 +69,21 @@ struct Times {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    let loaded = loaded::open(&args.model, &args.common)?;
-    let request = request(args, &loaded)?;
-    let (model, eos) = (&loaded.model, request.stop.eos.clone());
-    let checked = request.check(model.config());
-    checked.map_err(|e| CliError::of_request(Exit::Usage, "the request", &e))?;
-    let positions = Some(request.positions(model.config()));
-    let mut engine = Engine::new(model, EngineOptions { positions, max_batch: 1, ..args.cache.engine() })?;
+    let loaded = args.ask.open()?;
+    let request = args.ask.request(&loaded, args.sample_id, prompt(args, &loaded)?);
+    let cfg = loaded.model.config();
+    let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };
+    request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, flag, &e))?;
+    let mut engine = Engine::new(&loaded.model, args.ask.engine(Some(request.positions(cfg)), 1))?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
     let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream());
+    let terminal = std::io::stdout().is_terminal();
     let mut shown = String::new();
     let timings = timed::run(&mut engine, &mut |events| {
-        for event in events.iter().filter(|e| !args.json && !eos.contains(&e.token)) {
+        for event in events.iter().filter(|e| !args.json && e.is_text()) {
             shown = match &mut stream {
+                Some(stream) if terminal => printable(&stream.push(event.token)),
                 Some(stream) => stream.push(event.token),
                 None => format!("{} ", event.token),
             };
@@ -107,7 +94,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let done = engine.take_finished().into_iter().next().expect("one request is one completion");
     if args.json {
         let generated = Generated {
-            text: loaded.tokenizer.as_ref().map(|t| t.decode(&done.tokens)),
+            text: loaded.tokenizer.as_ref().map(|t| done.text(t)),
             logprob_bits: done.logprobs.iter().map(|x| format!("{:08x}", x.to_bits())).collect(),
             tokens: done.tokens,
             logprobs: done.logprobs,
@@ -120,33 +107,33 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let rest = stream.map(|stream| stream.finish()).unwrap_or_default();
     let end = if format!("{shown}{rest}").ends_with('\n') { "" } else { "\n" };
     out::print(format!("{rest}{end}"))?;
-    eprintln!("{}", said(done.tokens.len(), done.finish_reason, &timings));
+    eprintln!("{}", said(done.tokens.len(), reason(done.finish_reason, cfg.max_positions), &timings));
     Ok(())
 }
 
-/// What is asked of the engine.
-fn request(args: &GenerateArgs, loaded: &Loaded) -> Result<Request, CliError> {
-    let prompt = match (&args.prompt, &args.tokens) {
-        (Some(text), _) => loaded.tokenizer_for("--prompt", "give ids: --tokens 1,2,3")?.encode(text)?,
-        (None, tokens) => tokens.clone().unwrap_or_default(),
-    };
-    let eos = if args.ignore_eos { Vec::new() } else { loaded.eos.clone() };
-    Ok(Request {
-        id: args.sample_id,
-        seed: args.seed.seed.unwrap_or(0),
-        prompt,
-        options: args.sampling.options(),
-        max_new: args.max_new,
-        stop: Stop { eos, tokens: Vec::new() },
-    })
+/// The ids to continue.
+fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
+    match (&args.prompt, &args.tokens) {
+        (Some(text), _) => Ok(loaded.tokenizer_for("--prompt", "give ids: --tokens 1,2,3")?.encode(text)?),
+        (None, tokens) => Ok(tokens.clone().unwrap_or_default()),
+    }
+}
+
+/// Why it ended, in words.
+fn reason(reason: FinishReason, positions: usize) -> String {
+    match reason {
+        FinishReason::Context => format!("context (the model has {positions} positions)"),
+        FinishReason::Length => "length (--max-new)".to_string(),
+        other => other.to_string(),
+    }
 }
 
 /// The last line, on standard error.
-fn said(tokens: usize, reason: FinishReason, timings: &Timings) -> String {
+fn said(tokens: usize, reason: String, timings: &Timings) -> String {
     let rate = timings.decode_tokens_per_second();
     let rate = rate.map(|rate| format!(", then {}", units::rate(rate, "tok"))).unwrap_or_default();
     let first = timings.time_to_first_token_ms();
-    format!("[{tokens} tokens, ended by {reason}; the first after {first:.1} ms{rate}]")
+    format!("[{tokens} new tokens, ended by {reason}; the first after {first:.1} ms{rate}]")
 }
 
 impl Times {

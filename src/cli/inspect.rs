@@ -72,7 +72,7 @@ struct Report {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
-    args.common.check()?;
+    args.common.open()?;
     let report = match &args.model {
         Some(path) => {
             let loaded = loaded::open(path, &args.common)?;

@@ -50,7 +50,7 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let rows = Rows::whole(&[&args.tokens]);
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
     let logits = model.logits(&hidden)?;
-    let values = logits.data::<f32>().map_err(model::Error::from)?;
+    let values = logits.read::<f32>().map_err(model::Error::from)?;
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, logits.shape().to_vec(), &bytes)
         .expect("as many bytes as the shape asks for");

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub mod ask;
 pub mod bench;
 pub mod common;
 pub mod completions;
@@ -45,6 +46,25 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// Switches a planted fault on, to see what notices it. No release has this flag.
+    #[cfg(feature = "faults")]
+    #[arg(long, hide = true, global = true)]
+    pub fault: Option<String>,
+}
+
+impl Cli {
+    #[cfg(feature = "faults")]
+    fn run(&self) -> Result<(), CliError> {
+        match &self.fault {
+            Some(fault) => crate::tensor::faults::with(fault, || run(&self.command)),
+            None => run(&self.command),
+        }
+    }
+
+    #[cfg(not(feature = "faults"))]
+    fn run(&self) -> Result<(), CliError> {
+        run(&self.command)
+    }
 }
 
 /// The commands.
@@ -91,7 +111,7 @@ pub fn main() -> ExitCode {
         eprintln!("{}", error.hint("please report it, with the command line and the version"));
     }));
     guarded(|| {
-        let done = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| run(&cli.command)));
+        let done = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
         done.map_or_else(
             |error| {
                 if error.exit() != Exit::Ok {
@@ -181,6 +201,10 @@ mod tests {
             if command.get_subcommands().next().is_none() {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
                 assert!(help.contains(path), "{path}: no example in {help:?}");
+                // The terminal wraps a paragraph; a break of our own inside one would show as a ragged line.
+                let broken =
+                    help.split("\n\n").find(|p| !p.starts_with("Example") && p.trim().contains('\n'));
+                assert_eq!(broken, None, "{path}");
             }
             for inner in command.get_subcommands() {
                 walk(inner, &format!("{path} {}", inner.get_name()));

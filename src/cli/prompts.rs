@@ -3,15 +3,17 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{CliError, Exit};
+use crate::decode::Request;
+use crate::model::Config;
 use crate::model::tokenizer::Tokenizer;
 
 /// A prompt of a JSONL file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
-    /// Where it stands, as `prompts.jsonl:3`.
+    /// Where it stands, as ``prompts.jsonl:3: `prompt_ids` ``.
     pub place: String,
     /// Its text, where the line has it.
     pub text: Option<String>,
@@ -54,7 +56,9 @@ const HINT: &str = "a line is {\"prompt\": \"some text\"} or {\"prompt_ids\": [1
 
 fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Prompt, CliError> {
     let refuse = |what: &str| CliError::new(Exit::Data, format_args!("{place}: {what}")).hint(HINT);
-    let object: Map<String, Value> = serde_json::from_str(line).map_err(|e| refuse(&e.to_string()))?;
+    let value: Value = serde_json::from_str(line)
+        .map_err(|e| refuse(&format!("not JSON at column {} of the line", e.column())))?;
+    let Value::Object(object) = value else { return Err(refuse("want a JSON object")) };
     let text = match object.get("prompt") {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.clone()),
@@ -62,11 +66,11 @@ fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Pro
     };
     let ids = match (object.get("prompt_ids"), &text) {
         (Some(Value::Array(ids)), _) => {
-            let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
-            ids.iter()
-                .map(id)
-                .collect::<Option<Vec<u32>>>()
-                .ok_or_else(|| refuse("want ids in `prompt_ids`"))?
+            let id = |(at, id): (usize, &Value)| {
+                let whole = id.as_u64().and_then(|id| u32::try_from(id).ok());
+                whole.ok_or_else(|| refuse(&format!("`prompt_ids`: want an id at place {at}, found {id}")))
+            };
+            ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?
         }
         (None | Some(Value::Null), Some(text)) => {
             tokenizer.ok_or_else(|| refuse("text, but the model has no tokenizer.json"))?.encode(text)?
@@ -74,7 +78,21 @@ fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Pro
         (None | Some(Value::Null), None) => return Err(refuse("want `prompt` or `prompt_ids`")),
         (Some(_), _) => return Err(refuse("want `prompt_ids` as a list")),
     };
-    Ok(Prompt { place, text, ids })
+    let field = if object.get("prompt_ids").is_some_and(Value::is_array) { "prompt_ids" } else { "prompt" };
+    Ok(Prompt { place: format!("{place}: `{field}`"), text, ids })
+}
+
+impl Prompt {
+    /// `request`, which is made of this prompt, if a model of `cfg` can complete it.
+    ///
+    /// # Errors
+    /// One that it cannot, by file, line and field.
+    pub fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {
+        match request.check(cfg) {
+            Ok(()) => Ok(request),
+            Err(error) => Err(CliError::of_request(Exit::Data, &self.place, &error)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,14 +11,14 @@ use super::interrupt::Interrupt;
 use super::train::{self, Job};
 use super::{CliError, out, source, verify};
 use crate::config::{Layer, RunConfig};
-use crate::decode::{Completion, EngineOptions, FinishReason, Request, Stop, generate};
+use crate::decode::{EngineOptions, Request, Stop, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{Role, TokenWriter};
 use crate::model::store::Standing;
 use crate::model::tasks::{Corpus, Mix, Part, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
-use crate::report::units;
+use crate::report::{printable, units};
 use crate::run::RunDir;
 use crate::training;
 
@@ -37,7 +37,7 @@ const CORPUS: &str = "corpus.tok";
 /// Flags of `xtrain quickstart`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Makes a corpus of sums and small sentences, trains on it, answers sums it has not seen, rolls out eight
+Makes a corpus of sums and small sentences, trains on it, answers sums it has not seen, rolls out eight \
 completions in one batch, and compares every number with the training forward's.
 
 Examples:
@@ -76,8 +76,9 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     write_corpus(&args.run.join(CORPUS), &tokenizer, config.train.seed)?;
     let source = source::open(&config)?;
+    run.write_data(&source::record(&config, &source)?)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    let mut job = Job { config, source, checkpoints, run, trainer, standing };
+    let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: None };
     train::go(&mut job, interrupt, args.cache.engine())?;
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
@@ -130,11 +131,11 @@ fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Resul
     completions.sort_by_key(|c| c.index);
     let (mut right, mut shown) = (0, String::new());
     for (i, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
-        let text = text_of(completion, tokenizer);
+        let text = completion.text(tokenizer);
         let good = sums.check(prompt, &text);
         right += usize::from(good);
         if i % (prompts.len() / 6).max(1) == 0 {
-            shown += &format!("  {prompt}{text}  {}\n", if good { "right" } else { "wrong" });
+            shown += &format!("  {prompt}{}  {}\n", printable(&text), if good { "right" } else { "wrong" });
         }
     }
     let share = 100.0 * right as f64 / prompts.len().max(1) as f64;
@@ -142,12 +143,6 @@ fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Resul
         "\nSums that were never trained on: {right} of {} right ({share:.1} %)\n{shown}",
         prompts.len()
     ))
-}
-
-/// The text of a completion, without the token that ended it.
-fn text_of(completion: &Completion, tokenizer: &Tokenizer) -> String {
-    let ended = usize::from(completion.finish_reason == FinishReason::Eos);
-    tokenizer.decode(&completion.tokens[..completion.tokens.len() - ended])
 }
 
 /// Eight completions of one prompt.
@@ -173,7 +168,7 @@ fn group(
     completions.sort_by_key(|c| c.index);
     let mut text = format!("\nEight completions of {prompt:?}, one batch:\n");
     for completion in completions {
-        text += &format!("  {prompt}{}\n", text_of(&completion, tokenizer));
+        text += &format!("  {prompt}{}\n", printable(&completion.text(tokenizer)));
     }
     Ok(Group { requests, text })
 }

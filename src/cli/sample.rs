@@ -29,7 +29,7 @@ pub(super) fn draw(
     let requests = (0..s.count as u64).map(request).collect();
     let mut text = String::new();
     for completion in generate(model, requests, engine)? {
-        text += &format!("{}{}\n", s.prompt, tokenizer.decode(&completion.tokens));
+        text += &format!("{}{}\n", s.prompt, completion.text(tokenizer));
     }
     Ok(text.trim_end().to_string())
 }

@@ -5,6 +5,7 @@ use super::{CliError, Exit};
 use crate::config::RunConfig;
 use crate::model::data::{Split, Tokens};
 use crate::model::tokenizer::Tokenizer;
+use crate::run::DataRecord;
 use crate::training::Source;
 
 /// The tokenizer that `data.tokenizer` names.
@@ -26,7 +27,7 @@ pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
 /// The tokens of `data.files`, split into training and validation.
 ///
 /// # Errors
-/// No file is named, or one is missing or bad.
+/// No file is named, or one is missing or bad; a share for validation that holds no prediction.
 pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     let data = &config.data;
     if data.files.is_empty() {
@@ -36,8 +37,32 @@ pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     let tokenizer = tokenizer(&data.tokenizer)?;
     let files: Vec<PathBuf> = data.files.iter().map(PathBuf::from).collect();
     let tokens = tokens(&files, &tokenizer)?;
+    if let Some(packed) = tokens.file() {
+        packed.verify()?;
+    }
     let split = Split::tail(tokens.len(), data.val_fraction)?;
+    check_validation(config, &split)?;
     Ok(Source { tokens, tokenizer, split })
+}
+
+/// Refuses to hold out what nothing can be predicted of.
+fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
+    let (share, out) = (config.data.val_fraction, split.validation.end - split.validation.start);
+    if share == 0.0 || out >= 2 {
+        return Ok(());
+    }
+    let all = split.validation.end;
+    let message = format!("`data.val_fraction` = {share} holds out {out} of {all} tokens, want at least 2");
+    Err(CliError::new(Exit::Usage, message)
+        .hint("raise it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
+}
+
+/// The digests of what `config` trains on, `source` being it.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
+    Ok(DataRecord::of(source, &config.data.files, &config.data.tokenizer)?)
 }
 
 /// The tokens of `files`: text and JSONL through the tokenizer, or one packed file.
@@ -49,7 +74,10 @@ pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer) -> Result<Tokens, CliErr
     let tokens = match files {
         [one] if packed(one) => Tokens::open(one)?,
         many if many.iter().any(|f| packed(f)) => {
-            return Err(CliError::new(Exit::Usage, "a packed token file (*.tok) stands alone"));
+            let one = many.iter().find(|f| packed(f)).map(|f| f.display().to_string()).unwrap_or_default();
+            let message = format!("{one}: packed tokens (*.tok) stand alone, beside no other file");
+            return Err(CliError::new(Exit::Usage, message)
+                .hint("pack all texts into one: xtrain prepare FILE... --out ALL.tok"));
         }
         texts => Tokens::from_files(texts, tokenizer)?,
     };

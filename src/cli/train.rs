@@ -9,20 +9,22 @@ use super::common::{CacheFlags, Common, Layers, Seed};
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
 use super::{CliError, Exit, out, sample, source};
-use crate::config::{Layer, Precision, RunConfig};
+use crate::config::{Layer, Precision, RunConfig, seed_value};
 use crate::decode::EngineOptions;
 use crate::memory;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::store::{self, Standing};
+use crate::model::store::{self, Resumed, Standing};
 use crate::model::{Model, Trainer};
 use crate::report::{Progress, units};
-use crate::run::RunDir;
+use crate::run::{self, DataRecord, RunDir};
 use crate::training::{self, End, Source, Training};
 
 /// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Ctrl-C finishes the step and saves; --resume goes on to the bytes that the run would have had.
+Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the bytes that the run would have \
+had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json, \
+and says so when the run is complete.
 
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
@@ -35,9 +37,13 @@ pub struct TrainArgs {
     /// Directory of the new run [default: runs/ and the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
-    /// Goes on with a run: its directory, or its name under runs/.
+    /// Goes on with a run: its directory, or its name under runs/. What --set changes is kept in its
+    /// config.toml.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data"])]
     pub resume: Option<PathBuf>,
+    /// Keeps the input of each layer alone and computes the rest again: stands for train.recompute=true.
+    #[arg(long)]
+    pub recompute: bool,
     /// Prints the resolved configuration and what it takes, and ends.
     #[arg(long)]
     pub dry_run: bool,
@@ -67,22 +73,33 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let mut layers = vec![Layer::File(run.config())];
         layers.extend(args.config_layers());
         let config = RunConfig::load(&layers)?;
-        same_run(&RunConfig::load(&layers[..1])?, &config)?;
+        let was = RunConfig::load(&layers[..1])?;
+        same_run(&was, &config)?;
         if args.dry_run {
             return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
         }
         let source = source::open(&config)?;
+        check_data(&run, &source::record(&config, &source)?)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let made = (training::compute(config.train.dtype), &device);
         let hyper = (training::optim_config(&config), training::schedule(&config));
-        let (trainer, standing, refused) = store::resume(run.path(), made, hyper)?;
+        let Resumed { trainer, standing, path, refused } = store::resume(run.path(), made, hyper)?;
         refused.iter().for_each(|r| eprintln!("warning: {r}"));
-        eprintln!("resuming {} at step {}", run.path().display(), trainer.step_number());
-        return go(
-            &mut Job { config, source, checkpoints, run, trainer, standing },
-            interrupt,
-            args.cache.engine(),
-        );
+        let (at, steps) = (trainer.step_number(), config.train.steps as u64);
+        if at >= steps {
+            return out::print(format!(
+                "{0} is complete at step {at}; raise train.steps to go on: \
+                 xtrain train --resume {0} --set train.steps={1}\n",
+                run.path().display(),
+                2 * at,
+            ));
+        }
+        if config != was {
+            run.write_config(&config)?;
+        }
+        eprintln!("resuming {} at step {at} of {steps}", run.path().display());
+        let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: Some(path) };
+        return go(&mut job, interrupt, args.cache.engine());
     }
     let config = RunConfig::load(&args.config_layers())?;
     if args.dry_run {
@@ -91,10 +108,24 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     let source = source::open(&config)?;
     let trainer = training::begin(&config, source.tokenizer.vocab_size(), &device)?;
     training::windows(&config, &source, config.train.seed)?;
+    let data = source::record(&config, &source)?;
     let run = RunDir::create(&args.new_run(), &config)?;
+    run.write_data(&data)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    go(&mut Job { config, source, checkpoints, run, trainer, standing }, interrupt, args.cache.engine())
+    let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: None };
+    go(&mut job, interrupt, args.cache.engine())
+}
+
+/// Refuses to go on with other data than the run began with.
+fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
+    run.check_data(found).map_err(|error| match error {
+        run::Error::Changed { .. } => CliError::from(error)
+            .hint("bring back what the run began with, or begin a new run: the data decides every step"),
+        run::Error::Missing { .. } => CliError::from(error)
+            .hint("it says what the run was trained on; without it nothing can be promised: begin a new run"),
+        _ => error.into(),
+    })
 }
 
 /// Refuses what would make a resumed run another one: only its length, what it shows and what it keeps
@@ -104,13 +135,15 @@ fn same_run(was: &RunConfig, asked: &RunConfig) -> Result<(), CliError> {
     allowed.sample = asked.sample.clone();
     let (to, from) = (&mut allowed.train, &asked.train);
     (to.steps, to.keep, to.save_every) = (from.steps, from.keep, from.save_every);
+    (to.micro_batch, to.recompute) = (from.micro_batch, from.recompute);
     (to.eval_every, to.eval_tokens, to.sample_every) = (from.eval_every, from.eval_tokens, from.sample_every);
     if allowed == *asked {
         return Ok(());
     }
     Err(CliError::new(Exit::Usage, "--resume goes on with the run as it was configured").hint(
-        "only train.steps, train.keep, train.save_every, train.eval_every, train.eval_tokens, \
-         train.sample_every and [sample] may be set; begin a new run for anything else",
+        "only train.steps, train.micro_batch, train.recompute, train.keep, train.save_every, \
+         train.eval_every, train.eval_tokens, train.sample_every and [sample] may be set; begin a new run \
+         for anything else",
     ))
 }
 
@@ -122,10 +155,13 @@ pub(super) struct Job {
     pub(super) run: RunDir,
     pub(super) trainer: Trainer,
     pub(super) standing: Standing,
+    /// The checkpoint that it was taken up from.
+    pub(super) last_saved: Option<PathBuf>,
 }
 
 /// Trains to the end, or to a signal.
 pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(), CliError> {
+    job.trainer.keep = training::keep(&job.config);
     let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
     let steps = job.config.train.steps as u64;
     eprintln!(
@@ -136,11 +172,18 @@ pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> 
         steps,
         job.run.path().display(),
     );
+    let (out, context) = (job.source.split.validation.clone(), job.config.train.context);
+    if (1..=context as u64).contains(&(out.end - out.start)) {
+        eprintln!(
+            "note: what is held out is shorter than a context: each validation loss is of one short window"
+        );
+    }
     let (mut metrics, timings) = job.run.logs_after(first)?;
     let sampler =
         |model: &Model, step: u64| sample::draw(model, &job.source.tokenizer, &job.config, (step, engine));
     let progress = Progress::new("training", "step", steps, first);
     let mut monitor = Monitor::new(progress, timings, interrupt, (&sampler, tokens));
+    monitor.last_saved = job.last_saved.take();
     let end = Training {
         config: &job.config,
         source: &job.source,
@@ -180,6 +223,10 @@ impl TrainArgs {
                 value: Value::Array(files.collect()),
             });
         }
+        if self.recompute {
+            let value = Value::Boolean(true);
+            layers.push(Layer::Flag { flag: "--recompute", key: "train.recompute", value });
+        }
         layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
     }
@@ -196,8 +243,7 @@ impl TrainArgs {
 pub(super) fn flag_layers(seed: Option<u64>, dtype: Option<Precision>) -> Vec<Layer> {
     let mut layers = Vec::new();
     if let Some(seed) = seed {
-        let value = i64::try_from(seed).map_or_else(|_| Value::String(seed.to_string()), Value::Integer);
-        layers.push(Layer::Flag { flag: "--seed", key: "train.seed", value });
+        layers.push(Layer::Flag { flag: "--seed", key: "train.seed", value: seed_value(seed) });
     }
     if let Some(name) = dtype.and_then(|dtype| dtype.to_possible_value()) {
         let value = Value::String(name.get_name().to_string());
@@ -225,7 +271,8 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
     let cfg = training::model_config(config, vocab.unwrap_or(1));
     let compute = training::compute(train.dtype);
     let memory = memory::memory(&cfg, compute)?;
-    let kept = memory::activations(&cfg, compute, train.micro_batch * train.context);
+    let at_once = train.micro_batch * train.context;
+    let kept = memory::activations(&cfg, compute, training::keep(config), at_once);
     let lines = [
         ("parameters", format!("{} ({rows})", units::count(config.model.parameters(vocab.unwrap_or(0))))),
         (

@@ -3,12 +3,14 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
+use super::seed::{seed_of, seed_value};
 use super::{Error, PRESETS, Result, RunConfig, nearest};
 
 /// What a key holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Whole,
+    Seed,
     Number,
     Flag,
     Text,
@@ -29,6 +31,7 @@ impl Kind {
     fn want(self) -> &'static str {
         match self {
             Kind::Whole => "a whole number from 0",
+            Kind::Seed => "a whole number from 0 to 2^64 - 1 (above 2^63 - 1 as a string)",
             Kind::Number => "a number",
             Kind::Flag => "true or false",
             Kind::Text => "a string",
@@ -41,6 +44,7 @@ impl Kind {
     fn accept(self, value: Value) -> Result<Value, Value> {
         match (self, value) {
             (Kind::Whole, Value::Integer(n)) if n >= 0 => Ok(Value::Integer(n)),
+            (Kind::Seed, value) => seed_of(&value).map(seed_value).ok_or(value),
             (Kind::Number, Value::Float(x)) => Ok(Value::Float(x)),
             (Kind::Number, Value::Integer(n)) => Ok(Value::Float(n as f64)),
             (Kind::Flag, Value::Boolean(b)) => Ok(Value::Boolean(b)),
@@ -63,7 +67,8 @@ impl Known {
         let mut kinds = BTreeMap::new();
         for (section, keys) in tree(&RunConfig::default()) {
             for (key, value) in keys.as_table().into_iter().flatten() {
-                kinds.insert(format!("{section}.{key}"), Kind::of(value));
+                let kind = if key == "seed" { Kind::Seed } else { Kind::of(value) };
+                kinds.insert(format!("{section}.{key}"), kind);
             }
         }
         Known { kinds }
@@ -175,6 +180,7 @@ mod tests {
         let known = Known::new();
         assert!(known.keys().all(|key| key.split('.').count() == 2));
         assert_eq!(known.kinds["train.steps"], Kind::Whole);
+        assert_eq!(known.kinds["train.seed"], Kind::Seed);
         assert_eq!(known.kinds["train.learning_rate"], Kind::Number);
         assert_eq!(known.kinds["model.qk_norm"], Kind::Flag);
         assert_eq!(known.kinds["data.files"], Kind::Texts);

@@ -64,6 +64,7 @@ fn set(text: &str, known: &Known) -> Result<Leaf> {
     let bare = || Value::String(raw.to_string());
     let value = match raw.parse::<Value>() {
         Ok(value) if value.is_str() || !known.is_text(key) => value,
+        // a number that TOML has no integer for stays a string
         _ => bare(),
     };
     Ok((key.to_string(), known.check(&place, key, value)?))

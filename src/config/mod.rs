@@ -10,6 +10,7 @@ mod nearest;
 mod preset;
 mod resolve;
 mod sections;
+mod seed;
 #[cfg(test)]
 mod tests;
 
@@ -20,3 +21,4 @@ pub use preset::{PRESETS, Preset, preset};
 pub use sections::{
     DataSection, ModelSection, Order, Precision, RunConfig, SampleSection, Schedule, TrainSection,
 };
+pub use seed::seed_value;

@@ -6,6 +6,7 @@ use toml::Value;
 
 use super::check::{Known, tree};
 use super::{Error, Layer, ModelSection, Result, RunConfig, preset};
+use crate::decode::SampleOptions;
 
 impl RunConfig {
     /// The defaults under `layers`, later over earlier, with every default that depends on another key
@@ -98,13 +99,12 @@ impl RunConfig {
         }
         hold(positive(train.eps), "train.eps", train.eps, "a number above 0")?;
         let sample = &self.sample;
-        for (key, x) in [
-            ("train.weight_decay", train.weight_decay),
-            ("train.clip", train.clip),
-            ("sample.temperature", sample.temperature),
-        ] {
+        for (key, x) in [("train.weight_decay", train.weight_decay), ("train.clip", train.clip)] {
             hold(from_zero(x), key, x, "a number from 0")?;
         }
+        let t = sample.temperature;
+        let divides = t == 0.0 || (SampleOptions::COLDEST..=f32::MAX).contains(&(t as f32));
+        hold(divides, "sample.temperature", t, "0, or a number from 1e-30")?;
         hold(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
         let share = self.data.val_fraction;
         hold((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0, below 1")?;

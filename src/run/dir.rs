@@ -1,9 +1,9 @@
 //! Where the files of a run lie.
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::{Error, JsonLines, Metrics, Result};
+use super::{DataRecord, Error, JsonLines, Metrics, Result};
 use crate::config::RunConfig;
 
 /// The directory of one run.
@@ -31,8 +31,32 @@ impl RunDir {
         for inner in [run.checkpoints(), run.logs()] {
             fs::create_dir(&inner).map_err(|error| Error::io(&inner, error))?;
         }
-        fs::write(run.config(), config.to_toml()).map_err(|error| Error::io(&run.config(), error))?;
+        write_durably(&run.config(), &config.to_toml())?;
         Ok(run)
+    }
+
+    /// Writes the configuration that the run goes on with over the one that it had.
+    ///
+    /// # Errors
+    /// The file cannot be written; the old one stays then.
+    pub fn write_config(&self, config: &RunConfig) -> Result<()> {
+        write_durably(&self.config(), &config.to_toml())
+    }
+
+    /// Writes down what the run is trained on.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_data(&self, record: &DataRecord) -> Result<()> {
+        write_durably(&self.data(), &record.to_json())
+    }
+
+    /// Refuses to go on with other data than the run began with.
+    ///
+    /// # Errors
+    /// `data.json` is not there or cannot be read; [`Error::Changed`].
+    pub fn check_data(&self, found: &DataRecord) -> Result<()> {
+        DataRecord::read(&self.data())?.check(found)
     }
 
     /// The run at `path`, or of that name under `runs/` where `path` is a bare name.
@@ -64,6 +88,11 @@ impl RunDir {
     /// `config.toml`: the resolved configuration.
     pub fn config(&self) -> PathBuf {
         self.path.join("config.toml")
+    }
+
+    /// `data.json`: digests of what the run is trained on.
+    pub fn data(&self) -> PathBuf {
+        self.path.join("data.json")
     }
 
     /// `metrics.jsonl`: a line per step.
@@ -107,4 +136,20 @@ impl RunDir {
     pub fn read_metrics(&self) -> Result<Metrics> {
         Metrics::read(&self.metrics())
     }
+}
+
+/// A file that is there whole or as it was, also after a power cut.
+fn write_durably(path: &Path, text: &str) -> Result<()> {
+    let draft = path.with_extension("tmp");
+    let write = || {
+        let mut file = File::create(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)?;
+        match path.parent() {
+            Some(dir) if cfg!(unix) => File::open(dir)?.sync_all(),
+            _ => Ok(()),
+        }
+    };
+    write().map_err(|error| Error::io(path, error))
 }

@@ -29,6 +29,15 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// Data that is not what the run was trained on so far.
+    Changed {
+        /// The file.
+        file: PathBuf,
+        /// Its digest when the run began.
+        want: String,
+        /// Its digest now.
+        got: String,
+    },
     /// The system refused to read or write.
     Io {
         /// The file or directory.
@@ -55,6 +64,9 @@ impl fmt::Display for Error {
             Error::Exists { path } => write!(f, "{}: a run is there already", path.display()),
             Error::Missing { path } => write!(f, "{}: no such file or directory", path.display()),
             Error::Line { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
+            Error::Changed { file, want, got } => {
+                write!(f, "{}: not what the run was trained on: want {want}, found {got}", file.display())
+            }
             Error::Io { path, source } => write!(f, "{}: {source}", path.display()),
         }
     }

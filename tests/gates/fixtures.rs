@@ -64,6 +64,12 @@ pub(crate) fn sha(values: impl IntoIterator<Item = f32>) -> String {
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The golden lines of a file: names and answers.
+pub(crate) fn lines(file: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(path(&format!("golden_bits/{file}"))).unwrap();
+    text.lines().map(|l| l.split_once(' ').unwrap()).map(|(name, want)| (name.into(), want.into())).collect()
+}
+
 /// The answer of a golden line, by its name.
 pub(crate) fn golden(file: &str, name: &str) -> String {
     let text = std::fs::read_to_string(path(&format!("golden_bits/{file}"))).unwrap();

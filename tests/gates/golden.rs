@@ -1,22 +1,30 @@
 //! The bits that two implementations of docs/numerics.md, written apart, agreed on.
-use xtrain::model::{AdamW, Eager, Grads, Model, NoCache, OptimConfig, Rows, Sample, objective};
+use xtrain::model::{
+    AdamW, Eager, Grads, Kv, KvStore, Model, NoCache, OptimConfig, Processing, Result, Rows, Sample,
+    objective,
+};
 use xtrain::tensor::ops::Target;
-use xtrain::tensor::{Device, Dtype, Simd};
+use xtrain::tensor::testing::assert_bits_eq;
+use xtrain::tensor::{Device, Dtype, Simd, Tensor};
 
-use crate::fixtures::{golden, json, model, sha, tensors};
+use crate::fixtures::{f32s, golden, json, lines, model, sha, tensors};
 
 fn ids(v: &serde_json::Value) -> Vec<u32> {
     v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
 }
 
 /// Every instruction set that this machine has.
-fn devices() -> impl Iterator<Item = Device> {
+pub(crate) fn devices() -> impl Iterator<Item = Device> {
     Simd::available().map(|simd| Device::cpu_with(2, simd))
 }
 
 fn logits(model: &Model, seq: &[u32]) -> Vec<f32> {
-    let rows = Rows::whole(&[seq]);
-    let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows).unwrap(), &rows).unwrap();
+    logits_of(model, &Rows::whole(&[seq]))
+}
+
+/// The logits of all rows, in one pass without a cache.
+pub(crate) fn logits_of(model: &Model, rows: &Rows) -> Vec<f32> {
+    let hidden = model.forward(&mut Eager, &mut NoCache::new(rows).unwrap(), rows).unwrap();
     model.logits(&hidden).unwrap().data().unwrap().to_vec()
 }
 
@@ -29,21 +37,83 @@ fn prompts(dir: &str) -> Vec<(String, Vec<u32>)> {
     all
 }
 
-#[test]
-fn logits_have_the_golden_bits() {
-    for device in devices() {
-        let m = model("models/qwen3_tied", Dtype::F32, &device);
-        let b = model("models/qwen3_tied", Dtype::BF16, &device);
-        for (i, seq) in prompts("models/qwen3_tied") {
-            let simd = device.simd();
-            assert_eq!(
-                sha(logits(&m, &seq)),
-                golden("models.txt", &format!("F/qwen3_tied/{i}")),
-                "f32 {simd} {i}"
-            );
-            assert_eq!(sha(logits(&b, &seq)), golden("models.txt", &format!("B/{i}")), "bf16 {simd} {i}");
+/// The prompt of that name.
+pub(crate) fn prompt(dir: &str, name: &str) -> Vec<u32> {
+    prompts(dir).into_iter().find(|p| p.0 == name).unwrap_or_else(|| panic!("{dir} has no prompt {name}")).1
+}
+
+/// The cache after a prompt: of each layer the keys after their rotation, then the values, head by head.
+fn cache(model: &Model, seq: &[u32]) -> Vec<f32> {
+    struct Watched<'a>(NoCache<Tensor>, &'a mut Vec<Tensor>);
+    impl KvStore<Eager> for Watched<'_> {
+        fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+            self.1.extend([k.clone(), v.clone()]);
+            KvStore::<Eager>::extend(&mut self.0, layer, k, v, rows)
         }
     }
+    let (rows, mut seen) = (Rows::whole(&[seq]), Vec::new());
+    let mut store = Watched(NoCache::new(&rows).unwrap(), &mut seen);
+    let _ = model.forward(&mut Eager, &mut store, &rows).unwrap();
+    let head = |t: &Tensor, h: usize| -> Vec<f32> {
+        let (heads, hd) = (t.shape()[1], t.shape()[2]);
+        let row = |n: usize| t.data::<f32>().unwrap()[(n * heads + h) * hd..][..hd].to_vec();
+        (0..t.shape()[0]).flat_map(row).collect()
+    };
+    seen.iter().flat_map(|t| (0..t.shape()[1]).flat_map(|h| head(t, h)).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn every_line_of_models_is_met() {
+    let lines = lines("models.txt");
+    for device in devices() {
+        for (name, want) in &lines {
+            let got = match name.split('/').collect::<Vec<_>>()[..] {
+                ["F", m, i] => {
+                    let m = format!("models/{m}");
+                    sha(logits(&model(&m, Dtype::F32, &device), &prompt(&m, i)))
+                }
+                ["B", i] => {
+                    let m = "models/qwen3_tied";
+                    sha(logits(&model(m, Dtype::BF16, &device), &prompt(m, i)))
+                }
+                ["K", m] => {
+                    let m = format!("models/{m}");
+                    sha(cache(&model(&m, Dtype::F32, &device), &prompt(&m, "2")))
+                }
+                _ => panic!("nobody reads the line {name}"),
+            };
+            assert_eq!(got, *want, "{name} on {device}");
+        }
+    }
+    assert_eq!(lines.len(), 20);
+}
+
+#[test]
+fn every_tensor_of_the_golden_file_is_met_value_by_value() {
+    let device = Device::cpu();
+    let (dir, mut met) = ("models/qwen3_tied", 0);
+    for (name, _, bytes) in tensors("golden_bits/qwen3_tied.safetensors") {
+        let want = f32s(&bytes);
+        let got = match name.split('.').collect::<Vec<_>>()[..] {
+            [p, "logits"] => logits(&model(dir, Dtype::F32, &device), &prompt(dir, &p[1..])),
+            [p, "logits_bf16_cpu"] => logits(&model(dir, Dtype::BF16, &device), &prompt(dir, &p[1..])),
+            [p, "kv"] => cache(&model(dir, Dtype::F32, &device), &prompt(dir, &p[1..])),
+            ["train", "grads_step0"] => {
+                let m = model("train/pretrain_qwen3_tied/init", Dtype::F32, &device);
+                let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
+                let how = Processing::default();
+                objective::backward(&m, &batch(0), how, (&mut loss, &mut grads)).unwrap();
+                let all = grads.finish().unwrap();
+                all.iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()).collect()
+            }
+            ["train", "weights_after_1"] => train(&device, Dtype::F32, (1, usize::MAX)).1,
+            ["train", "weights_after_20"] => train(&device, Dtype::F32, (20, usize::MAX)).1,
+            _ => panic!("nobody reads the tensor {name}"),
+        };
+        assert_bits_eq(&got, &want, &name);
+        met += 1;
+    }
+    assert_eq!(met, 14);
 }
 
 /// The samples of step `t`: each row of the batch, its unpadded part.
@@ -64,6 +134,7 @@ fn batch(step: usize) -> Vec<Sample> {
         samples.push(Sample {
             inputs: ids[at.clone()].iter().map(|&i| i as u32).collect(),
             targets: at.clone().map(target).collect(),
+            starts: Vec::new(),
         });
     }
     let n: usize = samples.iter().map(|s| s.targets.iter().flatten().count()).sum();
@@ -72,38 +143,49 @@ fn batch(step: usize) -> Vec<Sample> {
     samples
 }
 
-/// Trains twenty steps; returns `(loss, norm)` of each and the hash of the final weights.
-fn train(device: &Device, compute: Dtype, micro: usize) -> (Vec<(u32, u32)>, String) {
+/// The fixture's hyper-parameters.
+pub(crate) fn hyper_parameters() -> OptimConfig {
     let r = json("train/pretrain_qwen3_tied/ref.json");
     let hp = |key: &str| r["hp"][key].as_f64().unwrap();
-    let cfg = OptimConfig {
+    OptimConfig {
         beta1: hp("beta1"),
         beta2: hp("beta2"),
         eps: hp("eps"),
         weight_decay: hp("wd"),
         clip: hp("clip"),
-    };
+    }
+}
+
+/// All weights, in walk order.
+pub(crate) fn weights(model: &Model) -> Vec<f32> {
+    model.params.iter().flat_map(|p| p.value().data::<f32>().unwrap().to_vec()).collect()
+}
+
+/// Trains so many steps in micro-batches; returns `(loss, norm)` of each and the final weights.
+fn train(device: &Device, compute: Dtype, (steps, micro): (usize, usize)) -> (Vec<(u32, u32)>, Vec<f32>) {
+    let r = json("train/pretrain_qwen3_tied/ref.json");
     let mut m = model("train/pretrain_qwen3_tied/init", compute, device);
-    let mut opt = AdamW::new(cfg, &m.params);
+    let mut opt = AdamW::new(hyper_parameters(), &m.params).unwrap();
     let mut curve = Vec::new();
-    for step in 0..20 {
-        let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params));
+    for step in 0..steps {
+        let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
         for part in batch(step).chunks(micro) {
-            objective::backward(&m, part, 1.0, (&mut loss, &mut grads)).unwrap();
+            objective::backward(&m, part, Processing::default(), (&mut loss, &mut grads)).unwrap();
         }
         let lr = r["lr_per_step"][step].as_f64().unwrap();
         let norm = opt.step(&mut m.params, &grads.finish().unwrap(), lr).unwrap();
         curve.push((loss.to_bits(), norm.to_bits()));
     }
-    let weights = m.params.iter().flat_map(|p| p.value().data::<f32>().unwrap().to_vec());
-    (curve, sha(weights))
+    (curve, weights(&m))
 }
 
 #[track_caller]
 fn check_training(device: &Device, compute: Dtype, (file, name): (&str, &str)) {
+    // losses, norms, weights, and weights in micro-batches: nothing in the file is left unread
+    assert_eq!(lines(file).len(), 42);
     for (micro, line) in [(usize::MAX, "weights"), (1, "micro")] {
-        let (curve, weights) = train(device, compute, micro);
-        let what = format!("{compute} {} {line}", device.simd());
+        let (curve, weights) = train(device, compute, (20, micro));
+        let what = format!("{compute} {device} {line}");
         for (i, (loss, norm)) in curve.into_iter().enumerate() {
             assert_eq!(
                 format!("{loss:08x}"),
@@ -116,7 +198,7 @@ fn check_training(device: &Device, compute: Dtype, (file, name): (&str, &str)) {
                 "{what}, norm of step {i}"
             );
         }
-        assert_eq!(weights, golden(file, &format!("{name}/{line}")), "{what}");
+        assert_eq!(sha(weights), golden(file, &format!("{name}/{line}")), "{what}");
     }
 }
 
@@ -154,7 +236,7 @@ fn logits_are_those_of_transformers_in_f64_within_the_tolerance_that_its_own_f32
 
 #[test]
 fn twenty_steps_of_training_follow_pytorch_in_f64() {
-    let (curve, _) = train(&Device::cpu(), Dtype::F32, usize::MAX);
+    let (curve, _) = train(&Device::cpu(), Dtype::F32, (20, usize::MAX));
     let r = json("train/pretrain_qwen3_tied/ref.json");
     for (step, (loss, norm)) in curve.into_iter().enumerate() {
         let want = |key: &str| r["f64"][step][key].as_f64().unwrap();

@@ -13,6 +13,7 @@ use std::ops::Range;
 use case::Case;
 use oracle::Answers;
 pub(crate) use outcome::{Counts, Difference};
+use xtrain::tensor::testing::times;
 
 /// Cases of each of the tests below.
 const CASES: u64 = 1000;
@@ -38,6 +39,7 @@ const LEAST: Counts = Counts {
     crosses_64: 200,
     crosses_256: 50,
     literal: 20,
+    windowed: 120,
 };
 
 /// One case: oracle, then the path under test.
@@ -79,7 +81,7 @@ fn cases(
 /// The `part`-th 1,000 cases, or 4,000 of the longer suite.
 #[track_caller]
 fn part(part: u64) {
-    let times = if std::env::var_os("XTRAIN_SOAK").is_some_and(|v| v == "1") { 4 } else { 1 };
+    let times = times(1, 4);
     let n = times * CASES;
     let counts = cases(part * n..(part + 1) * n, &check).unwrap_or_else(|difference| panic!("{difference}"));
     println!("invariance, part {part}: {counts}; 0 differing bits");
@@ -113,12 +115,12 @@ fn a_row_has_its_bits_in_any_company_fifth_thousand() {
     part(4);
 }
 
-/// The first difference among the first `n` cases, on one thread, when the path under test has a fault
+/// The first difference among the first `n` cases, on two threads, when the path under test has a fault
 /// that the oracle does not have.
 #[cfg(feature = "faults")]
 pub(crate) fn under(fault: &str, n: u64) -> Result<Counts, Box<Difference>> {
     cases(0..n, &|case| {
-        let case = Case { threads: 1, ..case.clone() };
+        let case = Case { threads: 2, ..case.clone() };
         let answers = Answers::of(&case)?;
         xtrain::tensor::faults::with(fault, || compare(&case, &answers))
     })

@@ -5,7 +5,7 @@ use xtrain_tensor::ops::{self, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::functional::{Functional, Kv, Turn, split_heads, visible};
+use crate::functional::{Functional, Kv, Sight, Turn, split_heads};
 use crate::grads::Grads;
 use crate::params::Param;
 use crate::rows::Rows;
@@ -68,13 +68,37 @@ impl<'t> Tape<'t> {
     /// # Errors
     /// When `dy` does not have the shape of `y`.
     pub fn backward(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<()> {
+        self.run((y, dy), grads).map(|_| ())
+    }
+
+    /// [`Tape::backward`]; returns the gradient of `leaf`, which the pass has used.
+    ///
+    /// # Errors
+    /// As [`Tape::backward`].
+    pub(crate) fn backward_to(
+        self,
+        (y, dy): (&Var, Tensor),
+        leaf: &Var,
+        grads: &mut Grads,
+    ) -> Result<Tensor> {
+        let mut nodes = self.run((y, dy), grads)?;
+        Ok(nodes[leaf.node].take().expect("the pass has used the leaf"))
+    }
+
+    /// A value that comes from outside of the tape.
+    pub(crate) fn leaf(&mut self, value: Tensor) -> Var {
+        self.place(value)
+    }
+
+    /// The gradients that no rule has taken.
+    fn run(self, (y, dy): (&Var, Tensor), grads: &mut Grads) -> Result<Vec<Option<Tensor>>> {
         let nodes = (0..self.rules.len()).map(|_| None).collect();
         let mut back = Back { nodes, grads, samples: &self.samples };
         back.add(y, dy)?;
         for rule in self.rules.into_iter().rev().flatten() {
             rule(&mut back)?;
         }
-        Ok(())
+        Ok(back.nodes)
     }
 
     /// A value whose gradient is taken by the rule of an earlier node of its group.
@@ -172,14 +196,15 @@ impl<'t> Functional for Tape<'t> {
         }))
     }
 
-    fn attention(&mut self, q: &Var, kv: Kv<'_, Var>, rows: &Rows) -> Result<Var> {
+    fn attention(&mut self, q: &Var, kv: Kv<'_, Var>, see: Sight<'_>) -> Result<Var> {
         let (q, k, v) = (q.clone(), kv.k.clone(), kv.v.clone());
-        let (slots, rows): (Slots, Rows) = (kv.slots.clone(), rows.clone());
-        let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &visible(&rows, &slots))?;
+        let (slots, rows, window): (Slots, Rows, _) = (kv.slots.clone(), see.rows.clone(), see.window);
+        let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &see.in_slots(&slots))?;
         let kept = y.clone();
         Ok(self.record(y, move |b, dy| {
             let saved = ops::Saved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
-            let [dq, dk, dv] = ops::attention_backward(&saved, &dy, &visible(&rows, &slots))?;
+            let [dq, dk, dv] =
+                ops::attention_backward(&saved, &dy, &Sight { rows: &rows, window }.in_slots(&slots))?;
             b.add(&q, dq)?;
             b.add(&k, dk)?;
             b.add(&v, dv)

@@ -53,6 +53,13 @@ pub enum Error {
         /// The layer.
         got: usize,
     },
+    /// Documents of a sample that do not begin at rising places inside it.
+    Documents {
+        /// Where they begin.
+        starts: Vec<usize>,
+        /// The tokens of the sample.
+        tokens: usize,
+    },
     /// A value that has to be finite and is not.
     NotFinite {
         /// The optimizer step.
@@ -74,6 +81,12 @@ impl fmt::Display for Error {
             }
             Error::CacheLayer { want, got } => {
                 write!(f, "cache: it is layer {want}'s turn, not layer {got}'s")
+            }
+            Error::Documents { starts, tokens } => {
+                write!(
+                    f,
+                    "a sample of {tokens} tokens: documents must begin at rising places in it, got {starts:?}"
+                )
             }
             Error::NotFinite { step, what } => write!(f, "step {step}: {what} is not finite"),
         }

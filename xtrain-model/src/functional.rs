@@ -20,7 +20,9 @@ pub trait Functional {
     fn linear_add(&mut self, h: &Self::X, x: &Self::X, w: &Param) -> Result<Self::X>;
     /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
     fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Self::X>;
-    fn attention(&mut self, q: &Self::X, kv: Kv<'_, Self::X>, rows: &Rows) -> Result<Self::X>;
+    /// Over the keys that each row sees: those of its sequence up to its own, the last of them where there is
+    /// a window.
+    fn attention(&mut self, q: &Self::X, kv: Kv<'_, Self::X>, see: Sight<'_>) -> Result<Self::X>;
     fn silu_mul(&mut self, gate: &Self::X, up: &Self::X) -> Result<Self::X>;
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }
@@ -43,9 +45,19 @@ pub struct Kv<'a, X> {
     pub slots: &'a Slots,
 }
 
-/// What the rows of a pass see.
-pub(crate) fn visible<'a>(rows: &'a Rows, slots: &'a Slots) -> Visible<'a> {
-    Visible { seq: &rows.seq, pos: &rows.pos, slots, window: None }
+/// What the rows of a pass see in a layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Sight<'a> {
+    /// The rows.
+    pub rows: &'a Rows,
+    /// How many positions back they see, their own included; none: all.
+    pub window: Option<usize>,
+}
+
+impl<'a> Sight<'a> {
+    pub(crate) fn in_slots(self, slots: &'a Slots) -> Visible<'a> {
+        Visible { seq: &self.rows.seq, pos: &self.rows.pos, slots, window: self.window }
+    }
 }
 
 /// `[N, H hd]` as `[N, H, hd]`.
@@ -90,8 +102,8 @@ impl Functional for Eager {
         Ok(ops::rope_rows(&x, turn.table, turn.pos, out)?)
     }
 
-    fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, rows: &Rows) -> Result<Tensor> {
-        Ok(ops::attention(q, kv.k, kv.v, &visible(rows, kv.slots))?.0)
+    fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, see: Sight<'_>) -> Result<Tensor> {
+        Ok(ops::attention(q, kv.k, kv.v, &see.in_slots(kv.slots))?.0)
     }
 
     fn silu_mul(&mut self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {

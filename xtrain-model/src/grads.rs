@@ -15,14 +15,17 @@ pub struct Grads {
 
 impl Grads {
     /// Zero gradients for all uses of `params`.
-    pub fn zeros(params: &Params) -> Grads {
+    ///
+    /// # Errors
+    /// When the device has no memory for them.
+    pub fn zeros(params: &Params) -> Result<Grads> {
         let zero = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
-        let mut slots: Vec<Tensor> = params.iter().map(|p| zero(p.value())).collect();
+        let mut slots: Vec<Tensor> = params.iter().map(|p| zero(p.value())).collect::<Result<_, _>>()?;
         let tied = params.head.is_none();
         if tied {
-            slots.push(zero(params.embed.value()));
+            slots.push(zero(params.embed.value())?);
         }
-        Grads { slots, tied }
+        Ok(Grads { slots, tied })
     }
 
     /// The gradient of one use.

@@ -3,8 +3,8 @@ use xtrain_tensor::ops;
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
-use crate::error::Result;
-use crate::functional::{Functional, Turn};
+use crate::error::{Error, Result};
+use crate::functional::{Functional, Sight, Turn};
 use crate::kv::KvStore;
 use crate::params::{Block, Params};
 use crate::rows::Rows;
@@ -14,6 +14,7 @@ use crate::rows::Rows;
 pub struct Model {
     cfg: Config,
     rope: RopeTable,
+    windows: Vec<Option<usize>>,
     /// The parameters.
     pub params: Params,
 }
@@ -26,7 +27,25 @@ impl Model {
     pub fn new(cfg: Config, params: Params) -> Result<Model> {
         cfg.check()?;
         let rope = RopeTable::new(cfg.rope_theta, cfg.head_dim, cfg.max_positions)?;
-        Ok(Model { cfg, rope, params })
+        let windows = vec![None; cfg.n_layers];
+        Ok(Model { cfg, rope, windows, params })
+    }
+
+    /// The same model, each layer of which sees so many positions back, its own included; none: all.
+    ///
+    /// # Errors
+    /// [`Error::Config`] unless there is one for each layer, and each is at least 1.
+    pub fn with_windows(self, windows: Vec<Option<usize>>) -> Result<Model> {
+        if windows.len() != self.cfg.n_layers || windows.contains(&Some(0)) {
+            let want = "a window of at least 1, or none, for each layer";
+            return Err(Error::Config { field: "sliding_window", want, got: format!("{windows:?}") });
+        }
+        Ok(Model { windows, ..self })
+    }
+
+    /// How many positions back each layer sees.
+    pub fn windows(&self) -> &[Option<usize>] {
+        &self.windows
     }
 
     /// A model with values drawn from `seed`, computing in `compute` (f32 or bf16).
@@ -38,8 +57,11 @@ impl Model {
     }
 
     /// The same model on another device.
-    pub fn on(&self, device: &Device) -> Model {
-        Model { cfg: self.cfg.clone(), rope: self.rope.clone(), params: self.params.on(device) }
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn on(&self, device: &Device) -> Result<Model> {
+        Ok(Model { params: self.params.on(device)?, ..self.clone() })
     }
 
     /// The shape.
@@ -66,18 +88,42 @@ impl Model {
         F: Functional,
         K: KvStore<F>,
     {
-        let Params { embed, blocks, norm, head: _ } = &self.params;
-        let eps = self.cfg.norm_eps as f32;
-        let mut h = f.embedding(embed, &rows.id)?; // [N, C]
-        for (layer, block) in blocks.iter().enumerate() {
-            let x = f.rms_norm(&h, &block.input_norm, eps)?;
-            h = self.attend(f, kv, rows, (layer, block), (&h, &x))?;
-            let x = f.rms_norm(&h, &block.post_norm, eps)?;
-            let [gate, up] = f.linears(&x, [&block.gate, &block.up])?;
-            let y = f.silu_mul(&gate, &up)?;
-            h = f.linear_add(&h, &y, &block.down)?;
+        let mut h = self.embed(f, rows)?;
+        for layer in 0..self.params.blocks.len() {
+            h = self.block(f, kv, rows, (layer, &h))?;
         }
-        f.rms_norm(&h, norm, eps)
+        self.finish(f, &h)
+    }
+
+    /// The residual stream `[N, C]` before the first block.
+    pub(crate) fn embed<F: Functional>(&self, f: &mut F, rows: &Rows) -> Result<F::X> {
+        f.embedding(&self.params.embed, &rows.id)
+    }
+
+    /// The residual stream after block `layer`.
+    pub(crate) fn block<F, K>(
+        &self,
+        f: &mut F,
+        kv: &mut K,
+        rows: &Rows,
+        (layer, h): (usize, &F::X),
+    ) -> Result<F::X>
+    where
+        F: Functional,
+        K: KvStore<F>,
+    {
+        let (block, eps) = (&self.params.blocks[layer], self.cfg.norm_eps as f32);
+        let x = f.rms_norm(h, &block.input_norm, eps)?;
+        let h = self.attend(f, kv, rows, (layer, block), (h, &x))?;
+        let x = f.rms_norm(&h, &block.post_norm, eps)?;
+        let [gate, up] = f.linears(&x, [&block.gate, &block.up])?;
+        let y = f.silu_mul(&gate, &up)?;
+        f.linear_add(&h, &y, &block.down)
+    }
+
+    /// The hidden states of a residual stream that has passed all blocks.
+    pub(crate) fn finish<F: Functional>(&self, f: &mut F, h: &F::X) -> Result<F::X> {
+        f.rms_norm(h, &self.params.norm, self.cfg.norm_eps as f32)
     }
 
     fn attend<F, K>(
@@ -100,7 +146,8 @@ impl Model {
         let q = f.norm_rope(&q, norms.map(|n| (&n[0], eps)), &turn)?;
         let k = f.norm_rope(&k, norms.map(|n| (&n[1], eps)), &turn)?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
-        let y = f.attention(&q, kv.extend(layer, k, v, rows)?, rows)?;
+        let see = Sight { rows, window: self.windows[layer] };
+        let y = f.attention(&q, kv.extend(layer, k, v, rows)?, see)?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;
         f.linear_add(h, &y, &w.o)
     }

@@ -1,6 +1,6 @@
 //! AdamW with decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101), and clipping by the
 //! global norm.
-use xtrain_tensor::ops::{self, AdamWScalars};
+use xtrain_tensor::ops::{self, AdamWScalars, Update};
 use xtrain_tensor::{Dtype, Tensor};
 
 use crate::error::Result;
@@ -41,12 +41,15 @@ pub struct AdamW {
 
 impl AdamW {
     /// Zero moments for all of `params`.
-    pub fn new(cfg: OptimConfig, params: &Params) -> AdamW {
-        let zeros = || -> Vec<Tensor> {
+    ///
+    /// # Errors
+    /// When the device has no memory for them.
+    pub fn new(cfg: OptimConfig, params: &Params) -> Result<AdamW> {
+        let zeros = || -> Result<Vec<Tensor>, xtrain_tensor::Error> {
             let like = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
             params.iter().map(|p| like(p.value())).collect()
         };
-        AdamW { cfg, m: zeros(), v: zeros(), powers: [1.0; 2] }
+        Ok(AdamW { cfg, m: zeros()?, v: zeros()?, powers: [1.0; 2] })
     }
 
     /// What stays the same over the run.
@@ -63,36 +66,29 @@ impl AdamW {
     /// # Errors
     /// [`xtrain_tensor::Error::Shape`] for gradients of other parameters.
     pub fn step(&mut self, params: &mut Params, grads: &[Tensor], lr: f64) -> Result<f32> {
-        let mut total = 0f32;
-        for g in grads {
-            total += ops::sum_of_squares(g)?;
-        }
-        let norm = total.sqrt();
-        if !norm.is_finite() {
-            return Ok(norm);
-        }
-        let ratio = self.cfg.clip as f32 / (norm + 1e-6);
-        let clip = if ratio < 1.0 { ratio } else { 1.0 };
-        let scalars = self.scalars(lr);
-        for (((p, g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
-            ops::adamw(p.value_mut(), g, [m, v], clip, &scalars)?;
+        let (scalars, powers) = self.scalars(lr);
+        let values = params.iter_mut().map(|p| p.value_mut()).zip(grads).zip(&mut self.m).zip(&mut self.v);
+        let mut all: Vec<Update<'_>> = values.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
+        let norm = ops::adamw_all(&mut all, self.cfg.clip as f32, &scalars)?;
+        if norm.is_finite() {
+            self.powers = powers;
         }
         Ok(norm)
     }
 
-    /// The scalars of the next step: each formed in f64, rounded once.
-    fn scalars(&mut self, lr: f64) -> AdamWScalars {
+    /// The scalars of the next step, each formed in f64, rounded once; and the powers after it.
+    fn scalars(&self, lr: f64) -> (AdamWScalars, [f64; 2]) {
         let OptimConfig { beta1, beta2, eps, weight_decay, .. } = self.cfg;
-        self.powers[0] *= beta1;
-        self.powers[1] *= beta2;
-        AdamWScalars {
+        let powers = [self.powers[0] * beta1, self.powers[1] * beta2];
+        let scalars = AdamWScalars {
             s1: (1.0 - beta1) as f32,
             s2: beta2 as f32,
             s3: (1.0 - beta2) as f32,
             keep: (1.0 - lr * weight_decay) as f32,
-            step: (lr / (1.0 - self.powers[0])) as f32,
-            c2: (1.0 - self.powers[1]).sqrt() as f32,
+            step: (lr / (1.0 - powers[0])) as f32,
+            c2: (1.0 - powers[1]).sqrt() as f32,
             eps: eps as f32,
-        }
+        };
+        (scalars, powers)
     }
 }

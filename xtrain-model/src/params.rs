@@ -40,9 +40,10 @@ impl Param {
     }
 
     /// Moves the parameter to another device.
-    fn move_to(&mut self, device: &Device) {
+    fn move_to(&mut self, device: &Device) -> Result<()> {
         self.packed = OnceLock::new();
-        self.value = self.value.on(device);
+        self.value = self.value.on(device)?;
+        Ok(())
     }
 
     /// The type of the activations that this parameter gives.
@@ -159,7 +160,7 @@ impl Params {
     /// [`Error::Config`] for a config that no model can have.
     pub fn shapes(cfg: &Config) -> Result<Vec<(String, Vec<usize>)>> {
         let mut shapes = Vec::new();
-        let empty = Tensor::zeros(&Device::cpu(), &[0], Dtype::F32);
+        let empty = Tensor::zeros(&Device::cpu(), &[0], Dtype::F32)?;
         Params::make(cfg, Dtype::F32, &mut |_, name, shape, _| {
             shapes.push((name.to_string(), shape.to_vec()));
             Ok(empty.clone())
@@ -218,11 +219,15 @@ impl Params {
         self.head.as_ref().map_or(self.norm.slot + 1, Param::slot)
     }
 
-    /// The same parameters on another device: masters are shared, packed forms are made anew.
-    pub fn on(&self, device: &Device) -> Params {
+    /// The same parameters on another device: masters are shared between processors and copied to and
+    /// from a GPU, packed forms are made anew.
+    ///
+    /// # Errors
+    /// When the device has no memory for them.
+    pub fn on(&self, device: &Device) -> Result<Params> {
         let mut params = self.clone();
-        params.iter_mut().for_each(|p| p.move_to(device));
-        params
+        params.iter_mut().try_for_each(|p| p.move_to(device))?;
+        Ok(params)
     }
 
     /// Every parameter, in walk order: the optimizer, the checkpoint and the tests all walk this; a

@@ -99,6 +99,19 @@ pub struct Standing {
     pub best: Option<(f64, u64)>,
 }
 
+/// A run taken up where its newest good checkpoint left it.
+#[derive(Debug)]
+pub struct Resumed {
+    /// The model and its optimizer.
+    pub trainer: Trainer,
+    /// What the run said of itself.
+    pub standing: Standing,
+    /// The checkpoint.
+    pub path: std::path::PathBuf,
+    /// Newer checkpoints that were damaged. The caller prints them.
+    pub refused: Vec<Refused>,
+}
+
 /// Saves a trainer as `step_N`, durably; see [`CheckpointDir::save`].
 ///
 /// # Errors
@@ -110,15 +123,19 @@ pub fn save(
     standing: Standing,
 ) -> Result<Saved, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
+    if model.windows().iter().any(Option::is_some) {
+        let (field, got) = ("sliding_window", format!("{:?}", model.windows()));
+        return Err(Error::Config { field, want: "none in a model that is saved", got }.into());
+    }
     let eos = tokenizer.eos_ids();
-    let named: Vec<(&str, &Tensor)> = model.params.iter().map(|p| (p.name(), p.value())).collect();
-    let states: Vec<(String, &Tensor)> = STATES
-        .iter()
-        .zip([&optimizer.m, &optimizer.v])
-        .flat_map(|(state, tensors)| {
-            named.iter().zip(tensors).map(move |(n, t)| (format!("{state}.{}", n.0), t))
-        })
-        .collect();
+    let named = model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?)));
+    let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
+    let mut states: Vec<(String, Tensor)> = Vec::new();
+    for (state, tensors) in STATES.iter().zip([&optimizer.m, &optimizer.v]) {
+        for ((name, _), t) in named.iter().zip(tensors) {
+            states.push((format!("{state}.{name}"), t.to_host().map_err(Error::from)?));
+        }
+    }
     let (step, seed) = (trainer.step_number(), standing.seed);
     let control = Control {
         step,
@@ -180,13 +197,15 @@ pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, Stor
 
 /// The trainer of a run's newest good checkpoint, and what the run said of itself.
 ///
+/// The data is not part of a checkpoint: who resumes has to bring the data of before.
+///
 /// # Errors
 /// As [`open`]; [`StoreError::NotATrainer`] for a checkpoint without optimizer state.
 pub fn resume(
     run: &Path,
     (compute, device): (Dtype, &Device),
     (optim, schedule): (OptimConfig, Schedule),
-) -> Result<(Trainer, Standing, Vec<Refused>), StoreError> {
+) -> Result<Resumed, StoreError> {
     let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
     let newest = newest_good(&RealFs, run, &options)?;
     let Loaded { config, tensors, path, trainer, numerics, .. } = newest.loaded;
@@ -198,7 +217,7 @@ pub fn resume(
     }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
     let model = build(&config, tensors, compute, device)?;
-    let mut optimizer = AdamW::new(optim, &model.params);
+    let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
         state.optimizer.into_iter().map(|t| (t.name.clone(), t)).collect();
     let names: Vec<String> = model.params.iter().map(|p| p.name().to_string()).collect();
@@ -216,7 +235,7 @@ pub fn resume(
     }
     let Control { step, tokens_seen, data, beta1_power, beta2_power, best_loss, best_step, .. } =
         state.control;
-    let mut trainer = Trainer::new(model, optim, schedule);
+    let mut trainer = Trainer::new(model, optim, schedule)?;
     if !faults::on("resume-forgets-the-step") {
         optimizer.powers = [beta1_power, beta2_power];
         trainer.resume_at(step, tokens_seen);
@@ -224,7 +243,7 @@ pub fn resume(
     trainer.optimizer = optimizer;
     let seed = if faults::on("resume-forgets-the-random-state") { 0 } else { data.seed };
     let standing = Standing { seed, best: best_loss.map(|loss| (loss, best_step)) };
-    Ok((trainer, standing, newest.refused))
+    Ok(Resumed { trainer, standing, path, refused: newest.refused })
 }
 
 /// A model of loaded tensors.

@@ -1,11 +1,24 @@
 //! The training loop's state: a model, its optimizer and where it stands.
+use xtrain_tensor::{Tensor, ops};
+
 use crate::error::{Error, Result};
 use crate::grads::Grads;
 use crate::model::Model;
-use crate::objective::{self, Sample};
+use crate::objective::{self, Processing, Sample};
 use crate::optim::{AdamW, OptimConfig};
-use crate::params::Param;
+use crate::params::{Param, Params};
+use crate::recompute;
 use crate::schedule::Schedule;
+
+/// What a pass keeps for its backward. No bit depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// Every activation.
+    #[default]
+    Activations,
+    /// The input of each layer, whose forward is run again.
+    LayerInputs,
+}
 
 /// A model being trained. Its state after a step is a function of the initial weights and of the
 /// samples of each step alone: not of micro-batches, threads or interruptions.
@@ -17,6 +30,8 @@ pub struct Trainer {
     pub optimizer: AdamW,
     /// The learning rates.
     pub schedule: Schedule,
+    /// What a pass keeps for its backward.
+    pub keep: Keep,
     step: u64,
     tokens: u64,
 }
@@ -38,9 +53,12 @@ pub struct StepReport {
 
 impl Trainer {
     /// A trainer at step 0.
-    pub fn new(model: Model, optim: OptimConfig, schedule: Schedule) -> Trainer {
-        let optimizer = AdamW::new(optim, &model.params);
-        Trainer { model, optimizer, schedule, step: 0, tokens: 0 }
+    ///
+    /// # Errors
+    /// When the device has no memory for the moments.
+    pub fn new(model: Model, optim: OptimConfig, schedule: Schedule) -> Result<Trainer> {
+        let optimizer = AdamW::new(optim, &model.params)?;
+        Ok(Trainer { model, optimizer, schedule, keep: Keep::Activations, step: 0, tokens: 0 })
     }
 
     /// Steps taken.
@@ -58,6 +76,19 @@ impl Trainer {
         (self.step, self.tokens) = (step, tokens);
     }
 
+    /// Adds the loss of one micro-batch and its gradient, keeping what [`Trainer::keep`] says.
+    ///
+    /// # Errors
+    /// As [`objective::backward`].
+    pub fn backward(&self, part: &[Sample], into: (&mut f32, &mut Grads)) -> Result<()> {
+        let how = Processing::default();
+        match self.keep {
+            Keep::Activations => objective::backward(&self.model, part, how, into)?,
+            Keep::LayerInputs => recompute::backward(&self.model, part, how, into)?,
+        };
+        Ok(())
+    }
+
     /// One update from `samples`, whose targets get weight 1 / targets of the step, taken in
     /// micro-batches of at most `micro` samples. The split does not change a bit.
     ///
@@ -67,9 +98,9 @@ impl Trainer {
     /// [`Error::Tensor`] for an id outside the vocabulary.
     pub fn step(&mut self, mut samples: Vec<Sample>, micro: usize) -> Result<StepReport> {
         let targets = weigh(&mut samples);
-        let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params));
+        let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
         for part in samples.chunks(micro.max(1)) {
-            objective::backward(&self.model, part, 1.0, (&mut loss, &mut grads))?;
+            self.backward(part, (&mut loss, &mut grads))?;
         }
         let step = self.step + 1;
         if !loss.is_finite() {
@@ -79,21 +110,29 @@ impl Trainer {
         let learning_rate = self.schedule.rate(self.step);
         let grad_norm = self.optimizer.step(&mut self.model.params, &grads, learning_rate)?;
         if !grad_norm.is_finite() {
-            let bad =
-                |g: &xtrain_tensor::Tensor| g.data::<f32>().is_ok_and(|g| !g.iter().all(|x| x.is_finite()));
-            let named = self.model.params.iter().zip(&grads).find(|(_, g)| bad(g));
-            let what = named
-                .map_or("the norm of the gradient".into(), |(p, _)| format!("the gradient of {}", p.name()));
+            let what = match named(&self.model.params, grads.iter())? {
+                Some(name) => format!("the gradient of {name}"),
+                None => "the norm of the gradient".into(),
+            };
             return Err(Error::NotFinite { step, what });
         }
-        let bad = |p: &&Param| p.value().data::<f32>().is_ok_and(|w| !w.iter().all(|x| x.is_finite()));
-        if let Some(p) = self.model.params.iter().find(bad) {
-            return Err(Error::NotFinite { step, what: format!("the weight {}", p.name()) });
+        if let Some(name) = named(&self.model.params, self.model.params.iter().map(Param::value))? {
+            return Err(Error::NotFinite { step, what: format!("the weight {name}") });
         }
         self.step = step;
         self.tokens += targets as u64;
         Ok(StepReport { step, loss, grad_norm, learning_rate, tokens: self.tokens })
     }
+}
+
+/// The first parameter whose tensor, in walk order, holds a NaN or an infinity.
+fn named<'a>(params: &Params, tensors: impl Iterator<Item = &'a Tensor>) -> Result<Option<String>> {
+    for (p, t) in params.iter().zip(tensors) {
+        if !ops::all_finite(t)? {
+            return Ok(Some(p.name().to_string()));
+        }
+    }
+    Ok(None)
 }
 
 /// Gives every target of a step the weight 1 / their number; returns the number.

@@ -1,8 +1,9 @@
 //! Where tensors live and who computes on them.
+use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
-use crate::gpu::{Gpu, Schedule};
+use crate::gpu::{Gpu, Schedule, Traffic};
 use crate::recycle::Recycler;
 use crate::{Error, Result};
 
@@ -22,6 +23,16 @@ pub struct Cpu {
     pub(crate) pool: Arc<Pool>,
     pub(crate) simd: Simd,
     pub(crate) recycler: Arc<Recycler>,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu(cpu) if cpu.pool.threads() == 1 => write!(f, "{}, 1 thread", cpu.simd),
+            Device::Cpu(cpu) => write!(f, "{}, {} threads", cpu.simd, cpu.pool.threads()),
+            Device::Gpu(gpu) => f.write_str(&gpu.name()),
+        }
+    }
 }
 
 impl Device {
@@ -54,6 +65,14 @@ impl Device {
         match self {
             Device::Cpu(cpu) => cpu.pool.threads(),
             Device::Gpu(_) => 1,
+        }
+    }
+
+    /// What a GPU has done since it was opened; none on a processor.
+    pub fn traffic(&self) -> Option<Traffic> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Gpu(gpu) => Some(gpu.traffic()),
         }
     }
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The switch belongs to the thread, so tests that run beside it stay sound. Who hands work to other
-//! threads takes [`current`] along and runs the work inside [`Carried::enter`].
+//! threads takes [`current`] along and runs the work inside [`Carried::enter`], as the pool of a device does.
 
 /// Every fault that can be switched on: name, and what goes wrong.
 pub const FAULTS: &[(&str, &str)] = &[
@@ -21,8 +21,16 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("sampler-shared-state", "the address of a draw leaves out the sequence's id"),
     ("reversed-sum-for-one-row", "a linear of one row sums its inputs backwards"),
     ("mask-off-by-one", "a row of an attention does not see its own position"),
+    ("window-off-by-one", "a row of an attention sees one position more than its window"),
+    ("documents-see-each-other", "the documents packed in a sample are one sequence"),
+    ("recompute-from-another-layer", "a recomputed layer begins with the embedding, not with its own input"),
     ("micro-batch-total-added", "a weight's gradient takes a micro-batch's total, not its chunks"),
+    (
+        "vocabulary-chunk-starts-anew",
+        "dx takes the total of a chunk of the vocabulary, not its chunks of 256",
+    ),
     ("one-accumulator-for-a-tied-table", "both uses of a tied table add into one gradient"),
+    ("prefix-of-other-tokens", "a prompt takes a page of whatever prompt came before"),
     ("resume-forgets-the-optimizer", "a resumed run begins with moments of zero"),
     ("resume-forgets-the-step", "a resumed run begins at step 0, with powers of 1"),
     ("resume-forgets-the-random-state", "a resumed run goes on with seed 0"),

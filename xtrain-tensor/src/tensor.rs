@@ -1,4 +1,5 @@
 //! The tensor: a shape and its values, row-major and contiguous, on a device.
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::bf16;
@@ -193,7 +194,29 @@ impl Tensor {
         Ok(Tensor { shape: self.shape.clone(), storage, device: device.clone() })
     }
 
-    /// A copy of the values on the host, row-major.
+    /// The same values in this machine's memory: shared if they lie there, else copied.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when a device fails.
+    pub fn to_host(&self) -> Result<Tensor> {
+        match self.storage {
+            Storage::Gpu(..) => self.on(&Device::cpu()),
+            _ => Ok(self.clone()),
+        }
+    }
+
+    /// The values, row-major: in place if they lie in this machine's memory, else copied.
+    ///
+    /// # Errors
+    /// As [`to_vec`](Self::to_vec).
+    pub fn read<T: Stored>(&self) -> Result<Cow<'_, [T]>> {
+        match self.storage {
+            Storage::Gpu(..) => self.to_vec().map(Cow::Owned),
+            _ => self.data().map(Cow::Borrowed),
+        }
+    }
+
+    /// A copy of the values in this machine's memory, row-major.
     ///
     /// # Errors
     /// [`Error::Dtype`] when the elements are of another type; [`Error::Device`] when a device fails.

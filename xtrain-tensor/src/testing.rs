@@ -2,6 +2,19 @@
 use std::fmt::Debug;
 
 use crate::rng::{Purpose, draw, philox, uniform_u64};
+use crate::{Device, Schedule};
+
+/// The emulated GPU; none, with a note, where this build has no emulator.
+///
+/// # Panics
+/// If there is none and `XTRAIN_REQUIRE_EMU` is set: a skip must not count as a pass.
+pub fn emulated(schedule: Schedule) -> Option<Device> {
+    let missing = |error| {
+        assert!(std::env::var_os("XTRAIN_REQUIRE_EMU").is_none(), "XTRAIN_REQUIRE_EMU is set, but {error}");
+        println!("note: the kernels were not run: {error}");
+    };
+    Device::emulated(schedule).map_err(missing).ok()
+}
 
 /// The golden lines of single operations.
 const OPERATIONS: &str = include_str!("../../tests/data/golden_bits/operations.txt");
@@ -37,6 +50,12 @@ pub fn ugly(n: usize, seed: u64) -> Vec<f32> {
         sign * size
     };
     (0..n).map(value).collect()
+}
+
+/// How often a test tries: `usual` times in the test command, `longer` times in the longer suite, which is
+/// asked for by `XTRAIN_SOAK=1`.
+pub fn times(usual: u64, longer: u64) -> u64 {
+    if std::env::var_os("XTRAIN_SOAK").is_some_and(|v| v == "1") { longer } else { usual }
 }
 
 /// The number of places where two slices differ in bits (any NaN equals any NaN), and the first.

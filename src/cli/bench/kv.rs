@@ -4,7 +4,7 @@ use serde::Serialize;
 use super::KvArgs;
 use super::subject::{self, Load, Subject};
 use crate::cli::{CliError, out};
-use crate::decode::{EngineOptions, KvKind};
+use crate::decode::KvKind;
 use crate::report::{Column, Spread, Table, Timings, units};
 
 /// New tokens of the rollouts; the last with `--long` alone.
@@ -39,9 +39,12 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
     let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
     if lengths.is_empty() {
-        Load { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(&model)?;
+        Load { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(
+            &model,
+            "the shortest cell has 32 new tokens: lower --prompt-len, or take a longer model",
+        )?;
     }
-    let page = args.shared.cache.page_size;
+    let page = args.sizes.page_size;
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }];
     let mut cells = Vec::new();
     for n in lengths {
@@ -52,8 +55,7 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let options = EngineOptions { kv: *kv, ..args.shared.cache.engine() };
-                let (timings, held) = subject::measure(&model, load, options)?;
+                let (timings, held) = subject::measure(&model, load, args.sizes.engine(*kv))?;
                 *bytes = held;
                 if round > 0 {
                     samples.push(timings);

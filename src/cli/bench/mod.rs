@@ -2,6 +2,7 @@
 mod decode;
 mod kv;
 mod subject;
+mod traffic;
 mod train;
 
 use std::num::NonZeroUsize;
@@ -10,20 +11,25 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::CliError;
-use super::common::{CacheFlags, Common, Layers, Seed};
+use super::common::{CacheFlags, CacheSizes, Common, Layers};
 
 /// Commands of `xtrain bench`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
     /// Measures training steps on random tokens: milliseconds a step, tokens per second.
     #[command(after_help = "\
+A sample is the wall time of one step (forward, backward, update) on a batch of random tokens, in this \
+process, after three steps that do not count; the table shows their spread, --json every one.
+
 Examples:
   xtrain bench train --set model.preset=tiny-1m
   xtrain bench train -c configs/shakespeare.toml --threads 1 --json")]
     Train(TrainArgs),
     /// Measures decoding: time to the first token, tokens per second, slope over the position.
     #[command(after_help = "\
-decode_tokens_per_second = the tokens after the first of each sequence / the sum of the times of their
+A sample is one whole rollout in this process, after one that does not count; each pass is timed by the \
+wall clock, and what is shown is the median over the samples, --json has every pass of every one. \
+decode_tokens_per_second = the tokens after the first of each sequence / the sum of the times of their \
 passes. time_to_first_token_ms = the times of the passes until every sequence has its first token.
 
 Examples:
@@ -32,6 +38,11 @@ Examples:
     Decode(DecodeArgs),
     /// Measures the caches side by side: off, growing, contiguous, paged at n = 32, 128, 256 new tokens.
     #[command(after_help = "\
+A cell is one cache at one n: greedy rollouts of one random prompt, one that does not count and --repeats \
+that do, all in this process. The caches take turns, there and back, so that what drifts drifts for all; \
+shown are medians of wall times over the rollouts of the cell, and --json has every pass of every one. \
+x off = total time of the cache off / that of the cell.
+
 Examples:
   xtrain bench kv --set model.preset=tiny-1m
   xtrain bench kv --long --repeats 1 --json")]
@@ -47,15 +58,12 @@ pub struct Shared {
     /// The configuration.
     #[command(flatten)]
     pub layers: Layers,
-    /// The seed.
-    #[command(flatten)]
-    pub seed: Seed,
+    /// Seed of the random weights [default: the configuration's, 0].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
-    /// How keys and values are kept.
-    #[command(flatten)]
-    pub cache: CacheFlags,
 }
 
 /// Flags of `xtrain bench train`.
@@ -73,7 +81,7 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 pub struct DecodeArgs {
     /// A checkpoint's directory or a run [default: random weights of the configured sizes].
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set"])]
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub model: Option<PathBuf>,
     /// Sequences at once.
     #[arg(long, value_name = "N", default_value = "1")]
@@ -93,13 +101,16 @@ pub struct DecodeArgs {
     /// What is run.
     #[command(flatten)]
     pub shared: Shared,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// Flags of `xtrain bench kv`.
 #[derive(Debug, Clone, Args)]
 pub struct KvArgs {
     /// A checkpoint's directory or a run [default: random weights of the configured sizes].
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set"])]
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub model: Option<PathBuf>,
     /// Tokens of the prompt.
     #[arg(long, value_name = "TOKENS", default_value = "16")]
@@ -113,6 +124,9 @@ pub struct KvArgs {
     /// What is run.
     #[command(flatten)]
     pub shared: Shared,
+    /// The sizes of pages and passes.
+    #[command(flatten)]
+    pub sizes: CacheSizes,
 }
 
 /// Measures.

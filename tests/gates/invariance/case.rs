@@ -21,6 +21,8 @@ pub(super) struct Case {
     pub(super) simd: Simd,
     pub(super) how: How,
     pub(super) seqs: Vec<Seq>,
+    /// How many positions back each layer sees.
+    pub(super) windows: Vec<Option<usize>>,
 }
 
 /// How the oracle computes a sequence: alone, on one thread, in one pass over the whole of it.
@@ -123,8 +125,10 @@ impl Case {
             simd: simd(&mut dice, light),
             how,
             seqs,
+            windows: Vec::new(),
         };
         case.form_group(&mut dice);
+        case.draw_windows(&mut dice);
         case
     }
 
@@ -146,6 +150,14 @@ impl Case {
                 self.seqs[1..g].fill(first);
             }
         }
+    }
+
+    /// In one case of five some layers have a window.
+    fn draw_windows(&mut self, dice: &mut Dice) {
+        let some = dice.one_in(5);
+        let mut window =
+            |_| (some && !dice.one_in(3)).then(|| dice.pick(&[1, 2, 7, 31, 32, 33, 63, 64, 65, 100]));
+        self.windows = (0..self.cfg.n_layers).map(&mut window).collect();
     }
 
     /// Positions of the longest sequence.

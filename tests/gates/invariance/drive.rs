@@ -33,7 +33,7 @@ struct Passes<'a> {
 impl<'a> Passes<'a> {
     fn new(case: &'a Case, answers: &'a Answers, model: &'a Model) -> Passes<'a> {
         let room = Room { sequences: case.seqs.len(), positions: case.longest(), slots: None };
-        let cache = case.kv.cache(model, room).expect("a case has a cache");
+        let cache = case.kv.cache(model, room).unwrap().expect("a case has a cache");
         let done = vec![0; case.seqs.len()];
         let dice = Dice::new(SEED ^ 4, case.number);
         Passes { case, answers, model, cache, done, dice, seen: Seen::default() }
@@ -150,6 +150,7 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         positions: None,
         cache_positions: spare.map(|n| case.longest() + case.page() + n),
         head: HeadRows::All,
+        ..EngineOptions::default()
     };
     let mut engine = Engine::new(model, options).map_err(refused)?;
     let mut s = 0;

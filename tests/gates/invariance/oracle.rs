@@ -40,7 +40,7 @@ pub(super) fn model(case: &Case, device: &Device) -> Result<Model> {
         }
         Ok(all)
     });
-    Model::new(case.cfg.clone(), params?)
+    Model::new(case.cfg.clone(), params?)?.with_windows(case.windows.clone())
 }
 
 /// What the oracle says.

@@ -36,6 +36,8 @@ pub(crate) struct Counts {
     pub(crate) crosses_64: usize,
     pub(crate) crosses_256: usize,
     pub(crate) literal: usize,
+    /// Some layer has a window.
+    pub(crate) windowed: usize,
 }
 
 /// What happened while a case ran.
@@ -74,6 +76,7 @@ impl Counts {
             crosses_64: crosses(64),
             crosses_256: crosses(256),
             literal: n(case.oracle.literal),
+            windowed: n(case.windows.iter().any(Option::is_some)),
         }
     }
 
@@ -132,7 +135,8 @@ fields!(
     recomputed,
     crosses_64,
     crosses_256,
-    literal
+    literal,
+    windowed
 );
 
 impl fmt::Display for Counts {

@@ -42,7 +42,13 @@ fn candidates(case: &Case) -> Vec<Case> {
         all.push(smaller);
     };
     if case.cfg.n_layers > 1 {
-        with(&|c| c.cfg.n_layers = 1);
+        with(&|c| {
+            c.cfg.n_layers = 1;
+            c.windows.truncate(1);
+        });
+    }
+    if case.windows.iter().any(Option::is_some) {
+        with(&|c| c.windows.fill(None));
     }
     if case.threads > 1 {
         with(&|c| c.threads = 1);

@@ -1,10 +1,10 @@
 //! The contiguous cache: one run of slots for each sequence, allocated at once.
 use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::Slots;
+use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::{Move, Pool};
+use super::pool::Pool;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
 /// `room.positions` slots for each of `room.sequences` sequences.
@@ -18,14 +18,17 @@ pub struct Contiguous {
 
 impl Contiguous {
     /// Allocates the whole room.
-    pub fn new(shape: CacheShape, room: Room) -> Contiguous {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn new(shape: CacheShape, room: Room) -> Result<Contiguous> {
         let Room { sequences, positions: capacity, .. } = room;
-        Contiguous {
+        Ok(Contiguous {
             ledger: Ledger::new(shape.n_layers, sequences),
-            pool: Pool::new(shape, sequences * capacity),
+            pool: Pool::new(shape, sequences * capacity)?,
             slots: Slots::Runs { base: (0..sequences).map(|s| s * capacity).collect() },
             capacity,
-        }
+        })
     }
 
     fn check_room(&self, seq: u32, len: usize) -> Result<()> {
@@ -84,7 +87,7 @@ impl Cache for Contiguous {
         self.check_room(to, len)?;
         if from != to {
             let (from, to) = (self.slots.slot(from, 0), self.slots.slot(to, 0));
-            self.pool.copy(Move { from, to, len })?;
+            self.pool.copy(SlotRange { from, to, len })?;
         }
         self.ledger.set_len(to, len);
         Ok(())

@@ -1,10 +1,10 @@
 //! The growing cache: keys and values concatenated anew at every step, the classic baseline.
 use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::Slots;
+use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::{Move, Pool};
+use super::pool::Pool;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
 /// Sequences one after another without a gap. Every pass copies all that is held, as
@@ -30,14 +30,17 @@ struct Part {
 
 impl Growing {
     /// An empty cache; the room bounds what it may grow to.
-    pub fn new(shape: CacheShape, room: Room) -> Growing {
-        Growing {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn new(shape: CacheShape, room: Room) -> Result<Growing> {
+        Ok(Growing {
             ledger: Ledger::new(shape.n_layers, room.sequences),
             slots: vec![Slots::Runs { base: vec![0; room.sequences] }; shape.n_layers],
-            pool: Pool::new(shape, 0),
+            pool: Pool::new(shape, 0)?,
             promised: vec![0; room.sequences],
             room,
-        }
+        })
     }
 
     /// Every sequence as it is.
@@ -58,7 +61,7 @@ impl Growing {
         let (mut end, mut base, mut moves) = (0, Vec::new(), Vec::new());
         for &Part { from, keep, len } in parts {
             if keep > 0 {
-                moves.push(Move { from: self.slots[layer].slot(from, 0), to: end, len: keep });
+                moves.push(SlotRange { from: self.slots[layer].slot(from, 0), to: end, len: keep });
             }
             base.push(end);
             end += len;

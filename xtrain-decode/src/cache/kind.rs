@@ -2,7 +2,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use xtrain_model::Model;
+use xtrain_model::{Model, Result};
 
 use super::{Cache, CacheShape, Contiguous, Growing, Paged};
 use crate::error::Error;
@@ -39,14 +39,17 @@ impl KvKind {
     pub const PAGE: usize = 16;
 
     /// An empty cache of this kind for `model`; none for [`KvKind::Off`]. A page of 0 counts as 1.
-    pub fn cache(self, model: &Model, room: Room) -> Option<Box<dyn Cache>> {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn cache(self, model: &Model, room: Room) -> Result<Option<Box<dyn Cache>>> {
         let shape = CacheShape::of(model);
-        match self {
+        Ok(match self {
             KvKind::Off => None,
-            KvKind::Growing => Some(Box::new(Growing::new(shape, room))),
-            KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room))),
-            KvKind::Paged { page } => Some(Box::new(Paged::new(shape, room, page.max(1)))),
-        }
+            KvKind::Growing => Some(Box::new(Growing::new(shape, room)?)),
+            KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room)?)),
+            KvKind::Paged { page } => Some(Box::new(Paged::new(shape, room, page.max(1))?)),
+        })
     }
 }
 

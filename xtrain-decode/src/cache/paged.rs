@@ -1,10 +1,11 @@
 //! The paged cache: slots are handed out a page at a time, shared, and copied on write.
 use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::Slots;
+use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::{Move, Pool};
+use super::pool::Pool;
+use super::prefix::Prefixes;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
 /// A pool of pages, counted by the sequences that hold them. It grows by doubling up to its limit.
@@ -18,9 +19,11 @@ pub struct Paged {
     positions: usize,
     /// The most pages.
     limit: usize,
-    /// Sequences that hold each page.
+    /// Who holds each page: sequences, and `known`.
     refs: Vec<u32>,
     free: Vec<u32>,
+    /// Pages that are kept for sequences to come.
+    known: Prefixes,
     /// What an allocation has done so far, to be undone if it fails.
     journal: Vec<Taken>,
 }
@@ -35,21 +38,25 @@ struct Taken {
 
 impl Paged {
     /// An empty cache with pages of `page` positions, at least one.
-    pub fn new(shape: CacheShape, room: Room, page: usize) -> Paged {
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn new(shape: CacheShape, room: Room, page: usize) -> Result<Paged> {
         let each = room.positions.div_ceil(page);
         let whole = room.sequences.saturating_mul(each);
         let limit = room.slots.map_or(whole, |slots| slots / page).min(u32::MAX as usize);
-        Paged {
+        Ok(Paged {
             ledger: Ledger::new(shape.n_layers, room.sequences),
-            pool: Pool::new(shape, 0),
+            pool: Pool::new(shape, 0)?,
             slots: Slots::Pages { page, table: vec![Vec::new(); room.sequences] },
             page,
             positions: room.positions,
             limit,
             refs: Vec::new(),
             free: Vec::new(),
+            known: Prefixes::default(),
             journal: Vec::new(),
-        }
+        })
     }
 
     /// The pages of a sequence, in the order of its positions.
@@ -60,7 +67,7 @@ impl Paged {
         }
     }
 
-    /// Sequences that hold a page.
+    /// Who holds a page: sequences, and one more where it is kept for sequences to come.
     pub fn references(&self, page: u32) -> u32 {
         self.refs.get(page as usize).copied().unwrap_or(0)
     }
@@ -90,7 +97,7 @@ impl Paged {
                 None => self.table(seq).push(new),
                 Some(shared) => {
                     let (from, to) = (shared as usize * self.page, new as usize * self.page);
-                    self.pool.copy(Move { from, to, len: held.saturating_sub(at * self.page) })?;
+                    self.pool.copy(SlotRange { from, to, len: held.saturating_sub(at * self.page) })?;
                     self.refs[shared as usize] -= 1;
                     self.table(seq)[at] = new;
                 }
@@ -100,7 +107,8 @@ impl Paged {
         Ok(())
     }
 
-    /// A free page, now held once; none when the limit is reached.
+    /// A free page, now held once; where the limit is reached one that was kept for sequences to come, or
+    /// none.
     fn take(&mut self) -> Result<Option<u32>> {
         let n = self.refs.len();
         if self.free.is_empty() && n < self.limit {
@@ -109,7 +117,8 @@ impl Paged {
             self.refs.resize(grown, 0);
             self.free.extend((n as u32..grown as u32).rev());
         }
-        let page = self.free.pop();
+        let Paged { free, known, refs, .. } = self;
+        let page = free.pop().or_else(|| known.evict(|page| refs[page as usize] == 1));
         if let Some(page) = page {
             self.refs[page as usize] = 1;
         }
@@ -208,6 +217,31 @@ impl Cache for Paged {
     fn free(&mut self, seq: u32) {
         self.trim(seq, 0);
         self.ledger.forget(seq);
+    }
+
+    fn remember(&mut self, seq: u32, tokens: &[u32]) {
+        let tokens = &tokens[..tokens.len().min(self.ledger.len(seq))];
+        if let Slots::Pages { table, page } = &self.slots
+            && let Some(pages) = table.get(seq as usize)
+        {
+            let held = self.known.add(tokens, pages, *page);
+            held.into_iter().for_each(|page| self.refs[page as usize] += 1);
+        }
+    }
+
+    fn recall(&mut self, seq: u32, tokens: &[u32]) -> usize {
+        if self.ledger.check_exists(seq).is_err() || self.ledger.len(seq) > 0 {
+            return 0;
+        }
+        self.trim(seq, 0);
+        let found = self.known.find(&tokens[..tokens.len().min(self.positions)], self.page);
+        let len = found.len() * self.page;
+        for page in found {
+            self.refs[page as usize] += 1;
+            self.table(seq).push(page);
+        }
+        self.ledger.set_len(seq, len);
+        len
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {

@@ -20,10 +20,12 @@ fn room(sequences: usize, positions: usize) -> Room {
 
 /// Every kind, with names for messages.
 fn kinds(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
-    let mut all: Vec<Box<dyn Cache>> =
-        vec![Box::new(Growing::new(shape(dtype), room)), Box::new(Contiguous::new(shape(dtype), room))];
+    let mut all: Vec<Box<dyn Cache>> = vec![
+        Box::new(Growing::new(shape(dtype), room).unwrap()),
+        Box::new(Contiguous::new(shape(dtype), room).unwrap()),
+    ];
     for page in [1, 2, 5, 16, 64] {
-        all.push(Box::new(Paged::new(shape(dtype), room, page)));
+        all.push(Box::new(Paged::new(shape(dtype), room, page).unwrap()));
     }
     all.into_iter().map(|c| (format!("{} {dtype}", c.kind()), c)).collect()
 }
@@ -264,8 +266,9 @@ fn a_write_in_place_copies_nothing() {
 
 #[test]
 fn the_growing_cache_of_one_sequence_is_cat_seq() {
-    let mut cache = Growing::new(shape(Dtype::F32), room(1, 64));
-    let (mut held, mut want) = (vec![Vec::new()], Tensor::zeros(&Device::cpu(), &[0, 2, 3], Dtype::F32));
+    let mut cache = Growing::new(shape(Dtype::F32), room(1, 64)).unwrap();
+    let (mut held, mut want) =
+        (vec![Vec::new()], Tensor::zeros(&Device::cpu(), &[0, 2, 3], Dtype::F32).unwrap());
     for n in [1, 5, 2, 1, 1] {
         let rows = append(&mut held, &(0..n).map(|i| (0, i + n)).collect::<Vec<_>>());
         want = cat_seq(&want, &tensor(Dtype::F32, &rows, 1, 0)).unwrap();
@@ -279,7 +282,7 @@ fn the_growing_cache_of_one_sequence_is_cat_seq() {
 
 #[test]
 fn completions_of_one_prompt_share_its_pages_until_they_write() {
-    let mut cache = Paged::new(shape(Dtype::F32), room(3, 64), 4);
+    let mut cache = Paged::new(shape(Dtype::F32), room(3, 64), 4).unwrap();
     let mut held = vec![Vec::new(); 3];
     let rows = append(&mut held, &(0..10).map(|i| (0, i)).collect::<Vec<_>>());
     pass(&mut cache, &rows, &held, "prompt");
@@ -306,7 +309,7 @@ fn completions_of_one_prompt_share_its_pages_until_they_write() {
 #[test]
 fn an_allocation_that_fails_half_way_is_undone() {
     let room = Room { sequences: 3, positions: 64, slots: Some(20) };
-    let mut cache = Paged::new(shape(Dtype::F32), room, 4);
+    let mut cache = Paged::new(shape(Dtype::F32), room, 4).unwrap();
     let mut held = vec![Vec::new(); 3];
     let rows = append(&mut held, &(0..6).map(|i| (0, i)).collect::<Vec<_>>());
     pass(&mut cache, &rows, &held, "prompt");
@@ -328,7 +331,7 @@ fn an_allocation_that_fails_half_way_is_undone() {
 
 #[test]
 fn pages_grow_by_doubling() {
-    let mut cache = Paged::new(shape(Dtype::F32), room(1, 1 << 12), 2);
+    let mut cache = Paged::new(shape(Dtype::F32), room(1, 1 << 12), 2).unwrap();
     let (mut held, mut grown, mut slots) = (vec![Vec::new()], 0, 0);
     for token in 0..1 << 12 {
         let rows = append(&mut held, &[(0, token)]);

@@ -1,6 +1,8 @@
 //! What the engine gives: tokens as they come, and whole completions.
 use std::fmt;
 
+use xtrain_model::tokenizer::Tokenizer;
+
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
@@ -44,6 +46,20 @@ pub struct Completion {
     pub finish_reason: FinishReason,
 }
 
+impl Completion {
+    /// The tokens that are text: all, without the end of text that ended it. The pieces of a
+    /// [`Stream`](xtrain_model::tokenizer::Stream) over them concatenate to [`Completion::text`].
+    pub fn text_tokens(&self) -> &[u32] {
+        let ended = usize::from(self.finish_reason == FinishReason::Eos);
+        &self.tokens[..self.tokens.len().saturating_sub(ended)]
+    }
+
+    /// The text of the completion.
+    pub fn text(&self, tokenizer: &Tokenizer) -> String {
+        tokenizer.decode(self.text_tokens())
+    }
+}
+
 /// A new token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Event {
@@ -61,6 +77,13 @@ pub struct Event {
     pub processed_logprob: f32,
     /// Why the sequence ends with it, if it does.
     pub finish: Option<FinishReason>,
+}
+
+impl Event {
+    /// Whether the token is one of [`Completion::text_tokens`].
+    pub fn is_text(&self) -> bool {
+        self.finish != Some(FinishReason::Eos)
+    }
 }
 
 /// A row of logits, for who wants to look.
@@ -102,6 +125,9 @@ pub struct Counters {
     pub head_rows: u64,
     /// Sequences that took a prompt from another's room.
     pub forks: u64,
+    /// Rows that did not run because an earlier sequence had left theirs; see
+    /// [`Prefixes`](super::Prefixes).
+    pub recalled_rows: u64,
     /// Sequences that gave up their room, to be recomputed.
     pub preemptions: u64,
 }

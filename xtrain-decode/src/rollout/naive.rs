@@ -44,5 +44,5 @@ fn last_logits(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
     let rows = Rows::whole(&[tokens]);
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
     let last = super::gather::rows(&hidden, &[tokens.len() - 1])?;
-    Ok(model.logits(&last)?.data::<f32>().map_err(xtrain_model::Error::from)?.to_vec())
+    Ok(model.logits(&last)?.to_vec::<f32>().map_err(xtrain_model::Error::from)?)
 }

@@ -1,4 +1,6 @@
 //! One sequence on its way through the engine.
+use std::sync::Arc;
+
 use xtrain_model::Config;
 use xtrain_tensor::faults;
 
@@ -6,16 +8,19 @@ use super::{Completion, Event, FinishReason, Request};
 use crate::error::{Error, Result};
 use crate::sampler::{Address, Sampler};
 
-/// A request, and what has come of it.
+/// A request, and what has come of it. While it waits for its first place it holds nothing of its own.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) index: usize,
     /// The index of the first request with this very prompt, of those submitted together.
     pub(super) group: usize,
-    pub(super) request: Request,
+    /// Its own number.
+    pub(super) id: u64,
+    /// What was asked for, under the id of the first of the group.
+    pub(super) request: Arc<Request>,
     /// Which of the engine's samplers draws for it.
     pub(super) sampler: usize,
-    /// The prompt and the new tokens.
+    /// The prompt and the new tokens, once it has had a place.
     pub(super) tokens: Vec<u32>,
     /// Tokens that the cache holds.
     pub(super) done: usize,
@@ -37,27 +42,34 @@ pub(super) enum End {
 }
 
 impl Sequence {
-    /// With room for every token it may come to have.
-    pub(super) fn new(index: usize, group: usize, request: Request, cfg: &Config) -> Sequence {
-        let all = request.positions(cfg);
-        let mut tokens = Vec::with_capacity(all);
-        tokens.extend_from_slice(&request.prompt);
-        let new = || Vec::with_capacity(all - tokens.len());
-        let (logprobs, processed_logprobs) = (new(), new());
-        let (sampler, done, lane) = (0, 0, 0);
-        let (waits, end) = (false, None);
+    /// The `n`-th completion of `request`, whose first has the place `first` in the order of submission.
+    pub(super) fn new(request: Arc<Request>, first: usize, n: usize, sampler: usize) -> Sequence {
         Sequence {
-            index,
-            group,
+            index: first + n,
+            group: first,
+            id: request.id + n as u64,
             request,
             sampler,
-            tokens,
-            done,
-            lane,
-            waits,
-            end,
-            logprobs,
-            processed_logprobs,
+            tokens: Vec::new(),
+            done: 0,
+            lane: 0,
+            waits: false,
+            end: None,
+            logprobs: Vec::new(),
+            processed_logprobs: Vec::new(),
+        }
+    }
+
+    /// Takes the place `lane`: the first time with room for every token that it may come to have, so that
+    /// no step allocates.
+    pub(super) fn take_lane(&mut self, lane: u32, cfg: &Config) {
+        self.lane = lane;
+        if self.tokens.is_empty() {
+            let (all, prompt) = (self.request.positions(cfg), &self.request.prompt);
+            self.tokens.reserve_exact(all);
+            self.tokens.extend_from_slice(prompt);
+            self.logprobs.reserve_exact(all - prompt.len());
+            self.processed_logprobs.reserve_exact(all - prompt.len());
         }
     }
 
@@ -67,7 +79,7 @@ impl Sequence {
 
     /// Whether it has no new token yet.
     pub(super) fn is_fresh(&self) -> bool {
-        self.tokens.len() == self.prompt_len()
+        self.logprobs.is_empty()
     }
 
     /// Whether its room holds the whole prompt.
@@ -83,7 +95,7 @@ impl Sequence {
         cfg: &Config,
         first: u64,
     ) -> Result<Event> {
-        let (id, seed, position) = (self.request.id, self.request.seed, self.tokens.len());
+        let (id, seed, position) = (self.id, self.request.seed, self.tokens.len());
         let addressed = if faults::on("shared-random-state") { first } else { id };
         let address = Address { seed, id: addressed, position: position as u32 };
         let history = if self.request.options.repetition_penalty.is_some() { &self.tokens[..] } else { &[] };
@@ -110,10 +122,10 @@ impl Sequence {
     pub(super) fn into_completion(self, finish_reason: FinishReason) -> Completion {
         let prompt_len = self.prompt_len();
         let mut tokens = self.tokens;
-        tokens.drain(..prompt_len);
+        tokens.drain(..prompt_len.min(tokens.len()));
         Completion {
             index: self.index,
-            id: self.request.id,
+            id: self.id,
             prompt_len,
             tokens,
             logprobs: self.logprobs,

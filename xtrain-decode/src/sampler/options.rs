@@ -4,7 +4,7 @@ use super::SampleError;
 /// How a token is chosen. The default draws from the whole softmax.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleOptions {
-    /// Divides the logits, finite and >= 0; 0 takes the largest.
+    /// Divides the logits: 0, which takes the largest, or from [`SampleOptions::COLDEST`].
     pub temperature: f32,
     /// Keeps so many of the largest, >= 1; of ties the lower indices.
     pub top_k: Option<usize>,
@@ -23,6 +23,10 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
+    /// The lowest temperature above 0: any logit below 10^8 can be divided by it. At 10^-6 all but the
+    /// largest logits have no weight already.
+    pub const COLDEST: f32 = 1e-30;
+
     /// The largest logit, always.
     pub fn greedy() -> SampleOptions {
         SampleOptions { temperature: 0.0, ..SampleOptions::default() }
@@ -37,7 +41,8 @@ impl SampleOptions {
             if holds { Ok(()) } else { Err(SampleError::Option { field, want, got }) }
         };
         let t = self.temperature;
-        require(t.is_finite() && t >= 0.0, "temperature", "a finite number >= 0", t.to_string())?;
+        let divides = t == 0.0 || t >= Self::COLDEST && t.is_finite();
+        require(divides, "temperature", "0, or a finite number >= 1e-30", format!("{t:?}"))?;
         if let Some(k) = self.top_k {
             require(k >= 1, "top_k", "at least 1", k.to_string())?;
         }

@@ -4,9 +4,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use super::error::{CheckpointError, Result};
-
-/// The deepest nesting of brackets that is read.
-const MAX_DEPTH: u64 = 64;
+use crate::json::{MAX_DEPTH, too_deep};
 
 /// Decodes the text of `file`.
 ///
@@ -18,33 +16,12 @@ pub(super) fn decode<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T
         file: file.into(),
         detail: format!("not UTF-8: {error}"),
     })?;
-    check_depth(file, bytes)?;
+    if too_deep(bytes).is_some() {
+        let (what, most) = ("depth of nested JSON", MAX_DEPTH as u64);
+        return Err(CheckpointError::Limit { file: file.into(), what, most, got: most + 1 });
+    }
     serde_json::from_str(text).map_err(|error| CheckpointError::Json {
         file: file.into(),
         detail: format!("not the JSON expected: {error}"),
     })
-}
-
-/// Refuses nesting above [`MAX_DEPTH`] before a recursive parser sees it.
-fn check_depth(file: &Path, bytes: &[u8]) -> Result<()> {
-    let (mut depth, mut in_string, mut escaped) = (0u64, false, false);
-    for &byte in bytes {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => depth += 1,
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return Err(CheckpointError::Limit {
-                file: file.into(),
-                what: "depth of nested JSON",
-                most: MAX_DEPTH,
-                got: depth,
-            });
-        }
-    }
-    Ok(())
 }

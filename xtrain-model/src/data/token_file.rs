@@ -68,6 +68,13 @@ impl TokenFile {
         self.header.digest
     }
 
+    /// The checksum of its header, which holds that of the tokens, their number and the tokenizer's digest:
+    /// files that agree on it hold the same tokens, once [`verify`](TokenFile::verify) has read them.
+    pub fn checksum(&self) -> u32 {
+        let [.., a, b, c, d] = self.header.to_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+
     /// Whether it holds a mask: tokens that are read but not to be learnt.
     pub fn is_masked(&self) -> bool {
         self.header.masked == Masked::Yes

@@ -4,11 +4,10 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use super::TokenizerError;
+use crate::json::{MAX_DEPTH, too_deep};
 
 /// The largest tokenizer file that is read, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// The deepest nesting of brackets in it.
-const MAX_DEPTH: usize = 64;
 
 /// The whole of `file`, or `None` if there is no such file.
 ///
@@ -32,22 +31,13 @@ pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
 /// # Errors
 /// Brackets nested deeper than 64.
 pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
-    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
-    for (at, &byte) in bytes.iter().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => depth += 1,
-            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
+    match too_deep(bytes) {
+        None => Ok(()),
+        Some(at) => {
             let want = format!("JSON nested at most {MAX_DEPTH} deep");
-            return Err(bad(file, want, format!("one more level at byte {at}")));
+            Err(bad(file, want, format!("one more level at byte {at}")))
         }
     }
-    Ok(())
 }
 
 pub(super) fn bad(file: &Path, want: impl Into<String>, got: impl Into<String>) -> TokenizerError {

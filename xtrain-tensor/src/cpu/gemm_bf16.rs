@@ -21,7 +21,7 @@ mod tiles;
 pub(crate) use forward::product;
 pub(crate) use gradient::weight_gradient;
 pub(crate) use left::Left;
-pub(crate) use tiles::Tiles;
+pub(crate) use tiles::{Tiles, View};
 
 use half::bf16;
 

@@ -5,7 +5,7 @@ pub(crate) mod gemm_bf16;
 pub(crate) mod lanes;
 pub(crate) mod norm;
 pub(crate) mod optim;
-mod packed;
+pub(crate) mod packed;
 pub(crate) mod pointwise;
 mod pool;
 pub(crate) mod rope;

@@ -1,7 +1,9 @@
 //! A weight as the products of its dtype read it.
+use std::ops::Range;
+
 use super::Pool;
-use super::gemm::Panels;
-use super::gemm_bf16::Tiles;
+use super::gemm::{self, Panels};
+use super::gemm_bf16::{self, Tiles};
 use crate::Dtype;
 
 /// A weight packed for products in one direction; made once per update.
@@ -27,6 +29,33 @@ impl Packed {
         match dtype {
             Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(pool, w, shape)),
             _ => Packed::F32(Panels::of_weight_transposed(pool, w, shape)),
+        }
+    }
+}
+
+/// Some columns of a packed weight, or some of its depth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum View<'a> {
+    /// For products in f32.
+    F32(gemm::View<'a>),
+    /// For products in bf16.
+    Bf16(gemm_bf16::View<'a>),
+}
+
+impl Packed {
+    /// The columns `range`, from a multiple of 32 on.
+    pub(crate) fn columns(&self, range: Range<usize>) -> View<'_> {
+        match self {
+            Packed::F32(w) => View::F32(w.view().columns(range)),
+            Packed::Bf16(w) => View::Bf16(w.view().columns(range)),
+        }
+    }
+
+    /// The elements at depths `range`, from a multiple of 32 on, of all columns.
+    pub(crate) fn depths(&self, range: Range<usize>) -> View<'_> {
+        match self {
+            Packed::F32(w) => View::F32(w.view().depths(range)),
+            Packed::Bf16(w) => View::Bf16(w.view().depths(range)),
         }
     }
 }

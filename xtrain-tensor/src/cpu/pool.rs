@@ -19,6 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::faults;
+
 /// How long a thread looks for work before it sleeps.
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -96,6 +98,8 @@ impl Pool {
         if few || self.shared.busy.swap(true, Acquire) {
             return (0..chunks).for_each(f);
         }
+        let carried = faults::current();
+        let f = |i| carried.enter(|| f(i));
         let job: *const (dyn Fn(usize) + Sync + '_) = &f;
         // SAFETY: only the lifetime changes. `lead` returns when no thread can use the pointer any
         // more, and `f` lives until then.
@@ -324,6 +328,26 @@ mod tests {
             }
         });
         assert_eq!(count.into_inner(), 3 * 500 * 6);
+    }
+
+    #[cfg(feature = "faults")]
+    #[test]
+    fn every_thread_has_the_fault_of_the_caller_for_as_long_as_the_job_lasts() {
+        let (pool, name) = (Pool::new(3), faults::FAULTS[0].0);
+        let seen = |pool: &Pool| {
+            let (count, met) = (AtomicUsize::new(0), std::sync::Mutex::new(std::collections::HashSet::new()));
+            while met.lock().unwrap().len() < 2 {
+                pool.run(64, |_| {
+                    met.lock().unwrap().insert(std::thread::current().id());
+                    count.fetch_add(usize::from(faults::on(name)), Relaxed);
+                    std::thread::sleep(Duration::from_micros(20));
+                });
+            }
+            count.into_inner()
+        };
+        let with = faults::with(name, || seen(&pool));
+        assert!(with >= 64 && with.is_multiple_of(64), "{with}");
+        assert_eq!(seen(&pool), 0);
     }
 
     #[test]

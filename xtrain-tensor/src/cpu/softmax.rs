@@ -128,7 +128,8 @@ impl Kernel for Entropy<'_> {
 /// bonus `b` adds `b (p ((z - lse) + H))`; all divided by `t`; a logit of -inf gives +0.
 pub(crate) struct Gradient<'a> {
     pub(crate) z: &'a mut [f32],
-    pub(crate) target: usize,
+    /// The target's place; none where it is not among these logits.
+    pub(crate) target: Option<usize>,
     pub(crate) lse: f32,
     pub(crate) entropy: f32,
     /// Weight, bonus, temperature.
@@ -141,7 +142,7 @@ impl Kernel for Gradient<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let [w, bonus, t] = self.factors;
-        let at_target = self.z[self.target];
+        let at_target = self.target.map(|at| self.z[at]);
         let lse = l.splat(self.lse);
         blocks!(self.z.len(), |b| {
             let z = l.load_partial(&self.z[b.clone()]);
@@ -154,12 +155,13 @@ impl Kernel for Gradient<'_> {
             dz = l.select_lt(z, l.splat(f32::MIN), l.zero(), l.div(dz, l.splat(t)));
             l.store_partial(&mut self.z[b], dz);
         });
+        let (Some(at), Some(at_target)) = (self.target, at_target) else { return };
         let d = at_target - self.lse;
         let p = math::exp(d);
         let mut dz = (p - 1.0) * w;
         if bonus != 0.0 {
             dz += bonus * (p * (d + self.entropy));
         }
-        self.z[self.target] = if at_target == f32::NEG_INFINITY { 0.0 } else { dz / t };
+        self.z[at] = if at_target == f32::NEG_INFINITY { 0.0 } else { dz / t };
     }
 }

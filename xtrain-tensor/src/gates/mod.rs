@@ -105,8 +105,5 @@ fn devices(threads: &[usize]) -> Vec<Device> {
 
 /// How a device stands in the name of a case.
 fn name(device: &Device) -> String {
-    match device {
-        Device::Cpu(cpu) => format!("{}, {} threads", cpu.simd, device.threads()),
-        Device::Gpu(gpu) => gpu.name(),
-    }
+    device.to_string()
 }

@@ -27,7 +27,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 29] = {
+pub(super) const TABLE: [Entry; 36] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -54,11 +54,18 @@ pub(super) const TABLE: [Entry; 29] = {
         entry("repeat_kv", cases::repeat_kv, Checked(gradient::repeat_kv)),
         entry("repeat_kv_backward", cases::repeat_kv_backward, With("repeat_kv")),
         entry("cat_seq", cases::cat_seq, None("a cache keeps no gradient")),
+        entry("gather_rows", cases::gather_rows, None("it only moves rows")),
+        entry("scatter_rows", cases::scatter_rows, None("a cache keeps no gradient")),
+        entry("copy_slots", cases::copy_slots, None("a cache keeps no gradient")),
+        entry("copy_slots_within", cases::copy_slots_within, None("a cache keeps no gradient")),
         entry("cross_entropy", cases::cross_entropy, Checked(gradient::cross_entropy)),
         entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
         entry("log_prob", cases::log_prob, None("the loss has its gradient")),
         entry("adamw", cases::adamw, None("the end of the step")),
+        entry("adamw_all", cases::adamw_all, None("the end of the step")),
+        entry("global_norm", cases::global_norm, None("the end of the step")),
         entry("sum_of_squares", cases::sum_of_squares, None("the end of the step")),
+        entry("all_finite", cases::all_finite, None("a question")),
     ]
 };
 

@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_padding_that_loses_the_sign_of_zero_is_seen() {
         let cases = reductions();
-        for device in devices(&[1]) {
+        for device in devices(&[1, 2]) {
             let gate = || gate(&cases, std::slice::from_ref(&device));
             let seen = crate::faults::with("padding-loses-zero-sign", gate).expect_err("a fault");
             assert_eq!(seen.gate, GATE);

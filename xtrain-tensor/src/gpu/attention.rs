@@ -2,14 +2,15 @@
 //! single rows. The same bits either way.
 mod backward;
 mod decode;
-#[cfg(all(test, feature = "emu", xtrain_emu))]
+#[cfg(test)]
+#[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;
 mod tiles;
 
 pub(crate) use backward::attention_backward;
 pub(crate) use decode::decode_attention;
 
-use super::{Arg, At, Buffer, Gpu, Grid, args};
+use super::{Arg, At, Gpu, Grid, args};
 use crate::ops::{Slots, Visible};
 use crate::reference::Heads;
 use crate::{Dtype, Error, Result, Tensor};
@@ -34,9 +35,9 @@ pub(crate) fn check_head_size(op: &'static str, hd: usize) -> Result<()> {
 
 /// A [`Visible`] on the device, and the heads that see it.
 struct Scene {
-    seq: Buffer,
-    pos: Buffer,
-    table: Buffer,
+    seq: At,
+    pos: At,
+    table: At,
     page: u32,
     stride: u32,
     /// 0: none that hides anything.
@@ -46,7 +47,7 @@ struct Scene {
 
 impl Scene {
     fn upload(gpu: &Gpu, heads: Heads, see: &Visible<'_>) -> Result<Scene> {
-        let (table, page, stride) = match see.slots {
+        let (table, page, stride): (Vec<u32>, u32, u32) = match see.slots {
             Slots::Runs { base } => (base.iter().map(|&b| b as u32).collect(), 0, 0),
             Slots::Pages { page, table } => {
                 let stride = table.iter().map(Vec::len).max().unwrap_or(0);
@@ -56,7 +57,7 @@ impl Scene {
                 (all, *page as u32, stride as u32)
             }
         };
-        let (seq, pos, table) = (gpu.upload(see.seq)?, gpu.upload(see.pos)?, gpu.upload::<u32>(&table)?);
+        let (seq, pos, table) = (gpu.indices(see.seq)?, gpu.indices(see.pos)?, gpu.indices(&table)?);
         let longest = see.pos.iter().max().map_or(0, |&p| p as usize + 1);
         let window = see.window.filter(|&w| w < longest).map_or(0, |w| w as u32);
         Ok(Scene { seq, pos, table, page, stride, window, heads })
@@ -64,9 +65,8 @@ impl Scene {
 
     /// The kernels' `SEEN`.
     fn seen(&self) -> [Arg; 6] {
-        let Scene { seq, pos, table, page, stride, window, .. } = self;
-        let [seq, pos, table] = [seq, pos, table].map(|buffer| Arg::from(buffer.arg()));
-        [seq, pos, table, (*page).into(), (*stride).into(), (*window).into()]
+        let &Scene { seq, pos, table, page, stride, window, .. } = self;
+        [seq.into(), pos.into(), table.into(), page.into(), stride.into(), window.into()]
     }
 
     /// The kernels' `HEADS`.
@@ -112,10 +112,10 @@ pub(crate) fn attention(
         }
     };
     let (scene, tiles) = (Scene::upload(gpu, heads, see)?, tiles::of_rows(see, heads.nh / heads.nkv, rows));
-    let tiles_at = gpu.upload(tiles.as_flattened())?;
+    let tiles_at = gpu.indices(tiles.as_flattened())?;
     let (y, lse) = results(gpu, q)?;
     let [q_at, k_at, v_at] = places(gpu, [q, k, v])?;
-    let own = args![q_at, k_at, v_at, y.at(gpu, q.dtype())?, lse.at(gpu, Dtype::F32)?, tiles_at.arg()];
+    let own = args![q_at, k_at, v_at, y.at(gpu, q.dtype())?, lse.at(gpu, Dtype::F32)?, tiles_at];
     let grid = Grid::blocks([tiles.len(), heads.nkv, 1], 32 * warps as u32).shared(shared);
     let args = [own as &[Arg], &scene.seen(), &scene.heads()].concat();
     // SAFETY: shapes and slots were checked by the operation; the tiles cover its rows.

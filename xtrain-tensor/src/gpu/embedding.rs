@@ -6,9 +6,9 @@ use crate::{Dtype, Result, Tensor};
 pub(crate) fn embedding(gpu: &Gpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     let c = w.width();
     let y = Tensor::on_gpu(gpu, &[id.len(), c], Dtype::F32)?;
-    let id_at = gpu.upload(id)?;
+    let id_at = gpu.indices(id)?;
     let kernel = if dtype == Dtype::BF16 { "embedding_bf16" } else { "embedding_f32" };
-    let args = args![w.at(gpu, Dtype::F32)?, id_at.arg(), y.at(gpu, Dtype::F32)?, c as u32];
+    let args = args![w.at(gpu, Dtype::F32)?, id_at, y.at(gpu, Dtype::F32)?, c as u32];
     // SAFETY: w [V, c], ids below V, y [N, c], a block for each id.
     unsafe { gpu.launch(kernel, Grid::blocks([id.len(), 1, 1], 256), args)? };
     Ok(y)
@@ -17,9 +17,9 @@ pub(crate) fn embedding(gpu: &Gpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Resu
 /// `dw[id[n]] += dy[n]`, rows in rising order; ids have been checked.
 pub(crate) fn embedding_backward(gpu: &Gpu, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
     let c = dw.width();
-    let id_at = gpu.upload(id)?;
+    let id_at = gpu.indices(id)?;
     let (rows, dy_at) = (id.len() as u32, dy.at(gpu, Dtype::F32)?);
-    let args = args![dw.at_mut(gpu, Dtype::F32)?, id_at.arg(), dy_at, rows, c as u32];
+    let args = args![dw.at_mut(gpu, Dtype::F32)?, id_at, dy_at, rows, c as u32];
     // SAFETY: dw [V, c], ids below V, dy [N, c].
     unsafe { gpu.launch("embedding_backward_f32", Grid::over(c, 32), args) }
 }

@@ -28,6 +28,16 @@ impl Memory {
         self.lock().allocations
     }
 
+    /// Asks the device for a block.
+    pub(super) fn allocate(&self, launcher: &dyn Launcher, bytes: usize) -> Result<u64> {
+        self.lock().allocations += 1;
+        // what is free but of other sizes may be what is missing
+        launcher.allocate(bytes).or_else(|_| {
+            self.free_all(launcher);
+            launcher.allocate(bytes)
+        })
+    }
+
     /// Gives the device back all that is free.
     pub(super) fn free_all(&self, launcher: &dyn Launcher) {
         for (_, blocks) in self.lock().free.drain() {
@@ -57,14 +67,7 @@ impl Buffer {
         let kept = memory.lock().free.get_mut(&class).and_then(Vec::pop);
         let at = match kept {
             Some(at) => at,
-            None => {
-                memory.lock().allocations += 1;
-                // what is free but of other sizes may be what is missing
-                launcher.allocate(class).or_else(|_| {
-                    memory.free_all(launcher);
-                    launcher.allocate(class)
-                })?
-            }
+            None => memory.allocate(launcher, class)?,
         };
         Ok(Buffer { at, bytes, home: home.clone() })
     }

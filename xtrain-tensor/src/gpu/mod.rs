@@ -4,25 +4,39 @@ pub(crate) mod attention;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
+mod finite;
+mod indices;
 mod kv;
 mod launch;
+mod linear;
+mod loss;
 mod memory;
+mod norm;
+mod optim;
 mod pointwise;
 mod rope;
+mod rows;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
+pub(crate) use finite::all_finite;
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
+pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
+pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
-pub(crate) use pointwise::{accumulate, add, cast};
+pub(crate) use norm::{rms_norm, rms_norm_backward};
+pub(crate) use optim::{adamw, adamw_all, squares};
+pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rope::{Turn, rope};
+pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 
 use crate::Result;
+use indices::Indices;
 use memory::Memory;
 
 /// A GPU, or its emulation. Cloning shares it.
@@ -34,6 +48,7 @@ pub struct Gpu {
 struct Shared {
     launcher: Box<dyn Launcher>,
     memory: Memory,
+    indices: Indices,
     launches: AtomicU64,
     uploaded: AtomicU64,
     downloaded: AtomicU64,
@@ -78,6 +93,7 @@ impl Gpu {
             shared: Arc::new(Shared {
                 launcher,
                 memory: Memory::default(),
+                indices: Indices::default(),
                 launches: AtomicU64::new(0),
                 uploaded: AtomicU64::new(0),
                 downloaded: AtomicU64::new(0),
@@ -124,9 +140,13 @@ impl Gpu {
     pub(crate) fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let buffer = self.buffer(bytes.len())?;
-        self.shared.launcher.upload(buffer.at(), bytes)?;
-        self.shared.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.send(buffer.at(), bytes)?;
         Ok(buffer)
+    }
+
+    fn send(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.shared.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.shared.launcher.upload(to, bytes)
     }
 
     /// Values of the device, brought to the host.
@@ -162,6 +182,7 @@ impl Gpu {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.indices.free_all(&*self.launcher);
         self.memory.free_all(&*self.launcher);
     }
 }

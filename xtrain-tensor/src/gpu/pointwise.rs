@@ -33,3 +33,45 @@ pub(crate) fn cast(gpu: &Gpu, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
     unsafe { gpu.launch(kernel, Grid::over(x.len(), 256), args)? };
     Ok(y)
 }
+
+/// `silu(gate) up` in `out`; one shape, one dtype.
+pub(crate) fn silu_mul(gpu: &Gpu, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
+    let dtype = gate.dtype();
+    let kernel = match (dtype, out) {
+        (Dtype::BF16, Dtype::BF16) => "silu_mul_bf16_bf16",
+        (Dtype::BF16, Dtype::F32) => "silu_mul_bf16_f32",
+        (Dtype::F32, Dtype::BF16) => "silu_mul_f32_bf16",
+        (Dtype::F32, Dtype::F32) => "silu_mul_f32_f32",
+        _ => return Err(Error::Dtype { op: "silu_mul", want: "f32 or bf16", got: dtype }),
+    };
+    let y = Tensor::on_gpu(gpu, gate.shape(), out)?;
+    let n = gate.len();
+    let args = args![gate.at(gpu, dtype)?, up.at(gpu, dtype)?, y.at(gpu, out)?, n as u64];
+    // SAFETY: three buffers of `n` elements; a thread for each four.
+    unsafe { gpu.launch(kernel, Grid::over(n.div_ceil(4), 256), args)? };
+    Ok(y)
+}
+
+/// `(dgate, dup)` in `out`; gate and up of one dtype, `dy` f32, all of one shape.
+pub(crate) fn silu_mul_backward(
+    gpu: &Gpu,
+    [gate, up]: [&Tensor; 2],
+    dy: &Tensor,
+    out: Dtype,
+) -> Result<(Tensor, Tensor)> {
+    let dtype = gate.dtype();
+    let kernel = match (dtype, out) {
+        (Dtype::BF16, Dtype::BF16) => "silu_mul_backward_bf16_bf16",
+        (Dtype::BF16, Dtype::F32) => "silu_mul_backward_bf16_f32",
+        (Dtype::F32, Dtype::BF16) => "silu_mul_backward_f32_bf16",
+        (Dtype::F32, Dtype::F32) => "silu_mul_backward_f32_f32",
+        _ => return Err(Error::Dtype { op: "silu_mul_backward", want: "f32 or bf16", got: dtype }),
+    };
+    let [dg, du] = [Tensor::on_gpu(gpu, gate.shape(), out)?, Tensor::on_gpu(gpu, gate.shape(), out)?];
+    let n = gate.len();
+    let (gate, up, dy) = (gate.at(gpu, dtype)?, up.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?);
+    let args = args![gate, up, dy, dg.at(gpu, out)?, du.at(gpu, out)?, n as u64];
+    // SAFETY: five buffers of `n` elements; a thread for each four.
+    unsafe { gpu.launch(kernel, Grid::over(n.div_ceil(4), 256), args)? };
+    Ok((dg, du))
+}

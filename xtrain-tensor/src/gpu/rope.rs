@@ -30,12 +30,11 @@ pub(crate) fn rope(gpu: &Gpu, x: &Tensor, table: &RopeTable, turn: Turn<'_>, out
         (Turn::At(_), _, _) => "rope_at_f32",
     };
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
-    let (table, place, _held) = match turn {
+    let (table, place) = match turn {
         Turn::Rows(pos) | Turn::Back(pos) | Turn::Pos(pos) => {
-            let held = gpu.upload(pos)?;
-            (table.on(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(held.arg()), Some(held))
+            (table.on(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(gpu.indices(pos)?))
         }
-        Turn::At(first) => (table.on(gpu, first as usize..first as usize + n)?, Arg::from(first), None),
+        Turn::At(first) => (table.on(gpu, first as usize..first as usize + n)?, Arg::from(first)),
     };
     let (x_at, y_at) = (x.at(gpu, x.dtype())?, y.at(gpu, out)?);
     let args = args![x_at, table, place, y_at, n as u32, heads as u32, hd as u32];

@@ -1,12 +1,14 @@
 //! The weighted negative log-probability of targets, fused with the head's product.
 use std::ops::Range;
 
-use super::log_prob::{GRAIN, of_row};
-use super::{LogProb, Samples, Weight, linear, linear_backward_input, linear_backward_weight, shapes};
-use crate::cpu::lanes::dispatch;
-use crate::cpu::{Disjoint, softmax};
-use crate::reference::{self, RowLoss};
-use crate::{Device, Dtype, Error, Result, Stored, Tensor};
+use super::{LogProb, Samples, Weight, linear, shapes};
+use crate::cpu::gemm::Start;
+use crate::{Device, Dtype, Error, Result, Stored, Tensor, faults, gpu};
+
+pub(crate) mod blocks;
+mod rows;
+
+use rows::{Known, Rows, Then};
 
 /// The token that a row should predict, and what that is worth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,13 +31,16 @@ pub struct LossRows<'a> {
     pub samples: &'a Samples,
     /// The logits are divided by it.
     pub temperature: f32,
+    /// A row keeps so many of its largest logits, of equal ones the first, and its target; the others
+    /// count as -inf. None: it keeps all.
+    pub top_k: Option<usize>,
 }
 
 /// Adds `rowsum w (lse - z_y)` to `loss` and returns each row's log-probability and entropy, where it
 /// has a target. `z = (x headᵀ) / temperature`; `x [N, C]` in the dtype of `head [V, C]`.
 ///
-/// The logits of all rows together are never in memory. Order: *dot*, `lse` and *rowsum* of
-/// docs/numerics.md.
+/// The logits of all rows together are never in memory: 16 MiB of them are, or one row. Order: *dot*,
+/// `lse` and *rowsum* of docs/numerics.md.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::Dtype`] or [`Error::Index`] when operands do not fit;
@@ -67,114 +72,98 @@ pub fn cross_entropy_backward(
     run(x, head, rows, loss, Some(dhead))
 }
 
+/// Logits in memory at a time: 16 MiB of them.
+const LOGITS: usize = 1 << 22;
+
 fn run(
     x: &Tensor,
     head: &Weight,
     rows: &LossRows<'_>,
     loss: &mut f32,
-    mut dhead: Option<&mut Tensor>,
+    dhead: Option<&mut Tensor>,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
     check(x, head, rows)?;
-    let width = head.width();
-    let mut values = vec![None; x.shape()[0]];
-    let mut dx = vec![0f32; if dhead.is_some() { x.len() } else { 0 }];
-    for (block, samples) in blocks(rows.samples, (LOGITS / head.out()).max(1)) {
-        let xs = part(x, &block)?;
-        let mut logits = linear(&xs, head, None, Dtype::F32)?;
-        turn_into_gradients(&mut logits, rows, (&block, &mut values[block.clone()]))?;
-        if let Some(dhead) = dhead.as_deref_mut() {
-            let dz = logits.cast(head.dtype())?;
-            linear_backward_weight(dhead, &dz, &xs, &samples)?;
-            let d = linear_backward_input(&[&dz], &[head])?;
-            dx[block.start * width..block.end * width].copy_from_slice(d.data()?);
-        }
+    if let Device::Gpu(gpu) = x.device() {
+        let (values, dx) = gpu::loss(gpu, (x, head), rows, dhead)?;
+        add_loss(rows, &values, loss);
+        return Ok((values, dx));
     }
-    add_loss(rows, &values, loss);
-    let shape = if dhead.is_some() { x.shape() } else { &[0] };
-    Ok((values, Tensor::new(x.device(), shape, dx)?))
-}
-
-/// Logits in memory at a time, unless 256 rows have more.
-const LOGITS: usize = 1 << 22;
-
-/// Rows that are taken together: whole samples up to `most` rows, or 256 rows of a sample and
-/// multiples, so that no chunk of a sum over rows is cut.
-fn blocks(samples: &Samples, most: usize) -> Vec<(Range<usize>, Samples)> {
-    let most = most.div_ceil(256) * 256;
-    let mut blocks: Vec<(Range<usize>, Vec<usize>)> = Vec::new();
-    for sample in samples.ranges() {
-        for start in sample.clone().step_by(most) {
-            let piece = start..sample.end.min(start + most);
-            match blocks.last_mut() {
-                Some((rows, lengths)) if rows.len() + piece.len() <= most => {
-                    rows.end = piece.end;
-                    lengths.push(piece.len());
-                }
-                _ => blocks.push((piece.clone(), vec![piece.len()])),
-            }
-        }
-    }
-    blocks.into_iter().map(|(rows, lengths)| (rows, Samples::of_lengths(lengths))).collect()
-}
-
-/// Fills in the values of the rows of `block`; their logits become `dz`, in place.
-fn turn_into_gradients(
-    logits: &mut Tensor,
-    rows: &LossRows<'_>,
-    (block, values): (&Range<usize>, &mut [Option<LogProb>]),
-) -> Result<()> {
-    let (device, v) = (logits.device().clone(), logits.width());
-    let per_part = (GRAIN / v).max(1);
-    let work = |i: usize, z: &mut [f32], values: &mut [Option<LogProb>]| {
-        let mut parts = Vec::new();
-        for (j, (z, value)) in z.chunks_exact_mut(v).zip(values).enumerate() {
-            match rows.targets[block.start + i * per_part + j] {
-                Some(target) => *value = Some(row(&device, z, &target, (rows.temperature, &mut parts))),
-                None => z.fill(0.0),
-            }
-        }
+    let walk = Walk { x, head, rows, most: LOGITS };
+    let (known, dx) = match dhead {
+        None => (walk.values()?, Tensor::zeros(x.device(), &[0], Dtype::F32)?),
+        Some(dhead) => walk.gradients(dhead)?,
     };
-    let z = logits.data_mut::<f32>()?;
-    match device.fast() {
-        Some(cpu) => {
-            let all = Disjoint::new(&mut *values);
-            cpu.pool.parts(z, per_part * v, |i, z| {
-                // SAFETY: the rows of this part of `z`, and parts do not meet.
-                work(i, z, unsafe { all.slice(i * per_part..i * per_part + z.len() / v) });
-            });
+    let values: Vec<_> = known.into_iter().map(|k| k.map(|k| k.value)).collect();
+    add_loss(rows, &values, loss);
+    Ok((values, dx))
+}
+
+/// What the logits of a loss are made of, and how many of them may be there at a time.
+#[derive(Clone, Copy)]
+struct Walk<'a> {
+    x: &'a Tensor,
+    head: &'a Weight,
+    rows: &'a LossRows<'a>,
+    most: usize,
+}
+
+impl Walk<'_> {
+    /// What each row with a target gives, a few rows of the whole vocabulary at a time.
+    fn values(&self) -> Result<Vec<Option<Known>>> {
+        let n = self.x.shape()[0];
+        let mut known = vec![None; n];
+        let step = (self.most / self.head.out()).max(1);
+        for start in (0..n).step_by(step) {
+            let block = start..n.min(start + step);
+            let mut z = linear::outputs(&part(self.x, &block)?, self.head, 0..self.head.out())?;
+            let these = Rows { loss: self.rows, first: start, column: 0, then: Then::Nothing };
+            these.walk(&mut z, &mut known[block])?;
         }
-        None => z
-            .chunks_mut(per_part * v)
-            .zip(values.chunks_mut(per_part))
-            .enumerate()
-            .for_each(|(i, (z, x))| work(i, z, x)),
+        Ok(known)
     }
-    let bad = values.iter().position(|x| x.is_some_and(|x| !x.lse.is_finite()));
-    match bad {
-        Some(at) => Err(Error::NotFinite { what: "logits".into(), row: block.start + at }),
-        None => Ok(()),
+
+    /// The values of the rows and `dx`; the head's gradient is added into `dhead`.
+    ///
+    /// Where 256 rows of logits fit, each block of rows is one product with the whole head, and its
+    /// logits become the gradient in place. Otherwise the vocabulary is taken in chunks, whose logits
+    /// are computed a second time: a chunk's columns are a slice of `dhead`, and `dx` runs on from one
+    /// chunk to the next, since each but the last is a multiple of 256.
+    fn gradients(&self, dhead: &mut Tensor) -> Result<(Vec<Option<Known>>, Tensor)> {
+        let (width, out) = (self.head.width(), self.head.out());
+        let whole = 256 * out <= self.most;
+        let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values()? };
+        let mut dx = self.x.device().as_cpu()?.recycler.take::<f32>(self.x.len());
+        let dhead = dhead.data_mut::<f32>()?;
+        for (block, samples) in blocks::of_rows(self.rows.samples, self.most, out) {
+            let xs = part(self.x, &block)?;
+            let dx = &mut dx[block.start * width..block.end * width];
+            for columns in blocks::of_columns(out, if whole { out } else { self.most / block.len() }) {
+                let mut z = linear::outputs(&xs, self.head, columns.clone())?;
+                let then = Then::Gradient;
+                let these = Rows { loss: self.rows, first: block.start, column: columns.start, then };
+                these.walk(&mut z, &mut known[block.clone()])?;
+                let dz = z.cast(self.head.dtype())?;
+                let slice = &mut dhead[columns.start * width..columns.end * width];
+                linear::weight_part(slice, &dz, &xs, &samples)?;
+                add_input(dx, &dz, (self.head, columns))?;
+            }
+        }
+        Ok((known, Tensor::new(self.x.device(), self.x.shape(), dx)?))
     }
 }
 
-/// The values of one row of logits, which become its `dz`.
-fn row(device: &Device, z: &mut [f32], target: &Target, (t, parts): (f32, &mut Vec<[f32; 2]>)) -> LogProb {
-    if t != 1.0 {
-        z.iter_mut().for_each(|z| *z /= t);
+/// `dx` goes on with the outputs `columns`; the first ones begin it.
+fn add_input(dx: &mut [f32], dz: &Tensor, (head, columns): (&Weight, Range<usize>)) -> Result<()> {
+    if columns.start == 0 {
+        return linear::input_part(dx, dz, (head, columns), Start::Zero);
     }
-    let id = target.id as usize;
-    let value = of_row(device, z, id, parts);
-    let factors = [target.weight, target.bonus, t];
-    match device.fast() {
-        Some(cpu) => {
-            let LogProb { lse, entropy, .. } = value;
-            dispatch(cpu.simd, softmax::Gradient { z, target: id, lse, entropy, factors });
-        }
-        None => {
-            let r = RowLoss { lse: value.lse, log_prob: value.log_prob, entropy: value.entropy };
-            z.copy_from_slice(&reference::dlogits(z, id, r, factors));
-        }
+    if faults::on("vocabulary-chunk-starts-anew") {
+        let mut total = vec![0.0; dx.len()];
+        linear::input_part(&mut total, dz, (head, columns), Start::Zero)?;
+        dx.iter_mut().zip(total).for_each(|(dx, total)| *dx += total);
+        return Ok(());
     }
-    value
+    linear::input_part(dx, dz, (head, columns), Start::Continue)
 }
 
 /// `loss = loss + chunk`, each the sum by fma of `w (lse - z_y)` over 256 rows of a sample.
@@ -213,6 +202,9 @@ fn check(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<()> {
         let got = rows.temperature.to_string();
         return Err(Error::Argument { op: OP, want: "a positive temperature", got });
     }
+    if rows.top_k == Some(0) {
+        return Err(Error::Argument { op: OP, want: "a top-k of at least 1", got: "0".into() });
+    }
     rows.samples.check(OP, rows.targets.len())?;
     let outside = |t: &Option<Target>| t.is_some_and(|t| t.id as usize >= head.out());
     match rows.targets.iter().position(outside) {
@@ -223,3 +215,6 @@ fn check(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<()> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,16 @@
 //! The linear map `x Wᵀ + b` and its three gradients.
+use std::ops::Range;
+
 use half::bf16;
 
 use super::weight::Layout;
 use super::{Samples, Weight, shapes, widened};
-use crate::cpu::Packed;
 use crate::cpu::gemm::{self, Matrix, Start};
 use crate::cpu::gemm_bf16::{self, Left};
+use crate::cpu::packed;
+use crate::gpu::{self, After};
 use crate::reference::{self, Bf16, F32};
-use crate::{Dtype, Error, Result, Tensor, faults};
+use crate::{Device, Dtype, Error, Result, Tensor, faults};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -23,47 +26,61 @@ use crate::{Dtype, Error, Result, Tensor, faults};
 /// # Errors
 /// [`Error::Shape`] when widths differ, [`Error::Dtype`] when `x` is not in the weight's dtype.
 pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
+    check_bias(w, bias)?;
+    if let Device::Gpu(gpu) = x.device() {
+        check("linear", x, w.width(), w)?;
+        return gpu::linear(gpu, x, w, After { bias, residual: None }, out);
+    }
+    let mut y = outputs(x, w, 0..w.out())?;
+    if let Some(b) = bias {
+        let (y, b) = (y.data_mut::<f32>()?, b.data::<f32>()?);
+        y.chunks_exact_mut(w.out()).for_each(|y| y.iter_mut().zip(b).for_each(|(y, b)| *y += b));
+    }
+    y.cast(out)
+}
+
+/// The outputs `range` of `x wᵀ`, `[N, range]` f32. The range begins at a multiple of 32 and ends at one,
+/// or at the last output.
+pub(super) fn outputs(x: &Tensor, w: &Weight, range: Range<usize>) -> Result<Tensor> {
     let n = check("linear", x, w.width(), w)?;
-    let b = match bias {
-        Some(b) if b.shape() != [w.out()] => {
-            let got = vec![b.shape().to_vec(), vec![w.out(), w.width()]];
-            return Err(Error::Shape { op: "linear", want: "bias [out] of w [out, in]", got });
-        }
-        Some(b) => Some(b.data::<f32>()?),
-        None => None,
-    };
-    let mut y = x.device().as_cpu()?.recycler.take::<f32>(n * w.out());
+    let shape = [n, range.len()];
+    let mut y = x.device().as_cpu()?.recycler.take::<f32>(n * range.len());
     if n == 1 && faults::on("reversed-sum-for-one-row") {
         let turned = widened(x)?.iter().rev().copied().collect();
         let turned = Tensor::new::<f32>(x.device(), x.shape(), turned)?.cast(x.dtype())?;
-        product(&turned, w.reversed()?.forward(), &mut y)?;
+        product(&turned, w.reversed()?.forward(), range, &mut y)?;
     } else {
-        product(x, w.forward(), &mut y)?;
+        product(x, w.forward(), range, &mut y)?;
     }
-    if let Some(b) = b {
-        y.chunks_exact_mut(w.out()).for_each(|y| y.iter_mut().zip(b).for_each(|(y, b)| *y += b));
-    }
-    Tensor::new(x.device(), &[n, w.out()], y)?.cast(out)
+    Tensor::new(x.device(), &shape, y)
 }
 
-/// `y = x wᵀ`, for `w` in the layout of [`Weight::forward`].
-fn product(x: &Tensor, w: &Layout, y: &mut [f32]) -> Result<()> {
+/// `y = x wᵀ` for the outputs `range` of `w`, in the layout of [`Weight::forward`].
+fn product(x: &Tensor, w: &Layout, range: Range<usize>, y: &mut [f32]) -> Result<()> {
+    let k = x.width();
     match (w, x.dtype()) {
-        (Layout::Packed(b), _) => return packed(x, b, y, Start::Zero),
+        (Layout::Packed(b), _) => return packed(x, b.columns(range), y, Start::Zero),
+        (Layout::Device(w), _) => return w.data::<f32>().map(|_| ()),
         (Layout::Rows(w), Dtype::BF16) => {
-            y.copy_from_slice(&reference::linear::<Bf16>(&widened(x)?, w, x.width()));
+            let w = &w[range.start * k..range.end * k];
+            y.copy_from_slice(&reference::linear::<Bf16>(&widened(x)?, w, k));
         }
-        (Layout::Rows(w), _) => y.copy_from_slice(&reference::linear::<F32>(x.data()?, w, x.width())),
+        (Layout::Rows(w), _) => {
+            let w = &w[range.start * k..range.end * k];
+            y.copy_from_slice(&reference::linear::<F32>(x.data()?, w, k));
+        }
     }
     Ok(())
 }
 
 /// `y = start + x b`, `x [N, depth]` in the dtype of the packed `b [depth, columns]`.
-fn packed(x: &Tensor, b: &Packed, y: &mut [f32], start: Start) -> Result<()> {
+fn packed(x: &Tensor, b: packed::View<'_>, y: &mut [f32], start: Start) -> Result<()> {
     let (cpu, shape) = (x.device().as_cpu()?, [x.shape()[0], x.width()]);
     match b {
-        Packed::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b.view(), y, start),
-        Packed::Bf16(b) => gemm_bf16::product(cpu, &Left::new(cpu, x.data::<bf16>()?, shape), b, y, start),
+        packed::View::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b, y, start),
+        packed::View::Bf16(b) => {
+            gemm_bf16::product(cpu, &Left::new(cpu, x.data::<bf16>()?, shape), b, y, start);
+        }
     }
     Ok(())
 }
@@ -73,6 +90,14 @@ fn packed(x: &Tensor, b: &Packed, y: &mut [f32], start: Start) -> Result<()> {
 /// # Errors
 /// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
+    if let Device::Gpu(gpu) = x.device() {
+        check_bias(w, bias)?;
+        let n = check("linear", x, w.width(), w)?;
+        if h.shape() != [n, w.out()] {
+            return Err(Error::Shape { op: "linear_add", want: "h [N, out]", got: shapes(&[h, x]) });
+        }
+        return gpu::linear(gpu, x, w, After { bias, residual: Some(h) }, Dtype::F32);
+    }
     super::add(h, &linear(x, w, bias, Dtype::F32)?)
 }
 
@@ -91,23 +116,46 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     }
     let n = check(OP, dys[0], ws[0].out(), ws[0])?;
     let width = ws[0].width();
-    let mut dx = dys[0].device().as_cpu()?.recycler.take::<f32>(n * width);
-    if dys[0].device().fast().is_none() {
-        dx.fill(0.0);
-    }
-    for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
+    for (dy, w) in dys.iter().zip(ws) {
         if check(OP, dy, w.out(), w)? != n || w.width() != width {
             return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });
         }
-        match (w.backward()?, w.dtype()) {
-            (Layout::Packed(b), _) => {
-                packed(dy, b, &mut dx, if i == 0 { Start::Zero } else { Start::Continue })?;
-            }
-            (Layout::Rows(w), Dtype::BF16) => reference::linear_dx::<Bf16>(&mut dx, &widened(dy)?, w, width),
-            (Layout::Rows(w), _) => reference::linear_dx::<F32>(&mut dx, dy.data()?, w, width),
-        }
+    }
+    if let Device::Gpu(gpu) = dys[0].device() {
+        return gpu::input_gradient(gpu, dys, ws);
+    }
+    let mut dx = dys[0].device().as_cpu()?.recycler.take::<f32>(n * width);
+    for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
+        let start = if i == 0 { Start::Zero } else { Start::Continue };
+        input_part(&mut dx, dy, (w, 0..w.out()), start)?;
     }
     Tensor::new(dys[0].device(), &[n, width], dx)
+}
+
+/// `dx[n][k] = start + dot over the outputs o of range of dy[n][o] w[o][k]`, `dy [N, range]`: goes on with a
+/// dot over all outputs where the range begins at a multiple of 256.
+pub(super) fn input_part(
+    dx: &mut [f32],
+    dy: &Tensor,
+    (w, range): (&Weight, Range<usize>),
+    start: Start,
+) -> Result<()> {
+    let width = w.width();
+    match (w.backward()?, w.dtype()) {
+        (Layout::Packed(b), _) => return packed(dy, b.depths(range), dx, start),
+        (Layout::Device(w), _) => return w.data::<f32>().map(|_| ()),
+        (Layout::Rows(w), dtype) => {
+            if start == Start::Zero {
+                dx.fill(0.0);
+            }
+            let w = &w[range.start * width..range.end * width];
+            match dtype {
+                Dtype::BF16 => reference::linear_dx::<Bf16>(dx, &widened(dy)?, w, width),
+                _ => reference::linear_dx::<F32>(dx, dy.data()?, w, width),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// `dw[o][k] += rowsum dy[o] x[k]`: into the gradient itself, chunk by chunk, so that the split of
@@ -137,25 +185,35 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
         return Err(Error::Dtype { op: OP, want: "dy and x in one dtype", got: dy.dtype() });
     }
     samples.check(OP, n)?;
-    let add = |dw: &mut Tensor| {
-        let (dw, ranges): (_, Vec<_>) = (dw.data_mut()?, samples.ranges().collect());
+    if let Device::Gpu(gpu) = &dw.device().clone() {
+        return gpu::weight_gradient(gpu, dw, dy, x, samples);
+    }
+    weight_part(dw.data_mut()?, dy, x, samples)
+}
+
+/// [`linear_backward_weight`] for the rows of `dw` that are the outputs of `dy`.
+pub(super) fn weight_part(dw: &mut [f32], dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
+    let shape = [dy.width(), x.width()];
+    let add = |dw: &mut [f32]| {
+        let ranges: Vec<_> = samples.ranges().collect();
         match (x.dtype(), x.device().fast()) {
             (Dtype::BF16, Some(cpu)) => {
                 let operands = (dy.data::<bf16>()?, x.data::<bf16>()?);
-                gemm_bf16::weight_gradient(cpu, operands, &ranges, dw, [out, width]);
+                gemm_bf16::weight_gradient(cpu, operands, &ranges, dw, shape);
             }
-            (_, Some(cpu)) => gemm::weight_gradient(cpu, [dy.data()?, x.data()?], &ranges, dw, [out, width]),
+            (_, Some(cpu)) => gemm::weight_gradient(cpu, [dy.data()?, x.data()?], &ranges, dw, shape),
             (Dtype::BF16, None) => {
-                reference::linear_dw::<Bf16>(dw, &widened(dy)?, &widened(x)?, width, samples);
+                reference::linear_dw::<Bf16>(dw, &widened(dy)?, &widened(x)?, shape[1], samples);
             }
-            (_, None) => reference::linear_dw::<F32>(dw, dy.data()?, x.data()?, width, samples),
+            (_, None) => reference::linear_dw::<F32>(dw, dy.data()?, x.data()?, shape[1], samples),
         }
         Ok(())
     };
     if faults::on("micro-batch-total-added") {
-        let mut total = Tensor::zeros(dw.device(), dw.shape(), Dtype::F32)?;
+        let mut total = vec![0.0; dw.len()];
         add(&mut total)?;
-        return super::accumulate(dw, &total);
+        dw.iter_mut().zip(total).for_each(|(dw, total)| *dw += total);
+        return Ok(());
     }
     add(dw)
 }
@@ -170,8 +228,21 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
         return Err(Error::Shape { op: OP, want: "db [out], dy [N, out]", got: shapes(&[db, dy]) });
     }
     samples.check(OP, dy.shape()[0])?;
+    if let Device::Gpu(gpu) = &db.device().clone() {
+        return gpu::bias_gradient(gpu, db, dy, samples);
+    }
     reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples);
     Ok(())
+}
+
+fn check_bias(w: &Weight, bias: Option<&Tensor>) -> Result<()> {
+    match bias {
+        Some(b) if b.shape() != [w.out()] => {
+            let got = vec![b.shape().to_vec(), vec![w.out(), w.width()]];
+            Err(Error::Shape { op: "linear", want: "bias [out] of w [out, in]", got })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize> {

@@ -5,7 +5,7 @@ use super::{Samples, shapes, widened};
 use crate::cpu::norm;
 use crate::cpu::value::with_values;
 use crate::reference::{self, F32};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Device, Dtype, Error, Result, Tensor, gpu};
 
 /// `y_i = (x_i r) w_i` with `r = 1 / sqrt(mean(x²) + eps)`, for every row on its own.
 ///
@@ -18,9 +18,12 @@ use crate::{Dtype, Error, Result, Tensor};
 /// Order: *sum32* over a row.
 ///
 /// # Errors
-/// [`Error::Shape`] unless `w` is `[C]`.
+/// [`Error::Shape`] unless `w` is `[C]`, `C` at least 1.
 pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
     check("rms_norm", x, w)?;
+    if let Device::Gpu(gpu) = x.device() {
+        return gpu::rms_norm(gpu, x, w, eps, out);
+    }
     let (device, shape, w) = (x.device(), x.shape(), w.data::<f32>()?);
     let Some(cpu) = device.fast() else {
         return Tensor::new(device, shape, reference::rms_norm(&widened(x)?, w, eps))?.cast(out);
@@ -51,6 +54,9 @@ pub fn rms_norm_backward(
         return Err(Error::Shape { op: OP, want: "dy as x, dw as w", got: shapes(&[x, w, dy, dw]) });
     }
     samples.check(OP, x.len() / w.len().max(1))?;
+    if let Device::Gpu(gpu) = x.device() {
+        return gpu::rms_norm_backward(gpu, [x, w, dy], eps, (dw, samples));
+    }
     let (device, shape, w, dy) = (x.device(), x.shape(), w.data::<f32>()?, dy.data::<f32>()?);
     let Some(cpu) = device.fast() else {
         let operands = [&widened(x)?, w, dy];
@@ -62,8 +68,8 @@ pub fn rms_norm_backward(
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {
-    if w.shape() != [x.width()] {
-        return Err(Error::Shape { op, want: "x [.., C], w [C]", got: shapes(&[x, w]) });
+    if w.shape() != [x.width()] || w.is_empty() {
+        return Err(Error::Shape { op, want: "x [.., C], w [C], C >= 1", got: shapes(&[x, w]) });
     }
     Ok(())
 }

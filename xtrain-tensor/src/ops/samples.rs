@@ -36,6 +36,15 @@ impl Samples {
         Samples { bounds: self.bounds.iter().map(|b| b * n).collect() }
     }
 
+    /// First row and end of each chunk of at most `rows` rows, counted from each sample's first.
+    pub(crate) fn chunks(&self, rows: usize) -> Vec<u32> {
+        let of = |sample: Range<usize>| {
+            let end = sample.end;
+            sample.step_by(rows).flat_map(move |start| [start as u32, end.min(start + rows) as u32])
+        };
+        self.ranges().flat_map(of).collect()
+    }
+
     pub(crate) fn check(&self, op: &'static str, rows: usize) -> Result<()> {
         if self.rows() == rows {
             return Ok(());

@@ -4,7 +4,7 @@ use half::bf16;
 use super::{shapes, widened};
 use crate::cpu::pointwise;
 use crate::cpu::value::with_values;
-use crate::{Dtype, Error, Result, Tensor, reference};
+use crate::{Device, Dtype, Error, Result, Tensor, gpu, reference};
 
 /// `silu(gate) up`, of one shape, rounded to `out`.
 ///
@@ -12,6 +12,9 @@ use crate::{Dtype, Error, Result, Tensor, reference};
 /// [`Error::Shape`] when the shapes differ.
 pub fn silu_mul(gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
     check("silu_mul", &[gate, up])?;
+    if let Device::Gpu(gpu) = gate.device() {
+        return gpu::silu_mul(gpu, gate, up, out);
+    }
     let (device, shape) = (gate.device(), gate.shape());
     let Some(cpu) = device.fast() else {
         let (g, u) = (widened(gate)?, widened(up)?);
@@ -30,6 +33,9 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
 /// [`Error::Shape`] when the shapes differ.
 pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<(Tensor, Tensor)> {
     check("silu_mul_backward", &[gate, up, dy])?;
+    if let Device::Gpu(gpu) = gate.device() {
+        return gpu::silu_mul_backward(gpu, [gate, up], dy, out);
+    }
     let (device, shape, dy) = (gate.device(), gate.shape(), dy.data::<f32>()?);
     let Some(cpu) = device.fast() else {
         let (g, u) = (widened(gate)?, widened(up)?);

@@ -66,7 +66,8 @@ impl Visible<'_> {
     pub fn keys(&self, n: usize) -> Range<usize> {
         let own = usize::from(!faults::on("mask-off-by-one") || self.pos[n] == 0);
         let end = self.pos[n] as usize + own;
-        end - self.window.unwrap_or(end).min(end)..end
+        let more = usize::from(self.window.is_some() && faults::on("window-off-by-one"));
+        end - self.window.map_or(end, |w| w + more).min(end)..end
     }
 
     /// The first position that does not see position `pos`, in a sequence of `len` positions.

@@ -30,13 +30,20 @@ pub(crate) fn log_prob<S: Scalar>(z: &[S], target: usize) -> RowLoss<S> {
 ///
 /// `dz_i = exp(z_i - lse) w`, at the target `(exp(z_y - lse) - 1) w`; a bonus `b` adds
 /// `b (p_i ((z_i - lse) + H))`.
-pub(crate) fn dlogits<S: Scalar>(z: &[S], target: usize, row: RowLoss<S>, [w, bonus, t]: [S; 3]) -> Vec<S> {
+///
+/// `target` is none where it is not among these logits.
+pub(crate) fn dlogits<S: Scalar>(
+    z: &[S],
+    target: Option<usize>,
+    row: RowLoss<S>,
+    [w, bonus, t]: [S; 3],
+) -> Vec<S> {
     let dz = |(i, &z): (usize, &S)| {
         if z == S::NEG_INFINITY {
             return S::ZERO;
         }
         let p = (z - row.lse).exp();
-        let dz = if i == target { (p - S::ONE) * w } else { p * w };
+        let dz = if Some(i) == target { (p - S::ONE) * w } else { p * w };
         let dz = if bonus == S::ZERO { dz } else { dz + bonus * (p * ((z - row.lse) + row.entropy)) };
         dz / t
     };

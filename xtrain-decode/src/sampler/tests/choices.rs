@@ -76,10 +76,13 @@ fn a_row_without_a_choice_is_an_error() {
 fn an_option_outside_its_range_is_named() {
     let default = SampleOptions::default();
     let cases = [
-        (SampleOptions { temperature: -1.0, ..default }, "temperature: want a finite number >= 0, got -1"),
+        (
+            SampleOptions { temperature: -1.0, ..default },
+            "temperature: want 0, or a finite number >= 1e-30, got -1.0",
+        ),
         (
             SampleOptions { temperature: f32::NAN, ..default },
-            "temperature: want a finite number >= 0, got NaN",
+            "temperature: want 0, or a finite number >= 1e-30, got NaN",
         ),
         (SampleOptions { top_k: Some(0), ..default }, "top_k: want at least 1, got 0"),
         (SampleOptions { top_p: Some(0.0), ..default }, "top_p: want a number in (0, 1], got 0"),

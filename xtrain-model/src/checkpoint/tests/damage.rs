@@ -1,4 +1,6 @@
 //! Every damaged byte of a checkpoint is noticed.
+use xtrain_tensor::testing::times;
+
 use super::*;
 
 /// Loads a copy of the disk with one file changed; panics unless the error names the file, and the tensor
@@ -37,12 +39,13 @@ fn sample() -> Sample {
 }
 
 #[test]
-fn a_thousand_flips_and_truncations_are_refused_by_file_and_tensor() {
+fn flips_and_truncations_are_refused_by_file_and_tensor() {
     let (fs, dir) = saved(&sample());
     let files = FILES.map(|name| (name, bytes(&fs, &dir.join(name)).len()));
     let total: usize = files.iter().map(|(_, length)| length).sum();
     let mut random = Random(3);
-    for case in 0..1000 {
+    let cases = times(1000, 10_000);
+    for case in 0..cases {
         // Every other case goes to a file of its own choice, so that the small ones get their share.
         let (name, at) = if case % 2 == 0 {
             let (name, length) = files[random.below(files.len())];

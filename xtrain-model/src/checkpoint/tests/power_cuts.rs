@@ -1,6 +1,8 @@
 //! No power cut loses an acknowledged save or shows a torn one.
 use std::collections::HashSet;
 
+use xtrain_tensor::testing::times;
+
 use super::*;
 
 /// A disk at which the power is cut, and the samples that may be found there afterwards: the last one
@@ -100,7 +102,8 @@ fn script() -> Vec<Sample> {
 fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
     let first = moments(SimulatedFs::default(), None, &script());
     // Runs that begin on what a power cut inside an earlier run left, and may lose power again.
-    let again: Vec<Moment> = (0..24)
+    let more = times(1, 10);
+    let again: Vec<Moment> = (0..24 * more)
         .flat_map(|case| {
             let mut random = Random(case);
             let moment = &first[random.below(first.len())];
@@ -110,7 +113,7 @@ fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
             moments(after, found, &[Sample::small(step, 2), Sample::small(step + 1, 2)])
         })
         .collect();
-    let halves = [(&first, 800), (&again, 100)];
+    let halves = [(&first, 800 * more as usize), (&again, times(100, 300) as usize)];
     let seen = std::thread::scope(|scope| {
         halves
             .map(|(moments, most)| scope.spawn(move || cut(moments, 7, most)))
@@ -119,7 +122,7 @@ fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
     let seen: HashSet<u64> =
         seen.into_iter().flat_map(|half| half.unwrap_or_else(|wrong| panic!("{wrong}"))).collect();
     println!("power cuts: {} different disks from {} and {} moments", seen.len(), first.len(), again.len());
-    assert!(seen.len() >= 100_000, "{}", seen.len());
+    assert!(seen.len() as u64 >= 100_000 * more, "{}", seen.len());
 }
 
 #[test]

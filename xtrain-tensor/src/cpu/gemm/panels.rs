@@ -90,7 +90,19 @@ pub(crate) struct View<'a> {
     pub(crate) columns: usize,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    /// The columns `range`, from a multiple of 32 on.
+    pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
+        assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole panels");
+        View { rows: &self.rows[range.start / LANES * self.step..], columns: range.len(), ..self }
+    }
+
+    /// The elements at depths `range` of all columns.
+    pub(crate) fn depths(self, range: Range<usize>) -> View<'a> {
+        assert!(range.end <= self.depth, "depths that are there");
+        View { rows: &self.rows[range.start..], depth: range.len(), ..self }
+    }
+
     /// The address of row `k` of panel `p`, and a check that `depth` rows from it on are there.
     pub(super) fn row(&self, p: usize, k: usize, depth: usize) -> *const f32 {
         self.rows[p * self.step + k..][..depth].as_ptr().cast()

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::super::Disjoint;
 use super::super::lanes::LANES;
 use super::left::Narrow;
-use super::tiles::{BLOCK_ROWS, Tiles};
+use super::tiles::{BLOCK_ROWS, View};
 
 /// Rows of a tile register.
 const TILE: usize = 16;
@@ -53,14 +53,14 @@ struct Config {
 /// `y = y + a b` by tiles.
 pub(super) struct Job<'a> {
     a: &'a [Narrow],
-    b: &'a Tiles,
+    b: View<'a>,
     y: &'a Disjoint<'a, f32>,
 }
 
 impl<'a> Job<'a> {
     /// # Panics
     /// On a machine without AMX.
-    pub(super) fn new(a: &'a [Narrow], b: &'a Tiles, y: &'a Disjoint<'a, f32>) -> Job<'a> {
+    pub(super) fn new(a: &'a [Narrow], b: View<'a>, y: &'a Disjoint<'a, f32>) -> Job<'a> {
         assert!(detect(), "narrow blocks are for AMX");
         Job { a, b, y }
     }

@@ -6,14 +6,14 @@ use super::super::lanes::LANES;
 use super::super::{Disjoint, Simd};
 use super::left::{Blocks, Left, Wide};
 use super::tile::{Flush, MOST_ROWS, Tile, tile_rows};
-use super::tiles::Tiles;
+use super::tiles::View;
 use super::{may_continue, on_lattice};
 use crate::Cpu;
 
 /// `y = start + a b`: y `[a.rows, b.columns]` row-major, f32.
 ///
 /// Order: [`super`]'s; with [`Start::Continue`] the blocks go on into y.
-pub(crate) fn product(cpu: &Cpu, a: &Left, b: &Tiles, y: &mut [f32], start: Start) {
+pub(crate) fn product(cpu: &Cpu, a: &Left, b: View<'_>, y: &mut [f32], start: Start) {
     let [depth, columns] = b.shape();
     assert_eq!(a.depth, depth, "a and b have one depth");
     assert_eq!(y.len(), a.rows * columns, "y holds rows * columns values");
@@ -40,7 +40,7 @@ struct Job<'a> {
     simd: Simd,
     a: &'a Left,
     blocks: &'a [Wide],
-    b: &'a Tiles,
+    b: View<'a>,
     y: &'a Disjoint<'a, f32>,
 }
 

@@ -108,10 +108,10 @@ fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flu
                 let left = Left::new(cpu, &x, [m, k]);
                 let tiles = Tiles::of_weight(&cpu.pool, &w, [n, k]);
                 let mut y = vec![f32::NAN; m * n];
-                product(cpu, &left, &tiles, &mut y, Start::Zero);
+                product(cpu, &left, tiles.view(), &mut y, Start::Zero);
                 same(&y, &fresh, &what);
                 let mut y = y0.clone();
-                product(cpu, &left, &tiles, &mut y, Start::Continue);
+                product(cpu, &left, tiles.view(), &mut y, Start::Continue);
                 same(&y, &onto, &what);
             }
         }

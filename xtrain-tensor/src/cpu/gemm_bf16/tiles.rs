@@ -1,4 +1,6 @@
 //! bf16 weights as all paths read them: AMX's own tile layout.
+use std::ops::Range;
+
 use half::bf16;
 
 use super::super::Pool;
@@ -105,6 +107,7 @@ impl Tiles {
     }
 
     /// `[depth, columns]`.
+    #[cfg(test)]
     pub(crate) fn shape(&self) -> [usize; 2] {
         [self.depth, self.columns]
     }
@@ -112,7 +115,7 @@ impl Tiles {
     /// The element at depth `k` of column `j`.
     #[cfg(test)]
     pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
-        let block = &self.panel(j / LANES)[k / BLOCK * BLOCK_ROWS..];
+        let block = &self.view().panel(j / LANES)[k / BLOCK * BLOCK_ROWS..];
         widen(block[j % LANES / 16 * 16 + k % BLOCK / 2].0[j % 16 * 2 + k % 2])
     }
 
@@ -122,18 +125,56 @@ impl Tiles {
         size_of_val(&self.rows[..]) + self.low.len()
     }
 
+    /// The whole matrix.
+    pub(crate) fn view(&self) -> View<'_> {
+        let blocks = self.depth.div_ceil(BLOCK);
+        View { rows: &self.rows, low: &self.low, step: blocks, depth: self.depth, columns: self.columns }
+    }
+}
+
+/// A part of [`Tiles`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    rows: &'a [Pairs],
+    low: &'a [u8],
+    /// Blocks from one panel to the next.
+    step: usize,
+    depth: usize,
+    columns: usize,
+}
+
+impl<'a> View<'a> {
+    /// The columns `range`, from a multiple of 32 on.
+    pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
+        assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole panels");
+        let panel = range.start / LANES;
+        let rows = &self.rows[panel * self.step * BLOCK_ROWS..];
+        View { rows, low: &self.low[panel..], columns: range.len(), ..self }
+    }
+
+    /// The elements at depths `range` of all columns; from a multiple of 32 on, and up to one or to the end.
+    pub(crate) fn depths(self, range: Range<usize>) -> View<'a> {
+        let whole = range.end == self.depth || range.end.is_multiple_of(BLOCK) && range.end < self.depth;
+        assert!(range.start.is_multiple_of(BLOCK) && whole, "whole blocks");
+        View { rows: &self.rows[range.start / BLOCK * BLOCK_ROWS..], depth: range.len(), ..self }
+    }
+
+    /// `[depth, columns]`.
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        [self.depth, self.columns]
+    }
+
     /// Blocks along the depth.
     pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
 
     /// The rows of panel `p`.
-    pub(super) fn panel(&self, p: usize) -> &[Pairs] {
-        let rows = self.blocks() * BLOCK_ROWS;
-        &self.rows[p * rows..][..rows]
+    pub(super) fn panel(&self, p: usize) -> &'a [Pairs] {
+        &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }
 
-    /// The smallest exponent field in panel `p`.
+    /// An exponent field that no non-zero element of panel `p` is below.
     pub(super) fn low(&self, p: usize) -> u8 {
         self.low[p]
     }

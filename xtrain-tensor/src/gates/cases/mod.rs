@@ -3,8 +3,10 @@ mod attention;
 mod linear;
 mod loss;
 mod norm;
+mod optim;
 mod pointwise;
 mod rope;
+mod rows;
 mod tables;
 
 pub(super) use attention::{attention, attention_backward, decode_attention};
@@ -13,8 +15,10 @@ pub(super) use linear::{
 };
 pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
 pub(super) use norm::{rms_norm, rms_norm_backward};
-pub(super) use pointwise::{accumulate, adamw, add, silu_mul, silu_mul_backward, sum_of_squares};
+pub(super) use optim::{adamw, adamw_all, global_norm, sum_of_squares};
+pub(super) use pointwise::{accumulate, add, all_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
+pub(super) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub(super) use tables::{cat_seq, embedding, embedding_backward, repeat_kv, repeat_kv_backward};
 
 use std::ops::Range;

@@ -6,7 +6,7 @@ use crate::ops::{self, Samples};
 use crate::{Dtype, Tensor};
 
 /// Rows, heads, width of a head.
-const SHAPES: [[usize; 3]; 16] = [
+const SHAPES: [[usize; 3]; 18] = [
     [1, 1, 1],
     [3, 1, 5],
     [7, 1, 31],
@@ -23,6 +23,8 @@ const SHAPES: [[usize; 3]; 16] = [
     [2, 1, 257],
     [3, 1, 513],
     [1, 1, 1000],
+    [2, 1, 1025],
+    [1, 2, 1539],
 ];
 
 pub(crate) fn rms_norm() -> Vec<Case> {

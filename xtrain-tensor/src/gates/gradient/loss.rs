@@ -59,7 +59,7 @@ impl Objective {
             Some(t) => {
                 let factors = [t.weight, t.bonus, self.temperature].map(f64::from);
                 let row = reference::log_prob(&z, t.id as usize);
-                reference::dlogits(&z, t.id as usize, row, factors)
+                reference::dlogits(&z, Some(t.id as usize), row, factors)
             }
         };
         let dz: Vec<f64> =
@@ -86,7 +86,12 @@ pub(crate) fn cross_entropy(seed: u64) -> Sample {
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let xs = Tensor::new(device, &[n, c], x[0].clone())?.cast(dtype)?;
             let head = Weight::new(&Tensor::new(device, &[v, c], x[1].clone())?, dtype)?;
-            let rows = LossRows { targets: &o.targets, samples: &o.samples, temperature: o.temperature };
+            let rows = LossRows {
+                targets: &o.targets,
+                samples: &o.samples,
+                temperature: o.temperature,
+                top_k: None,
+            };
             let (mut loss, mut again) = (0.0, 0.0);
             let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32)?;
             let (values, dx) = ops::cross_entropy_backward(&xs, &head, &rows, (&mut loss, &mut dhead))?;

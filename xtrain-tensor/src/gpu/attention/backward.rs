@@ -92,9 +92,9 @@ pub(crate) fn attention_backward(
 
     let dq = Tensor::on_gpu(gpu, q.shape(), Dtype::F32)?;
     let tiles = tiles::of_rows(see, heads.nh / heads.nkv, shape.tile);
-    let tiles_at = gpu.upload(tiles.as_flattened())?;
+    let tiles_at = gpu.indices(tiles.as_flattened())?;
     let read = args![q_at, k_at, v_at, dy_at, lse_at, delta.arg()];
-    let own = args![dq.at(gpu, Dtype::F32)?, tiles_at.arg()];
+    let own = args![dq.at(gpu, Dtype::F32)?, tiles_at];
     let args = [read as &[Arg], own, &scene.seen(), &scene.heads()].concat();
     let grid = Grid::blocks([tiles.len(), heads.nkv, 1], shape.threads).shared(shape.dq_shared);
     // SAFETY: shapes and slots were checked by the operation; the tiles cover its rows.
@@ -105,8 +105,8 @@ pub(crate) fn attention_backward(
     let (dk, dv) =
         (Tensor::zeros(&device, k.shape(), Dtype::F32)?, Tensor::zeros(&device, v.shape(), Dtype::F32)?);
     let (order, tiles) = tiles::of_keys(see, shape.tile);
-    let (order, tiles_at) = (gpu.upload(&order)?, gpu.upload(tiles.as_flattened())?);
-    let own = args![dk.at(gpu, Dtype::F32)?, dv.at(gpu, Dtype::F32)?, tiles_at.arg(), order.arg()];
+    let (order, tiles_at) = (gpu.indices(&order)?, gpu.indices(tiles.as_flattened())?);
+    let own = args![dk.at(gpu, Dtype::F32)?, dv.at(gpu, Dtype::F32)?, tiles_at, order];
     let args = [read as &[Arg], own, &scene.seen(), &scene.heads()].concat();
     let grid = Grid::blocks([tiles.len(), heads.nkv, shape.parts], shape.threads).shared(shape.dkv_shared);
     // SAFETY: whole sequences from position 0, each position with a slot of its own, as the operation

@@ -8,7 +8,7 @@ use super::HEAD_SIZES;
 use crate::ops::{self, Saved, Slots, Visible};
 use crate::reference::{self, Heads, Mode};
 use crate::testing::arbitrary;
-use crate::{Device, Dtype, Error, Gpu, Schedule, Tensor, round_bf16};
+use crate::{Device, Dtype, Error, Schedule, Tensor, round_bf16};
 
 unsafe extern "C" {
     /// One step of 16 products into `c`, as the emulated tensor core takes it.
@@ -59,6 +59,13 @@ impl Mode for Mma {
 
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
+
+/// Which kernels compute a row.
+#[derive(Debug, Clone, Copy)]
+enum Launch {
+    Tiles,
+    Split,
+}
 
 /// `[nh, nkv, hd]`, lengths of the sequences, window, page (0: runs).
 type Shape = ([usize; 3], &'static [usize], Option<usize>, usize);
@@ -141,16 +148,19 @@ impl Scene {
     }
 
     /// `(y, L)` of some rows, by one launch shape.
-    fn run(&self, device: &Device, rows: &[usize], dtype: Dtype, split: bool) -> [Vec<f32>; 2] {
+    fn run(&self, device: &Device, rows: &[usize], dtype: Dtype, launch: Launch) -> [Vec<f32>; 2] {
         let Device::Gpu(gpu) = device else { panic!("a GPU") };
         let at = rows.iter().map(|&n| (self.seq[n], self.pos[n])).unzip();
         let width = self.heads.nh * self.heads.hd;
         let q: Vec<f32> = rows.iter().flat_map(|&n| &self.q[n * width..][..width]).copied().collect();
         let q = self.on(device, &q, self.heads.nh, dtype);
         let [k, v] = self.pools(device, dtype);
-        let shape: fn(&Gpu, [&Tensor; 3], Heads, &Visible<'_>) -> crate::Result<(Tensor, Tensor)> =
-            if split { super::decode_attention } else { super::attention };
-        let (y, lse) = shape(gpu, [&q, &k, &v], self.heads, &self.see(&at)).unwrap();
+        let (operands, see) = ([&q, &k, &v], self.see(&at));
+        let (y, lse) = match launch {
+            Launch::Tiles => super::attention(gpu, operands, self.heads, &see),
+            Launch::Split => super::decode_attention(gpu, operands, self.heads, &see),
+        }
+        .unwrap();
         [y, lse].map(|x| x.to_f32().unwrap().to_vec().unwrap())
     }
 }
@@ -185,11 +195,11 @@ fn attention_in_bf16_has_the_order_of_mma_sync_in_tiles_and_split() {
             &scene.see(&scene.all()),
         );
         let y = rounded(want.y, Dtype::BF16);
-        for (j, split) in [false, true].into_iter().enumerate() {
+        for (j, launch) in [Launch::Tiles, Launch::Split].into_iter().enumerate() {
             let rows: Vec<usize> = (0..scene.seq.len()).collect();
-            let [got, lse] = scene.run(&device(i + j), &rows, Dtype::BF16, split);
-            same(&got, &y, &format!("{shape:?}, split {split}: y"));
-            same(&lse, &want.lse, &format!("{shape:?}, split {split}: L"));
+            let [got, lse] = scene.run(&device(i + j), &rows, Dtype::BF16, launch);
+            same(&got, &y, &format!("{shape:?} {launch:?}: y"));
+            same(&lse, &want.lse, &format!("{shape:?} {launch:?}: L"));
         }
     }
 }
@@ -200,10 +210,11 @@ fn a_row_has_its_bits_in_every_tile_and_chunk_split() {
         let dtype = [Dtype::F32, Dtype::BF16][i / 2 % 2];
         let scene = Scene::new(shape, dtype);
         let n = scene.seq.len();
-        let whole = scene.run(&device(i), &(0..n).collect::<Vec<_>>(), dtype, false);
+        let whole = scene.run(&device(i), &(0..n).collect::<Vec<_>>(), dtype, Launch::Tiles);
         let mixes = [(0..n).rev().collect(), (n / 3..n).collect(), vec![n - 1], (0..n).step_by(9).collect()];
         for (j, rows) in mixes.into_iter().enumerate() {
-            let got = scene.run(&device(i + j), &rows, dtype, j % 2 == 1);
+            let launch = [Launch::Tiles, Launch::Split][j % 2];
+            let got = scene.run(&device(i + j), &rows, dtype, launch);
             for (got, want) in got.iter().zip(&whole) {
                 let width = want.len() / n;
                 let want: Vec<f32> =

@@ -1,0 +1,18 @@
+// all_finite   found = 1 if any x[i] is a NaN or an infinity; found is 0 before
+// Launch: 256 threads, at most 1024 blocks, which stride over n. One integer maximum a warp that found
+// one: its order changes nothing. CPU twin: ops/finite.rs.
+
+template <class T>
+XT_DEV void find_not_finite(const T* x, uint32_t* found, uint64_t n) {
+  bool bad = false;
+  uint64_t step = (uint64_t)gridDim.x * blockDim.x;
+  for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)
+    bad = bad || (xt_f_bits(load(x + i)) & 0x7f800000u) == 0x7f800000u;
+  if (__any_sync(0xffffffffu, bad) && (threadIdx.x & 31) == 0) atomicMax(found, 1u);
+}
+
+XT_KERNEL(all_finite_f32, 256)(const float* x, uint32_t* found, uint64_t n) { find_not_finite(x, found, n); }
+XT_EXPORT(all_finite_f32)
+
+XT_KERNEL(all_finite_bf16, 256)(const bf16* x, uint32_t* found, uint64_t n) { find_not_finite(x, found, n); }
+XT_EXPORT(all_finite_bf16)

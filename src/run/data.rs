@@ -1,0 +1,122 @@
+//! What a run was trained on, by digest: a resume with other data is refused.
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Error, Result};
+use crate::model::tokenizer::Tokenizer;
+use crate::training::Source;
+
+/// Bytes of a file that are hashed at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Bytes of a record that are read, at most.
+const MOST: u64 = 1 << 20;
+
+/// A file and its digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Digested {
+    /// The file, as the configuration names it; `bytes` for the built-in tokenizer.
+    pub file: String,
+    /// `sha256:` of all bytes of a text; `crc32c:` of a packed token file, which is in its header;
+    /// `fnv1a:` of what each id of a tokenizer means.
+    pub digest: String,
+}
+
+/// `data.json` of a run: the files that it trains on and the tokenizer that made tokens of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataRecord {
+    /// The files, in order.
+    pub files: Vec<Digested>,
+    /// The tokenizer.
+    pub tokenizer: Digested,
+}
+
+impl DataRecord {
+    /// The digests of `source`, which was read from `files` with the tokenizer called `tokenizer`. Texts
+    /// are read once more; a packed token file is not: its header holds the checksum of its tokens.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn of(source: &Source, files: &[String], tokenizer: &str) -> Result<DataRecord> {
+        let one = |file: &String| {
+            let digest = match source.tokens.file() {
+                Some(packed) => format!("crc32c:{:08x}", packed.checksum()),
+                None => sha256(Path::new(file))?,
+            };
+            Ok(Digested { file: file.clone(), digest })
+        };
+        Ok(DataRecord {
+            files: files.iter().map(one).collect::<Result<_>>()?,
+            tokenizer: tokenizer_digest(tokenizer, &source.tokenizer),
+        })
+    }
+
+    /// Refuses data that is not what this record was made of.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] with the first file whose digest is another.
+    pub fn check(&self, found: &DataRecord) -> Result<()> {
+        let names = |record: &DataRecord| record.files.iter().map(|f| f.file.clone()).collect::<Vec<_>>();
+        let changed = |file: &str, want: &str, got: &str| Error::Changed {
+            file: file.into(),
+            want: want.to_string(),
+            got: got.to_string(),
+        };
+        if names(self) != names(found) {
+            return Err(changed("data.files", &names(self).join(", "), &names(found).join(", ")));
+        }
+        let all = |record: &DataRecord| record.files.iter().chain([&record.tokenizer]).cloned().collect();
+        let (want, got): (Vec<Digested>, Vec<Digested>) = (all(self), all(found));
+        match want.iter().zip(&got).find(|(want, got)| want.digest != got.digest) {
+            Some((want, got)) => Err(changed(&want.file, &want.digest, &got.digest)),
+            None => Ok(()),
+        }
+    }
+
+    /// The record in the file `path`.
+    ///
+    /// # Errors
+    /// A file that is not there, cannot be read, or is no record.
+    pub(super) fn read(path: &Path) -> Result<DataRecord> {
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(MOST).read_to_end(&mut bytes))
+            .map_err(|error| Error::io(path, error))?;
+        serde_json::from_slice(&bytes).map_err(|error| Error::Line {
+            path: path.to_path_buf(),
+            line: error.line(),
+            what: format!("not a record of the run's data: {error}"),
+        })
+    }
+
+    /// The record as the text of its file.
+    pub(super) fn to_json(&self) -> String {
+        format!("{}\n", serde_json::to_string_pretty(self).expect("a struct of strings is JSON"))
+    }
+}
+
+fn tokenizer_digest(name: &str, tokenizer: &Tokenizer) -> Digested {
+    Digested { file: name.to_string(), digest: format!("fnv1a:{:016x}", tokenizer.digest()) }
+}
+
+/// `sha256:` and the hash of a file's bytes.
+fn sha256(path: &Path) -> Result<String> {
+    let io = |error| Error::io(path, error);
+    let mut file = fs::File::open(path).map_err(io)?;
+    let (mut hash, mut block) = (Sha256::new(), vec![0; BLOCK]);
+    loop {
+        let n = file.read(&mut block).map_err(io)?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&block[..n]);
+    }
+    let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("sha256:{hex}"))
+}

@@ -1,0 +1,129 @@
+//! The golden lines of windows, of packed documents and of policy gradients.
+use xtrain::model::{AdamW, Grads, Model, Processing, Rows, Sample, objective, weigh};
+use xtrain::tensor::ops::{LogProb, Target};
+use xtrain::tensor::{Device, Dtype};
+
+use crate::fixtures::{lines, model, sha};
+use crate::golden::{devices, hyper_parameters, logits_of, prompt, weights};
+
+const MODEL: &str = "models/qwen3_tied";
+
+/// Logits of a prompt when every layer sees seven positions.
+fn windowed(device: &Device, compute: Dtype, i: &str) -> String {
+    let m = model(MODEL, compute, device);
+    let windows = vec![Some(7); m.config().n_layers];
+    sha(logits_of(&m.with_windows(windows).unwrap(), &Rows::whole(&[prompt(MODEL, i)])))
+}
+
+/// Prompts 2, 3 and 4.
+fn documents() -> Vec<Vec<u32>> {
+    ["2", "3", "4"].map(|i| prompt(MODEL, i)).into()
+}
+
+/// Documents in one sample; each token but a document's last predicts its successor.
+fn packed(documents: &[Vec<u32>]) -> Sample {
+    let mut sample = Sample::default();
+    for ids in documents {
+        if !sample.inputs.is_empty() {
+            sample.starts.push(sample.inputs.len());
+        }
+        sample.inputs.extend(ids);
+        sample.targets.extend(ids[1..].iter().map(|&id| Some(Target { id, weight: 0.0, bonus: 0.0 })));
+        sample.targets.push(None);
+    }
+    sample
+}
+
+/// Loss, gradients in walk order, and the values of the rows with a target.
+struct Outcome {
+    loss: f32,
+    grads: Grads,
+    values: Vec<LogProb>,
+}
+
+fn outcome(m: &Model, samples: &[Sample], how: Processing) -> Outcome {
+    let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
+    let values = objective::backward(m, samples, how, (&mut loss, &mut grads)).unwrap();
+    Outcome { loss, grads, values: values.into_iter().flatten().collect() }
+}
+
+fn sha_of(grads: Grads) -> String {
+    sha(grads.finish().unwrap().iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()))
+}
+
+/// The gradients of the mean cross-entropy of the documents, as one sample or as three.
+fn packing(device: &Device, together: usize) -> String {
+    let m = model(MODEL, Dtype::F32, device);
+    let mut samples: Vec<Sample> = documents().chunks(together).map(packed).collect();
+    assert_eq!(weigh(&mut samples), 53);
+    sha_of(outcome(&m, &samples, Processing::default()).grads)
+}
+
+/// The policy loss on prompt 4: target j has advantage (j mod 3) - 0.75.
+fn policy(m: &Model, top_k: Option<usize>) -> Outcome {
+    let mut sample = packed(&[prompt(MODEL, "4")]);
+    for (j, target) in sample.targets.iter_mut().flatten().enumerate() {
+        let advantage = (j % 3) as f32 - 1.0 + 0.25;
+        (target.weight, target.bonus) = (advantage / 29.0, (0.01 / 29.0) as f32);
+    }
+    let outcome = outcome(m, &[sample], Processing { temperature: 0.8, top_k });
+    assert_eq!(outcome.values.len(), 29);
+    outcome
+}
+
+/// The answer to a golden line.
+fn answer(name: &str, device: &Device) -> String {
+    let of_policy = |line: &str, compute, top_k| {
+        let Outcome { loss, grads, values } = policy(&model(MODEL, compute, device), top_k);
+        match line {
+            "loss" => format!("{:08x}", loss.to_bits()),
+            "entropy" => sha(values.iter().map(|v| v.entropy)),
+            "grads" => sha_of(grads),
+            _ => panic!("nobody reads the line {name}"),
+        }
+    };
+    match name.split_once('/').unwrap() {
+        ("W", i) => windowed(device, Dtype::F32, i),
+        ("WB", i) => windowed(device, Dtype::BF16, i),
+        ("P", "logits") => sha(logits_of(&model(MODEL, Dtype::F32, device), &Rows::whole(&documents()))),
+        ("P", "grads") => packing(device, 3),
+        ("P", "grads3") => packing(device, 1),
+        ("R", line) => of_policy(line, Dtype::F32, None),
+        ("RB", line) => of_policy(line, Dtype::BF16, None),
+        ("R3", line) => of_policy(line, Dtype::F32, Some(20)),
+        ("O", "weights") => {
+            let mut m = model(MODEL, Dtype::F32, device);
+            let grads = policy(&m, None).grads.finish().unwrap();
+            let _ = AdamW::new(hyper_parameters(), &m.params)
+                .unwrap()
+                .step(&mut m.params, &grads, 0.003)
+                .unwrap();
+            sha(weights(&m))
+        }
+        _ => panic!("nobody reads the line {name}"),
+    }
+}
+
+/// The lines that are not met on a device.
+fn unmet(device: &Device) -> Vec<String> {
+    let all = lines("windows_packing_policy.txt");
+    assert_eq!(all.len(), 19);
+    all.into_iter().filter(|(name, want)| answer(name, device) != *want).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn every_line_of_windows_packing_and_policy_is_met() {
+    for device in devices() {
+        assert_eq!(unmet(&device), [""; 0], "on {device}");
+    }
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn faults_of_windows_and_of_packing_leave_their_lines_unmet() {
+    use xtrain::tensor::faults::with;
+    let device = Device::cpu();
+    let seen = with("window-off-by-one", || unmet(&device));
+    assert_eq!(seen, ["W/3", "W/4", "W/long", "WB/3", "WB/4", "WB/long"]);
+    assert_eq!(with("documents-see-each-other", || unmet(&device)), ["P/grads"]);
+}

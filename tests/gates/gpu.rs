@@ -1,0 +1,137 @@
+//! The gates of the GPU: in f32 a whole training run on the emulated device, whatever the order of its
+//! threads and the split into micro-batches, has the processor's bytes.
+use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer, weigh};
+use xtrain::tensor::ops::Target;
+use xtrain::tensor::testing::emulated;
+use xtrain::tensor::{Device, Dtype, Schedule as Order};
+
+use xtrain::decode::KvKind;
+use xtrain::verify::{self, Asked};
+
+use crate::dice::Dice;
+
+fn config(tied: bool) -> Config {
+    Config {
+        vocab: 37,
+        dim: 24,
+        ffn_dim: 40,
+        n_layers: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 8,
+        max_positions: 96,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        qk_norm: tied,
+        tie_embeddings: tied,
+    }
+}
+
+fn trainer(tied: bool, device: &Device) -> Trainer {
+    let schedule = Schedule { decay: Decay::Cosine, peak: 1e-2, min: 1e-3, warmup: 1, steps: 4, fall: 0 };
+    let model = Model::init(&config(tied), Dtype::F32, device, 5).unwrap();
+    Trainer::new(model, OptimConfig::default(), schedule).unwrap()
+}
+
+/// Three ragged samples that cross a chunk of 64 keys; some rows have no target.
+fn samples(step: u64) -> Vec<Sample> {
+    let mut dice = Dice::new(77, step);
+    let sample = |n: usize, dice: &mut Dice| {
+        let mut token = || dice.below(37) as u32;
+        let inputs = (0..n).map(|_| token()).collect();
+        let target = |id| Target { id, weight: 0.0, bonus: 0.01 };
+        let targets = (0..n).map(|t| Some(target(token())).filter(|_| t % 7 != 3)).collect();
+        Sample { inputs, targets, ..Sample::default() }
+    };
+    let mut samples: Vec<Sample> = [70, 5, 33].into_iter().map(|n| sample(n, &mut dice)).collect();
+    weigh(&mut samples);
+    samples
+}
+
+/// Everything that three steps compute, under names.
+fn run(trainer: &mut Trainer, micro: usize) -> Vec<(String, Vec<u32>)> {
+    let mut all = Vec::new();
+    for step in 0..3 {
+        let report = trainer.step(samples(step), micro).unwrap();
+        all.push((format!("loss and norm {step}"), vec![report.loss.to_bits(), report.grad_norm.to_bits()]));
+    }
+    let Trainer { model, optimizer, .. } = trainer;
+    for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
+        for (what, x) in [("", p.value()), ("m.", m), ("v.", v)] {
+            let bits = x.to_vec::<f32>().unwrap().iter().map(|x| x.to_bits()).collect();
+            all.push((format!("{what}{}", p.name()), bits));
+        }
+    }
+    all
+}
+
+#[track_caller]
+fn same(got: Vec<(String, Vec<u32>)>, want: &[(String, Vec<u32>)], what: &str) -> usize {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for ((name, got), (_, want)) in got.iter().zip(want) {
+        assert_eq!(got.len(), want.len(), "{what}: {name}");
+        let differs = got.iter().zip(want).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "{what}: {name}, first differing value");
+    }
+    want.iter().map(|x| x.1.len()).sum()
+}
+
+#[test]
+fn three_steps_on_the_gpu_have_the_bytes_of_the_processor() {
+    let mut compared = 0;
+    for tied in [false, true] {
+        let want = run(&mut trainer(tied, &Device::cpu()), 3);
+        for (order, micro) in [(Order::Forward, 3), (Order::Priorities(3), 1), (Order::Random(4), 2)] {
+            let Some(device) = emulated(order) else { return };
+            let what = format!("tied {tied}, {device}, micro-batches of {micro}");
+            compared += same(run(&mut trainer(tied, &device), micro), &want, &what);
+        }
+    }
+    println!("training on the GPU: {compared} values compared, 0 differ");
+}
+
+#[test]
+fn a_step_after_warm_up_asks_the_device_for_no_memory_and_copies_only_scalars_back() {
+    let Some(device) = emulated(Order::Forward) else { return };
+    let Device::Gpu(gpu) = &device else { panic!("an emulated device is a GPU") };
+    let mut trainer = trainer(true, &device);
+    let step = |trainer: &mut Trainer| {
+        let before = gpu.traffic();
+        trainer.step(samples(0), 3).unwrap();
+        let after = gpu.traffic();
+        (after.allocations - before.allocations, after.downloaded - before.downloaded)
+    };
+    for _ in 0..2 {
+        step(&mut trainer);
+    }
+    let (allocations, downloaded) = step(&mut trainer);
+    assert_eq!(allocations, 0);
+    // the loss, the norm, a flag a tensor, and (lse, log-probability, entropy) of 108 rows
+    assert!(downloaded <= 4096, "{downloaded} bytes came back");
+}
+
+/// Every cache, page, chunk and batch on the GPU, against the processor in f32, against itself in bf16.
+#[track_caller]
+fn rollouts(compute: Dtype) {
+    let Some(device) = emulated(Order::Priorities(9)) else { return };
+    let model = Model::init(&config(true), compute, &device, 3).unwrap();
+    let requests = verify::requests(&verify::prompts(&model, (1, 3), 5), 5, 1);
+    let asked = Asked { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
+    let verdicts = verify::verify(&model, &requests, &asked, &mut |_| ()).unwrap();
+    for verdict in &verdicts {
+        assert!(verdict.holds(), "{verdict:?}");
+    }
+    let values: u64 = verdicts.iter().map(|v| v.values).sum();
+    println!("rollouts on the GPU in {compute}: {values} values compared, 0 differ");
+    assert!(values > 50_000, "{values}");
+}
+
+#[test]
+fn rollouts_on_the_gpu_have_the_bits_of_the_processors_training_forward() {
+    rollouts(Dtype::F32);
+}
+
+#[test]
+fn rollouts_on_the_gpu_in_bf16_have_the_bits_of_its_training_forward() {
+    rollouts(Dtype::BF16);
+}

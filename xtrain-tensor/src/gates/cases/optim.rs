@@ -1,0 +1,108 @@
+//! Cases of the optimizer: one tensor, and all of a model.
+use super::pointwise::shapes;
+use crate::gates::case::{Case, join, pick, split, tensor};
+use crate::gates::values::{Values, label};
+use crate::ops::{self, AdamWScalars, Update};
+use crate::{Device, Dtype, Result, Tensor};
+
+const STEP: AdamWScalars =
+    AdamWScalars { s1: 0.1, s2: 0.999, s3: 0.001, keep: 0.999_97, step: 3e-3, c2: 0.044_698_99, eps: 1e-8 };
+
+pub(crate) fn adamw() -> Vec<Case> {
+    let case = |(i, [n, c], values, seed): (usize, [usize; 2], Values, u64)| {
+        let x: Vec<Vec<f32>> = (0..4).map(|at| values.fill(n * c, seed + 1000 * at)).collect();
+        let clip = [1.0, 0.37][i % 2];
+        Case::rows("adamw", (format!("{n}x{c}-{}", label(Dtype::F32, values)), seed), n, move |dev, rows| {
+            // one row is a vector, which is not decayed
+            let shape = if n == 1 { vec![c] } else { vec![rows.len(), c] };
+            let of = |x: &[f32]| tensor(dev, &shape, &pick(x, c, rows), Dtype::F32);
+            let squares: Vec<f32> = x[3].iter().map(|v| v.abs()).collect();
+            let (mut w, g, mut m, mut v) = (of(&x[0])?, of(&x[1])?, of(&x[2])?, of(&squares)?);
+            ops::adamw(&mut w, &g, [&mut m, &mut v], clip, &STEP)?;
+            Ok(join(join(split(&w, rows.len())?, split(&m, rows.len())?), split(&v, rows.len())?))
+        })
+    };
+    shapes().map(case).collect()
+}
+
+pub(crate) fn sum_of_squares() -> Vec<Case> {
+    const SHAPES: [[usize; 2]; 9] =
+        [[1, 1], [3, 5], [33, 33], [31, 65], [65, 7], [2, 129], [1, 1000], [100, 1], [257, 3]];
+    let mut cases = Vec::new();
+    for (i, [n, c]) in SHAPES.into_iter().enumerate() {
+        for values in [Values::of(i), Values::of(i + 2)] {
+            let seed = i as u64 + 951;
+            let g = values.fill(n * c, seed);
+            let name = format!("{n}x{c}-{}", label(Dtype::F32, values));
+            cases.push(Case::rows("sum_of_squares", (name, seed), 1, move |dev, _| {
+                Ok(vec![vec![ops::sum_of_squares(&Tensor::new(dev, &[n, c], g.clone())?)?]])
+            }));
+        }
+    }
+    cases
+}
+
+/// The shapes of models: matrices and vectors, around the blocks of a launch.
+const MODELS: [&[&[usize]]; 5] = [
+    &[&[1]],
+    &[&[37, 5], &[5], &[7, 5], &[5, 7], &[5]],
+    &[&[33, 129], &[129], &[4097], &[3, 1365], &[4096], &[1, 1]],
+    &[&[300, 3], &[0], &[3], &[257, 17], &[17]],
+    &[&[1000, 9], &[2, 64, 6], &[6]],
+];
+
+/// Every tensor of a model four times: value, gradient, first and second moment; one gradient may hold
+/// an infinity.
+fn model(i: usize, dev: &Device, (values, seed): (Values, u64), infinite: bool) -> Result<Vec<[Tensor; 4]>> {
+    let one = |(at, shape): (usize, &&[usize])| {
+        let n = shape.iter().product();
+        let fill = |kind: u64| values.fill(n, seed + 1000 * kind + 10_000 * at as u64);
+        let mut x = [fill(0), fill(1), fill(2), fill(3).iter().map(|v| v.abs()).collect()];
+        if infinite && at + 1 == MODELS[i].len() {
+            x[1][n - 1] = f32::NEG_INFINITY;
+        }
+        let [w, g, m, v] = x.map(|x| Tensor::new(dev, shape, x));
+        Ok([w?, g?, m?, v?])
+    };
+    MODELS[i].iter().enumerate().map(one).collect()
+}
+
+fn models(op: &'static str) -> impl Iterator<Item = (usize, Values, (String, u64))> {
+    let with = move |i: usize| {
+        [Values::of(i), Values::of(i + 1)].map(|values| {
+            let name = format!("model{i}-{}", label(Dtype::F32, values));
+            (i, values, (name, (i * op.len()) as u64 + 971))
+        })
+    };
+    (0..MODELS.len()).flat_map(with)
+}
+
+pub(crate) fn adamw_all() -> Vec<Case> {
+    let case = |(at, (i, values, name)): (usize, (usize, Values, (String, u64)))| {
+        let (seed, max_norm) = (name.1, [1e-3, 0.5, 1e20][at % 3]);
+        Case::rows("adamw_all", name, 1, move |dev, _| {
+            let mut all = model(i, dev, (values, seed), at == 5)?;
+            let updates = all.iter_mut().map(|[w, g, m, v]| Update { w, g, m, v });
+            let norm = ops::adamw_all(&mut updates.collect::<Vec<_>>(), max_norm, &STEP)?;
+            let mut row = vec![norm];
+            for [w, _, m, v] in &all {
+                for x in [w, m, v] {
+                    row.extend(x.to_vec::<f32>()?);
+                }
+            }
+            Ok(vec![row])
+        })
+    };
+    models("adamw_all").enumerate().map(case).collect()
+}
+
+pub(crate) fn global_norm() -> Vec<Case> {
+    let case = |(i, values, name): (usize, Values, (String, u64))| {
+        let seed = name.1;
+        Case::rows("global_norm", name, 1, move |dev, _| {
+            let all = model(i, dev, (values, seed), false)?;
+            Ok(vec![vec![ops::global_norm(&all.iter().map(|x| &x[1]).collect::<Vec<_>>())?]])
+        })
+    };
+    models("global_norm").map(case).collect()
+}
