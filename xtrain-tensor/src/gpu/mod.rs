@@ -11,6 +11,7 @@ mod norm;
 mod optim;
 mod pointwise;
 mod rows;
+mod sample;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(crate) use sample::sample_rows;
 
 use crate::Result;
 use indices::Indices;
