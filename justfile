@@ -4,7 +4,7 @@
 test:
     cargo test --workspace --features faults
 
-# The longer suite: 20,000 random cases of the gate of invariance.
+# The longer suite: CONTRIBUTING.md has its numbers.
 soak:
     XTRAIN_SOAK=1 cargo test --workspace --features faults -- --nocapture
 

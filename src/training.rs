@@ -9,7 +9,7 @@ use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::data::{DataError, Order, Split, Tokens, Windows};
 use crate::model::store::{self, Standing, StoreError};
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{self, Config, Decay, Model, OptimConfig, Schedule, StepReport, Trainer};
+use crate::model::{self, Config, Decay, Keep, Model, OptimConfig, Schedule, StepReport, Trainer};
 use crate::run::{self, JsonLines};
 use crate::tensor::{Device, Dtype};
 
@@ -259,6 +259,14 @@ pub fn schedule(config: &RunConfig) -> Schedule {
     }
 }
 
+/// What a pass keeps for its backward.
+pub fn keep(config: &RunConfig) -> Keep {
+    match config.train.recompute {
+        true => Keep::LayerInputs,
+        false => Keep::Activations,
+    }
+}
+
 /// A trainer at step 0, its weights drawn from the configuration's seed.
 ///
 /// # Errors
@@ -266,5 +274,5 @@ pub fn schedule(config: &RunConfig) -> Schedule {
 pub fn begin(config: &RunConfig, tokens: usize, device: &Device) -> Result<Trainer, model::Error> {
     let model =
         Model::init(&model_config(config, tokens), compute(config.train.dtype), device, config.train.seed)?;
-    Ok(Trainer::new(model, optim_config(config), schedule(config))?)
+    Trainer::new(model, optim_config(config), schedule(config))
 }

@@ -10,8 +10,8 @@ use crate::decode::{EngineOptions, Request, Stop};
 
 /// What the help of both commands says of how a completion ends.
 pub(super) const ENDS: &str = "\
-finish_reason: eos (the model's end-of-text token, which is in the ids and not in the text), length
-(--max-new tokens), context (prompt and completion fill the model's positions, as many as it was trained
+finish_reason: eos (the model's end-of-text token, which is in the ids and not in the text), length \
+(--max-new tokens), context (prompt and completion fill the model's positions, as many as it was trained \
 with unless model.max_positions gave it more; a larger --max-new is no error).";
 
 /// Flags of a command that completes prompts.

@@ -51,7 +51,7 @@ pub struct CacheSizes {
 /// The seed that all random numbers of a command are addressed from.
 #[derive(Debug, Clone, Args)]
 pub struct Seed {
-    /// Seed of every random number, from 0 to 2^64 - 1 [default: 0, or what the configuration says].
+    /// Seed of every random number, from 0 to 2^64 - 1 [default: train.seed, which is 0 unless set].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{CacheFlags, Common};
@@ -22,6 +22,7 @@ const BATCH: usize = 64;
 
 /// Flags of `xtrain eval`.
 #[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["data", "task"]))]
 #[command(after_help = "\
 Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
@@ -30,7 +31,7 @@ pub struct EvalArgs {
     /// A checkpoint's directory, or a run (its newest checkpoint).
     pub model: PathBuf,
     /// Text, JSONL or packed tokens: loss, perplexity, bits per byte.
-    #[arg(long, value_name = "FILE", required_unless_present = "task")]
+    #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Reads this share at the end of the tokens alone, as training held it out [default: all].
     #[arg(long, value_name = "SHARE", requires = "data")]
@@ -38,8 +39,8 @@ pub struct EvalArgs {
     /// JSONL with `prompt` and `answer`: the share of prompts that greedy decoding answers exactly.
     #[arg(long, value_name = "FILE")]
     pub task: Option<PathBuf>,
-    /// Tokens of a window [default: the context it was trained with, or the model's positions].
-    #[arg(long, value_name = "TOKENS")]
+    /// Tokens of a window of --data [default: the context it was trained with, or the model's positions].
+    #[arg(long, value_name = "TOKENS", requires = "data")]
     pub context: Option<usize>,
     /// Prints one JSON object.
     #[arg(long)]

@@ -1,4 +1,6 @@
 //! `xtrain generate`: one continuation.
+use std::io::IsTerminal;
+
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
@@ -6,13 +8,14 @@ use super::ask::{Ask, ENDS};
 use super::loaded::Loaded;
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, FinishReason};
-use crate::report::{Spread, Timings, units};
+use crate::report::{Spread, Timings, printable, units};
 
 /// Flags of `xtrain generate`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
 #[command(after_help = format!("\
-Text streams as it is drawn, never half a character; a model without a tokenizer gives ids. --json prints
+Text streams as it is drawn, never half a character (a terminal is shown no control characters, a file or \
+a pipe gets every byte); a model without a tokenizer gives ids. --json prints \
 one object: tokens (the new ids), text, logprobs, logprob_bits (hex), finish_reason, timings.
 
 {ENDS}
@@ -75,10 +78,12 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
     let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream());
+    let terminal = std::io::stdout().is_terminal();
     let mut shown = String::new();
     let timings = timed::run(&mut engine, &mut |events| {
         for event in events.iter().filter(|e| !args.json && e.is_text()) {
             shown = match &mut stream {
+                Some(stream) if terminal => printable(&stream.push(event.token)),
                 Some(stream) => stream.push(event.token),
                 None => format!("{} ", event.token),
             };

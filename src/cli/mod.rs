@@ -201,6 +201,10 @@ mod tests {
             if command.get_subcommands().next().is_none() {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
                 assert!(help.contains(path), "{path}: no example in {help:?}");
+                // The terminal wraps a paragraph; a break of our own inside one would show as a ragged line.
+                let broken =
+                    help.split("\n\n").find(|p| !p.starts_with("Example") && p.trim().contains('\n'));
+                assert_eq!(broken, None, "{path}");
             }
             for inner in command.get_subcommands() {
                 walk(inner, &format!("{path} {}", inner.get_name()));

@@ -9,8 +9,8 @@ use super::{CliError, Exit};
 use crate::evaluate::Evaluation;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::{Model, StepReport};
-use crate::report::Progress;
 use crate::report::units;
+use crate::report::{Progress, printable};
 use crate::run::JsonLines;
 use crate::training::{Error, Observer};
 
@@ -31,6 +31,8 @@ pub struct Monitor<'a> {
     pub last_saved: Option<PathBuf>,
     clock: Instant,
     tokens: u64,
+    began: Instant,
+    first_tokens: u64,
 }
 
 /// A line of `timings.jsonl`.
@@ -49,7 +51,18 @@ impl<'a> Monitor<'a> {
         interrupt: Interrupt,
         (sampler, tokens): (Sampler<'a>, u64),
     ) -> Monitor<'a> {
-        Monitor { progress, timings, interrupt, sampler, last_saved: None, clock: Instant::now(), tokens }
+        let (began, first_tokens, last_saved) = (Instant::now(), tokens, None);
+        Monitor {
+            progress,
+            timings,
+            interrupt,
+            sampler,
+            last_saved,
+            clock: began,
+            tokens,
+            began,
+            first_tokens,
+        }
     }
 
     /// The exit code of the signal that stopped the run, if one did.
@@ -65,8 +78,9 @@ impl Observer for Monitor<'_> {
         let tokens_per_second = (report.tokens - self.tokens) as f64 / step_time;
         self.tokens = report.tokens;
         self.timings.write(&Timing { step, step_time, tokens_per_second })?;
-        let rate = units::rate(tokens_per_second, "tok");
-        self.progress.at(step, &format!("loss {:.3} {rate}", report.loss));
+        let (tokens, seconds) = (report.tokens - self.first_tokens, self.began.elapsed().as_secs_f64());
+        let rate = units::rate(tokens as f64 / seconds, "tok");
+        self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
         if let Some(val) = val {
             self.progress.line(&format!(
                 "step {step}: loss {:.4}, validation loss {:.4}, perplexity {:.2}, {:.3} bits per byte",
@@ -89,7 +103,7 @@ impl Observer for Monitor<'_> {
 
     fn sample(&mut self, model: &Model, step: u64) {
         match (self.sampler)(model, step) {
-            Ok(text) => self.progress.line(&format!("sample after step {step}:\n{text}")),
+            Ok(text) => self.progress.line(&format!("sample after step {step}:\n{}", printable(&text))),
             Err(error) => self.progress.line(&format!("no sample: {error}")),
         }
     }

@@ -10,7 +10,7 @@ use crate::report::{Progress, units};
 /// Flags of `xtrain prepare`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-A .jsonl file holds an object a line, with `text`, or `prompt` and `completion`; any other
+A .jsonl file holds an object a line, with `text`, or `prompt` and `completion`; any other \
 file is text. `xtrain train --data book.tok` trains on what is written.
 
 Examples:
@@ -43,10 +43,10 @@ pub fn run(args: &PrepareArgs) -> Result<(), CliError> {
     let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |at| bar.at(at.bytes, ""))?;
     bar.finish();
     out::print(format!(
-        "wrote {}: {} tokens of {} documents, from {}\n",
+        "wrote {}: {} of {}, from {}\n",
         args.out.display(),
-        prepared.tokens,
-        prepared.documents,
+        units::many(prepared.tokens, "token"),
+        units::many(prepared.documents, "document"),
         units::bytes(prepared.bytes),
     ))
 }

@@ -18,7 +18,7 @@ use crate::model::data::{Role, TokenWriter};
 use crate::model::store::Standing;
 use crate::model::tasks::{Corpus, Mix, Part, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
-use crate::report::units;
+use crate::report::{printable, units};
 use crate::run::RunDir;
 use crate::training;
 
@@ -37,7 +37,7 @@ const CORPUS: &str = "corpus.tok";
 /// Flags of `xtrain quickstart`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Makes a corpus of sums and small sentences, trains on it, answers sums it has not seen, rolls out eight
+Makes a corpus of sums and small sentences, trains on it, answers sums it has not seen, rolls out eight \
 completions in one batch, and compares every number with the training forward's.
 
 Examples:
@@ -135,7 +135,7 @@ fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Resul
         let good = sums.check(prompt, &text);
         right += usize::from(good);
         if i % (prompts.len() / 6).max(1) == 0 {
-            shown += &format!("  {prompt}{text}  {}\n", if good { "right" } else { "wrong" });
+            shown += &format!("  {prompt}{}  {}\n", printable(&text), if good { "right" } else { "wrong" });
         }
     }
     let share = 100.0 * right as f64 / prompts.len().max(1) as f64;
@@ -168,7 +168,7 @@ fn group(
     completions.sort_by_key(|c| c.index);
     let mut text = format!("\nEight completions of {prompt:?}, one batch:\n");
     for completion in completions {
-        text += &format!("  {prompt}{}\n", completion.text(tokenizer));
+        text += &format!("  {prompt}{}\n", printable(&completion.text(tokenizer)));
     }
     Ok(Group { requests, text })
 }

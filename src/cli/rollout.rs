@@ -13,20 +13,20 @@ use super::loaded::Loaded;
 use super::out::Draft;
 use super::prompts::{self, Prompt};
 use super::{CliError, out};
-use crate::decode::{Completion, Engine, FinishReason, Request};
+use crate::decode::{Completion, Engine, EngineOptions, FinishReason, Prefixes, Request};
 use crate::report::{Progress, units};
 
 /// Flags of `xtrain rollout`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
-A line in: {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. A line out per completion, in the order of
-the prompts, with its ids, log-probabilities and finish reason. Prompts are prefilled once and shared by
-their G completions; completion s of prompt p has the sample_id p G + s.
+A line in: {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. A line out per completion, in the order of \
+the prompts, with its ids, log-probabilities and finish reason. Prompts are prefilled once and shared by \
+their G completions, and by later prompts as far as these begin with the same tokens (in whole pages); completion s of prompt p has the sample_id p G + s.
 
 {ENDS}
 
---out appears whole when all is done. Ctrl-C (exit code 130) and SIGTERM (143) keep what is finished: the
-complete lines are in --out, or were printed, each with its prompt_id and sample. The same command again
+--out appears whole when all is done. Ctrl-C (exit code 130) and SIGTERM (143) keep what is finished: the \
+complete lines are in --out, or were printed, each with its prompt_id and sample. The same command again \
 draws the same completions.
 
 Examples:
@@ -109,7 +109,8 @@ fn complete(
     let (cfg, g) = (loaded.model.config(), args.n.get());
     let total = requests.len() * g;
     let longest = requests.iter().map(|r| r.positions(cfg)).max();
-    let mut engine = Engine::new(&loaded.model, args.ask.engine(longest, args.batch.get().min(total)))?;
+    let options = args.ask.engine(longest, args.batch.get().min(total));
+    let mut engine = Engine::new(&loaded.model, EngineOptions { prefixes: Prefixes::Kept, ..options })?;
     for request in requests {
         engine.submit_group(request, g)?;
     }
@@ -126,6 +127,12 @@ fn complete(
         }
         let rate = tokens as f64 / clock.elapsed().as_secs_f64();
         progress.at(done, &units::rate(rate, "tok"));
+    }
+    let counters = engine.counters();
+    if counters.recalled_rows > 0 {
+        let (recalled, ran) = (counters.recalled_rows, counters.prefill_rows);
+        progress
+            .line(&format!("{recalled} rows of prompts came from earlier ones that begin alike, {ran} ran"));
     }
     progress.finish();
     Ok(())

@@ -74,7 +74,10 @@ pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer) -> Result<Tokens, CliErr
     let tokens = match files {
         [one] if packed(one) => Tokens::open(one)?,
         many if many.iter().any(|f| packed(f)) => {
-            return Err(CliError::new(Exit::Usage, "a packed token file (*.tok) stands alone"));
+            let one = many.iter().find(|f| packed(f)).map(|f| f.display().to_string()).unwrap_or_default();
+            let message = format!("{one}: packed tokens (*.tok) stand alone, beside no other file");
+            return Err(CliError::new(Exit::Usage, message)
+                .hint("pack all texts into one: xtrain prepare FILE... --out ALL.tok"));
         }
         texts => Tokens::from_files(texts, tokenizer)?,
     };

@@ -22,8 +22,8 @@ use crate::training::{self, End, Source, Training};
 /// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the bytes that the run would have
-had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json,
+Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the bytes that the run would have \
+had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json, \
 and says so when the run is complete.
 
 Examples:
@@ -37,9 +37,13 @@ pub struct TrainArgs {
     /// Directory of the new run [default: runs/ and the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
-    /// Goes on with a run: its directory, or its name under runs/.
+    /// Goes on with a run: its directory, or its name under runs/. What --set changes is kept in its
+    /// config.toml.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data"])]
     pub resume: Option<PathBuf>,
+    /// Keeps the input of each layer alone and computes the rest again: stands for train.recompute=true.
+    #[arg(long)]
+    pub recompute: bool,
     /// Prints the resolved configuration and what it takes, and ends.
     #[arg(long)]
     pub dry_run: bool,
@@ -69,7 +73,8 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let mut layers = vec![Layer::File(run.config())];
         layers.extend(args.config_layers());
         let config = RunConfig::load(&layers)?;
-        same_run(&RunConfig::load(&layers[..1])?, &config)?;
+        let was = RunConfig::load(&layers[..1])?;
+        same_run(&was, &config)?;
         if args.dry_run {
             return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
         }
@@ -88,6 +93,9 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
                 run.path().display(),
                 2 * at,
             ));
+        }
+        if config != was {
+            run.write_config(&config)?;
         }
         eprintln!("resuming {} at step {at} of {steps}", run.path().display());
         let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: Some(path) };
@@ -127,13 +135,15 @@ fn same_run(was: &RunConfig, asked: &RunConfig) -> Result<(), CliError> {
     allowed.sample = asked.sample.clone();
     let (to, from) = (&mut allowed.train, &asked.train);
     (to.steps, to.keep, to.save_every) = (from.steps, from.keep, from.save_every);
+    (to.micro_batch, to.recompute) = (from.micro_batch, from.recompute);
     (to.eval_every, to.eval_tokens, to.sample_every) = (from.eval_every, from.eval_tokens, from.sample_every);
     if allowed == *asked {
         return Ok(());
     }
     Err(CliError::new(Exit::Usage, "--resume goes on with the run as it was configured").hint(
-        "only train.steps, train.keep, train.save_every, train.eval_every, train.eval_tokens, \
-         train.sample_every and [sample] may be set; begin a new run for anything else",
+        "only train.steps, train.micro_batch, train.recompute, train.keep, train.save_every, \
+         train.eval_every, train.eval_tokens, train.sample_every and [sample] may be set; begin a new run \
+         for anything else",
     ))
 }
 
@@ -151,6 +161,7 @@ pub(super) struct Job {
 
 /// Trains to the end, or to a signal.
 pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(), CliError> {
+    job.trainer.keep = training::keep(&job.config);
     let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
     let steps = job.config.train.steps as u64;
     eprintln!(
@@ -212,6 +223,10 @@ impl TrainArgs {
                 value: Value::Array(files.collect()),
             });
         }
+        if self.recompute {
+            let value = Value::Boolean(true);
+            layers.push(Layer::Flag { flag: "--recompute", key: "train.recompute", value });
+        }
         layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
     }
@@ -256,7 +271,8 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
     let cfg = training::model_config(config, vocab.unwrap_or(1));
     let compute = training::compute(train.dtype);
     let memory = memory::memory(&cfg, compute)?;
-    let kept = memory::activations(&cfg, compute, train.micro_batch * train.context);
+    let at_once = train.micro_batch * train.context;
+    let kept = memory::activations(&cfg, compute, training::keep(config), at_once);
     let lines = [
         ("parameters", format!("{} ({rows})", units::count(config.model.parameters(vocab.unwrap_or(0))))),
         (

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ask::at_least_one;
-use super::common::{CacheFlags, Common, Seed};
+use super::common::{CacheFlags, Common};
 use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
@@ -14,9 +14,9 @@ use crate::verify::{self, Asked, Difference, Prompts, Verdict};
 /// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Rolls the model out over caches, pages, chunks, batches and threads, and with prompts that several
-completions share; recomputes every logit with the plain training forward, every token and log-probability
-one token at a time; and prints how many values were compared and how many differ by a bit. Exit code 1 on
+Rolls the model out over caches, pages, chunks, batches and threads, and with prompts that several \
+completions share; recomputes every logit with the plain training forward, every token and log-probability \
+one token at a time; and prints how many values were compared and how many differ by a bit. Exit code 1 on \
 any; --json holds the first difference of each setting: sequence, position, what, and the bits.
 
 Examples:
@@ -34,9 +34,9 @@ pub struct VerifyArgs {
     /// Prints one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// The seed.
-    #[command(flatten)]
-    pub seed: Seed,
+    /// Seed of the prompts and of every random number, from 0 to 2^64 - 1.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
     /// Where and how the model runs.
     #[command(flatten)]
     pub common: Common,
@@ -51,7 +51,7 @@ pub struct VerifyArgs {
 /// See [`super::Exit`].
 pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let opened = loaded::open(&args.model, &args.common)?;
-    let seed = args.seed.seed.unwrap_or(0);
+    let seed = args.seed;
     let prompts = match &args.prompts {
         None => verify::prompts(&opened.model, (seed, 6), args.max_new),
         Some(file) => {
@@ -82,10 +82,12 @@ pub(super) fn asked(common: &Common, cache: &CacheFlags) -> Asked {
 pub(super) fn check(model: &Model, requests: &[Request], asked: &Asked) -> Result<Vec<Verdict>, CliError> {
     let total = verify::settings(requests.len(), asked, model.device()).len() as u64;
     let mut progress = Progress::new("verifying", "setting", total, 0);
-    let mut done = 0;
+    let (mut done, mut values, mut differing) = (0, 0, 0);
     let verdicts = verify::verify(model, requests, asked, &mut |verdict| {
         done += 1;
-        progress.at(done, &format!("{} values, {} differ", units::count(verdict.values), verdict.differing));
+        values += verdict.values;
+        differing += verdict.differing;
+        progress.at(done, &format!("{} values, {differing} differ", units::count(values)));
     })?;
     progress.finish();
     Ok(verdicts)

@@ -56,6 +56,9 @@ pub struct TrainSection {
     /// Samples of one forward pass; the passes of a step accumulate, and the split changes no bit.
     /// Default: `batch`.
     pub micro_batch: usize,
+    /// Whether a pass keeps the input of each layer alone and runs its forward again for the backward: less
+    /// memory for a third more work, and the same bits.
+    pub recompute: bool,
     /// Updates of the weights.
     pub steps: usize,
     /// The highest learning rate.
@@ -187,6 +190,7 @@ impl Default for TrainSection {
             context: 256,
             batch: 16,
             micro_batch: 16,
+            recompute: false,
             steps: 1000,
             learning_rate: 1e-3,
             min_learning_rate: 1e-4,

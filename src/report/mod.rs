@@ -1,6 +1,7 @@
 //! What the command line shows: tables, units, progress, charts.
 mod axis;
 mod chart;
+mod printable;
 mod progress;
 mod svg;
 mod table;
@@ -9,6 +10,7 @@ mod timings;
 pub mod units;
 
 pub use chart::{Chart, Scale, Series, Stroke};
+pub use printable::printable;
 pub use progress::{Progress, Screen};
 pub use svg::svg;
 pub use table::{Column, Table};

@@ -6,6 +6,11 @@ pub fn count(n: u64) -> String {
     scaled(n, &["", " k", " M", " G", " T", " P", " E"])
 }
 
+/// So many things: `1 document`, `2 documents`.
+pub fn many(n: u64, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Bytes in powers of 1000: `812 B`, `12.3 MB`.
 pub fn bytes(n: u64) -> String {
     scaled(n, &[" B", " kB", " MB", " GB", " TB", " PB", " EB"])

@@ -35,6 +35,14 @@ impl RunDir {
         Ok(run)
     }
 
+    /// Writes the configuration that the run goes on with over the one that it had.
+    ///
+    /// # Errors
+    /// The file cannot be written; the old one stays then.
+    pub fn write_config(&self, config: &RunConfig) -> Result<()> {
+        write_durably(&self.config(), &config.to_toml())
+    }
+
     /// Writes down what the run is trained on.
     ///
     /// # Errors
@@ -130,12 +138,14 @@ impl RunDir {
     }
 }
 
-/// A file that survives a power cut: written whole and synced, then its name.
+/// A file that is there whole or as it was, also after a power cut.
 fn write_durably(path: &Path, text: &str) -> Result<()> {
+    let draft = path.with_extension("tmp");
     let write = || {
-        let mut file = File::create(path)?;
+        let mut file = File::create(&draft)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
+        fs::rename(&draft, path)?;
         match path.parent() {
             Some(dir) if cfg!(unix) => File::open(dir)?.sync_all(),
             _ => Ok(()),

@@ -8,7 +8,7 @@ use crate::cli::{Scratch, ok, refused, text, xtrain};
 use crate::fixtures::{f32s, golden, json, path, sha};
 
 /// A model with 256 positions, a vocabulary of 512 and a tokenizer.
-fn model() -> String {
+pub(crate) fn model() -> String {
     path("models/qwen3_tied").display().to_string()
 }
 
@@ -19,14 +19,14 @@ fn flag(ids: &Value) -> String {
 
 /// Runs a command that succeeds, whatever it says on standard error; its standard output.
 #[track_caller]
-fn done(dir: &Path, args: &[&str]) -> String {
+pub(crate) fn done(dir: &Path, args: &[&str]) -> String {
     let output = xtrain(dir, args);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
     text(&output.stdout)
 }
 
 #[track_caller]
-fn parsed(line: &str) -> Value {
+pub(crate) fn parsed(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
 }
 
@@ -134,7 +134,7 @@ fn what_a_model_cannot_run_is_refused_in_one_line() {
         (&["rollout", &m, "--prompts", "gone.jsonl"], 66, &["gone.jsonl"]),
         (&["rollout", &m, "--prompts", "bad.jsonl", "--out", "o"], 65, &["bad.jsonl:2", "512"]),
         (&["rollout", &m, "--prompts", "none.jsonl"], 65, &["none.jsonl", "no prompt"]),
-        (&["rollout", &m, "--prompts", "text.jsonl"], 65, &["text.jsonl:1", "prompt_ids"]),
+        (&["rollout", &m, "--prompts", "text.jsonl"], 65, &["text.jsonl:1", "not JSON", "prompt_ids"]),
         (&["rollout", &m, "--prompts", "bad.jsonl", "--max-new", "0"], 2, &["--max-new"]),
         (&["eval", &m, "--data", "gone.txt"], 66, &["gone.txt"]),
         (&["eval", &m, "--data", "bad.jsonl", "--context", "300"], 2, &["--context", "256"]),

@@ -1,4 +1,6 @@
 //! What both gates of decoding share: the oracle's answers and the comparison.
+use std::ops::Range;
+
 use xtrain::decode::{Completion, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
 use xtrain::model::{Eager, Model, NoCache, Rows};
 use xtrain::tensor::{Device, Dtype};
@@ -72,6 +74,11 @@ impl Oracle {
 
     /// Runs an engine that was given the oracle's requests in their order.
     pub(crate) fn finish(&self, engine: &mut Engine<'_>) -> Result<usize, String> {
+        self.finish_part(engine, 0..self.requests.len())
+    }
+
+    /// Runs an engine that was given those requests, after the ones before them.
+    pub(crate) fn finish_part(&self, engine: &mut Engine<'_>, part: Range<usize>) -> Result<usize, String> {
         let (mut rows, mut first) = (0, None);
         while !engine.is_idle() {
             let step = engine.step_watched(&mut |row| {
@@ -88,12 +95,12 @@ impl Oracle {
         first.map_or(Ok(()), Err)?;
         let mut got = engine.take_finished();
         got.sort_by_key(|c| c.index);
-        for (got, want) in got.iter().zip(&self.completions) {
+        for (got, want) in got.iter().zip(&self.completions[part.clone()]) {
             same(got, want)?;
         }
-        match got.len() == self.completions.len() {
+        match got.len() == part.len() {
             true => Ok(rows),
-            false => Err(format!("{} completions of {}", got.len(), self.completions.len())),
+            false => Err(format!("{} completions of {}", got.len(), part.len())),
         }
     }
 }

@@ -1,44 +1,36 @@
 //! A run that is killed at any instant goes on to the bytes that it would have had.
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use xtrain::tensor::rng::{Purpose, uniform_u64};
+use xtrain::tensor::testing::times;
 
-const STEPS: u64 = 40;
+use crate::cli::Scratch;
 
-/// A directory of this test's own, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn train(dir: &Path, words: &[&str]) -> Child {
-    let sizes = "model.dim=16 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 model.head_dim=8 \
-        model.ffn_dim=24 train.context=12 train.batch=3 train.steps=40 train.warmup=4 train.save_every=1 \
-        train.eval_every=10 train.sample_every=0 train.eval_tokens=40";
+/// A small run of so many steps, in a process of its own.
+pub(crate) fn train(dir: &Path, steps: u64, words: &[&str]) -> Child {
+    let sizes = format!(
+        "model.dim=16 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 model.head_dim=8 \
+         model.ffn_dim=24 train.context=12 train.batch=3 train.steps={steps} train.warmup=4 \
+         train.sample_every=0 train.eval_every=10 train.eval_tokens=40"
+    );
     let sets = sizes.split_whitespace().flat_map(|key| ["--set", key]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
     command.current_dir(dir).arg("train").args(sets).args(words).args(["--threads", "1"]);
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Every byte that a run is a function of: weights, moments, record, metrics.
-fn bytes(run: &Path) -> Vec<(&'static str, Vec<u8>)> {
-    let last = run.join(format!("checkpoints/step_{STEPS:06}"));
+/// A text to train on.
+pub(crate) fn write_text(dir: &Path) {
+    let text: String = (0..400).map(|i| format!("line {} of {}\n", i * 7 % 31, i % 13)).collect();
+    fs::write(dir.join("text.txt"), text).unwrap();
+}
+
+/// Every byte that a run of so many steps is a function of: weights, moments, record, metrics.
+pub(crate) fn bytes(run: &Path, steps: u64) -> Vec<(&'static str, Vec<u8>)> {
+    let last = run.join(format!("checkpoints/step_{steps:06}"));
     let files =
         ["model.safetensors", "trainer/optimizer.safetensors", "trainer/control.bin", "manifest.json"];
     let mut all: Vec<_> = files.map(|f| (f, fs::read(last.join(f)).unwrap())).into();
@@ -46,55 +38,86 @@ fn bytes(run: &Path) -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
+/// The names under `checkpoints`.
+pub(crate) fn checkpoints(run: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run.join("checkpoints")).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Whether a run has a whole checkpoint to go on from.
+fn can_go_on(run: &Path) -> bool {
+    checkpoints(run).iter().any(|name| name.starts_with("step_") && !name.contains('.'))
+}
+
+/// The save that a process has begun and not ended: what an earlier process began may lie there still.
+fn begun_by(child: &Child, run: &Path) -> Option<String> {
+    let own = format!(".tmp-{}", child.id());
+    checkpoints(run).into_iter().find(|name| name.ends_with(&own))
+}
+
+/// Waits until a process is inside its save number `n`, or has ended.
+fn await_saves(child: &mut Child, run: &Path, n: u64) {
+    let (mut seen, mut last) = (0, None);
+    while child.try_wait().unwrap().is_none() {
+        let now = begun_by(child, run);
+        if now.is_some() && now != last {
+            seen += 1;
+            last = now;
+        }
+        if seen == n {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
 #[test]
 fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
+    const STEPS: u64 = 40;
+    let (least, least_inside) = (times(20, 200), times(5, 50));
     let scratch = Scratch::new("kill");
-    let text: String = (0..400).map(|i| format!("line {} of {}\n", i * 7 % 31, i % 13)).collect();
-    fs::write(scratch.0.join("text.txt"), text).unwrap();
-    let start = |run: &'static str| ["--data", "text.txt", "--run", run];
-    assert!(train(&scratch.0, &start("whole")).wait().unwrap().success());
-    let want = bytes(&scratch.0.join("whole"));
+    write_text(&scratch.0);
+    let begin = ["--data", "text.txt", "--set", "train.save_every=1", "--run"];
+    let start = |run: &'static str| train(&scratch.0, STEPS, &[&begin[..], &[run]].concat());
+    assert!(start("whole").wait().unwrap().success());
+    let want = bytes(&scratch.0.join("whole"), STEPS);
 
     let run = scratch.0.join("killed");
+    let go_on = || {
+        if can_go_on(&run) {
+            return train(&scratch.0, STEPS, &["--resume", "killed", "--set", "train.save_every=1"]);
+        }
+        let _ = fs::remove_dir_all(&run);
+        start("killed")
+    };
     let (mut kills, mut inside_a_save, mut rounds) = (0, 0, 0);
-    while kills < 20 || inside_a_save < 5 {
+    while kills < least || inside_a_save < least_inside {
         rounds += 1;
-        assert!(rounds <= 400, "{kills} kills, {inside_a_save} inside a save");
-        let saved = run.join("checkpoints").is_dir()
-            && fs::read_dir(run.join("checkpoints")).unwrap().any(|e| {
-                let name = e.unwrap().file_name().into_string().unwrap();
-                name.starts_with("step_") && !name.contains('.')
-            });
-        let mut child = if saved {
-            train(&scratch.0, &["--resume", "killed"])
+        assert!(rounds <= 20 * least, "{kills} kills, {inside_a_save} inside a save");
+        let mut child = go_on();
+        // in turn at any instant, and inside one of its first saves
+        let drawn = uniform_u64(11, rounds, 0, Purpose::Speculative);
+        if rounds % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(2 + drawn % 60));
         } else {
-            let _ = fs::remove_dir_all(&run);
-            train(&scratch.0, &start("killed"))
-        };
-        let wait = 2 + uniform_u64(11, rounds, 0, Purpose::Speculative) % 60;
-        std::thread::sleep(Duration::from_millis(wait));
+            await_saves(&mut child, &run, 1 + drawn % 3);
+        }
         if let Some(status) = child.try_wait().unwrap() {
             assert!(status.success(), "round {rounds} ended by itself with {status}");
             // done before it could be killed: begin again
-            let _ = fs::remove_dir_all(&run);
+            fs::remove_dir_all(&run).unwrap();
             continue;
         }
         child.kill().unwrap();
         child.wait().unwrap();
         kills += 1;
-        let torn = fs::read_dir(run.join("checkpoints")).is_ok_and(|entries| {
-            entries.flatten().any(|e| e.file_name().to_string_lossy().contains(".tmp-"))
-        });
-        inside_a_save += usize::from(torn);
+        inside_a_save += u64::from(begun_by(&child, &run).is_some());
     }
-    let resume = if run.join(format!("checkpoints/step_{STEPS:06}")).is_dir() || run.is_dir() {
-        train(&scratch.0, &["--resume", "killed"]).wait().unwrap()
-    } else {
-        train(&scratch.0, &start("killed")).wait().unwrap()
-    };
-    assert!(resume.success(), "{resume}");
+    assert!(go_on().wait().unwrap().success());
     println!("killed {kills} times, {inside_a_save} of them inside a save");
-    for ((name, got), (_, want)) in bytes(&run).into_iter().zip(want) {
+    for ((name, got), (_, want)) in bytes(&run, STEPS).into_iter().zip(want) {
         assert!(got == want, "{name} differs after {kills} kills");
     }
 }

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod cli;
 mod commands;
+mod commands_rollout;
+mod commands_train;
+mod commands_verify;
 mod decode;
 mod decode_batch;
 mod decode_kv;
@@ -14,5 +17,11 @@ mod golden_policy;
 mod gpu;
 mod invariance;
 mod kill;
+#[cfg(feature = "faults")]
+mod own;
+mod prefixes;
+mod resume;
+mod signals;
 mod training;
+mod verify;
 mod whole;

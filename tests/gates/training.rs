@@ -1,14 +1,8 @@
 //! The gates of training: what a step gives does not depend on how its samples were split, on threads,
 //! on instructions or on interruptions.
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use xtrain::model::checkpoint::{CheckpointDir, RealFs};
-use xtrain::model::store::{self, Standing};
-use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{
-    Config, Decay, Error, Model, OptimConfig, Params, Processing, Result, Sample, Schedule, Trainer,
-    objective, weigh,
+    Config, Decay, Error, Keep, Model, OptimConfig, Params, Result, Sample, Schedule, Trainer, objective,
+    weigh,
 };
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
@@ -34,6 +28,7 @@ struct Way {
     simd: Simd,
     /// The seed of the sizes of micro-batches; none: a step is one.
     split: Option<u64>,
+    keep: Keep,
 }
 
 /// A difference between two runs.
@@ -100,7 +95,7 @@ fn schedule() -> Schedule {
 
 impl Way {
     fn plain() -> Way {
-        Way { threads: 1, simd: Simd::detect(), split: None }
+        Way { threads: 1, simd: Simd::detect(), split: None, keep: Keep::Activations }
     }
 
     fn device(&self) -> Device {
@@ -121,14 +116,14 @@ impl Way {
 }
 
 /// Losses, norms, weights and moments of a run, under their names, in bits.
-type Bits = Vec<(String, Vec<u32>)>;
+pub(crate) type Bits = Vec<(String, Vec<u32>)>;
 
 fn bits(x: &xtrain::tensor::Tensor) -> Vec<u32> {
     x.data::<f32>().expect("weights and moments are f32").iter().map(|x| x.to_bits()).collect()
 }
 
 /// Everything that a trainer holds.
-fn state(trainer: &Trainer) -> Bits {
+pub(crate) fn state(trainer: &Trainer) -> Bits {
     let Trainer { model, optimizer, .. } = trainer;
     let mut all = vec![("step".to_string(), vec![trainer.step_number() as u32, trainer.tokens() as u32])];
     let powers = optimizer.powers.iter().flat_map(|p| [p.to_bits() as u32, (p.to_bits() >> 32) as u32]);
@@ -145,7 +140,7 @@ fn state(trainer: &Trainer) -> Bits {
 fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in way.parts(samples, n) {
-        objective::backward(&trainer.model, part, Processing::default(), (&mut loss, &mut grads))?;
+        trainer.backward(part, (&mut loss, &mut grads))?;
     }
     let grads = grads.finish()?;
     let rate = trainer.schedule.rate(n);
@@ -161,6 +156,7 @@ fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Res
 /// The whole run, every micro-batch by itself.
 fn whole(run: &Run, way: &Way) -> Result<Bits> {
     let mut trainer = run.trainer(&way.device())?;
+    trainer.keep = way.keep;
     let mut all = Vec::new();
     for n in 0..run.steps {
         all.extend(step(&mut trainer, &run.samples(run.data, n), (way, n))?);
@@ -170,34 +166,35 @@ fn whole(run: &Run, way: &Way) -> Result<Bits> {
 }
 
 /// The first differing value of two runs; else the number of compared ones.
-pub(crate) fn same(
-    gate: &str,
-    run: &Run,
+fn same(gate: &'static str, run: &Run, how: &str, pair: (&Bits, &Bits)) -> Result<usize, Difference> {
+    same_bits((gate, run.number, SEED), &format!("{how} in {run:?}"), pair)
+}
+
+/// The first difference of two lists, of gate, case and seed; else the number of compared values.
+pub(crate) fn same_bits(
+    (gate, case, seed): (&'static str, u64, u64),
     how: &str,
     (got, want): (&Bits, &Bits),
 ) -> Result<usize, Difference> {
+    let differ =
+        |what: String| Err(Difference(format!("gate {gate}, case {case}, seed {seed}: {what}\n  {how}")));
     let lengths = |all: &Bits| -> Vec<(String, usize)> {
         all.iter().map(|(name, values)| (name.clone(), values.len())).collect()
     };
-    if lengths(got) != lengths(want) {
-        let (got, want) = (lengths(got), lengths(want));
-        let case = format!("gate {gate}, case {}, seed {SEED}", run.number);
-        return Err(Difference(format!("{case}: values {got:?}, want {want:?}\n  {how} in {run:?}")));
-    }
     let mut n = 0;
     for ((name, got), (_, want)) in got.iter().zip(want) {
         if let Some(at) = got.iter().zip(want).position(|(a, b)| a != b) {
-            let (got, want) = (got[at], want[at]);
-            let case = format!("gate {gate}, case {}, seed {SEED}", run.number);
-            let what = format!("{name}, value {at}: {got:08x}, want {want:08x}");
-            return Err(Difference(format!("{case}: {what}\n  {how} in {run:?}")));
+            return differ(format!("{name}, value {at}: {:08x}, want {:08x}", got[at], want[at]));
         }
         n += got.len();
+    }
+    if lengths(got) != lengths(want) {
+        return differ(format!("values {:?}, want {:?}", lengths(got), lengths(want)));
     }
     Ok(n)
 }
 
-fn failed(e: impl std::fmt::Display) -> Difference {
+pub(crate) fn failed(e: impl std::fmt::Display) -> Difference {
     Difference(e.to_string())
 }
 
@@ -209,7 +206,8 @@ pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference
     let mut n = 0;
     for _ in 0..3 {
         let split = (!dice.one_in(6)).then(|| dice.word());
-        let way = Way { threads: dice.between(1, most_threads), simd: dice.pick(&simds), split };
+        let keep = dice.pick(&[Keep::Activations, Keep::LayerInputs]);
+        let way = Way { threads: dice.between(1, most_threads), simd: dice.pick(&simds), split, keep };
         let got = whole(run, &way).map_err(failed)?;
         n += same("micro-batches", run, &format!("{way:?}"), (&got, &want))?;
     }
@@ -251,43 +249,6 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
     same("packing", run, &how, (&got, &want))
 }
 
-/// A directory that goes with its owner.
-struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // What cannot be removed stays in the temporary directory.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A run that is saved at a random step and taken up from its directory, against one that is not.
-pub(crate) fn resumed(run: &Run) -> Result<usize, Difference> {
-    let way = Way::plain();
-    let path =
-        format!("xtrain-resume-{}-{:?}-{}", std::process::id(), std::thread::current().id(), run.number);
-    let dir = Temporary(std::env::temp_dir().join(path));
-    let (steps, at) = (run.steps + 2, 1 + run.number % (run.steps + 1));
-    let train = |trainer: &mut Trainer, data: u64, range: std::ops::Range<u64>| -> Result<()> {
-        range.into_iter().try_for_each(|_| {
-            let samples = run.samples(data, trainer.step_number());
-            trainer.step(samples, 2).map(|_| ())
-        })
-    };
-    let mut straight = run.trainer(&way.device()).map_err(failed)?;
-    train(&mut straight, run.data, 0..steps).map_err(failed)?;
-    let mut first = run.trainer(&way.device()).map_err(failed)?;
-    train(&mut first, run.data, 0..at).map_err(failed)?;
-    let checkpoints = CheckpointDir::open(Arc::new(RealFs), &dir.0, 2).map_err(failed)?;
-    let standing = Standing { seed: run.data, best: None };
-    let _saved = store::save(&checkpoints, &first, &Tokenizer::byte(), standing).map_err(failed)?;
-    let parts = (OptimConfig::default(), schedule());
-    let resumed = store::resume(&dir.0, (run.dtype, &way.device()), parts).map_err(failed)?;
-    let mut trainer = resumed.trainer;
-    train(&mut trainer, resumed.standing.seed, at..steps).map_err(failed)?;
-    same("resume", run, &format!("saved at step {at} of {steps}"), (&state(&trainer), &state(&straight)))
-}
-
 /// Runs a gate over `n` cases; how many values had the same bits.
 pub(crate) fn over(n: u64, gate: impl Fn(&Run) -> Result<usize, Difference>) -> Result<usize, Difference> {
     (0..n).map(|number| gate(&Run::draw(number))).sum()
@@ -298,6 +259,17 @@ fn gradients_and_weights_do_not_see_how_a_step_was_split() {
     let n = over(48, |run| splits(run, 3)).unwrap_or_else(|Difference(e)| panic!("{e}"));
     println!("micro-batches: 48 runs, each in 3 other ways, {n} values, 0 differing bits");
     assert!(n > 400_000, "{n}");
+}
+
+#[test]
+fn lists_of_other_lengths_or_names_are_not_the_same() {
+    let list = |name: &str, n| vec![(name.to_string(), vec![7; n])];
+    let same = |a: &Bits, b: &Bits| same_bits(("lengths", 0, 0), "", (a, b));
+    assert_eq!(same(&list("w", 3), &list("w", 3)), Ok(3));
+    for other in [list("w", 2), list("w", 4), list("v", 3), Vec::new(), [list("w", 3), list("v", 0)].concat()]
+    {
+        assert!(same(&other, &list("w", 3)).is_err() && same(&list("w", 3), &other).is_err(), "{other:?}");
+    }
 }
 
 #[test]
@@ -316,12 +288,6 @@ fn two_runs_from_one_seed_are_identical() {
     };
     let n = over(20, twice).unwrap_or_else(|Difference(e)| panic!("{e}"));
     println!("repetition: 20 runs, {n} values, 0 differing bits");
-}
-
-#[test]
-fn a_resumed_run_is_the_uninterrupted_one() {
-    let n = over(24, resumed).unwrap_or_else(|Difference(e)| panic!("{e}"));
-    println!("resume: 24 runs saved at a random step, {n} values, 0 differing bits");
 }
 
 #[test]

@@ -68,13 +68,37 @@ impl<'t> Tape<'t> {
     /// # Errors
     /// When `dy` does not have the shape of `y`.
     pub fn backward(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<()> {
+        self.run((y, dy), grads).map(|_| ())
+    }
+
+    /// [`Tape::backward`]; returns the gradient of `leaf`, which the pass has used.
+    ///
+    /// # Errors
+    /// As [`Tape::backward`].
+    pub(crate) fn backward_to(
+        self,
+        (y, dy): (&Var, Tensor),
+        leaf: &Var,
+        grads: &mut Grads,
+    ) -> Result<Tensor> {
+        let mut nodes = self.run((y, dy), grads)?;
+        Ok(nodes[leaf.node].take().expect("the pass has used the leaf"))
+    }
+
+    /// A value that comes from outside of the tape.
+    pub(crate) fn leaf(&mut self, value: Tensor) -> Var {
+        self.place(value)
+    }
+
+    /// The gradients that no rule has taken.
+    fn run(self, (y, dy): (&Var, Tensor), grads: &mut Grads) -> Result<Vec<Option<Tensor>>> {
         let nodes = (0..self.rules.len()).map(|_| None).collect();
         let mut back = Back { nodes, grads, samples: &self.samples };
         back.add(y, dy)?;
         for rule in self.rules.into_iter().rev().flatten() {
             rule(&mut back)?;
         }
-        Ok(())
+        Ok(back.nodes)
     }
 
     /// A value whose gradient is taken by the rule of an earlier node of its group.

@@ -88,18 +88,42 @@ impl Model {
         F: Functional,
         K: KvStore<F>,
     {
-        let Params { embed, blocks, norm, head: _ } = &self.params;
-        let eps = self.cfg.norm_eps as f32;
-        let mut h = f.embedding(embed, &rows.id)?; // [N, C]
-        for (layer, block) in blocks.iter().enumerate() {
-            let x = f.rms_norm(&h, &block.input_norm, eps)?;
-            h = self.attend(f, kv, rows, (layer, block), (&h, &x))?;
-            let x = f.rms_norm(&h, &block.post_norm, eps)?;
-            let [gate, up] = f.linears(&x, [&block.gate, &block.up])?;
-            let y = f.silu_mul(&gate, &up)?;
-            h = f.linear_add(&h, &y, &block.down)?;
+        let mut h = self.embed(f, rows)?;
+        for layer in 0..self.params.blocks.len() {
+            h = self.block(f, kv, rows, (layer, &h))?;
         }
-        f.rms_norm(&h, norm, eps)
+        self.finish(f, &h)
+    }
+
+    /// The residual stream `[N, C]` before the first block.
+    pub(crate) fn embed<F: Functional>(&self, f: &mut F, rows: &Rows) -> Result<F::X> {
+        f.embedding(&self.params.embed, &rows.id)
+    }
+
+    /// The residual stream after block `layer`.
+    pub(crate) fn block<F, K>(
+        &self,
+        f: &mut F,
+        kv: &mut K,
+        rows: &Rows,
+        (layer, h): (usize, &F::X),
+    ) -> Result<F::X>
+    where
+        F: Functional,
+        K: KvStore<F>,
+    {
+        let (block, eps) = (&self.params.blocks[layer], self.cfg.norm_eps as f32);
+        let x = f.rms_norm(h, &block.input_norm, eps)?;
+        let h = self.attend(f, kv, rows, (layer, block), (h, &x))?;
+        let x = f.rms_norm(&h, &block.post_norm, eps)?;
+        let [gate, up] = f.linears(&x, [&block.gate, &block.up])?;
+        let y = f.silu_mul(&gate, &up)?;
+        f.linear_add(&h, &y, &block.down)
+    }
+
+    /// The hidden states of a residual stream that has passed all blocks.
+    pub(crate) fn finish<F: Functional>(&self, f: &mut F, h: &F::X) -> Result<F::X> {
+        f.rms_norm(h, &self.params.norm, self.cfg.norm_eps as f32)
     }
 
     fn attend<F, K>(

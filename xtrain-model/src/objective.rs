@@ -1,4 +1,5 @@
 //! The loss of samples and its gradient, micro-batch by micro-batch.
+use xtrain_tensor::Tensor;
 use xtrain_tensor::faults;
 use xtrain_tensor::ops::{self, LogProb, LossRows, Samples, Target};
 
@@ -51,15 +52,15 @@ impl Sample {
 }
 
 /// A micro-batch as a pass sees it.
-struct Batch {
-    rows: Rows,
-    samples: Samples,
+pub(crate) struct Batch {
+    pub(crate) rows: Rows,
+    pub(crate) samples: Samples,
     targets: Vec<Option<Target>>,
 }
 
 impl Batch {
     /// The rows of `samples`: each document a sequence of its own.
-    fn new(samples: &[Sample]) -> Result<Batch> {
+    pub(crate) fn new(samples: &[Sample]) -> Result<Batch> {
         let mut documents: Vec<&[u32]> = Vec::new();
         for sample in samples {
             let (mut rest, mut from) = (&sample.inputs[..], 0);
@@ -86,6 +87,20 @@ impl Batch {
         let Processing { temperature, top_k } = how;
         LossRows { targets: &self.targets, samples: &self.samples, temperature, top_k }
     }
+
+    /// Adds the loss of `hidden` and its gradient by the head; returns the values of the rows and the
+    /// gradient of `hidden`.
+    pub(crate) fn loss_backward(
+        &self,
+        model: &Model,
+        hidden: &Tensor,
+        how: Processing,
+        (loss, grads): (&mut f32, &mut Grads),
+    ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
+        let head = model.params.head().packed()?;
+        let slot = grads.slot_mut(model.params.head_slot());
+        Ok(ops::cross_entropy_backward(hidden, &head, &self.loss(how), (loss, slot))?)
+    }
 }
 
 /// Adds the loss of one micro-batch to `loss` and its gradient to `grads`; returns the values of its
@@ -103,9 +118,7 @@ pub fn backward(
     let batch = Batch::new(samples)?;
     let mut tape = Tape::new(batch.samples.clone());
     let hidden = model.forward(&mut tape, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
-    let head = model.params.head().packed()?;
-    let slot = grads.slot_mut(model.params.head_slot());
-    let (values, dx) = ops::cross_entropy_backward(&hidden.value, &head, &batch.loss(how), (loss, slot))?;
+    let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
     tape.backward(&hidden, dx, grads)?;
     Ok(values)
 }

@@ -7,7 +7,18 @@ use crate::model::Model;
 use crate::objective::{self, Processing, Sample};
 use crate::optim::{AdamW, OptimConfig};
 use crate::params::{Param, Params};
+use crate::recompute;
 use crate::schedule::Schedule;
+
+/// What a pass keeps for its backward. No bit depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// Every activation.
+    #[default]
+    Activations,
+    /// The input of each layer, whose forward is run again.
+    LayerInputs,
+}
 
 /// A model being trained. Its state after a step is a function of the initial weights and of the
 /// samples of each step alone: not of micro-batches, threads or interruptions.
@@ -19,6 +30,8 @@ pub struct Trainer {
     pub optimizer: AdamW,
     /// The learning rates.
     pub schedule: Schedule,
+    /// What a pass keeps for its backward.
+    pub keep: Keep,
     step: u64,
     tokens: u64,
 }
@@ -45,7 +58,7 @@ impl Trainer {
     /// When the device has no memory for the moments.
     pub fn new(model: Model, optim: OptimConfig, schedule: Schedule) -> Result<Trainer> {
         let optimizer = AdamW::new(optim, &model.params)?;
-        Ok(Trainer { model, optimizer, schedule, step: 0, tokens: 0 })
+        Ok(Trainer { model, optimizer, schedule, keep: Keep::Activations, step: 0, tokens: 0 })
     }
 
     /// Steps taken.
@@ -63,6 +76,19 @@ impl Trainer {
         (self.step, self.tokens) = (step, tokens);
     }
 
+    /// Adds the loss of one micro-batch and its gradient, keeping what [`Trainer::keep`] says.
+    ///
+    /// # Errors
+    /// As [`objective::backward`].
+    pub fn backward(&self, part: &[Sample], into: (&mut f32, &mut Grads)) -> Result<()> {
+        let how = Processing::default();
+        match self.keep {
+            Keep::Activations => objective::backward(&self.model, part, how, into)?,
+            Keep::LayerInputs => recompute::backward(&self.model, part, how, into)?,
+        };
+        Ok(())
+    }
+
     /// One update from `samples`, whose targets get weight 1 / targets of the step, taken in
     /// micro-batches of at most `micro` samples. The split does not change a bit.
     ///
@@ -74,7 +100,7 @@ impl Trainer {
         let targets = weigh(&mut samples);
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
         for part in samples.chunks(micro.max(1)) {
-            objective::backward(&self.model, part, Processing::default(), (&mut loss, &mut grads))?;
+            self.backward(part, (&mut loss, &mut grads))?;
         }
         let step = self.step + 1;
         if !loss.is_finite() {

@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
-use crate::gpu::{Gpu, Schedule};
+use crate::gpu::{Gpu, Schedule, Traffic};
 use crate::recycle::Recycler;
 use crate::{Error, Result};
 
@@ -60,11 +60,27 @@ impl Device {
         Gpu::emulated(schedule).map(Device::Gpu)
     }
 
+    /// The emulated GPU with every access to memory checked: see [`Gpu::checked`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where this build has no emulator.
+    pub fn checked(schedule: Schedule) -> Result<Device> {
+        Gpu::checked(schedule).map(Device::Gpu)
+    }
+
     /// Threads of this processor that compute, the caller's among them.
     pub fn threads(&self) -> usize {
         match self {
             Device::Cpu(cpu) => cpu.pool.threads(),
             Device::Gpu(_) => 1,
+        }
+    }
+
+    /// What a GPU has done since it was opened; none on a processor.
+    pub fn traffic(&self) -> Option<Traffic> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Gpu(gpu) => Some(gpu.traffic()),
         }
     }
 

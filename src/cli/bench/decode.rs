@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::DecodeArgs;
 use super::subject::{self, Load, Subject};
+use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out};
 use crate::decode::CacheShape;
 use crate::report::{Column, Pass, Spread, Table, Timings, units};
@@ -28,6 +29,8 @@ struct Report {
     per_forward_ms: PerForward,
     cache_bytes: usize,
     cache_bytes_per_token: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per_token: Option<PerUnit>,
     samples: Vec<Timings>,
 }
 
@@ -49,10 +52,11 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         prompt_len: prompt_len.unwrap_or(usual),
         max_new: max_new.unwrap_or(usual),
     };
-    load.check(&model)?;
+    load.check(&model, "lower --prompt-len or --max-new")?;
     let options = args.cache.engine();
     subject::measure(&model, load, options)?;
     let (mut samples, mut cache_bytes) = (Vec::new(), 0);
+    let meter = Meter::start(model.device());
     for _ in 0..args.repeats.get() {
         let (timings, bytes) = subject::measure(&model, load, options)?;
         samples.push(timings);
@@ -73,6 +77,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         per_forward_ms: PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) },
         cache_bytes,
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
+        per_token: meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new),
         samples,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
@@ -80,11 +85,14 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
 
 impl Report {
     fn text(&self) -> String {
-        let prompts = if self.one_prompt { "sequences of one prompt" } else { "prompts" };
+        let what = match (self.one_prompt, self.batch) {
+            (true, batch) => format!("{batch} of one prompt"),
+            (false, batch) => units::many(batch as u64, "prompt"),
+        };
         let mut text = self.subject.title();
         text.push_str(&format!(
-            "{} {prompts} of {} tokens, {} new, cache {}\n\n",
-            self.batch, self.prompt_len, self.max_new, self.kv
+            "{} of {} tokens, {} new, cache {}\n\n",
+            what, self.prompt_len, self.max_new, self.kv
         ));
         let mut table = Table::new([Column::words("median"), Column::numbers("")]);
         table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);
@@ -105,6 +113,7 @@ impl Report {
                 table.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
             }
         }
-        format!("{text}\n{}", table.render())
+        let traffic = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
+        format!("{text}\n{}{traffic}", table.render())
     }
 }

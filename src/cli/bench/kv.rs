@@ -39,7 +39,10 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
     let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
     if lengths.is_empty() {
-        Load { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(&model)?;
+        Load { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(
+            &model,
+            "the shortest cell has 32 new tokens: lower --prompt-len, or take a longer model",
+        )?;
     }
     let page = args.sizes.page_size;
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }];

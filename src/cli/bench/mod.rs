@@ -2,6 +2,7 @@
 mod decode;
 mod kv;
 mod subject;
+mod traffic;
 mod train;
 
 use std::num::NonZeroUsize;
@@ -17,7 +18,7 @@ use super::common::{CacheFlags, CacheSizes, Common, Layers};
 pub enum BenchCommand {
     /// Measures training steps on random tokens: milliseconds a step, tokens per second.
     #[command(after_help = "\
-A sample is the wall time of one step (forward, backward, update) on a batch of random tokens, in this
+A sample is the wall time of one step (forward, backward, update) on a batch of random tokens, in this \
 process, after three steps that do not count; the table shows their spread, --json every one.
 
 Examples:
@@ -26,9 +27,9 @@ Examples:
     Train(TrainArgs),
     /// Measures decoding: time to the first token, tokens per second, slope over the position.
     #[command(after_help = "\
-A sample is one whole rollout in this process, after one that does not count; each pass is timed by the
-wall clock, and what is shown is the median over the samples, --json has every pass of every one.
-decode_tokens_per_second = the tokens after the first of each sequence / the sum of the times of their
+A sample is one whole rollout in this process, after one that does not count; each pass is timed by the \
+wall clock, and what is shown is the median over the samples, --json has every pass of every one. \
+decode_tokens_per_second = the tokens after the first of each sequence / the sum of the times of their \
 passes. time_to_first_token_ms = the times of the passes until every sequence has its first token.
 
 Examples:
@@ -37,9 +38,9 @@ Examples:
     Decode(DecodeArgs),
     /// Measures the caches side by side: off, growing, contiguous, paged at n = 32, 128, 256 new tokens.
     #[command(after_help = "\
-A cell is one cache at one n: greedy rollouts of one random prompt, one that does not count and --repeats
-that do, all in this process. The caches take turns, there and back, so that what drifts drifts for all;
-shown are medians of wall times over the rollouts of the cell, and --json has every pass of every one.
+A cell is one cache at one n: greedy rollouts of one random prompt, one that does not count and --repeats \
+that do, all in this process. The caches take turns, there and back, so that what drifts drifts for all; \
+shown are medians of wall times over the rollouts of the cell, and --json has every pass of every one. \
 x off = total time of the cache off / that of the cell.
 
 Examples:
@@ -97,12 +98,12 @@ pub struct DecodeArgs {
     /// Rollouts that are measured, after one that is not; medians are shown.
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeats: NonZeroUsize,
-    /// How keys and values are kept.
-    #[command(flatten)]
-    pub cache: CacheFlags,
     /// What is run.
     #[command(flatten)]
     pub shared: Shared,
+    /// How keys and values are kept.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// Flags of `xtrain bench kv`.
@@ -120,12 +121,12 @@ pub struct KvArgs {
     /// Rollouts of each cell that are measured, after one that is not; medians are shown.
     #[arg(long, value_name = "N", default_value = "3")]
     pub repeats: NonZeroUsize,
-    /// The sizes of pages and passes.
-    #[command(flatten)]
-    pub sizes: CacheSizes,
     /// What is run.
     #[command(flatten)]
     pub shared: Shared,
+    /// The sizes of pages and passes.
+    #[command(flatten)]
+    pub sizes: CacheSizes,
 }
 
 /// Measures.

@@ -9,7 +9,6 @@ use crate::config::RunConfig;
 use crate::decode::{Engine, EngineOptions, Request};
 use crate::model::Model;
 use crate::report::{Timings, units};
-use crate::tensor::Simd;
 use crate::tensor::rng::{Purpose, uniform_u64};
 use crate::training;
 
@@ -19,8 +18,7 @@ pub(super) struct Subject {
     model: String,
     parameters: u64,
     compute: String,
-    threads: usize,
-    simd: String,
+    device: String,
 }
 
 /// A rollout to be measured.
@@ -34,13 +32,13 @@ pub(super) struct Load {
 
 impl Load {
     /// Refuses more positions than the model has.
-    pub(super) fn check(&self, model: &Model) -> Result<(), CliError> {
+    pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
         let (got, most) = (self.prompt_len + self.max_new, model.config().max_positions);
         if got <= most {
             return Ok(());
         }
         let message = format!("prompt and completion take {got} positions, the model has {most}");
-        Err(CliError::new(Exit::Usage, message).hint("lower --prompt-len or --max-new"))
+        Err(CliError::new(Exit::Usage, message).hint(hint))
     }
 }
 
@@ -50,15 +48,14 @@ impl Subject {
             model: name,
             parameters: model.config().n_params() as u64,
             compute: model.compute().to_string(),
-            threads: model.device().threads(),
-            simd: Simd::detect().to_string(),
+            device: model.device().to_string(),
         }
     }
 
     /// What stands above the tables.
     pub(super) fn title(&self) -> String {
-        let Subject { model, parameters, compute, threads, simd } = self;
-        format!("{model}: {} parameters, {compute}, {threads} threads, {simd}\n", units::count(*parameters))
+        let Subject { model, parameters, compute, device } = self;
+        format!("{model}: {} parameters, {compute}, {device}\n", units::count(*parameters))
     }
 }
 

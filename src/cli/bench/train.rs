@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::TrainArgs;
 use super::subject::{self, Subject};
+use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out, source};
 use crate::config::RunConfig;
 use crate::model::Sample;
@@ -24,6 +25,8 @@ struct Report {
     micro_batch: usize,
     tokens_per_second: f64,
     ms_per_step: Spread,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per_step: Option<PerUnit>,
     samples_ms: Vec<f64>,
 }
 
@@ -36,13 +39,16 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let mut trainer = training::begin(&config, vocab, &device)?;
     let (batch, context) = (config.train.batch, config.train.context);
     let vocab = trainer.model.config().vocab;
-    let mut samples_ms = Vec::new();
+    let (mut samples_ms, mut meter) = (Vec::new(), Meter::start(&device));
     for step in 0..WARM_UP + args.steps.get() {
         let sample = |at: usize| {
             let id = (step * batch + at) as u64;
             Sample::window(&subject::tokens((config.train.seed, id), context + 1, vocab), 1.0)
         };
         let samples: Vec<Sample> = (0..batch).map(sample).collect();
+        if step == WARM_UP {
+            meter = Meter::start(&device);
+        }
         let clock = Instant::now();
         trainer.step(samples, config.train.micro_batch)?;
         if step >= WARM_UP {
@@ -57,6 +63,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         micro_batch: config.train.micro_batch,
         tokens_per_second: (batch * context) as f64 / ms_per_step.p50 * 1e3,
         ms_per_step,
+        per_step: meter.stop(&device, args.steps.get()),
         samples_ms,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
@@ -69,8 +76,9 @@ impl Report {
         let s = &self.ms_per_step;
         let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.2}"));
         table.row(["".to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
+        let traffic = self.per_step.map_or(String::new(), |t| format!("\n{}", t.table("step")));
         format!(
-            "{}{} samples of {} tokens a step: {}\n\n{}",
+            "{}{} samples of {} tokens a step: {}\n\n{}{traffic}",
             self.subject.title(),
             self.batch,
             self.context,

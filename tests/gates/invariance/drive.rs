@@ -150,6 +150,7 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         positions: None,
         cache_positions: spare.map(|n| case.longest() + case.page() + n),
         head: HeadRows::All,
+        ..EngineOptions::default()
     };
     let mut engine = Engine::new(model, options).map_err(refused)?;
     let mut s = 0;

@@ -5,6 +5,7 @@ mod kind;
 mod ledger;
 mod paged;
 mod pool;
+mod prefix;
 
 #[cfg(test)]
 mod tests;
@@ -63,6 +64,19 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) when it holds fewer.
     fn rewind(&mut self, mark: Snapshot) -> Result<()>;
 
+    /// Keeps the whole pages of `seq`, whose first tokens are `tokens`, for sequences to come, also when
+    /// `seq` is freed; they are given up when there is no other room. Only a paged cache can.
+    fn remember(&mut self, seq: u32, tokens: &[u32]) {
+        let _ = (seq, tokens);
+    }
+
+    /// Makes `seq`, which holds nothing, hold the longest prefix of `tokens` that was remembered; its
+    /// length.
+    fn recall(&mut self, seq: u32, tokens: &[u32]) -> usize {
+        let _ = (seq, tokens);
+        0
+    }
+
     /// A mark to [`rewind`](Cache::rewind) to: good until the sequence is rewound below it, then freed
     /// or forked onto.
     fn snapshot(&self, seq: u32) -> Snapshot {
@@ -100,7 +114,7 @@ pub struct Snapshot {
 pub struct Usage {
     /// Allocated.
     pub slots: usize,
-    /// Handed out to sequences; a shared one counts once.
+    /// Handed out to sequences or kept for those to come; a shared one counts once.
     pub in_use: usize,
     /// The lengths of all sequences added up; a shared position counts for each.
     pub positions: usize,

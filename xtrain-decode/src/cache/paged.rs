@@ -5,6 +5,7 @@ use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
 use super::pool::Pool;
+use super::prefix::Prefixes;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
 /// A pool of pages, counted by the sequences that hold them. It grows by doubling up to its limit.
@@ -18,9 +19,11 @@ pub struct Paged {
     positions: usize,
     /// The most pages.
     limit: usize,
-    /// Sequences that hold each page.
+    /// Who holds each page: sequences, and `known`.
     refs: Vec<u32>,
     free: Vec<u32>,
+    /// Pages that are kept for sequences to come.
+    known: Prefixes,
     /// What an allocation has done so far, to be undone if it fails.
     journal: Vec<Taken>,
 }
@@ -51,6 +54,7 @@ impl Paged {
             limit,
             refs: Vec::new(),
             free: Vec::new(),
+            known: Prefixes::default(),
             journal: Vec::new(),
         })
     }
@@ -63,7 +67,7 @@ impl Paged {
         }
     }
 
-    /// Sequences that hold a page.
+    /// Who holds a page: sequences, and one more where it is kept for sequences to come.
     pub fn references(&self, page: u32) -> u32 {
         self.refs.get(page as usize).copied().unwrap_or(0)
     }
@@ -103,7 +107,8 @@ impl Paged {
         Ok(())
     }
 
-    /// A free page, now held once; none when the limit is reached.
+    /// A free page, now held once; where the limit is reached one that was kept for sequences to come, or
+    /// none.
     fn take(&mut self) -> Result<Option<u32>> {
         let n = self.refs.len();
         if self.free.is_empty() && n < self.limit {
@@ -112,7 +117,8 @@ impl Paged {
             self.refs.resize(grown, 0);
             self.free.extend((n as u32..grown as u32).rev());
         }
-        let page = self.free.pop();
+        let Paged { free, known, refs, .. } = self;
+        let page = free.pop().or_else(|| known.evict(|page| refs[page as usize] == 1));
         if let Some(page) = page {
             self.refs[page as usize] = 1;
         }
@@ -211,6 +217,31 @@ impl Cache for Paged {
     fn free(&mut self, seq: u32) {
         self.trim(seq, 0);
         self.ledger.forget(seq);
+    }
+
+    fn remember(&mut self, seq: u32, tokens: &[u32]) {
+        let tokens = &tokens[..tokens.len().min(self.ledger.len(seq))];
+        if let Slots::Pages { table, page } = &self.slots
+            && let Some(pages) = table.get(seq as usize)
+        {
+            let held = self.known.add(tokens, pages, *page);
+            held.into_iter().for_each(|page| self.refs[page as usize] += 1);
+        }
+    }
+
+    fn recall(&mut self, seq: u32, tokens: &[u32]) -> usize {
+        if self.ledger.check_exists(seq).is_err() || self.ledger.len(seq) > 0 {
+            return 0;
+        }
+        self.trim(seq, 0);
+        let found = self.known.find(&tokens[..tokens.len().min(self.positions)], self.page);
+        let len = found.len() * self.page;
+        for page in found {
+            self.refs[page as usize] += 1;
+            self.table(seq).push(page);
+        }
+        self.ledger.set_len(seq, len);
+        len
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {

@@ -125,6 +125,9 @@ pub struct Counters {
     pub head_rows: u64,
     /// Sequences that took a prompt from another's room.
     pub forks: u64,
+    /// Rows that did not run because an earlier sequence had left theirs; see
+    /// [`Prefixes`](super::Prefixes).
+    pub recalled_rows: u64,
     /// Sequences that gave up their room, to be recomputed.
     pub preemptions: u64,
 }

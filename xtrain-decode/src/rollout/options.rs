@@ -21,6 +21,19 @@ pub struct EngineOptions {
     pub cache_positions: Option<usize>,
     /// The rows that the head runs on.
     pub head: HeadRows,
+    /// What happens to the pages of prompts that are done.
+    pub prefixes: Prefixes,
+}
+
+/// What happens to the pages of a sequence when it leaves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prefixes {
+    /// They are free.
+    #[default]
+    Forgotten,
+    /// A paged cache keeps them, as long as it has other room, for prompts that begin with the same tokens:
+    /// these rows do not run again.
+    Kept,
 }
 
 /// The rows that the head runs on.
@@ -43,6 +56,7 @@ impl Default for EngineOptions {
             positions: None,
             cache_positions: None,
             head: HeadRows::Drawn,
+            prefixes: Prefixes::Forgotten,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Who has a place: sequences begin, take a prompt from another, and give their room up.
 use xtrain_model::Error as ModelError;
 
+use super::Prefixes;
 use super::engine::{Engine, Lane};
 use super::sequence::Sequence;
 use crate::cache::Snapshot;
@@ -45,7 +46,28 @@ impl Engine<'_> {
         }
         match prompt {
             Prompt::In(from) => self.take_prompt(at, from),
-            Prompt::Own | Prompt::Coming => Ok(()),
+            Prompt::Own => {
+                self.recall(at);
+                Ok(())
+            }
+            Prompt::Coming => Ok(()),
+        }
+    }
+
+    /// The sequence at `at`, which has just begun, takes the rows that earlier ones left, all but its last:
+    /// that one gives the logits.
+    fn recall(&mut self, at: usize) {
+        let sequence = &mut self.live[at];
+        if let (Some(cache), Prefixes::Kept) = (&mut self.cache, self.options.prefixes) {
+            sequence.done = cache.recall(sequence.lane, &sequence.tokens[..sequence.tokens.len() - 1]);
+            self.counters.recalled_rows += sequence.done as u64;
+        }
+    }
+
+    /// Keeps the rows of a sequence for those to come.
+    pub(super) fn remember(&mut self, sequence: &Sequence) {
+        if let (Some(cache), Prefixes::Kept) = (&mut self.cache, self.options.prefixes) {
+            cache.remember(sequence.lane, &sequence.tokens[..sequence.done]);
         }
     }
 
@@ -113,6 +135,7 @@ impl Engine<'_> {
     /// The youngest sequence gives up its room and waits, to be recomputed.
     pub(super) fn preempt(&mut self) {
         let mut sequence = self.live.pop().expect("only one of several sequences is preempted");
+        self.remember(&sequence);
         self.free_cache(sequence.lane);
         self.free.push(Lane { number: sequence.lane, holds: None });
         (sequence.done, sequence.waits) = (0, false);
@@ -126,6 +149,7 @@ impl Engine<'_> {
     pub(super) fn leave_lane(&mut self, sequence: &Sequence) {
         let next = self.queue.front().filter(|s| s.group == sequence.group && s.is_fresh());
         let holds = next.filter(|_| sequence.holds_prompt()).map(|s| s.group);
+        self.remember(sequence);
         if holds.is_none() {
             self.free_cache(sequence.lane);
         }

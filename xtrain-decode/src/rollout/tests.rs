@@ -187,6 +187,75 @@ fn a_sequence_that_gave_up_its_room_comes_to_the_same_tokens() {
 }
 
 #[test]
+fn completions_of_one_prompt_wait_where_the_cache_is_too_small_for_all() {
+    let model = model();
+    let (prompt, g) = ([4, 5, 6, 7, 8, 9, 10], 12);
+    let all: Vec<Request> = (30..30 + g).map(|id| request(id, &prompt, 20)).collect();
+    for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 5 }] {
+        // one whole sequence has 27 positions; twelve would have 324, or 247 with one prompt
+        for cache_positions in [30, 45, 90] {
+            let tight = EngineOptions {
+                cache_positions: Some(cache_positions),
+                max_batch: g as usize,
+                ..options(kv)
+            };
+            let mut engine = Engine::new(&model, tight).unwrap();
+            engine.submit_group(all[0].clone(), g as usize).unwrap();
+            let mut most = 0;
+            while !engine.is_idle() {
+                engine.step().unwrap();
+                most = most.max(engine.cache().unwrap().usage().slots);
+            }
+            let what = format!("{kv}, {cache_positions} positions");
+            same_as_naive(&model, &all, &engine.take_finished(), &what);
+            assert!(engine.counters().preemptions > 0 && most <= cache_positions, "{what}: {most} slots");
+        }
+    }
+}
+
+#[test]
+fn a_completion_that_waits_holds_no_memory_of_its_own() {
+    let model = model();
+    let mut engine =
+        Engine::new(&model, EngineOptions { max_batch: 3, ..options(KvKind::default()) }).unwrap();
+    engine.submit_group(request(0, &[1, 2, 3], 9), 1 << 16).unwrap();
+    engine.step().unwrap();
+    assert!(engine.live.iter().all(|s| s.tokens.capacity() == 12));
+    assert!(engine.queue.iter().all(|s| s.tokens.capacity() == 0));
+    let shared = &engine.live[0].request;
+    assert!(engine.queue.iter().all(|s| std::sync::Arc::ptr_eq(&s.request, shared)));
+    // a sequence that is stopped before it had a place has no token
+    assert!(engine.stop(60_000));
+    assert!(engine.take_finished()[0].tokens.is_empty());
+}
+
+#[test]
+fn the_text_of_a_completion_is_what_its_stream_adds_up_to() {
+    let tokenizer = xtrain_model::tokenizer::Tokenizer::byte();
+    let made = |tokens: Vec<u32>, finish_reason| {
+        let (logprobs, processed_logprobs) = (vec![0.0; tokens.len()], vec![0.0; tokens.len()]);
+        Completion { index: 0, id: 0, prompt_len: 1, tokens, logprobs, processed_logprobs, finish_reason }
+    };
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let ended = [bytes("caf\u{e9} \u{1f600}!"), vec![256]].concat();
+    let cut = bytes("\u{1f600}")[..3].to_vec();
+    for (tokens, reason, want) in [
+        (ended.clone(), FinishReason::Eos, "caf\u{e9} \u{1f600}!"),
+        (ended, FinishReason::Length, "caf\u{e9} \u{1f600}!<|endoftext|>"),
+        (cut, FinishReason::Context, "\u{fffd}"),
+        (vec![256], FinishReason::Eos, ""),
+        (vec![], FinishReason::Stop, ""),
+    ] {
+        let completion = made(tokens, reason);
+        assert_eq!(completion.text(&tokenizer), want);
+        let mut stream = tokenizer.stream();
+        let pieces: Vec<String> = completion.text_tokens().iter().map(|&id| stream.push(id)).collect();
+        assert!(pieces.iter().all(|p| !p.contains('\u{fffd}')), "no half of a character: {pieces:?}");
+        assert_eq!(pieces.concat() + &stream.finish(), want);
+    }
+}
+
+#[test]
 fn a_cache_too_small_for_one_sequence_is_an_error() {
     let model = model();
     for kv in [KvKind::Growing, KvKind::Paged { page: 4 }] {

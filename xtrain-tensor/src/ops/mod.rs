@@ -18,6 +18,7 @@ mod weight;
 
 pub use add::{accumulate, add};
 pub use attention::{Saved, attention, attention_backward, decode_attention};
+pub(crate) use cross_entropy::blocks as loss_blocks;
 pub use cross_entropy::{LossRows, Target, cross_entropy, cross_entropy_backward};
 pub use embedding::{embedding, embedding_backward};
 pub use finite::all_finite;

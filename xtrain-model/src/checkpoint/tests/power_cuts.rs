@@ -113,7 +113,7 @@ fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
             moments(after, found, &[Sample::small(step, 2), Sample::small(step + 1, 2)])
         })
         .collect();
-    let halves = [(&first, 800 * more as usize), (&again, 100)];
+    let halves = [(&first, 800 * more as usize), (&again, times(100, 300) as usize)];
     let seen = std::thread::scope(|scope| {
         halves
             .map(|(moments, most)| scope.spawn(move || cut(moments, 7, most)))

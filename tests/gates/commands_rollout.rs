@@ -1,0 +1,176 @@
+//! Completions from outside: how they end, what a signal keeps, which flags there are.
+use std::path::Path;
+
+use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::commands::{done, model, parsed};
+
+#[test]
+fn a_completion_that_fills_the_positions_ends_by_context() {
+    let (scratch, m) = (Scratch::new("context"), model());
+    let prompt = vec!["5"; 250].join(",");
+    let args = ["generate", &m, "--tokens", &prompt, "--max-new", "1000", "--ignore-eos"];
+    let got = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
+    assert_eq!((&got["finish_reason"], got["tokens"].as_array().unwrap().len()), (&"context".into(), 6));
+    let said = text(&xtrain(&scratch.0, &args).stderr);
+    assert!(said.starts_with("[6 new tokens, ended by context (the model has 256 positions)"), "{said}");
+    for command in ["generate", "rollout"] {
+        let help = ok(&scratch.0, &[command, "--help"]);
+        for part in ["context (prompt and completion fill", "[default: 0]", "length"] {
+            assert!(help.contains(part), "{command} lacks {part}: {help}");
+        }
+    }
+}
+
+#[test]
+fn a_temperature_that_cannot_divide_is_a_usage_error_and_1e_minus_6_is_greedy() {
+    let (scratch, m) = (Scratch::new("cold"), model());
+    for cold in ["1e-40", "1e-31", "-1", "inf"] {
+        let flag = format!("--temperature={cold}");
+        refused(&scratch.0, &["generate", &m, "--prompt", "ab", &flag], 2, &["--temperature", "1e-30"]);
+        refused(&scratch.0, &["rollout", &m, &flag], 2, &["--temperature"]);
+        let key = format!("sample.temperature={cold}");
+        refused(&scratch.0, &["train", "--dry-run", "--set", &key], 2, &["`sample.temperature`"]);
+    }
+    for least in ["0", "1e-30", "1e-6"] {
+        ok(&scratch.0, &["train", "--dry-run", "--set", &format!("sample.temperature={least}")]);
+    }
+    let at = |t| {
+        let args = ["generate", &m, "--prompt", "ab", "--max-new", "20", "--json", "--temperature", t];
+        parsed(&ok(&scratch.0, &args))
+    };
+    let greedy = at("0");
+    for cold in ["1e-6", "1e-30"] {
+        let got = at(cold);
+        assert_eq!((&got["tokens"], &got["logprobs"]), (&greedy["tokens"], &greedy["logprobs"]), "{cold}");
+    }
+}
+
+#[test]
+fn a_flag_that_a_bench_does_not_use_is_refused() {
+    let (scratch, m) = (Scratch::new("flags"), model());
+    for args in [
+        &["bench", "train", "--kv", "off"][..],
+        &["bench", "train", "--page-size", "8"],
+        &["bench", "train", "--prefill-chunk", "8"],
+        &["bench", "kv", "--kv", "off"],
+        &["bench", "kv", "--model", &m, "--seed", "1"],
+        &["bench", "decode", "--model", &m, "--seed", "1"],
+    ] {
+        refused(&scratch.0, args, 2, &[args[args.len() - 2]]);
+    }
+    for command in ["train", "decode", "kv"] {
+        let help = ok(&scratch.0, &["bench", command, "--help"]);
+        assert!(help.contains("that do"), "{command} says how a number is measured: {help}");
+    }
+}
+
+#[test]
+fn a_prompt_that_cannot_be_completed_is_named_by_file_line_and_field() {
+    let (scratch, m) = (Scratch::new("places"), model());
+    for (name, line, parts) in [
+        ("id", "{\"prompt_ids\": [1, 512]}", &["`prompt_ids`", "512", "position 1"][..]),
+        ("empty", "{\"prompt\": \"\"}", &["`prompt`", "empty"]),
+        ("none", "{\"prompt_ids\": []}", &["`prompt_ids`", "empty"]),
+        ("type", "{\"prompt_ids\": [1, -2]}", &["`prompt_ids`", "place 1", "-2"]),
+        ("text", "{\"prompt\": 3}", &["`prompt`", "string"]),
+        ("json", "{\"prompt\": \"a\"", &["column"]),
+        ("list", "[1, 2]", &["object"]),
+    ] {
+        let file = format!("{name}.jsonl");
+        scratch.file(&file, &format!("{{\"prompt_ids\": [1]}}\n{line}\n"));
+        let place = format!("{file}:2: ");
+        let parts = [&[place.as_str()], parts].concat();
+        refused(&scratch.0, &["rollout", &m, "--prompts", &file], 65, &parts);
+        refused(&scratch.0, &["verify", &m, "--prompts", &file], 65, &parts);
+    }
+}
+
+#[cfg(unix)]
+mod signals {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// More completions than could be done before a signal comes.
+    fn start(dir: &Path, more: &[&str]) -> Child {
+        let args = ["rollout", &model(), "--prompts", "p.jsonl", "-n", "60000", "--batch", "7"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+        command.args(args).args(["--max-new", "40", "--threads", "1"]).args(more).current_dir(dir);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn signal(child: &Child, name: &str) {
+        let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// How the child ended, and what it said on standard error.
+    fn end(mut child: Child) -> (Option<i32>, String) {
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (child.wait().unwrap().code(), errors)
+    }
+
+    #[track_caller]
+    fn each_once(lines: &str) -> usize {
+        let place = |line| ["prompt_id", "sample"].map(|key| parsed(line)[key].as_u64().unwrap());
+        let mut places: Vec<_> = lines.lines().map(place).collect();
+        let n = places.len();
+        places.dedup();
+        assert!(places.is_sorted() && places.len() == n && n > 0, "{n} lines");
+        n
+    }
+
+    #[test]
+    fn a_signal_keeps_the_completions_that_are_finished() {
+        let scratch = Scratch::new("kept");
+        scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt_ids\": [1, 2, 3]}\n");
+        let child = start(&scratch.0, &["--out", "c.jsonl"]);
+        let begun = Instant::now();
+        let drafted = || {
+            let mut files = std::fs::read_dir(&scratch.0).unwrap().flatten();
+            files
+                .any(|f| f.file_name().to_string_lossy().ends_with(".tmp") && f.metadata().unwrap().len() > 0)
+        };
+        while !drafted() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nothing was written");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        signal(&child, "-INT");
+        let (code, errors) = end(child);
+        assert_eq!(code, Some(130), "{errors}");
+        let kept = each_once(&std::fs::read_to_string(scratch.0.join("c.jsonl")).unwrap());
+        let hint = format!("{kept} of 120000 are in c.jsonl");
+        assert!(errors.contains("stopped by a signal") && errors.contains(&hint), "{errors}");
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 2, "no draft is left");
+    }
+
+    #[test]
+    fn completions_are_printed_as_they_finish_and_a_signal_leaves_whole_lines() {
+        let scratch = Scratch::new("printed");
+        scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
+        let mut child = start(&scratch.0, &[]);
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut lines = String::new();
+        out.read_line(&mut lines).unwrap();
+        signal(&child, "-TERM");
+        out.read_to_string(&mut lines).unwrap();
+        let (code, errors) = end(child);
+        assert_eq!(code, Some(143), "{errors}");
+        assert!(lines.ends_with('\n'));
+        let printed = each_once(&lines);
+        assert!(errors.contains(&format!("{printed} of 60000 were printed")), "{errors}");
+    }
+
+    #[test]
+    fn what_a_signal_left_has_the_bytes_of_the_whole() {
+        let scratch = Scratch::new("prefix");
+        scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
+        let args = ["rollout", &model(), "--prompts", "p.jsonl", "--max-new", "40", "-n"];
+        let whole = done(&scratch.0, &[&args[..], &["12", "--batch", "5"]].concat());
+        let part = done(&scratch.0, &[&args[..], &["5"]].concat());
+        assert!(whole.starts_with(&part), "the first five of twelve");
+    }
+}

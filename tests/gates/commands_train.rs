@@ -1,0 +1,145 @@
+//! Runs from outside: what a resume refuses and says, seeds, what is held out.
+use std::fs;
+use std::path::Path;
+
+use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::commands::done;
+
+/// The flags of a run of `steps` steps that takes no time.
+fn tiny<'a>(run: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let keys = [
+        "model.dim=16",
+        "model.n_layers=1",
+        "model.n_heads=2",
+        "train.context=8",
+        "train.batch=2",
+        "train.save_every=1",
+        "train.sample_every=0",
+    ];
+    let sets = keys.iter().chain(more).flat_map(|key| ["--set", *key]);
+    ["train", "--run", run, "--data", data].into_iter().chain(sets).collect()
+}
+
+fn resume<'a>(run: &'a str, steps: &'a str) -> [&'a str; 5] {
+    ["train", "--resume", run, "--set", steps]
+}
+
+/// A resume that is refused after it has said what it said.
+#[track_caller]
+fn stopped(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
+    let output = xtrain(dir, args);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+    for part in parts {
+        assert!(errors.contains(part), "{args:?} lacks {part:?}: {errors}");
+    }
+}
+
+const LINE: &str = "the cat sat on the mat and the dog sat too\n";
+
+#[test]
+fn a_resume_goes_on_with_the_data_that_the_run_began_with_and_no_other() {
+    let scratch = Scratch::new("data");
+    let dir = &scratch.0;
+    let whole = LINE.repeat(20);
+    scratch.file("t.txt", &whole);
+    done(dir, &tiny("r", "t.txt", &["train.steps=2"]));
+    let record = fs::read_to_string(dir.join("r/data.json")).unwrap();
+    assert!(record.contains("\"t.txt\"") && record.contains("sha256:"), "{record}");
+
+    scratch.file("t.txt", &whole.replacen("cat", "cow", 1));
+    let digest = record.split("sha256:").nth(1).unwrap().split('"').next().unwrap();
+    refused(dir, &resume("r", "train.steps=4"), 65, &["t.txt", digest, "found sha256:", "new run"]);
+    assert!(!dir.join("r/checkpoints/step_000003").exists());
+    scratch.file("t.txt", &whole);
+    done(dir, &resume("r", "train.steps=4"));
+    assert!(dir.join("r/checkpoints/step_000004").is_dir());
+
+    fs::remove_file(dir.join("r/data.json")).unwrap();
+    refused(dir, &resume("r", "train.steps=5"), 66, &["r/data.json"]);
+    scratch.file("r/data.json", "{\"files\": 3}\n");
+    refused(dir, &resume("r", "train.steps=5"), 65, &["r/data.json:1: "]);
+}
+
+#[test]
+fn packed_tokens_are_known_again_and_damage_in_them_is_seen_before_the_first_step() {
+    let scratch = Scratch::new("packed");
+    let dir = &scratch.0;
+    scratch.file("a.txt", &LINE.repeat(20));
+    scratch.file("b.txt", &LINE.replace("cat", "cow").repeat(20));
+    done(dir, &["prepare", "a.txt", "--out", "t.tok"]);
+    done(dir, &tiny("r", "t.tok", &["train.steps=2"]));
+    done(dir, &["prepare", "b.txt", "--out", "t.tok"]);
+    refused(dir, &resume("r", "train.steps=4"), 65, &["t.tok", "want crc32c:", "found crc32c:"]);
+
+    let mut bytes = fs::read(dir.join("t.tok")).unwrap();
+    bytes[100] ^= 1;
+    fs::write(dir.join("t.tok"), bytes).unwrap();
+    refused(dir, &tiny("s", "t.tok", &["train.steps=2"]), 65, &["t.tok", "checksum of the tokens"]);
+    assert!(!dir.join("s").exists());
+}
+
+#[test]
+fn a_run_that_is_complete_says_so_and_how_to_go_on() {
+    let scratch = Scratch::new("complete");
+    scratch.file("t.txt", &LINE.repeat(20));
+    done(&scratch.0, &tiny("r", "t.txt", &["train.steps=3"]));
+    let said = ok(&scratch.0, &["train", "--resume", "r"]);
+    assert!(said.starts_with("r is complete at step 3; raise train.steps"), "{said}");
+    assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), said);
+    let words: Vec<&str> = said.split_once("xtrain ").unwrap().1.split_whitespace().collect();
+    done(&scratch.0, &words);
+    assert!(scratch.0.join("r/checkpoints/step_000006").is_dir(), "{said}");
+    let kept = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    assert!(kept.contains("steps = 6\n"), "the next resume knows how long the run is: {kept}");
+    assert!(!scratch.0.join("r/config.tmp").exists());
+}
+
+#[test]
+fn a_resumed_run_that_diverges_names_the_checkpoint_that_it_was_taken_up_from() {
+    let scratch = Scratch::new("diverged");
+    scratch.file("t.txt", &LINE.repeat(20));
+    let keys = ["train.steps=9", "train.learning_rate=1e30", "train.min_learning_rate=1e30"];
+    let last = "the last good checkpoint is r/checkpoints/step_00000";
+    stopped(&scratch.0, &tiny("r", "t.txt", &keys), 75, &["is not finite", last]);
+    stopped(&scratch.0, &["train", "--resume", "r"], 75, &["resuming r", "is not finite", last]);
+}
+
+#[test]
+fn what_holds_out_nothing_that_can_be_predicted_is_refused() {
+    let scratch = Scratch::new("heldout");
+    scratch.file("t.txt", &LINE.repeat(20));
+    let with = |share| tiny("r", "t.txt", &["train.steps=1", share]);
+    refused(&scratch.0, &with("data.val_fraction=1e-9"), 2, &["`data.val_fraction`", "1 of 861 tokens"]);
+    assert!(!scratch.0.join("r").exists());
+    let shown = xtrain(&scratch.0, &with("data.val_fraction=0.005"));
+    assert!(text(&shown.stderr).contains("shorter than a context"), "{shown:?}");
+    assert!(text(&shown.stderr).contains("validation loss"), "{shown:?}");
+}
+
+#[test]
+fn a_seed_may_be_any_number_of_64_bits_in_every_command() {
+    let scratch = Scratch::new("seeds");
+    let dir = &scratch.0;
+    scratch.file("t.txt", &LINE.repeat(20));
+    let most = u64::MAX.to_string();
+    let set = format!("train.seed={most}");
+    let flag = ok(dir, &["train", "--dry-run", "--seed", &most]);
+    assert!(flag.contains(&format!("seed = \"{most}\"")), "{flag}");
+    assert_eq!(ok(dir, &["train", "--dry-run", "--set", &set]), flag);
+    scratch.file("a.toml", &flag);
+    assert_eq!(ok(dir, &["train", "--dry-run", "-c", "a.toml"]), flag);
+    done(dir, &[&tiny("r", "t.txt", &["train.steps=1"])[..], &["--seed", &most]].concat());
+    done(dir, &resume("r", "train.steps=2"));
+    for command in [
+        &["generate", "r", "--prompt", "a", "--max-new", "2"][..],
+        &["verify", "r", "--max-new", "2"],
+        &["bench", "train", "--steps", "1", "--set", "model.preset=tiny-1m", "--set", "train.batch=1"],
+    ] {
+        done(dir, &[command, &["--seed", &most]].concat());
+    }
+    for bad in ["-1", "18446744073709551616", "x"] {
+        refused(dir, &["train", "--dry-run", &format!("--seed={bad}")], 2, &["--seed"]);
+        refused(dir, &["train", "--dry-run", "--set", &format!("train.seed={bad}")], 2, &["2^64 - 1"]);
+    }
+}

@@ -1,0 +1,63 @@
+//! `verify`: what it compares, and that it sees what it is there to see.
+use xtrain::decode::KvKind;
+use xtrain::tensor::Dtype;
+use xtrain::verify::{Asked, Prompts, Verdict, prompts, requests, verify};
+
+use crate::cli::{Scratch, ok};
+use crate::commands::{model, parsed};
+use crate::decode::qwen3;
+
+fn verdicts() -> Vec<Verdict> {
+    let model = qwen3(Dtype::F32);
+    let requests = requests(&prompts(&model, (3, 4), 9), 9, 3);
+    let asked = Asked { threads: 2, kv: KvKind::default(), chunk: Some(16) };
+    verify(&model, &requests, &asked, &mut |_| ()).unwrap()
+}
+
+#[test]
+fn verify_compares_every_row_every_token_and_every_log_probability() {
+    let all = verdicts();
+    for v in &all {
+        assert!(v.holds(), "{v:?}");
+        // 4 prompts and 3 more completions of the first, 9 tokens each, a vocabulary of 512
+        assert_eq!(v.values, v.rows * 512 + 2 * 9 * 7, "{v:?}");
+    }
+    let rows = |prompts: Prompts| {
+        let held = all.iter().filter(|v| v.setting.prompts == prompts && v.setting.kv != KvKind::Off);
+        let mut rows: Vec<u64> = held.map(|v| v.rows).collect();
+        rows.dedup();
+        rows
+    };
+    let (own, shared) = (rows(Prompts::Own), rows(Prompts::Shared));
+    assert!(own.len() == 1 && shared.len() == 1 && shared[0] < own[0], "{own:?} {shared:?}");
+}
+
+#[test]
+fn verify_prints_what_it_found_as_json() {
+    let (scratch, m) = (Scratch::new("verify"), model());
+    scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt_ids\": [7, 8, 9]}\n");
+    let output = crate::cli::xtrain(
+        &scratch.0,
+        &["verify", &m, "--prompts", "p.jsonl", "--max-new", "5", "--json", "--threads", "1"],
+    );
+    let got = parsed(&crate::cli::text(&output.stdout));
+    assert_eq!(got["holds"], true);
+    for setting in got["settings"].as_array().unwrap() {
+        assert!(setting["first"].is_null() && setting["rows"] == setting["rows_due"], "{setting}");
+        assert!(["own", "shared"].contains(&setting["prompts"].as_str().unwrap()));
+    }
+    assert!(ok(&scratch.0, &["verify", "--help"]).contains("log-probability"));
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn verify_sees_a_planted_fault_and_says_where_and_by_which_bits() {
+    for fault in ["dropped-cache-write", "page-off-by-one", "shared-random-state"] {
+        let all = xtrain::tensor::faults::with(fault, verdicts);
+        let bad: Vec<&Verdict> = all.iter().filter(|v| !v.holds()).collect();
+        let first = bad.first().unwrap_or_else(|| panic!("{fault} was not seen")).first.clone();
+        let first = first.expect("a difference has a place");
+        println!("verify, {fault}, seed 3: {} settings, {first}", bad.len());
+        assert_ne!(first.want, first.got, "{fault}: {first}");
+    }
+}

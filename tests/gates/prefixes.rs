@@ -1,0 +1,90 @@
+//! Rows that an earlier prompt left are the rows that would have run: same bits, and they are counted.
+use xtrain::decode::{Engine, EngineOptions, KvKind, Prefixes, Request};
+use xtrain::tensor::Dtype;
+use xtrain::tensor::rng::{Purpose, draw};
+
+use crate::decode::{Oracle, options, qwen3};
+
+/// Prompts that begin alike in many ways: each takes a random part of an earlier one, or of an earlier
+/// prompt and its completion, and goes on with tokens of its own.
+fn requests(case: u64, n: usize) -> Vec<Request> {
+    let pick = |w: u32, n: usize| w as usize % n;
+    let token = |i: usize, t: usize| draw(23, case, (i * 64 + t) as u32, Purpose::DataOrder)[0] % 512;
+    let mut all: Vec<Vec<u32>> = Vec::new();
+    for i in 0..n {
+        let [of, share, own, _] = draw(29, case, i as u32, Purpose::DataOrder);
+        let mut prompt = match all.get(pick(of, all.len() + 1)) {
+            Some(earlier) => earlier[..pick(share, earlier.len() + 1)].to_vec(),
+            None => Vec::new(),
+        };
+        prompt.extend((0..1 + pick(own, 24)).map(|t| token(i, t)));
+        prompt.truncate(120);
+        all.push(prompt);
+    }
+    let new = |i: u64| 1 + pick(draw(31, case, i as u32, Purpose::DataOrder)[0], 12);
+    let request =
+        |(i, p): (u64, &Vec<u32>)| Request { id: i, ..Request::sampled(p, new(i), (i % 2) as f32, case) };
+    (0..).zip(&all).map(request).collect()
+}
+
+/// What the cases were made of, or the first difference.
+pub(crate) fn over(cases: std::ops::Range<u64>) -> Result<[u64; 3], String> {
+    let (f32, bf16) = (qwen3(Dtype::F32), qwen3(Dtype::BF16));
+    let [mut rows, mut recalled, mut preempted] = [0; 3];
+    for case in cases {
+        let model = if case % 4 == 0 { &bf16 } else { &f32 };
+        let oracle = Oracle::new(model, requests(case, 10));
+        let [page, batch, chunk, tight] = draw(37, case, 0, Purpose::DataOrder);
+        let longest = oracle.requests.iter().map(|r| r.prompt.len() + r.max_new).max().unwrap();
+        let o = EngineOptions {
+            prefixes: Prefixes::Kept,
+            prefill_chunk: [None, Some(1 + chunk as usize % 20)][chunk as usize >> 8 & 1],
+            cache_positions: [None, Some(2 * longest + 32)][tight as usize & 1],
+            ..options(KvKind::Paged { page: [1, 3, 8, 16][page as usize % 4] }, 1 + batch as usize % 4)
+        };
+        let mut engine = Engine::new(model, o).unwrap();
+        // some at once, the others when these are done
+        for part in [0..6, 6..10] {
+            oracle.requests[part.clone()].iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
+            let done = oracle.finish_part(&mut engine, part);
+            rows += done.map_err(|e| format!("gate prefixes, case {case}, {o:?}: {e}"))? as u64;
+        }
+        let c = engine.counters();
+        let due: usize = oracle.requests.iter().map(|r| r.prompt.len()).sum();
+        if c.preemptions == 0 {
+            assert_eq!(c.prefill_rows + c.recalled_rows, due as u64, "case {case}, {o:?}");
+        }
+        recalled += c.recalled_rows;
+        preempted += c.preemptions;
+    }
+    Ok([rows, recalled, preempted])
+}
+
+#[test]
+fn a_prompt_that_begins_like_an_earlier_one_takes_its_rows_and_keeps_its_bits() {
+    let [rows, recalled, preempted] = over(0..60).unwrap_or_else(|e| panic!("{e}"));
+    println!("prefixes: 60 cases, {rows} rows of logits, 0 differing bits, {recalled} rows recalled");
+    assert!(recalled > 1000 && preempted > 0, "{recalled} recalled, {preempted} preempted");
+}
+
+#[test]
+fn nothing_is_kept_unless_it_is_asked_for() {
+    let model = qwen3(Dtype::F32);
+    let prompt: Vec<u32> = (0..40).collect();
+    for (prefixes, again) in [(Prefixes::Forgotten, 40), (Prefixes::Kept, 40 - 32)] {
+        for kv in [KvKind::Paged { page: 16 }, KvKind::Contiguous, KvKind::Off] {
+            let mut engine = Engine::new(&model, EngineOptions { prefixes, ..options(kv, 4) }).unwrap();
+            let mut run = || {
+                let before = engine.counters().prefill_rows;
+                engine.submit_group(Request::sampled(&prompt, 1, 1.0, 0), 3).unwrap();
+                engine.run().unwrap();
+                engine.counters().prefill_rows - before
+            };
+            let rows = [run(), run()];
+            match kv {
+                KvKind::Paged { .. } => assert_eq!(rows, [40, again], "{prefixes:?}"),
+                _ => assert_eq!(rows[0], rows[1], "{kv}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! `xtrain verify` on the real binary: 0 where the promise holds, 1 where it is broken.
+use std::process::{Command, Output};
+
+use crate::fixtures::path;
+
+fn verify(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+    command.arg("verify").arg(path("models/qwen3_tied")).args(["--max-new", "5", "--threads", "2"]);
+    command.args(words).output().unwrap()
+}
+
+#[test]
+fn verify_ends_with_0_where_every_bit_is_the_same() {
+    let done = verify(&[]);
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!(done.status.code(), Some(0), "{err}");
+    assert!(out.contains("values compared") && out.contains(" 0 differ"), "{out}");
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn verify_ends_with_1_and_names_the_place_where_a_fault_is_planted() {
+    for fault in ["dropped-cache-write", "page-off-by-one", "reversed-sum-for-one-row"] {
+        let done = verify(&["--fault", fault]);
+        let err = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{fault}: {err}");
+        assert!(err.contains("bits differ, first at sequence "), "{fault}: {err}");
+    }
+}

@@ -1,0 +1,62 @@
+//! The gradient with a layer's input kept and its forward run again in the backward: one layer's
+//! activations are in memory at a time, for one more forward. The bits are those of
+//! [`objective::backward`](crate::objective::backward), since both run the same text on the same inputs.
+use xtrain_tensor::ops::{LogProb, Samples};
+use xtrain_tensor::{Tensor, faults};
+
+use crate::autograd::Tape;
+use crate::error::Result;
+use crate::functional::Eager;
+use crate::grads::Grads;
+use crate::kv::NoCache;
+use crate::model::Model;
+use crate::objective::{Batch, Processing, Sample};
+use crate::rows::Rows;
+
+/// As [`objective::backward`](crate::objective::backward), in less memory.
+///
+/// # Errors
+/// As there.
+pub(crate) fn backward(
+    model: &Model,
+    samples: &[Sample],
+    how: Processing,
+    (loss, grads): (&mut f32, &mut Grads),
+) -> Result<Vec<Option<LogProb>>> {
+    let batch = Batch::new(samples)?;
+    let rows = &batch.rows;
+    let mut inputs = vec![model.embed(&mut Eager, rows)?];
+    for layer in 0..model.config().n_layers {
+        let h = model.block(&mut Eager, &mut NoCache::new(rows)?, rows, (layer, &inputs[layer]))?;
+        inputs.push(h);
+    }
+    let mut tape = Tape::new(batch.samples.clone());
+    let last = tape.leaf(inputs.pop().expect("the embedding at least"));
+    let hidden = model.finish(&mut tape, &last)?;
+    let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
+    let mut dh = tape.backward_to((&hidden, dx), &last, grads)?;
+    if faults::on("recompute-from-another-layer") {
+        let first = inputs[0].clone();
+        inputs.fill(first);
+    }
+    for (layer, input) in inputs.into_iter().enumerate().rev() {
+        dh = layer_backward((model, layer), (rows, &batch.samples), (input, dh), grads)?;
+    }
+    let mut tape = Tape::new(batch.samples.clone());
+    let embedded = model.embed(&mut tape, rows)?;
+    tape.backward(&embedded, dh, grads)?;
+    Ok(values)
+}
+
+/// The gradient by a layer's input, from that by its output.
+fn layer_backward(
+    (model, layer): (&Model, usize),
+    (rows, samples): (&Rows, &Samples),
+    (input, dy): (Tensor, Tensor),
+    grads: &mut Grads,
+) -> Result<Tensor> {
+    let mut tape = Tape::new(samples.clone());
+    let input = tape.leaf(input);
+    let output = model.block(&mut tape, &mut NoCache::new(rows)?, rows, (layer, &input))?;
+    tape.backward_to((&output, dy), &input, grads)
+}
