@@ -75,7 +75,9 @@ XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk&
   const int MI = TILE / DOWN / 16, NI = TILE / ACROSS / 8;     // mma tiles of a warp
   const int P_SIZE = Stage<TILE, P_ALONG>::size, Q_SIZE = Stage<TILE, Q_ALONG>::size;
   XT_DYN_SHARED(bf16, smem);
-  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, p0 = blockIdx.x * TILE, q0 = blockIdx.y * TILE;
+  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  Tile tile = tile_of_block();
+  uint32_t p0 = tile.p * TILE, q0 = tile.q * TILE;
   uint32_t wp = warp % DOWN * (TILE / DOWN), wq = warp / DOWN * (TILE / ACROSS);
   float c[MI][NI][4], y[MI][NI][4];
 #pragma unroll
@@ -109,18 +111,24 @@ XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk&
     __syncthreads();
     bring_next((slot + STAGES - 1) % STAGES);
     const bf16 *ps = smem + slot * (P_SIZE + Q_SIZE), *qs = ps + P_SIZE;
+    // the second step's operands are on their way while the first one's are multiplied
+    bool two = now.at + 16 < now.end;
+    uint32_t a[2][MI][4], b[2][NI / 2][4];
 #pragma unroll
-    for (uint32_t k = 0; k < 32; k += 16) {
-      if (now.at + k >= now.end) break;
-      uint32_t a[MI][4], b[NI / 2][4];
+    for (uint32_t step = 0; step < 2; step++) {
+      if (step == 1 && !two) break;
 #pragma unroll
-      for (int i = 0; i < MI; i++) left_fragment<TILE, P_ALONG>(ps, wp + 16 * i, k, a[i]);
+      for (int i = 0; i < MI; i++) left_fragment<TILE, P_ALONG>(ps, wp + 16 * i, 16 * step, a[step][i]);
 #pragma unroll
-      for (int j = 0; j < NI / 2; j++) right_fragments<TILE, Q_ALONG>(qs, wq + 16 * j, k, b[j]);
+      for (int j = 0; j < NI / 2; j++) right_fragments<TILE, Q_ALONG>(qs, wq + 16 * j, 16 * step, b[step][j]);
+    }
+#pragma unroll
+    for (uint32_t step = 0; step < 2; step++) {
+      if (step == 1 && !two) break;
 #pragma unroll
       for (int i = 0; i < MI; i++)
 #pragma unroll
-        for (int j = 0; j < NI; j++) xt_mma_bf16_16816(c[i][j], a[i], b[j / 2] + j % 2 * 2);
+        for (int j = 0; j < NI; j++) xt_mma_bf16_16816(c[i][j], a[step][i], b[step][j / 2] + j % 2 * 2);
     }
     now.at += 32;
     if (now.at < now.end) continue;

@@ -1,6 +1,7 @@
 #include "linear_chunks.cuh"
 // linear_few_bf16  linear_bf16 for few rows                            x [N, in], w [out, in]
-// Launch: 16 outputs and 8 T rows a block, T = 1, 2 or 4, grid (out / 16, N / (8 T)); a warp a chunk of 256 k,
+// Launch: 16 outputs and 8 T rows a block, T = 1, 2 or 4, grid (N / (8 T), out / 16), so
+//   that blocks of the same weights run together; a warp a chunk of 256 k,
 //   at most 8 (T = 4: 4) at a time, dynamic shared memory of few_bytes (gpu/linear.rs).
 // Order: as linear_bf16, weights as the 16-row operand, rows that are not there zero; chunks run beside
 //   each other and are added in order. CPU twin: none; gate: gpu/linear/tests.rs.
@@ -31,7 +32,7 @@ XT_DEV void few_rows_bf16(const bf16* x, const bf16* w, const Output& out, uint3
   const uint32_t ROWS = 8 * T, VALUES = 16 * ROWS;
   XT_DYN_SHARED(float, total);                          // [row][output], then the same for each warp's chunk
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x / 32;
-  uint32_t o0 = blockIdx.x * 16, n0 = blockIdx.y * ROWS, chunks = (width + 255) / 256;
+  uint32_t o0 = blockIdx.y * 16, n0 = blockIdx.x * ROWS, chunks = (width + 255) / 256;
   float* part = total + VALUES;
   bf16* ws = reinterpret_cast<bf16*>(part + warps * VALUES) + warp * (16 + ROWS) * 264;
   bf16* xs = ws + 16 * 264;

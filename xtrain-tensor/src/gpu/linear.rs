@@ -23,6 +23,9 @@ pub(super) enum Tile {
     Large,
 }
 
+/// Of an H200; another device's number changes no bit.
+const MULTIPROCESSORS: usize = 132;
+
 /// The square kernels of one product, the larger first.
 struct Square {
     f32: [&'static str; 2],
@@ -48,15 +51,22 @@ const WEIGHTS: Square = Square {
 };
 
 impl Tile {
-    /// The largest tile of which there are enough to occupy a device.
+    /// The large tile where the last round of its blocks, one a multiprocessor, leaves at most a quarter
+    /// of the device idle; several of the small one share a multiprocessor.
     pub(super) fn of(below: usize, across: usize) -> Tile {
-        if below.div_ceil(128) * across.div_ceil(128) >= 96 { Tile::Large } else { Tile::Small }
+        let blocks = below.div_ceil(128) * across.div_ceil(128);
+        let rounds = blocks.div_ceil(MULTIPROCESSORS);
+        if 4 * blocks >= 3 * rounds * MULTIPROCESSORS { Tile::Large } else { Tile::Small }
     }
 
-    /// The tile of a forward product.
+    /// The tile of a forward product: few rows are bound by the weights' bytes, which want all
+    /// multiprocessors.
     pub(super) fn of_forward(rows: usize, outs: usize, dtype: Dtype) -> Tile {
-        let few = if dtype == Dtype::BF16 { 32 } else { 64 };
-        if rows <= few { Tile::Few } else { Tile::of(rows, outs) }
+        let few = match dtype {
+            Dtype::BF16 => rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS,
+            _ => rows <= 64,
+        };
+        if few { Tile::Few } else { Tile::of(rows, outs) }
     }
 
     /// The kernel of this tile, and its grid over `below x across` outputs.
@@ -85,7 +95,7 @@ fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
         let warps = chunks.min(most);
         // the total and each warp's chunk of 16 x 8 outputs; each warp's lines of 256 and 8 between lines
         let shared = 4 * 128 * tiles * (1 + warps) + 2 * warps * (16 + 8 * tiles) * 264;
-        let blocks = [outs.div_ceil(16), rows.div_ceil(8 * tiles), 1];
+        let blocks = [rows.div_ceil(8 * tiles), outs.div_ceil(16), 1];
         return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(shared));
     }
     // the weights of 8 outputs, up to 4096 inputs of each, and their chunks' sums for 16 rows
