@@ -83,23 +83,28 @@ impl Tile {
     }
 }
 
+/// Shared memory that a block may have on every device since sm_80 (sm_86: 99 KiB).
+const SHARED: usize = 96 << 10;
+
 /// The kernel for a few rows, and its grid.
 fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
     let chunks = width.div_ceil(256);
     if dtype == Dtype::BF16 {
-        let (kernel, tiles, most) = match rows {
-            ..=8 => ("linear_few_bf16_8", 1, 8),
-            ..=16 => ("linear_few_bf16_16", 2, 8),
-            _ => ("linear_few_bf16_32", 4, 4),
+        let (kernel, tiles) = match rows {
+            ..=8 => ("linear_few_bf16_8", 1),
+            ..=16 => ("linear_few_bf16_16", 2),
+            _ => ("linear_few_bf16_32", 4),
         };
-        let warps = chunks.min(most);
-        // the total and each warp's chunk of 16 x 8 outputs; each warp's lines of 256 and 8 between lines
-        let shared = 4 * 128 * tiles * (1 + warps) + 2 * warps * (16 + 8 * tiles) * 264;
+        // of 16 outputs by 8 rows: the total and each warp's chunk; of each warp: lines of 256 and 8 between
+        let (values, lines) = (4 * 128 * tiles, 2 * 264 * (16 + rows.min(8 * tiles)));
+        let most = ((SHARED - values) / (values + lines)).min([8, 8, 4][tiles / 2]);
+        // as many warps in each round
+        let warps = chunks.div_ceil(chunks.div_ceil(most));
         let blocks = [rows.div_ceil(8 * tiles), outs.div_ceil(16), 1];
-        return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(shared));
+        return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(values + warps * (values + lines)));
     }
-    // the weights of 8 outputs, up to 4096 inputs of each, and their chunks' sums for 16 rows
-    let chunks = chunks.min(16);
+    // the weights of 8 outputs, up to 2048 inputs of each, and their chunks' sums for 16 rows
+    let chunks = chunks.min(8);
     let shared = 4 * (8 * (256 * chunks + 4) + chunks * 128);
     let kernel = if rows == 1 { "linear_one_f32" } else { "linear_few_f32" };
     (kernel, Grid::blocks([outs.div_ceil(8), rows.div_ceil(16), 1], 128).shared(shared))
