@@ -13,7 +13,8 @@ typedef struct { uint16_t u; } bf16;            // storage type, 2 bytes, same o
 #define XT_END
 #define XT_SHARED(T, name, N)      __shared__ __align__(16) T name[N]
 #define XT_SHARED2(T, name, A, B)  __shared__ __align__(16) T name[A][B]
-#define XT_DYN_SHARED(T, name)     extern __shared__ __align__(16) unsigned char xt_dyn_smem_[]; T* name = reinterpret_cast<T*>(xt_dyn_smem_)
+extern __shared__ __align__(16) unsigned char xt_dyn_smem_[];
+#define XT_DYN_SHARED(T, name)     T* name = reinterpret_cast<T*>(xt_dyn_smem_)
 #define XT_DEV __device__ __forceinline__
 XT_DEV void  xt_cp_async16(void* s, const void* g, bool pred = true) {
   uint32_t p = (uint32_t)__cvta_generic_to_shared(s); int n = pred ? 16 : 0;

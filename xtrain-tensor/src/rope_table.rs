@@ -1,8 +1,9 @@
 //! The cosines and sines of rotary embeddings: one table, which every path reads.
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::dd::Dd;
+use crate::gpu::{self, Gpu};
 use crate::portable::{self, MAX_ANGLE};
 use crate::{Error, Result};
 
@@ -25,6 +26,8 @@ struct Shared {
     max_positions: usize,
     /// Per position: its cosines, then its sines.
     blocks: Vec<OnceLock<Box<[f32]>>>,
+    /// A copy of the first positions for each GPU that asked.
+    copies: Mutex<Vec<Arc<gpu::Buffer>>>,
 }
 
 impl RopeTable {
@@ -72,7 +75,10 @@ impl RopeTable {
             return refuse("angles of at most 1647099", bad);
         }
         let blocks = (0..max_positions.div_ceil(BLOCK)).map(|_| OnceLock::new()).collect();
-        Ok(RopeTable { shared: Arc::new(Shared { inverse_frequencies: inverse, max_positions, blocks }) })
+        let copies = Mutex::default();
+        Ok(RopeTable {
+            shared: Arc::new(Shared { inverse_frequencies: inverse, max_positions, blocks, copies }),
+        })
     }
 
     /// (cos, sin) of a position, each `head_dim / 2` long.
@@ -87,6 +93,32 @@ impl RopeTable {
         let half = shared.inverse_frequencies.len();
         let block = shared.blocks[position / BLOCK].get_or_init(|| shared.block(position / BLOCK));
         block[position % BLOCK * 2 * half..][..2 * half].split_at(half)
+    }
+
+    /// The rows of at least the positions below `end` on a GPU: `[P, head_dim]`, cosines, then sines.
+    ///
+    /// Made once for each device, and again, at twice the size, when positions grow beyond it.
+    pub(crate) fn on(&self, gpu: &Gpu, end: usize) -> Result<Arc<gpu::Buffer>> {
+        let shared = &*self.shared;
+        let bytes = |positions: usize| positions * self.head_dim() * size_of::<f32>();
+        let mut copies = shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = copies.iter().position(|copy| copy.home().same(gpu));
+        if let Some(copy) = own.map(|i| &copies[i]).filter(|copy| copy.bytes() >= bytes(end)) {
+            return Ok(copy.clone());
+        }
+        let positions = end.next_multiple_of(BLOCK).next_power_of_two().min(shared.max_positions);
+        let mut rows = Vec::with_capacity(bytes(positions) / size_of::<f32>());
+        for position in 0..positions {
+            let (cos, sin) = self.row(position);
+            rows.extend_from_slice(cos);
+            rows.extend_from_slice(sin);
+        }
+        let copy = Arc::new(gpu.upload(&rows)?);
+        match own {
+            Some(i) => copies[i] = copy.clone(),
+            None => copies.push(copy.clone()),
+        }
+        Ok(copy)
     }
 
     /// The first position that has no row.

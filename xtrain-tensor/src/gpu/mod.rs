@@ -1,10 +1,12 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
+pub(crate) mod attention;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod finite;
 mod indices;
+mod kv;
 mod launch;
 mod linear;
 mod loss;
@@ -13,6 +15,7 @@ mod norm;
 mod optim;
 mod pointwise;
 mod rows;
+mod rope;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
 pub(crate) use finite::all_finite;
+pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
 pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
@@ -29,6 +33,7 @@ pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(crate) use rope::{Turn, rope};
 
 use crate::Result;
 use indices::Indices;
