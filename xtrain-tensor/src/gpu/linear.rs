@@ -91,8 +91,8 @@ fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
     let chunks = width.div_ceil(256);
     if dtype == Dtype::BF16 {
         let (kernel, tiles) = match rows {
-            ..=8 => ("linear_few_bf16_8", 1),
-            ..=16 => ("linear_few_bf16_16", 2),
+            0..=8 => ("linear_few_bf16_8", 1),
+            9..=16 => ("linear_few_bf16_16", 2),
             _ => ("linear_few_bf16_32", 4),
         };
         // of 16 outputs by 8 rows: the total and each warp's chunk; of each warp: lines of 256 and 8 between
@@ -281,5 +281,6 @@ pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &S
     unsafe { gpu.launch("linear_db_f32", Grid::blocks([outs.div_ceil(32), 1, 1], 256), args) }
 }
 
-#[cfg(all(test, feature = "emu", xtrain_emu))]
+#[cfg(test)]
+#[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;
