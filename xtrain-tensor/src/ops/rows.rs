@@ -142,7 +142,7 @@ fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     Ok(())
 }
 
-fn index(op: &'static str, (what, bound): (&'static str, usize), rows: &[u32]) -> Result<()> {
+pub(super) fn index(op: &'static str, (what, bound): (&'static str, usize), rows: &[u32]) -> Result<()> {
     match rows.iter().position(|&row| row as usize >= bound) {
         Some(at) => Err(Error::Index { op, what, at, got: u64::from(rows[at]), bound: bound as u64 }),
         None => Ok(()),
