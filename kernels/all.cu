@@ -31,6 +31,8 @@ XT_BEGIN
 #include "rms_norm_backward.cu"
 #include "rope.cu"
 #include "rows.cu"
+#include "fused_add_rms_norm.cu"
+#include "fused_heads.cu"
 #include "sample_chunks.cu"
 #include "sample_cut.cu"
 #include "silu_mul.cu"

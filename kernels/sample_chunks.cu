@@ -72,7 +72,7 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
   SampleRow row = rows[blockIdx.x];
   picked += 4 * (size_t)blockIdx.x;
   if (state.fault) {
-    if (lane == 0) picked[0] = state.fault;
+    if (lane < 4) picked[lane] = lane == 0 ? state.fault : 0;
     return;
   }
   x += (size_t)blockIdx.x * v;

@@ -6,6 +6,7 @@ mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod finite;
+mod fused;
 mod indices;
 mod kv;
 mod launch;
@@ -28,6 +29,7 @@ pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::kernel_names;
 pub(crate) use finite::all_finite;
+pub(crate) use fused::{add_rms_norm, write_heads};
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};

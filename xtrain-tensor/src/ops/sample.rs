@@ -108,3 +108,36 @@ fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {
     require((0.0..=1.0).contains(&min_p), "min_p in [0, 1]", min_p)?;
     require(penalty.is_finite() && penalty > 0.0, "a finite penalty > 0", penalty)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_outside_their_range_are_refused_by_name() {
+        let logits = Tensor::new(&Device::cpu(), &[1, 2], vec![1f32, 2.0]).unwrap();
+        let row = SampleRow {
+            seed: 1,
+            id: 2,
+            position: 3,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalty: 1.0,
+            seen: &[],
+        };
+        assert!(sample_rows(&logits, &[row]).is_ok());
+        let bad = [
+            (SampleRow { temperature: -1.0, ..row }, "sample_rows: want a finite temperature >= 0, got -1"),
+            (SampleRow { top_p: 0.0, ..row }, "sample_rows: want top_p in (0, 1], got 0"),
+            (SampleRow { min_p: f32::NAN, ..row }, "sample_rows: want min_p in [0, 1], got NaN"),
+            (SampleRow { penalty: 0.0, ..row }, "sample_rows: want a finite penalty > 0, got 0"),
+            (SampleRow { seen: &[1, 2], ..row }, "sample_rows: seen id 2 at index 1 is not below 2"),
+        ];
+        for (row, want) in bad {
+            assert_eq!(sample_rows(&logits, &[row]).unwrap_err().to_string(), want);
+        }
+        assert!(matches!(sample_rows(&logits, &[]), Err(Error::Shape { .. })));
+    }
+}

@@ -1,5 +1,6 @@
 //! The cases of every operation: ugly sizes, ugly values, f32 and bf16.
 mod attention;
+mod fused;
 mod linear;
 mod loss;
 mod norm;
@@ -11,6 +12,7 @@ mod sample;
 mod tables;
 
 pub(super) use attention::{attention, attention_backward, decode_attention};
+pub(super) use fused::{add_rms_norm, write_heads};
 pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
 };
