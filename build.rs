@@ -3,11 +3,30 @@
 use std::path::Path;
 use std::process::Command;
 
+/// The emulator's own sources.
+const RUNTIME: [&str; 12] = [
+    "api",
+    "barrier",
+    "check",
+    "copy",
+    "fiber",
+    "instrumented",
+    "memory",
+    "shared",
+    "tensor_core",
+    "warp",
+    "wgmma",
+    "worker",
+];
+
 fn main() {
     println!("cargo::rerun-if-changed=../build.rs");
     println!("cargo::rustc-env=XTRAIN_COMMIT={}", commit().unwrap_or_else(|| "unknown".to_string()));
     println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
     println!("cargo::rerun-if-changed=../kernels");
+    println!(
+        "cargo::rustc-env=XTRAIN_EMULATOR=this build has no emulator: it needs the feature `emu` and a C++ compiler"
+    );
     if std::env::var_os("CARGO_FEATURE_EMU").is_some() {
         emulator();
     }
@@ -15,6 +34,7 @@ fn main() {
 
 /// Compiles the kernels for this processor; without a C++ compiler the build goes on without them.
 fn emulator() {
+    let dir = Path::new("../kernels/emu");
     let base = || {
         let mut build = cc::Build::new();
         build
@@ -26,15 +46,21 @@ fn emulator() {
             .warnings(false);
         build.cargo_warnings(false);
         if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
-            build.flag("-mfma");
+            build.flag("-mfma").flag("-mavx2");
         }
         build
     };
-    let mut kernels = base();
-    kernels.file("../kernels/emu/kernels.cpp");
+    let mut plain = base();
+    plain.file(dir.join("kernels.cpp")).define("XTEMU_LIST", "xtemu_plain");
+    let mut checked = base();
+    checked.file(dir.join("kernels.cpp")).define("XTEMU_LIST", "xtemu_checked");
+    checked.flag("-g1").flag("-fsanitize=thread,alignment").flag("--param=tsan-instrument-func-entry-exit=0");
     let mut runtime = base();
-    runtime.file("../kernels/emu/runtime.cpp");
-    if kernels.try_compile("xtemu_kernels").is_ok() && runtime.try_compile("xtemu_runtime").is_ok() {
+    for part in RUNTIME {
+        runtime.file(dir.join(part).with_extension("cpp"));
+    }
+    let libraries = [(plain, "xtemu_plain"), (checked, "xtemu_checked"), (runtime, "xtemu_runtime")];
+    if libraries.iter().all(|(build, name)| build.try_compile(name).is_ok()) {
         println!("cargo::rustc-cfg=xtrain_emu");
     } else {
         println!("cargo::warning=no emulated GPU: the C++ compiler is missing or failed");

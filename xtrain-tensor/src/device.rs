@@ -60,6 +60,14 @@ impl Device {
         Gpu::emulated(schedule).map(Device::Gpu)
     }
 
+    /// The emulated GPU with every access to memory checked: see [`Gpu::checked`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where this build has no emulator.
+    pub fn checked(schedule: Schedule) -> Result<Device> {
+        Gpu::checked(schedule).map(Device::Gpu)
+    }
+
     /// Threads of this processor that compute, the caller's among them.
     pub fn threads(&self) -> usize {
         match self {

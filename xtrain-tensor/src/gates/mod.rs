@@ -7,6 +7,8 @@ mod device;
 mod golden;
 mod gpu;
 mod gradient;
+#[cfg(test)]
+mod kernel_faults;
 mod mask;
 mod named;
 mod rows;

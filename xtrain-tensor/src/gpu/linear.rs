@@ -1,7 +1,7 @@
 //! Matrix products: which kernel, over which grid.
 use super::{At, Gpu, Grid, args};
 use crate::ops::{Samples, Weight};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Dtype, Result, Tensor};
 
 /// What is done with a sum of products before it leaves.
 #[derive(Default, Clone, Copy)]
@@ -15,13 +15,37 @@ pub(crate) struct After<'a> {
 /// Kernels of one order and different tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tile {
-    /// 16 rows a block.
+    /// A few rows a block, all chunks of a sum beside each other.
     Few,
     /// 64 x 64 outputs a block.
     Small,
     /// 128 x 128 outputs a block.
     Large,
 }
+
+/// The square kernels of one product, the larger first.
+struct Square {
+    f32: [&'static str; 2],
+    bf16: [&'static str; 2],
+    /// Whether each operand lies along the sum, and not across it.
+    along: [bool; 2],
+}
+
+const FORWARD: Square = Square {
+    f32: ["linear_f32_128", "linear_f32_64"],
+    bf16: ["linear_bf16_128", "linear_bf16_64"],
+    along: [true, true],
+};
+const INPUT: Square = Square {
+    f32: ["linear_dx_f32_128", "linear_dx_f32_64"],
+    bf16: ["linear_dx_bf16_128", "linear_dx_bf16_64"],
+    along: [false, true],
+};
+const WEIGHTS: Square = Square {
+    f32: ["linear_dw_f32_128", "linear_dw_f32_64"],
+    bf16: ["linear_dw_bf16_128", "linear_dw_bf16_64"],
+    along: [false, false],
+};
 
 impl Tile {
     /// The largest tile of which there are enough to occupy a device.
@@ -30,16 +54,45 @@ impl Tile {
     }
 
     /// The tile of a forward product.
-    pub(super) fn of_forward(rows: usize, outs: usize) -> Tile {
-        if rows <= 64 { Tile::Few } else { Tile::of(rows, outs) }
+    pub(super) fn of_forward(rows: usize, outs: usize, dtype: Dtype) -> Tile {
+        let few = if dtype == Dtype::BF16 { 32 } else { 64 };
+        if rows <= few { Tile::Few } else { Tile::of(rows, outs) }
     }
 
-    /// One of the kernels of the two square tiles, and its grid over `below x across` outputs.
-    fn launch(self, kernels: [&'static str; 2], [below, across]: [usize; 2]) -> (&'static str, Grid) {
-        let (kernel, side, threads) =
-            if self == Tile::Large { (kernels[0], 128, 256) } else { (kernels[1], 64, 64) };
-        (kernel, Grid::blocks([across.div_ceil(side), below.div_ceil(side), 1], threads))
+    /// The kernel of this tile, and its grid over `below x across` outputs.
+    fn launch(self, square: &Square, dtype: Dtype, [below, across]: [usize; 2]) -> (&'static str, Grid) {
+        let (at, side) = if self == Tile::Large { (0, 128) } else { (1, 64) };
+        let blocks = [across.div_ceil(side), below.div_ceil(side), 1];
+        if dtype == Dtype::BF16 {
+            // four stages of 32 k: a line of 32 and 8 between lines, or 32 lines of a side and 8
+            let stage = |&along: &bool| if along { side * 40 } else { 32 * (side + 8) };
+            let shared = 4 * 2 * square.along.iter().map(stage).sum::<usize>();
+            return (square.bf16[at], Grid::blocks(blocks, [256, 128][at]).shared(shared));
+        }
+        (square.f32[at], Grid::blocks(blocks, [256, 64][at]))
     }
+}
+
+/// The kernel for a few rows, and its grid.
+fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
+    let chunks = width.div_ceil(256);
+    if dtype == Dtype::BF16 {
+        let (kernel, tiles, most) = match rows {
+            ..=8 => ("linear_few_bf16_8", 1, 8),
+            ..=16 => ("linear_few_bf16_16", 2, 8),
+            _ => ("linear_few_bf16_32", 4, 4),
+        };
+        let warps = chunks.min(most);
+        // the total and each warp's chunk of 16 x 8 outputs; each warp's lines of 256 and 8 between lines
+        let shared = 4 * 128 * tiles * (1 + warps) + 2 * warps * (16 + 8 * tiles) * 264;
+        let blocks = [outs.div_ceil(16), rows.div_ceil(8 * tiles), 1];
+        return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(shared));
+    }
+    // the weights of 8 outputs, up to 4096 inputs of each, and their chunks' sums for 16 rows
+    let chunks = chunks.min(16);
+    let shared = 4 * (8 * (256 * chunks + 4) + chunks * 128);
+    let kernel = if rows == 1 { "linear_one_f32" } else { "linear_few_f32" };
+    (kernel, Grid::blocks([outs.div_ceil(8), rows.div_ceil(16), 1], 128).shared(shared))
 }
 
 /// Where the operands of a forward product lie: `x [rows, width]` and `w [outs, width]` in `dtype`.
@@ -57,7 +110,9 @@ pub(crate) fn linear(gpu: &Gpu, x: &Tensor, w: &Weight, after: After<'_>, out: D
     let y = Tensor::on_gpu(gpu, &shape[..2], out)?;
     let product = Forward { x: x.at(gpu, w.dtype())?, w: w.at(gpu)?, shape, dtype: w.dtype() };
     // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
-    unsafe { forward(gpu, product, after, (y.at(gpu, out)?, out), Tile::of_forward(shape[0], shape[1]))? };
+    unsafe {
+        forward(gpu, product, after, (y.at(gpu, out)?, out), Tile::of_forward(shape[0], shape[1], w.dtype()))?
+    };
     Ok(y)
 }
 
@@ -72,27 +127,16 @@ pub(super) unsafe fn forward(
     (y, out): (At, Dtype),
     tile: Tile,
 ) -> Result<()> {
-    no_bf16(gpu, dtype)?;
     let maybe = |t: Option<&Tensor>| t.map_or(Ok(At(0)), |t| t.at(gpu, Dtype::F32));
     let (bias, residual) = (maybe(after.bias)?, maybe(after.residual)?);
     let (y, rounded) = if out == Dtype::BF16 { (At(0), y) } else { (y, At(0)) };
     let (kernel, grid) = match tile {
-        Tile::Few => {
-            let grid = Grid::blocks([outs.div_ceil(8), rows.div_ceil(16), 1], 128).shared(few_bytes(width));
-            (if rows == 1 { "linear_one_f32" } else { "linear_few_f32" }, grid)
-        }
-        _ => tile.launch(["linear_f32_128", "linear_f32_64"], [rows, outs]),
+        Tile::Few => few([rows, outs, width], dtype),
+        _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
     let args = args![x, w, bias, residual, y, rounded, rows as u32, outs as u32, width as u32];
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, args) }
-}
-
-/// Shared memory of `linear_few_f32`: the weights of 8 outputs, up to 4096 inputs of each, and the sums of
-/// their chunks for 16 rows.
-fn few_bytes(width: usize) -> usize {
-    let piece = width.next_multiple_of(256).min(4096);
-    4 * (8 * (piece + 4) + piece / 256 * 128)
 }
 
 /// `dx` of a group of weights that read one `x [rows, width]`.
@@ -149,8 +193,7 @@ pub(super) unsafe fn input(
     (start, dx): (At, At),
     tile: Tile,
 ) -> Result<()> {
-    no_bf16(gpu, *dtype)?;
-    let (kernel, grid) = tile.launch(["linear_dx_f32_128", "linear_dx_f32_64"], [rows, width]);
+    let (kernel, grid) = tile.launch(&INPUT, *dtype, [rows, width]);
     let outs = [a, b, c].map(|part| part.outs as u32);
     let args = args![
         a.dy,
@@ -203,13 +246,12 @@ pub(super) unsafe fn weights(
     ([outs, width], samples): ([usize; 2], &Samples),
     tile: Tile,
 ) -> Result<()> {
-    no_bf16(gpu, dtype)?;
     let bounds = bounds(samples);
     let chunks = bounds.len() - 1;
     if chunks == 0 {
         return Ok(());
     }
-    let (kernel, grid) = tile.launch(["linear_dw_f32_128", "linear_dw_f32_64"], [outs, width]);
+    let (kernel, grid) = tile.launch(&WEIGHTS, dtype, [outs, width]);
     let args = args![dw, dy, x, gpu.indices(&bounds)?, chunks as u32, outs as u32, width as u32];
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, args) }
@@ -224,11 +266,5 @@ pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &S
     unsafe { gpu.launch("linear_db_f32", Grid::blocks([outs.div_ceil(32), 1, 1], 256), args) }
 }
 
-fn no_bf16(gpu: &Gpu, dtype: Dtype) -> Result<()> {
-    match dtype {
-        Dtype::BF16 => {
-            Err(Error::Device { what: format!("a product in bf16 without a kernel for {}", gpu.name()) })
-        }
-        _ => Ok(()),
-    }
-}
+#[cfg(all(test, feature = "emu", xtrain_emu))]
+mod tests;

@@ -212,7 +212,7 @@ impl Walk<'_> {
             dtype,
         };
         let to = (z.arg(), Dtype::F32);
-        let tile = Tile::of_forward(block.len(), columns.len());
+        let tile = Tile::of_forward(block.len(), columns.len(), dtype);
         // SAFETY: rows and columns within x and the head, and z has room for their product.
         unsafe { linear::forward(self.gpu, product, After::default(), to, tile) }
     }

@@ -72,22 +72,40 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) where this build has no emulator.
+    #[cfg(all(feature = "emu", xtrain_emu))]
     pub fn emulated(schedule: Schedule) -> Result<Gpu> {
-        #[cfg(all(feature = "emu", xtrain_emu))]
-        return Ok(Gpu::over(Box::new(emulated::Emulated::new(schedule))));
-        #[cfg(not(all(feature = "emu", xtrain_emu)))]
-        {
-            let _ = schedule;
-            Err(crate::Error::Device {
-                what: "this build has no emulator: it needs the feature `emu` and a C++ compiler".into(),
-            })
-        }
+        Ok(Gpu::over(Box::new(emulated::Emulated::plain(schedule)?)))
     }
 
-    #[cfg_attr(
-        not(all(feature = "emu", xtrain_emu)),
-        expect(dead_code, reason = "no launcher in this build")
-    )]
+    /// As [`Gpu::emulated`], and every access to memory is checked: bounds, alignment, reads of what was
+    /// never written, races. A fault ends the launch with an error that names kernel, line and thread.
+    /// Several times slower.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) where this build has no emulator.
+    #[cfg(all(feature = "emu", xtrain_emu))]
+    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+        Ok(Gpu::over(Box::new(emulated::Emulated::checked(schedule)?)))
+    }
+
+    /// The emulator, which this build does not have.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device), with the reason.
+    #[cfg(not(all(feature = "emu", xtrain_emu)))]
+    pub fn emulated(_: Schedule) -> Result<Gpu> {
+        Err(crate::Error::Device { what: env!("XTRAIN_EMULATOR").into() })
+    }
+
+    /// The emulator, which this build does not have.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device), with the reason.
+    #[cfg(not(all(feature = "emu", xtrain_emu)))]
+    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+        Gpu::emulated(schedule)
+    }
+
     fn over(launcher: Box<dyn Launcher>) -> Gpu {
         Gpu {
             shared: Arc::new(Shared {
