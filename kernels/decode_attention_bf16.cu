@@ -1,5 +1,5 @@
 // decode_attention in bf16    the parts of single rows by mma.sync: decode_attention.cu, attention_bf16.cu
-//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16 -> parts (m, l) [N, nh, C], o [N, nh, C, hd] in f32
+//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16 -> parts (m, l) [R, nh, C], o [R, nh, C, hd] in f32
 // Order: that of attention_bf16.cu: the 16-row operand holds the query heads of the group (zeros to 16), so a row has
 // its bits whatever stands beside it; a part is one chunk of 64 keys. Merged by decode_attention_merge_bf16.
 // Launch: a block of 4 warps a (row, kv head, chunk). Scores: a warp 16 keys; p v: a warp every fourth 8 of hd.
@@ -10,11 +10,11 @@
 #include "attention_mma.cuh"
 
 XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* parts_ml, float* parts_o,
-                                      SEEN, uint32_t chunks, HEADS) {
+                                      const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
   const Seen see = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(bf16, keys);
   constexpr uint32_t P_LD = CHUNK + 8;
-  const uint32_t ld = mma_ld(hd), group = nh / nkv, warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x;
+  const uint32_t ld = mma_ld(hd), group = nh / nkv, warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = rows[blockIdx.x];
   bf16 *values = keys + CHUNK * ld, *queries = values + CHUNK * ld, *p = queries + 16 * ld;
   float* scores = (float*)(p + 16 * P_LD);
   uint32_t* slots = (uint32_t*)(scores + 16 * TILE_LD);

@@ -7,8 +7,9 @@ mod decode;
 mod tests;
 mod tiles;
 
+use std::ops::Range;
+
 pub(crate) use backward::attention_backward;
-pub(crate) use decode::decode_attention;
 
 use super::{Arg, At, Gpu, Grid, args};
 use crate::ops::{Slots, Visible};
@@ -86,48 +87,93 @@ fn mma_ld(hd: usize) -> usize {
     hd.next_multiple_of(16) + 8
 }
 
-/// `(y, L)`, operands checked.
+/// `(y, L)`, operands checked: runs of rows in tiles, single rows split over their chunks.
 pub(crate) fn attention(
     gpu: &Gpu,
-    [q, k, v]: [&Tensor; 3],
+    operands: [&Tensor; 3],
     heads: Heads,
     see: &Visible<'_>,
 ) -> Result<(Tensor, Tensor)> {
-    let hd = heads.hd;
-    let (names, warps, rows, shared) = match q.dtype() {
-        Dtype::BF16 => {
-            let names = [
-                "attention_bf16_hd64",
-                "attention_bf16_hd128",
-                "attention_bf16_hd192",
-                "attention_bf16_hd256",
-            ];
-            let (warps, queries) = if hd > 192 { (2, 32) } else { (4, 0) };
-            (names, warps, 16 * warps, 2 * mma_ld(hd) * (2 * CHUNK + queries) + 4 * 2 * CHUNK)
-        }
-        _ => {
-            let names =
-                ["attention_f32_hd64", "attention_f32_hd128", "attention_f32_hd192", "attention_f32_hd256"];
-            (names, 4, TILE, 4 * (TILE * (hd + 4) + (CHUNK + TILE) * TILE_LD + CHUNK))
-        }
-    };
-    let (scene, tiles) = (Scene::upload(gpu, heads, see)?, tiles::of_rows(see, heads.nh / heads.nkv, rows));
-    let tiles_at = gpu.indices(tiles.as_flattened())?;
-    let (y, lse) = results(gpu, q)?;
-    let [q_at, k_at, v_at] = places(gpu, [q, k, v])?;
-    let own = args![q_at, k_at, v_at, y.at(gpu, q.dtype())?, lse.at(gpu, Dtype::F32)?, tiles_at];
-    let grid = Grid::blocks([tiles.len(), heads.nkv, 1], 32 * warps as u32).shared(shared);
-    let args = [own as &[Arg], &scene.seen(), &scene.heads()].concat();
-    // SAFETY: shapes and slots were checked by the operation; the tiles cover its rows.
-    unsafe { gpu.launch(sized(names, hd), grid, &args)? };
-    Ok((y, lse))
+    let (runs, single): (Vec<_>, Vec<_>) =
+        tiles::runs(see).into_iter().partition(|run: &Range<usize>| !tiles::split(see, run));
+    let single = single.into_iter().flatten().map(|n| n as u32).collect::<Vec<_>>();
+    let operands = Operands::new(gpu, operands, heads, see)?;
+    operands.tiles(&runs, see)?;
+    operands.split(&single, see)?;
+    Ok((operands.y, operands.lse))
 }
 
-/// Places for `y` and `L`.
-fn results(gpu: &Gpu, q: &Tensor) -> Result<(Tensor, Tensor)> {
-    Ok((Tensor::on_gpu(gpu, q.shape(), q.dtype())?, Tensor::on_gpu(gpu, &q.shape()[..2], Dtype::F32)?))
+/// [`attention`] of single rows.
+pub(crate) fn decode_attention(
+    gpu: &Gpu,
+    operands: [&Tensor; 3],
+    heads: Heads,
+    see: &Visible<'_>,
+) -> Result<(Tensor, Tensor)> {
+    let operands = Operands::new(gpu, operands, heads, see)?;
+    operands.split(&(0..see.rows() as u32).collect::<Vec<_>>(), see)?;
+    Ok((operands.y, operands.lse))
 }
 
-fn places(gpu: &Gpu, [q, k, v]: [&Tensor; 3]) -> Result<[At; 3]> {
-    Ok([q.at(gpu, q.dtype())?, k.at(gpu, q.dtype())?, v.at(gpu, q.dtype())?])
+/// What a forward reads and writes.
+struct Operands<'a> {
+    gpu: &'a Gpu,
+    scene: Scene,
+    q: &'a Tensor,
+    k: &'a Tensor,
+    v: &'a Tensor,
+    y: Tensor,
+    lse: Tensor,
+}
+
+impl<'a> Operands<'a> {
+    fn new(
+        gpu: &'a Gpu,
+        [q, k, v]: [&'a Tensor; 3],
+        heads: Heads,
+        see: &Visible<'_>,
+    ) -> Result<Operands<'a>> {
+        let y = Tensor::on_gpu(gpu, q.shape(), q.dtype())?;
+        let lse = Tensor::on_gpu(gpu, &q.shape()[..2], Dtype::F32)?;
+        Ok(Operands { gpu, scene: Scene::upload(gpu, heads, see)?, q, k, v, y, lse })
+    }
+
+    /// Where q, k, v, y and L lie.
+    fn places(&self) -> Result<[At; 5]> {
+        let at = |x: &Tensor| x.at(self.gpu, self.q.dtype());
+        Ok([at(self.q)?, at(self.k)?, at(self.v)?, at(&self.y)?, self.lse.at(self.gpu, Dtype::F32)?])
+    }
+
+    /// `y` and `L` of the rows of these runs.
+    fn tiles(&self, runs: &[Range<usize>], see: &Visible<'_>) -> Result<()> {
+        let Heads { nh, nkv, hd } = self.scene.heads;
+        let (names, warps, rows, shared) = match self.q.dtype() {
+            Dtype::BF16 => {
+                let names = [
+                    "attention_bf16_hd64",
+                    "attention_bf16_hd128",
+                    "attention_bf16_hd192",
+                    "attention_bf16_hd256",
+                ];
+                let (warps, queries) = if hd > 192 { (2, 32) } else { (4, 0) };
+                (names, warps, 16 * warps, 2 * mma_ld(hd) * (2 * CHUNK + queries) + 4 * 2 * CHUNK)
+            }
+            _ => {
+                let names = [
+                    "attention_f32_hd64",
+                    "attention_f32_hd128",
+                    "attention_f32_hd192",
+                    "attention_f32_hd256",
+                ];
+                (names, 4, TILE, 4 * (TILE * (hd + 4) + (CHUNK + TILE) * TILE_LD + CHUNK))
+            }
+        };
+        let tiles = tiles::of_rows(see, runs, nh / nkv, rows);
+        let [q, k, v, y, lse] = self.places()?;
+        let own = args![q, k, v, y, lse, self.gpu.indices(tiles.as_flattened())?];
+        let args = [own as &[Arg], &self.scene.seen(), &self.scene.heads()].concat();
+        let grid = Grid::blocks([tiles.len(), nkv, 1], 32 * warps as u32).shared(shared);
+        // SAFETY: shapes and slots were checked by the operation; the tiles are of its rows.
+        unsafe { self.gpu.launch(sized(names, hd), grid, &args) }
+    }
 }

@@ -1,6 +1,6 @@
 //! The gradient of attention, in two passes: one over the rows for `dq`, one over the keys for `dk` and
 //! `dv`.
-use super::{CHUNK, Scene, TILE, TILE_LD, mma_ld, places, sized, tiles};
+use super::{CHUNK, Scene, TILE, TILE_LD, mma_ld, sized, tiles};
 use crate::gpu::{Arg, Gpu, Grid, args};
 use crate::ops::{Saved, Visible};
 use crate::reference::Heads;
@@ -82,8 +82,8 @@ pub(crate) fn attention_backward(
     let Saved { q, k, v, y, lse } = *saved;
     let shape = if q.dtype() == Dtype::BF16 { Shape::bf16(heads.hd) } else { Shape::f32(heads.hd) };
     let scene = Scene::upload(gpu, heads, see)?;
-    let [q_at, k_at, v_at] = places(gpu, [q, k, v])?;
-    let [y_at, dy_at] = [y.at(gpu, q.dtype())?, dy.at(gpu, q.dtype())?];
+    let at = |x: &Tensor| x.at(gpu, q.dtype());
+    let [q_at, k_at, v_at, y_at, dy_at] = [at(q)?, at(k)?, at(v)?, at(y)?, at(dy)?];
     let (lse_at, delta) = (lse.at(gpu, Dtype::F32)?, gpu.buffer(lse.len() * 4)?);
 
     let args = args![y_at, dy_at, delta.arg(), lse.len() as u32, heads.hd as u32];
@@ -91,7 +91,7 @@ pub(crate) fn attention_backward(
     unsafe { gpu.launch(shape.delta, Grid::over(lse.len() * 32, 256), args)? };
 
     let dq = Tensor::on_gpu(gpu, q.shape(), Dtype::F32)?;
-    let tiles = tiles::of_rows(see, heads.nh / heads.nkv, shape.tile);
+    let tiles = tiles::of_rows(see, &tiles::runs(see), heads.nh / heads.nkv, shape.tile);
     let tiles_at = gpu.indices(tiles.as_flattened())?;
     let read = args![q_at, k_at, v_at, dy_at, lse_at, delta.arg()];
     let own = args![dq.at(gpu, Dtype::F32)?, tiles_at];

@@ -4,16 +4,12 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::HEAD_SIZES;
+use super::{HEAD_SIZES, Operands, tiles};
+use crate::gpu::emulated::mma_dot16;
 use crate::ops::{self, Saved, Slots, Visible};
-use crate::reference::{self, Heads, Mode};
+use crate::reference::{self, F32, Heads, Mode};
 use crate::testing::arbitrary;
 use crate::{Device, Dtype, Error, Schedule, Tensor, round_bf16};
-
-unsafe extern "C" {
-    /// One step of 16 products into `c`, as the emulated tensor core takes it.
-    fn xtemu_mma_dot16(a: *const u16, b: *const u16, c: f32) -> f32;
-}
 
 /// bf16 products by `mma.sync`, f32 elsewhere.
 #[derive(Debug)]
@@ -24,8 +20,7 @@ impl Mma {
         let bits =
             |x: &dyn Fn(usize) -> f32| std::array::from_fn::<u16, 16, _>(|i| bf16::from_f32(x(i)).to_bits());
         let (a, b) = (bits(&a), bits(&b));
-        // SAFETY: two arrays of 16.
-        unsafe { xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
+        mma_dot16(&a, &b, c)
     }
 }
 
@@ -155,12 +150,13 @@ impl Scene {
         let q: Vec<f32> = rows.iter().flat_map(|&n| &self.q[n * width..][..width]).copied().collect();
         let q = self.on(device, &q, self.heads.nh, dtype);
         let [k, v] = self.pools(device, dtype);
-        let (operands, see) = ([&q, &k, &v], self.see(&at));
-        let (y, lse) = match launch {
-            Launch::Tiles => super::attention(gpu, operands, self.heads, &see),
-            Launch::Split => super::decode_attention(gpu, operands, self.heads, &see),
+        let see = self.see(&at);
+        let operands = Operands::new(gpu, [&q, &k, &v], self.heads, &see).unwrap();
+        match launch {
+            Launch::Tiles => operands.tiles(&tiles::runs(&see), &see).unwrap(),
+            Launch::Split => operands.split(&(0..rows.len() as u32).collect::<Vec<_>>(), &see).unwrap(),
         }
-        .unwrap();
+        let Operands { y, lse, .. } = operands;
         [y, lse].map(|x| x.to_f32().unwrap().to_vec().unwrap())
     }
 }
@@ -181,25 +177,29 @@ fn same(got: &[f32], want: &[f32], what: &str) {
     }
 }
 
+/// By turns each schedule; one of them in the checked build.
 fn device(turn: usize) -> Device {
-    Device::emulated(SCHEDULES[turn % 4]).unwrap()
+    match SCHEDULES[turn % 4] {
+        schedule @ Schedule::Priorities(_) => Device::checked(schedule).unwrap(),
+        schedule => Device::emulated(schedule).unwrap(),
+    }
 }
 
 #[test]
-fn attention_in_bf16_has_the_order_of_mma_sync_in_tiles_and_split() {
+fn attention_has_the_order_of_the_contract_in_tiles_and_split() {
     for (i, shape) in SHAPES.into_iter().enumerate() {
-        let scene = Scene::new(shape, Dtype::BF16);
-        let want = reference::attention::<Mma>(
-            [&scene.q, &scene.k, &scene.v],
-            scene.heads,
-            &scene.see(&scene.all()),
-        );
-        let y = rounded(want.y, Dtype::BF16);
-        for (j, launch) in [Launch::Tiles, Launch::Split].into_iter().enumerate() {
+        for (j, dtype) in [Dtype::F32, Dtype::BF16].into_iter().enumerate() {
+            let (scene, launch) = (Scene::new(shape, dtype), [Launch::Tiles, Launch::Split][(i + j) % 2]);
+            let (all, operands) = (scene.all(), [&*scene.q, &*scene.k, &*scene.v]);
+            let (heads, see) = (scene.heads, scene.see(&all));
+            let want = match dtype {
+                Dtype::BF16 => reference::attention::<Mma>(operands, heads, &see),
+                _ => reference::attention::<F32>(operands, heads, &see),
+            };
             let rows: Vec<usize> = (0..scene.seq.len()).collect();
-            let [got, lse] = scene.run(&device(i + j), &rows, Dtype::BF16, launch);
-            same(&got, &y, &format!("{shape:?} {launch:?}: y"));
-            same(&lse, &want.lse, &format!("{shape:?} {launch:?}: L"));
+            let [y, lse] = scene.run(&device(i + j), &rows, dtype, launch);
+            same(&y, &rounded(want.y, dtype), &format!("{shape:?} {dtype} {launch:?}: y"));
+            same(&lse, &want.lse, &format!("{shape:?} {dtype} {launch:?}: L"));
         }
     }
 }
