@@ -14,8 +14,8 @@ mod memory;
 mod norm;
 mod optim;
 mod pointwise;
-mod rows;
 mod rope;
+mod rows;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(crate) use memory::Buffer;
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
-pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub(crate) use rope::{Turn, rope};
+pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 
 use crate::Result;
 use indices::Indices;
