@@ -65,7 +65,8 @@ XT_KERNEL(cross_entropy_gradient_f32, 256)(float* logits, const uint32_t* target
   if (chunk * 128 >= columns) return;
   size_t at = (size_t)n * columns;
   uint32_t y = target[n];
-  Logits row = {logits + at, columns, first, y, last ? last[n] : ABSENT, t, cut ? cut[n] : 0.0f};
+  bool removes = last && y != ABSENT;
+  Logits row = {logits + at, columns, first, y, removes ? last[n] : ABSENT, t, removes ? cut[n] : 0.0f};
   float w = factors[2 * n], b = factors[2 * n + 1], lse = values[3 * n], entropy = values[3 * n + 2], sum = 0.0f;
 #pragma unroll
   for (int j = 0; j < 4; j++) {

@@ -51,11 +51,11 @@ XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
     top = max32_of(top);
     for (uint32_t c = lane; c < chunks; c += 32) sum = fmaf(l[c], exp_of(m[c] - top), sum);
     sum = sum32_of(sum);
-    if (lane == 0) shared_lse[0] = top + log_of(sum);
+    float lse = top + log_of(sum);
+    if (lane == 0) shared_lse[0] = lse, values[0] = lse, values[1] = logit(row, row.target) - lse;
   }
   __syncthreads();
   float lse = shared_lse[0];
-  if (threadIdx.x == 0) values[0] = lse, values[1] = logit(row, row.target) - lse;
   if (!with_entropy) return;
   for (uint32_t c = warp; c < chunks; c += warps) {
     float e = chunk_entropy(row, c, lse);
