@@ -10,10 +10,10 @@
 // Scores: a thread a (key, every other head), one chain over hd. p v: a thread a d, for 4 heads at a time.
 // Bytes: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of parts.
 XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float* v, float* parts_ml, float* parts_o,
-                                     const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
+                                     SEEN, uint32_t chunks, HEADS) {
   const Seen see = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(float, keys);
-  const uint32_t ld = hd + 4, group = nh / nkv, t = threadIdx.x, row = rows[blockIdx.x];
+  const uint32_t ld = hd + 4, group = nh / nkv, t = threadIdx.x, row = blockIdx.x;
   float *queries = keys + CHUNK * ld, *p = queries + group * hd;
   uint32_t* slots = (uint32_t*)(p + group * CHUNK);
   const uint32_t lo = first_seen(see, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;
@@ -75,9 +75,9 @@ XT_EXPORT(decode_attention_f32)
 // Launch: a block a (row, head), a thread four d's; L is written where `lse` is not null.
 // Reads a row's parts once: (2 + hd) * 4 bytes a head and chunk; the loads of a chunk do not wait for the chain.
 template <class T>
-XT_DEV void merge_parts(const float* parts_ml, const float* parts_o, T* y, float* lse, const uint32_t* rows, const Seen& see,
+XT_DEV void merge_parts(const float* parts_ml, const float* parts_o, T* y, float* lse, const Seen& see,
                         uint32_t chunks, uint32_t nh, uint32_t hd) {
-  const uint32_t row = rows[blockIdx.x], hi = see.pos[row] + 1, lo = first_seen(see, hi - 1);
+  const uint32_t row = blockIdx.x, hi = see.pos[row] + 1, lo = first_seen(see, hi - 1);
   const uint32_t n = (hi + CHUNK - 1) / CHUNK - lo / CHUNK;
   const size_t from = ((size_t)blockIdx.x * nh + blockIdx.y) * chunks, at = (size_t)row * nh + blockIdx.y;
   for (uint32_t d = threadIdx.x * 4; d < hd; d += blockDim.x * 4) {
@@ -103,14 +103,14 @@ XT_DEV void merge_parts(const float* parts_ml, const float* parts_o, T* y, float
   }
 }
 
-XT_KERNEL(decode_attention_merge_f32, 64)(const float* parts_ml, const float* parts_o, float* y, float* lse, const uint32_t* rows, SEEN,
+XT_KERNEL(decode_attention_merge_f32, 64)(const float* parts_ml, const float* parts_o, float* y, float* lse, SEEN,
                                           uint32_t chunks, uint32_t nh, uint32_t hd) {
-  merge_parts(parts_ml, parts_o, y, lse, rows, {seq, pos, table, page, stride, window}, chunks, nh, hd);
+  merge_parts(parts_ml, parts_o, y, lse, {seq, pos, table, page, stride, window}, chunks, nh, hd);
 }
 XT_EXPORT(decode_attention_merge_f32)
 
-XT_KERNEL(decode_attention_merge_bf16, 64)(const float* parts_ml, const float* parts_o, bf16* y, float* lse, const uint32_t* rows, SEEN,
+XT_KERNEL(decode_attention_merge_bf16, 64)(const float* parts_ml, const float* parts_o, bf16* y, float* lse, SEEN,
                                            uint32_t chunks, uint32_t nh, uint32_t hd) {
-  merge_parts(parts_ml, parts_o, y, lse, rows, {seq, pos, table, page, stride, window}, chunks, nh, hd);
+  merge_parts(parts_ml, parts_o, y, lse, {seq, pos, table, page, stride, window}, chunks, nh, hd);
 }
 XT_EXPORT(decode_attention_merge_bf16)

@@ -11,6 +11,7 @@ mod optim;
 mod rms_norm;
 mod rope;
 mod rows;
+mod sample;
 mod samples;
 mod silu_mul;
 mod weight;
@@ -28,6 +29,7 @@ pub use optim::{AdamWScalars, Update, adamw, adamw_all, global_norm, sum_of_squa
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use rows::{SlotRange, copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub use sample::{SampleRow, Sampled, Undrawable, sample_rows};
 pub use samples::Samples;
 pub use silu_mul::{silu_mul, silu_mul_backward};
 pub use visible::{Slots, Visible};
