@@ -137,8 +137,7 @@ fn an_address_that_is_nobodys_and_a_misaligned_one_are_found() {
 #[test]
 fn a_wrong_argument_list_is_refused() {
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
-    let refused =
-        |more: &[Arg]| run(&gpu, "fault_global_bounds", block(32), more).unwrap_err().to_string();
+    let refused = |more: &[Arg]| run(&gpu, "fault_global_bounds", block(32), more).unwrap_err().to_string();
     let wants = "fault_global_bounds: wants (pointer, pointer, 4 bytes), got (pointer, pointer";
     assert_eq!(refused(&[]), format!("{wants})"));
     assert_eq!(refused(args![1u64]), format!("{wants}, 8 bytes)"));

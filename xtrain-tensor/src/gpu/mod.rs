@@ -15,8 +15,8 @@ mod memory;
 mod norm;
 mod optim;
 mod pointwise;
-mod rows;
 mod rope;
+mod rows;
 mod survey;
 
 use std::fmt;
@@ -36,8 +36,8 @@ pub(crate) use memory::Buffer;
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
-pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub(crate) use rope::{Turn, rope};
+pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub use survey::{Found, Survey, survey};
 
 use crate::Result;
