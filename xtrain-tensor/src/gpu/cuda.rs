@@ -10,7 +10,7 @@ use cudarc::driver::sys::{self, CUfunction_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream};
 use cudarc::nvrtc::Ptx;
 
-use super::{Arg, Grid, Launcher};
+use super::{Arg, Found, Grid, Launcher};
 use crate::{Error, Result};
 
 /// The kernels: machine code and PTX, or PTX, or nothing; see build/image.rs.
@@ -53,16 +53,18 @@ pub(super) fn driver() -> Result<i32> {
     Ok(version)
 }
 
-/// The GPUs of this machine: name, compute capability, bytes of memory.
+/// The GPUs of this machine.
 ///
 /// # Errors
 /// As [`driver`]; the driver finds none.
-pub(super) fn devices() -> Result<Vec<(String, (i32, i32), usize)>> {
+pub(super) fn devices() -> Result<Vec<Found>> {
     driver()?;
     let count = CudaContext::device_count().map_err(refused("counting devices"))?;
     let device = |ordinal| {
         let context = CudaContext::new(ordinal)?;
-        Ok((context.name()?, context.compute_capability()?, context.total_mem()?))
+        let (major, minor) = context.compute_capability()?;
+        let architecture = format!("sm_{major}{minor}");
+        Ok(Found { name: context.name()?, architecture, bytes: context.total_mem()? })
     };
     (0..count as usize).map(device).collect::<Result<_, _>>().map_err(refused("asking a device for its name"))
 }

@@ -32,16 +32,9 @@ pub struct Found {
 /// Looks at this build and this machine.
 pub fn survey() -> Survey {
     let version = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
-    let found = |(name, (major, minor), bytes): (String, (i32, i32), usize)| Found {
-        name,
-        architecture: format!("sm_{major}{minor}"),
-        bytes,
-    };
     Survey {
         driver: cuda::driver().map(version).map_err(|error| error.to_string()),
-        devices: cuda::devices()
-            .map(|devices| devices.into_iter().map(found).collect())
-            .map_err(|error| error.to_string()),
+        devices: cuda::devices().map_err(|error| error.to_string()),
         kernels: env!("XTRAIN_IMAGE"),
         has_kernels: !cuda::IMAGE.is_empty(),
         has_emulator: cfg!(all(feature = "emu", xtrain_emu)),
