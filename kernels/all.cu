@@ -3,6 +3,8 @@
 XT_BEGIN
 #include "contract.cuh"
 #include "four.cuh"
+#include "philox.cuh"
+#include "sample.cuh"
 #include "walk.cuh"
 #include "adamw.cu"
 #include "add.cu"
@@ -29,5 +31,9 @@ XT_BEGIN
 #include "rms_norm_backward.cu"
 #include "rope.cu"
 #include "rows.cu"
+#include "fused_add_rms_norm.cu"
+#include "fused_heads.cu"
+#include "sample_chunks.cu"
+#include "sample_cut.cu"
 #include "silu_mul.cu"
 XT_END

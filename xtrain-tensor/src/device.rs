@@ -52,6 +52,14 @@ impl Device {
         })
     }
 
+    /// The GPU of that number: see [`Gpu::cuda`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the driver, the device or the kernels for it are missing.
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        Gpu::cuda(ordinal).map(Device::Gpu)
+    }
+
     /// The emulated GPU: see [`Gpu::emulated`].
     ///
     /// # Errors

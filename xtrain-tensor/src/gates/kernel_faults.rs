@@ -171,30 +171,3 @@ fn a_sum_in_the_order_of_arrival_differs_between_schedules() {
     bits.dedup();
     assert!(bits.len() > 1, "{bits:x?}");
 }
-
-/// A source of kernels, without its comments.
-fn code(text: &str) -> String {
-    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
-}
-
-#[test]
-fn no_kernel_asks_whether_it_is_emulated() {
-    let kernels = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels");
-    let mut seen = 0;
-    for entry in
-        std::fs::read_dir(kernels).unwrap().chain(std::fs::read_dir(format!("{kernels}/emu")).unwrap())
-    {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        let kernel = name.ends_with(".cu") || name.ends_with(".cuh") && name != "xt.cuh";
-        if !kernel {
-            continue;
-        }
-        seen += 1;
-        let code = code(&std::fs::read_to_string(&path).unwrap());
-        for word in ["#if", "#elif", "defined(", "__CUDA", "__NVCC", "__GNUC", "__clang", "XTEMU", "xtemu"] {
-            assert!(!code.contains(word), "{name} has {word}: only xt.cuh may ask who compiles it");
-        }
-    }
-    assert!(seen > 3, "{seen} files in {kernels}");
-}

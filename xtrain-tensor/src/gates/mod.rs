@@ -9,6 +9,8 @@ mod gpu;
 mod gradient;
 #[cfg(test)]
 mod kernel_faults;
+#[cfg(test)]
+mod kernel_sources;
 mod mask;
 mod named;
 mod rows;

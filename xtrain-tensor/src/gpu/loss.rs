@@ -11,8 +11,9 @@ use crate::{Dtype, Error, Result, Tensor};
 /// The target of a row that has none.
 const ABSENT: u32 = u32::MAX;
 
-/// Logits in memory at a time, unless 256 rows of a chunk of 4,096 have more: 256 MiB of them.
-const LOGITS: usize = 1 << 26;
+/// Logits in memory at a time, unless 256 rows of a chunk of 4,096 have more: 512 MiB of them. 2,560 rows of
+/// 50,000 are enough tiles of `dx` to occupy a device.
+const LOGITS: usize = 1 << 27;
 
 /// What the logits of each row say of its target; targets have been checked.
 pub(crate) fn log_prob(gpu: &Gpu, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {

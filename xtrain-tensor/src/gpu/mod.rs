@@ -1,10 +1,12 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
 pub(crate) mod attention;
+mod cuda;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod finite;
+mod fused;
 mod indices;
 mod kv;
 mod launch;
@@ -16,13 +18,18 @@ mod optim;
 mod pointwise;
 mod rope;
 mod rows;
+mod sample;
+mod survey;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
+#[cfg(all(test, feature = "emu", xtrain_emu))]
+pub(crate) use emulated::kernel_names;
 pub(crate) use finite::all_finite;
+pub(crate) use fused::{add_rms_norm, write_heads};
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
@@ -34,6 +41,8 @@ pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rope::{Turn, rope};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(crate) use sample::sample_rows;
+pub use survey::{Found, Survey, survey};
 
 use crate::Result;
 use indices::Indices;
@@ -86,6 +95,15 @@ impl Gpu {
     #[cfg(all(feature = "emu", xtrain_emu))]
     pub fn checked(schedule: Schedule) -> Result<Gpu> {
         Ok(Gpu::over(Box::new(emulated::Emulated::checked(schedule)?)))
+    }
+
+    /// The GPU of that number, by way of the NVIDIA driver.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) where there is no driver, no such device, or this build has
+    /// no kernels for it.
+    pub fn cuda(ordinal: u32) -> Result<Gpu> {
+        Ok(Gpu::over(Box::new(cuda::Cuda::open(ordinal)?)))
     }
 
     /// The emulator, which this build does not have.

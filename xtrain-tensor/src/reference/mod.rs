@@ -9,6 +9,7 @@ mod norm;
 mod optim;
 mod pointwise;
 mod reduce;
+mod sample;
 
 #[cfg(test)]
 pub(crate) use attention::Attended;
@@ -23,3 +24,4 @@ pub(crate) use optim::{adamw, sum_of_squares};
 pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};
 #[cfg(test)]
 pub(crate) use reduce::{dot, lse, sum32};
+pub(crate) use sample::sample;

@@ -65,6 +65,12 @@ impl Kernels {
         Kernels { memory, by_name }
     }
 
+    /// All names.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.by_name.keys().copied().collect()
+    }
+
     /// The kernel of that name, for those arguments.
     ///
     /// # Errors

@@ -32,7 +32,7 @@ const SCHEDULES: [Schedule; 4] =
     [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
 
 /// Rows, outputs, inputs: whole tiles and parts, aligned lines and others.
-const SHAPES: [[usize; 3]; 10] = [
+const SHAPES: [[usize; 3]; 11] = [
     [1, 16, 256],
     [1, 35, 768],
     [3, 20, 100],
@@ -43,6 +43,7 @@ const SHAPES: [[usize; 3]; 10] = [
     [66, 72, 64],
     [5, 9, 4200],
     [131, 129, 40],
+    [600, 72, 24],
 ];
 
 fn rounded(x: &[f32]) -> Vec<bf16> {
