@@ -38,19 +38,20 @@ XT_DEV void mma_sum(float sum[TILES][4], const float w[4][4], const bf16* b, uin
   }
 }
 
-// dq. Launch: as attention_bf16.cu; KEYS keys at a time. Shared memory: queries and dy (16 rows a warp), k and v:
-// 37 KB at hd = 64, 70 KB at 128. Registers: hd / 2 for the sum, 32 for scores of 32 keys.
-template <uint32_t D, uint32_t WARPS, uint32_t KEYS>
+// dq. Launch: as attention_bf16.cu; KEYS keys at a time, with two STAGES the next on their way. Shared memory: queries
+// and dy (16 rows a warp), k and v a stage: 55 KB at hd = 64, 70 KB at 128, 68 KB at 256. Registers: hd / 2 for the sum,
+// 32 for scores of 32 keys. 3 products of 2 hd flop a score; 4 hd bytes of L2 a key for the vectors of a tile.
+template <uint32_t D, uint32_t WARPS, uint32_t KEYS, uint32_t STAGES>
 XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse, const float* delta, float* dq,
                               const uint32_t* tiles, const Seen& see, const Heads& heads) {
   XT_DYN_SHARED(bf16, memory);
   const uint32_t hd = heads.hd, ld = mma_ld(hd), warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4;
-  bf16 *own = memory, *own_dy = own + WARPS * 16 * ld, *keys = own_dy + WARPS * 16 * ld, *values = keys + KEYS * ld;
+  bf16 *own = memory, *own_dy = own + WARPS * 16 * ld, *pools = own_dy + WARPS * 16 * ld;
   const Queries t = queries_of(tiles + 3 * blockIdx.x, heads);
   const uint32_t seq = see.seq[t.row];
   const uint32_t lo = first_seen(see, see.pos[query_row(t, 0)]), hi = see.pos[query_row(t, t.count - 1)] + 1;
 
-  zero_pads(memory, WARPS * 32 + KEYS * 2, hd);
+  zero_pads(memory, WARPS * 32 + KEYS * 2 * STAGES, hd);
   auto query = [&](const bf16* x) { return [=](uint32_t i) { return i < t.count ? x + query_at(t, heads, i) * hd : nullptr; }; };
   copy_rows(own, WARPS * 16, hd, q, query(q));
   copy_rows(own_dy, WARPS * 16, hd, dy, query(dy));
@@ -67,16 +68,24 @@ XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const
   }
   const uint32_t any_from = first_seen(see, see.pos[query_row(t, min(warp * 16, t.count - 1))]);
   const uint32_t any_to = warp * 16 < t.count ? see.pos[query_row(t, min(warp * 16 + 15, t.count - 1))] + 1 : 0;
-  for (uint32_t at = lo / KEYS * KEYS; at < hi; at += KEYS) {
+  auto bring = [&](uint32_t at, uint32_t stage) {
     auto pool = [&](const bf16* x) {
       return [=](uint32_t n) {
         return at + n >= lo && at + n < hi ? x + ((size_t)slot_of(see, seq, at + n) * heads.nkv + blockIdx.y) * hd : nullptr;
       };
     };
-    copy_rows(keys, KEYS, hd, k, pool(k));
-    copy_rows(values, KEYS, hd, v, pool(v));
+    copy_rows(pools + stage * 2 * KEYS * ld, KEYS, hd, k, pool(k));
+    copy_rows(pools + (stage * 2 + 1) * KEYS * ld, KEYS, hd, v, pool(v));
     xt_cp_commit();
-    xt_cp_wait<0>();
+  };
+  const uint32_t first = lo / KEYS * KEYS;
+  if (STAGES == 2) bring(first, 0);
+  for (uint32_t at = first, stage = 0; at < hi; at += KEYS, stage = (stage + 1) % STAGES) {
+    const bf16 *keys = pools + stage * 2 * KEYS * ld, *values = keys + KEYS * ld;
+    if (STAGES == 1) bring(at, 0);
+    else if (at + KEYS < hi) bring(at + KEYS, 1 - stage);
+    else xt_cp_commit();
+    xt_cp_wait<STAGES - 1>();
     __syncthreads();
 #pragma unroll
     for (uint32_t half = 0; half < KEYS; half += 32) {
@@ -108,21 +117,22 @@ XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const
 }
 
 // dk, dv. Launch: a block of WARPS warps a (tile of 16 WARPS positions, kv head, PART columns of hd); tiles and order as
-// in attention_backward.cu. ROWS rows at a time. Shared memory: k and v of the tile, q and dy: 37 KB at hd = 64, 71 KB
-// at 128. Registers: PART for the two sums (so hd > 128 is in two parts, each with all scores), 32 for scores.
-template <uint32_t PART, uint32_t WARPS, uint32_t ROWS>
+// in attention_backward.cu. ROWS rows at a time, with two STAGES the next on their way. Shared memory: k and v of the
+// tile, q, dy, L and D a stage: 56 KB at hd = 64, 70 KB at 128, 68 KB at 256. Registers: PART for the two sums (so
+// hd > 128 is in two parts, each with all scores), 32 for scores. 4 products of 2 hd flop a score.
+template <uint32_t PART, uint32_t WARPS, uint32_t ROWS, uint32_t STAGES>
 XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse, const float* delta, float* dk,
                                float* dv, const uint32_t* tiles, const uint32_t* order, const Seen& see, const Heads& heads) {
   XT_DYN_SHARED(bf16, memory);
   const uint32_t hd = heads.hd, ld = mma_ld(hd), warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4;
   const uint32_t group = heads.nh / heads.nkv, d0 = blockIdx.z * PART;
-  bf16 *keys = memory, *values = keys + WARPS * 16 * ld, *queries = values + WARPS * 16 * ld, *grads = queries + ROWS * ld;
-  float2* kept = (float2*)(grads + ROWS * ld);   // (L, D) of each row
+  bf16 *keys = memory, *values = keys + WARPS * 16 * ld, *pools = values + WARPS * 16 * ld;
+  float2* lds = (float2*)(pools + STAGES * 2 * ROWS * ld);   // (L, D) of each row
   const uint32_t *tile = tiles + 3 * blockIdx.x, *rows = order + tile[0], len = tile[1], j0 = tile[2];
   const uint32_t seq = see.seq[rows[j0]], count = min(len - j0, WARPS * 16);
   const uint32_t end = see.window ? min(len, j0 + count - 1 + see.window) : len;
 
-  zero_pads(memory, WARPS * 32 + ROWS * 2, hd);
+  zero_pads(memory, WARPS * 32 + ROWS * 2 * STAGES, hd);
   auto key = [&](const bf16* x) {
     return [=](uint32_t n) { return n < count ? x + ((size_t)slot_of(see, seq, j0 + n) * heads.nkv + blockIdx.y) * hd : nullptr; };
   };
@@ -130,39 +140,49 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
   copy_rows(values, WARPS * 16, hd, v, key(v));
   float sum_k[PART / 8][4] = {}, sum_v[PART / 8][4] = {};
   const uint32_t own = j0 + warp * 16;   // this warp's first position
-  for (uint32_t h = blockIdx.y * group; h < blockIdx.y * group + group; h++) {
-    for (uint32_t t0 = j0; t0 < end; t0 += ROWS) {
-      auto query = [&](const bf16* x) {
-        return [=](uint32_t n) { return t0 + n < end ? x + ((size_t)rows[t0 + n] * heads.nh + h) * hd : nullptr; };
-      };
-      copy_rows(queries, ROWS, hd, q, query(q));
-      copy_rows(grads, ROWS, hd, dy, query(dy));
-      xt_cp_commit();
-      for (uint32_t n = threadIdx.x; n < ROWS; n += WARPS * 32) {
-        size_t at = t0 + n < end ? (size_t)rows[t0 + n] * heads.nh + h : 0;
-        kept[n] = make_float2(lse[at], delta[at]);
-      }
-      xt_cp_wait<0>();
-      __syncthreads();
-#pragma unroll
-      for (uint32_t half = 0; half < ROWS; half += 32) {
-        if (t0 + half >= end || t0 + half + 32 <= own || own >= j0 + count) continue;
-        float s[4][4] = {}, dp[4][4] = {};
-        mma_dot(s, keys + warp * 16 * ld, queries + half * ld, ld, hd);
-        mma_dot(dp, values + warp * 16 * ld, grads + half * ld, ld, hd);
-#pragma unroll
-        for (uint32_t n = 0; n < 4; n++)
-#pragma unroll
-          for (uint32_t e = 0; e < 4; e++) {
-            uint32_t at = half + n * 8 + quad * 2 + e % 2, t = t0 + at, j = own + lane / 4 + e / 2 * 8;
-            bool seen = j <= t && t < end && j < j0 + count && (!see.window || t < j + see.window);
-            weigh(s[n][e], dp[n][e], seen, s[n][e], dp[n][e], heads.scale, kept[at].x, kept[at].y);
-          }
-        mma_sum<PART / 8>(sum_v, s, grads + half * ld, ld, d0, hd);
-        mma_sum<PART / 8>(sum_k, dp, queries + half * ld, ld, d0, hd);
-      }
-      __syncthreads();
+  // heads rising, in each the rows rising: turn i is ROWS rows of one head
+  const uint32_t turns = (end - j0 + ROWS - 1) / ROWS;
+  auto bring = [&](uint32_t i, uint32_t stage) {
+    const uint32_t h = blockIdx.y * group + i / turns, t0 = j0 + i % turns * ROWS;
+    auto query = [&](const bf16* x) {
+      return [=](uint32_t n) { return t0 + n < end ? x + ((size_t)rows[t0 + n] * heads.nh + h) * hd : nullptr; };
+    };
+    copy_rows(pools + stage * 2 * ROWS * ld, ROWS, hd, q, query(q));
+    copy_rows(pools + (stage * 2 + 1) * ROWS * ld, ROWS, hd, dy, query(dy));
+    xt_cp_commit();
+    for (uint32_t n = threadIdx.x; n < ROWS; n += WARPS * 32) {
+      size_t at = t0 + n < end ? (size_t)rows[t0 + n] * heads.nh + h : 0;
+      lds[stage * ROWS + n] = make_float2(lse[at], delta[at]);
     }
+  };
+  if (STAGES == 2) bring(0, 0);
+  for (uint32_t i = 0, stage = 0; i < group * turns; i++, stage = (stage + 1) % STAGES) {
+    const uint32_t t0 = j0 + i % turns * ROWS;
+    const bf16 *queries = pools + stage * 2 * ROWS * ld, *grads = queries + ROWS * ld;
+    const float2* kept = lds + stage * ROWS;
+    if (STAGES == 1) bring(i, 0);
+    else if (i + 1 < group * turns) bring(i + 1, 1 - stage);
+    else xt_cp_commit();
+    xt_cp_wait<STAGES - 1>();
+    __syncthreads();
+#pragma unroll
+    for (uint32_t half = 0; half < ROWS; half += 32) {
+      if (t0 + half >= end || t0 + half + 32 <= own || own >= j0 + count) continue;
+      float s[4][4] = {}, dp[4][4] = {};
+      mma_dot(s, keys + warp * 16 * ld, queries + half * ld, ld, hd);
+      mma_dot(dp, values + warp * 16 * ld, grads + half * ld, ld, hd);
+#pragma unroll
+      for (uint32_t n = 0; n < 4; n++)
+#pragma unroll
+        for (uint32_t e = 0; e < 4; e++) {
+          uint32_t at = half + n * 8 + quad * 2 + e % 2, t = t0 + at, j = own + lane / 4 + e / 2 * 8;
+          bool seen = j <= t && t < end && j < j0 + count && (!see.window || t < j + see.window);
+          weigh(s[n][e], dp[n][e], seen, s[n][e], dp[n][e], heads.scale, kept[at].x, kept[at].y);
+        }
+      mma_sum<PART / 8>(sum_v, s, grads + half * ld, ld, d0, hd);
+      mma_sum<PART / 8>(sum_k, dp, queries + half * ld, ld, d0, hd);
+    }
+    __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -178,21 +198,21 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
   }
 }
 
-#define ATTENTION_BACKWARD_BF16(hd_, d, part, warps, columns)                                                                  \
+#define ATTENTION_BACKWARD_BF16(hd_, d, part, warps, columns, stages)                                                                 \
   XT_KERNEL(attention_dq_bf16_##hd_, warps * 32)(const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse, \
                                                  const float* delta, float* dq, const uint32_t* tiles, SEEN, HEADS) {          \
-    attention_dq_bf16<d, warps, columns>(q, k, v, dy, lse, delta, dq, tiles, {seq, pos, table, page, stride, window},          \
+    attention_dq_bf16<d, warps, columns, stages>(q, k, v, dy, lse, delta, dq, tiles, {seq, pos, table, page, stride, window},          \
                                          {nh, nkv, hd, scale});                                                                \
   }                                                                                                                            \
   XT_EXPORT(attention_dq_bf16_##hd_)                                                                                           \
   XT_KERNEL(attention_dkv_bf16_##hd_, warps * 32)(const bf16* q, const bf16* k, const bf16* v, const bf16* dy,                  \
                                                   const float* lse, const float* delta, float* dk, float* dv,                  \
                                                   const uint32_t* tiles, const uint32_t* order, SEEN, HEADS) {                 \
-    attention_dkv_bf16<part, warps, columns>(q, k, v, dy, lse, delta, dk, dv, tiles, order,                                    \
+    attention_dkv_bf16<part, warps, columns, stages>(q, k, v, dy, lse, delta, dk, dv, tiles, order,                                    \
                                              {seq, pos, table, page, stride, window}, {nh, nkv, hd, scale});                   \
   }                                                                                                                            \
   XT_EXPORT(attention_dkv_bf16_##hd_)
-ATTENTION_BACKWARD_BF16(hd64, 64, 64, 4, 64)
-ATTENTION_BACKWARD_BF16(hd128, 128, 128, 4, 64)
-ATTENTION_BACKWARD_BF16(hd192, 192, 96, 2, 32)
-ATTENTION_BACKWARD_BF16(hd256, 256, 128, 2, 32)
+ATTENTION_BACKWARD_BF16(hd64, 64, 64, 4, 64, 2)
+ATTENTION_BACKWARD_BF16(hd128, 128, 128, 4, 32, 2)
+ATTENTION_BACKWARD_BF16(hd192, 192, 96, 2, 32, 1)
+ATTENTION_BACKWARD_BF16(hd256, 256, 128, 2, 32, 1)

@@ -162,7 +162,7 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
 #pragma unroll
     for (uint32_t d = 0; d < D / 8; d++)
       if (d * 8 < hd)
-        *(uint32_t*)(y + row * hd + d * 8 + quad * 2) = pack(o[d][2 * i] / l[i] + 0.0f, o[d][2 * i + 1] / l[i] + 0.0f);
+        *(uint32_t*)(y + row * hd + d * 8 + quad * 2) = xt_pack_bf16(o[d][2 * i] / l[i] + 0.0f, o[d][2 * i + 1] / l[i] + 0.0f);
   }
 }
 

@@ -38,14 +38,12 @@ XT_DEV void operand_b_rows(uint32_t b[2], const bf16* x, uint32_t ld, uint32_t s
   xt_ldmatrix_x2_trans(b, x + (step * 16 + threadIdx.x % 16) * ld + column);
 }
 
-XT_DEV uint32_t pack(float low, float high) { return to_bf16(low).u | (uint32_t)to_bf16(high).u << 16; }
-
 // The 16 x 16 operand of columns 16 step .. of accumulators, rounded.
 XT_DEV void operand_of(uint32_t a[4], const float s[][4], uint32_t step) {
-  a[0] = pack(s[2 * step][0], s[2 * step][1]);
-  a[1] = pack(s[2 * step][2], s[2 * step][3]);
-  a[2] = pack(s[2 * step + 1][0], s[2 * step + 1][1]);
-  a[3] = pack(s[2 * step + 1][2], s[2 * step + 1][3]);
+  a[0] = xt_pack_bf16(s[2 * step][0], s[2 * step][1]);
+  a[1] = xt_pack_bf16(s[2 * step][2], s[2 * step][3]);
+  a[2] = xt_pack_bf16(s[2 * step + 1][0], s[2 * step + 1][1]);
+  a[3] = xt_pack_bf16(s[2 * step + 1][2], s[2 * step + 1][3]);
 }
 
 // Over the 4 lanes that share a row of accumulators.

@@ -134,6 +134,13 @@ template <int N> static inline void xt_wgmma_wait() { ::xtemu::wgmma_wait(N); }
 // ---- arithmetic
 static inline float xt_bits_f(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static inline uint32_t xt_f_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static inline uint32_t xt_pack_bf16(float low, float high) {
+  auto round = [](float x) -> uint32_t {
+    uint32_t u = xt_f_bits(x);
+    return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  };
+  return round(low) | round(high) << 16;
+}
 #define __uint_as_float xt_bits_f
 #define __float_as_uint xt_f_bits
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }

@@ -46,8 +46,12 @@ impl Shape {
     }
 
     fn bf16(hd: usize) -> Shape {
-        let (warps, columns, parts) = if hd > 128 { (2, 32, 2) } else { (4, 64, 1) };
-        let rows = 2 * mma_ld(hd) * (2 * 16 * warps + 2 * columns);
+        let (warps, columns, stages, parts) = match hd {
+            ..=64 => (4, 64, 2, 1),
+            ..=128 => (4, 32, 2, 1),
+            _ => (2, 32, 1, 2),
+        };
+        let rows = 2 * mma_ld(hd) * (2 * 16 * warps + 2 * columns * stages);
         Shape {
             delta: "attention_delta_bf16",
             dq: [
@@ -65,7 +69,7 @@ impl Shape {
             tile: 16 * warps,
             threads: 32 * warps as u32,
             dq_shared: rows,
-            dkv_shared: rows + 8 * columns,
+            dkv_shared: rows + 8 * columns * stages,
             parts,
         }
     }
