@@ -105,7 +105,7 @@ impl Report {
             device: Device::cpu(),
         };
         Ok(Report {
-            config: hf::to_json(cfg, &eos),
+            config: hf::to_json(cfg, &eos)?,
             compute: compute.to_string(),
             parameters: cfg.n_params() as u64,
             parts: memory::parts(cfg)?,
