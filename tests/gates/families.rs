@@ -110,7 +110,11 @@ fn log_probabilities_and_entropies_are_those_of_transformers_in_f64() {
                 if let Some(&next) = text.get(t + 1) {
                     let want = case["token_logprobs_f64"][t].as_f64().unwrap();
                     let off = (logprob(next as usize) - want).abs();
-                    assert!(off <= 2.0 * r.tolerance, "{name}: log-probability of token {} is off by {off}", t + 1);
+                    assert!(
+                        off <= 2.0 * r.tolerance,
+                        "{name}: log-probability of token {} is off by {off}",
+                        t + 1
+                    );
                 }
                 if let Some(want) = case["entropy_f64"][t].as_f64() {
                     let entropy: f64 = (0..vocab).map(|i| -weights[i] / sum * logprob(i)).sum();
@@ -199,7 +203,8 @@ fn every_cache_has_the_bits_of_naive_recompute_in_every_family() {
             ..xtrain::decode::Request::sampled(&r.prompt(&i.to_string()), 12, 1.0, 77)
         });
         let oracle = Oracle::new(&r.model, requests.collect());
-        for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page: 5 }, KvKind::Paged { page: 16 }] {
+        for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page: 5 }, KvKind::Paged { page: 16 }]
+        {
             oracle.check(&r.model, options(kv, 3)).unwrap_or_else(|e| panic!("{name}, {kv}: {e}"));
         }
     }

@@ -17,7 +17,8 @@ fn every_file_is_read_as_gguf_py_reads_it() {
         let name = case["file"].as_str().unwrap();
         let bytes = std::fs::read(path(&format!("gguf/{name}"))).unwrap();
         let header = read_header(name.as_ref(), &bytes[..], bytes.len() as u64).unwrap();
-        for (key, want) in case["metadata"].as_object().unwrap().iter().filter(|(k, _)| !k.starts_with("GGUF."))
+        for (key, want) in
+            case["metadata"].as_object().unwrap().iter().filter(|(k, _)| !k.starts_with("GGUF."))
         {
             use xtrain::model::gguf::Value::*;
             let got = header.metadata.get(key).unwrap_or_else(|| panic!("{name}: no {key}"));
@@ -43,7 +44,8 @@ fn every_file_is_read_as_gguf_py_reads_it() {
             assert_eq!((want["type"].as_str(), ids(&want["ne"])), (Some(&*got.quant.to_string()), ne));
             assert_eq!(want["offset"].as_u64(), Some(got.offset), "{name}: {}", got.name);
         }
-        for (answer, _, bytes_of_row) in answers.iter().filter(|t| t.0.contains(name) && t.0.contains(".row")) {
+        for (answer, _, bytes_of_row) in answers.iter().filter(|t| t.0.contains(name) && t.0.contains(".row"))
+        {
             let (tensor, row) = answer[name.len() + 1..].rsplit_once(".row").unwrap();
             let entry = header.tensors.iter().find(|t| t.name == tensor).unwrap();
             let got = entry.read(name.as_ref(), &mut std::io::Cursor::new(&bytes)).unwrap();

@@ -2,21 +2,22 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod cli;
 mod commands;
-mod corrupt;
 mod commands_rollout;
 mod commands_train;
 mod commands_verify;
+mod corrupt;
 mod decode;
 mod decode_batch;
 mod decode_kv;
 mod dice;
+mod exchange;
 mod families;
 #[cfg(feature = "faults")]
 mod faults;
 mod fixtures;
+mod gguf;
 mod golden;
 mod golden_policy;
-mod gguf;
 mod gpu;
 mod invariance;
 mod kill;

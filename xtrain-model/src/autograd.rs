@@ -170,8 +170,7 @@ impl<'t> Functional for Tape<'t> {
             ys.push(self.place(ops::linear(&x.value, &weight, bias, out)?, rounded));
             packed.push(weight);
         }
-        let (x, slots, nodes) =
-            (x.clone(), ws.map(slots_of), ys.iter().map(|y| y.node).collect::<Vec<_>>());
+        let (x, slots, nodes) = (x.clone(), ws.map(slots_of), ys.iter().map(|y| y.node).collect::<Vec<_>>());
         // the first of the group is walked last: the gradients of all of them are there
         let first = nodes[0];
         self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {

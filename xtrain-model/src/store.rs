@@ -8,7 +8,8 @@ use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, read_json, require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, read_json,
+    require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;

@@ -171,12 +171,14 @@ fn scaling(
 fn rule(cfg: &Config, want: &[f32]) -> RopeScaling {
     let factor = f64::from(want.iter().copied().fold(1f32, f32::max));
     let (low, high) = LLAMA3;
-    (0..=30).map(|power| f64::from(1u32 << power)).find_map(|original| {
-        let scaling = RopeScaling::Llama3 { factor, low, high, original };
-        let found = divisors(&Config { rope_scaling: scaling.clone(), ..cfg.clone() }).ok()??;
-        (factor > 1.0 && found == want).then_some(scaling)
-    })
-    .unwrap_or_else(|| RopeScaling::Divisors(want.to_vec()))
+    (0..=30)
+        .map(|power| f64::from(1u32 << power))
+        .find_map(|original| {
+            let scaling = RopeScaling::Llama3 { factor, low, high, original };
+            let found = divisors(&Config { rope_scaling: scaling.clone(), ..cfg.clone() }).ok()??;
+            (factor > 1.0 && found == want).then_some(scaling)
+        })
+        .unwrap_or_else(|| RopeScaling::Divisors(want.to_vec()))
 }
 
 /// The divisors of a model's rotary frequencies, where it has some: f64, rounded once.
@@ -187,7 +189,8 @@ pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
     match &cfg.rope_scaling {
         RopeScaling::Divisors(table) => Ok(Some(table.clone())),
         scaling @ RopeScaling::Llama3 { .. } => {
-            let table = |scaling| xtrain_tensor::RopeTable::scaled((cfg.rope_theta, scaling), cfg.head_dim, 1);
+            let table =
+                |scaling| xtrain_tensor::RopeTable::scaled((cfg.rope_theta, scaling), cfg.head_dim, 1);
             let (plain, scaled) = (table(&RopeScaling::Default)?, table(scaling)?);
             let pairs = plain.inverse_frequencies().iter().zip(scaled.inverse_frequencies());
             Ok(Some(pairs.map(|(plain, scaled)| (plain / scaled) as f32).collect()))

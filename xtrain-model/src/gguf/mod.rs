@@ -68,7 +68,9 @@ pub fn read(path: &Path) -> Result<Imported, StoreError> {
     let arch = Arch::read(&header.metadata)?;
     let divisors = match config::divisors_of(&header, arch) {
         // a head has at most 128 pairs: what is longer is refused as a shape, below
-        Some(entry) if entry.shape.len() == 1 && entry.shape[0] <= 128 => Some(entry.read(path, &mut file)?.data),
+        Some(entry) if entry.shape.len() == 1 && entry.shape[0] <= 128 => {
+            Some(entry.read(path, &mut file)?.data)
+        }
         _ => None,
     };
     let cfg = config::read(&header, arch, divisors)?;
@@ -167,8 +169,9 @@ pub fn write(
     ];
     values.extend(config::write(cfg, arch));
     if let Some(tokenizer) = tokenizer {
-        values.extend(tokenizer::write(tokenizer, cfg.vocab, eos)?);
+        values.extend(tokenizer::write(tokenizer, cfg.vocab)?);
     }
+    values.extend(tokenizer::write_ends(eos)?);
     let mut tensors: Vec<(String, Vec<usize>, Quant)> = Vec::new();
     let divisors = config::divisors(cfg)?;
     if let Some(divisors) = &divisors {

@@ -95,21 +95,21 @@ impl Quant {
                 values.iter().for_each(|x| out.extend(x.to_le_bytes()));
                 true
             }
-            Quant::F16 => values.iter().all(|&x| {
+            Quant::F16 => values.iter().fold(true, |fits, &x| {
                 out.extend(f16::from_f32(x).to_le_bytes());
-                f16::from_f32(x).is_finite()
+                fits && f16::from_f32(x).is_finite()
             }),
-            Quant::BF16 => values.iter().all(|&x| {
+            Quant::BF16 => values.iter().fold(true, |fits, &x| {
                 out.extend(bf16::from_f32(x).to_le_bytes());
-                bf16::from_f32(x).is_finite()
+                fits && bf16::from_f32(x).is_finite()
             }),
-            Quant::Q8_0 => values.chunks(BLOCK).all(|block| {
+            Quant::Q8_0 => values.chunks(BLOCK).fold(true, |fits, block| {
                 let most = block.iter().fold(0f32, |most, x| most.max(x.abs()));
                 let scale = most / 127.0;
                 let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
                 out.extend(f16::from_f32(scale).to_le_bytes());
                 out.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));
-                f16::from_f32(scale).is_finite() && inverse.is_finite()
+                fits && f16::from_f32(scale).is_finite() && inverse.is_finite()
             }),
             Quant::Q4_0 => false,
         }

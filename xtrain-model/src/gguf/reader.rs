@@ -272,7 +272,9 @@ impl<R: Read> Source<'_, R> {
             2 | 3 => 2,
             4..=6 => 4,
             8 | 10..=12 => 8,
-            other => return Err(self.key(key, "a list of numbers or texts", format!("a list of type {other}"))),
+            other => {
+                return Err(self.key(key, "a list of numbers or texts", format!("a list of type {other}")));
+            }
         };
         let what = "a list in the header goes on";
         if count.checked_mul(least).is_none_or(|bytes| bytes > self.length - self.at) {
@@ -330,7 +332,11 @@ impl<R: Read> Source<'_, R> {
             return refuse(self.file, format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
         }
         if offset % alignment != 0 {
-            return refuse(self.file, format!("an offset that is a multiple of {alignment}"), offset.to_string());
+            return refuse(
+                self.file,
+                format!("an offset that is a multiple of {alignment}"),
+                offset.to_string(),
+            );
         }
         let shape = shape.iter().rev().map(|&dim| dim as usize).collect();
         Ok(Entry { name, quant, shape, offset })

@@ -5,6 +5,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::metadata::{Metadata, Value};
 use crate::checkpoint::CheckpointError;
+use crate::error::Error;
 use crate::store::StoreError;
 use crate::tokenizer::{MAX_VOCABULARY, Tokenizer};
 
@@ -178,15 +179,24 @@ fn begins_with(token: &str, id: usize) -> Json {
     })
 }
 
-/// The metadata of a tokenizer for a model of `vocab` ids; `eos` end a text.
+/// The metadata of the ids that end a text.
 ///
 /// # Errors
-/// A tokenizer for which GGUF has no name, or with more ids than the model; more ends than it has keys for.
-pub(super) fn write(
-    tokenizer: &Tokenizer,
-    vocab: usize,
-    eos: &[u32],
-) -> Result<Vec<(String, Value)>, StoreError> {
+/// More of them than GGUF has keys for.
+pub(super) fn write_ends(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> {
+    if eos.len() > ENDS.len() {
+        let (field, want) = ("eos_token_id", "at most three ids in a GGUF file");
+        return Err(Error::Config { field, want, got: format!("{eos:?}") });
+    }
+    let pairs = ENDS.into_iter().zip(eos);
+    Ok(pairs.map(|(key, &id)| (key.to_string(), Value::Int(id.into()))).collect())
+}
+
+/// The metadata of a tokenizer for a model of `vocab` ids.
+///
+/// # Errors
+/// A tokenizer for which GGUF has no name, or with more ids than the model.
+pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, Value)>, StoreError> {
     let [(name, text), (config_name, config)] = tokenizer.files();
     let parse = |name: &str, bytes: &[u8]| -> Result<Json, StoreError> {
         serde_json::from_slice(bytes).map_err(|e| unnamed(name, "JSON", e))
@@ -222,10 +232,8 @@ pub(super) fn write(
     let Some(cut) = cut_of(&json["pre_tokenizer"], merges.is_empty()) else {
         return refuse("the pre-tokenizer of GPT-2, Qwen2 or Llama 3", json["pre_tokenizer"].to_string());
     };
-    if eos.len() > ENDS.len() {
-        return refuse(&format!("at most {} ids that end a text", ENDS.len()), format!("{eos:?}"));
-    }
-    let pad = tokens.iter().enumerate().map(|(id, token)| token.clone().unwrap_or_else(|| format!("[PAD{id}]")));
+    let pad =
+        tokens.iter().enumerate().map(|(id, token)| token.clone().unwrap_or_else(|| format!("[PAD{id}]")));
     let padded: Vec<String> = pad.collect();
     let id_of = |field: &str| {
         let token = &config[field];
@@ -241,7 +249,6 @@ pub(super) fn write(
         (TYPES, Value::Ints(types)),
         (MERGES, Value::Strings(merges)),
     ];
-    values.extend(ENDS.into_iter().zip(eos).map(|(key, &id)| (key, Value::Int(id.into()))));
     values.extend(padding.map(|id| (PAD, Value::Int(id as i64))));
     values.extend(bos.map(|id| (BOS, Value::Int(id as i64))));
     values.push((ADD_BOS, Value::Bool(add_bos)));
@@ -264,7 +271,9 @@ fn cut_of(pre: &Json, no_merges: bool) -> Option<&'static Cut> {
     let mut same = CUTS.iter().filter(|cut| {
         let want = pre_tokenizer(cut);
         match cut.pattern {
-            None => pre["type"] == "ByteLevel" && pre["use_regex"] == true && pre["add_prefix_space"] == false,
+            None => {
+                pre["type"] == "ByteLevel" && pre["use_regex"] == true && pre["add_prefix_space"] == false
+            }
             Some(_) => {
                 let (ours, theirs) = (&want["pretokenizers"], &pre["pretokenizers"]);
                 ours[0] == theirs[0]

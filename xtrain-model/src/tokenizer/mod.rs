@@ -88,7 +88,11 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`load`](Tokenizer::load).
-    pub fn from_parts(json: Vec<u8>, config: Option<Vec<u8>>, file: &Path) -> Result<Tokenizer, TokenizerError> {
+    pub fn from_parts(
+        json: Vec<u8>,
+        config: Option<Vec<u8>>,
+        file: &Path,
+    ) -> Result<Tokenizer, TokenizerError> {
         let mut tokenizer = Tokenizer::from_json(json, file)?;
         if let Some(config) = config {
             tokenizer.configure(config, &file.with_file_name(CONFIG))?;
