@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         norm_eps: 1e-6,
         qk_norm: true,
         tie_embeddings: true,
+        ..Config::default()
     };
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
     let schedule = Schedule { decay: Decay::Cosine, peak: 1e-2, min: 0.0, warmup: 5, steps: 100, fall: 0 };

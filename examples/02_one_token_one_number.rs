@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         norm_eps: 1e-6,
         qk_norm: true,
         tie_embeddings: false,
+        ..Config::default()
     };
     let model = Model::init(&cfg, Dtype::BF16, &Device::cpu(), 7)?;
     let options = EngineOptions {

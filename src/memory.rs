@@ -123,6 +123,7 @@ mod tests {
             norm_eps: 1e-6,
             qk_norm: true,
             tie_embeddings,
+            ..Config::default()
         }
     }
 

@@ -222,6 +222,7 @@ pub fn model_config(config: &RunConfig, tokens: usize) -> Config {
         norm_eps: m.norm_eps,
         qk_norm: m.qk_norm,
         tie_embeddings: m.tie_embeddings,
+        ..Config::default()
     }
 }
 

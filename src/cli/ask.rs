@@ -17,7 +17,7 @@ with unless model.max_positions gave it more; a larger --max-new is no error).";
 /// Flags of a command that completes prompts.
 #[derive(Debug, Clone, Args)]
 pub struct Ask {
-    /// A checkpoint's directory, or a run (its newest checkpoint).
+    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
     /// New tokens, at most; a completion that fills the model's positions ends there.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]

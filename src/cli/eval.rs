@@ -28,7 +28,7 @@ Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
   xtrain eval runs/quickstart --task sums.jsonl --json")]
 pub struct EvalArgs {
-    /// A checkpoint's directory, or a run (its newest checkpoint).
+    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
     /// Text, JSONL or packed tokens: loss, perplexity, bits per byte.
     #[arg(long, value_name = "FILE")]

@@ -21,7 +21,7 @@ Examples:
   xtrain inspect runs/shakespeare
   xtrain inspect --set model.preset=qwen3-0.6b --json")]
 pub struct InspectArgs {
-    /// A checkpoint's directory or a run [default: the configured sizes].
+    /// A run, a checkpoint, a Hugging Face directory or a GGUF file [default: the configured sizes].
     #[arg(conflicts_with_all = ["config", "set"])]
     pub model: Option<PathBuf>,
     /// Prints one JSON object.
@@ -105,7 +105,7 @@ impl Report {
             device: Device::cpu(),
         };
         Ok(Report {
-            config: hf::to_json(cfg, &eos),
+            config: hf::to_json(cfg, &eos)?,
             compute: compute.to_string(),
             parameters: cfg.n_params() as u64,
             parts: memory::parts(cfg)?,

@@ -25,20 +25,14 @@ pub struct Loaded {
     pub config: Option<RunConfig>,
 }
 
-/// Opens a run (its newest good checkpoint), a checkpoint or a Hugging Face directory; a bare name is
-/// also looked for under runs/. Newer checkpoints that are damaged are warnings on standard error.
+/// Opens a run (its newest good checkpoint), a checkpoint, a Hugging Face directory or a GGUF file; a bare
+/// name is also looked for under runs/. Newer checkpoints that are damaged are warnings on standard error.
 ///
 /// # Errors
 /// The device, the directory or a file in it.
 pub fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
     let device = common.open()?;
-    let path = RunDir::open(path)
-        .map_err(|_| {
-            CliError::new(Exit::Missing, format_args!("{}: no such model", path.display()))
-                .hint("want a run, one of its checkpoints, or a directory with config.json and weights")
-        })?
-        .path()
-        .to_path_buf();
+    let path = find(path)?;
     let config = config_of(&path)?;
     let dtype = common.dtype.or(config.as_ref().map(|c| c.train.dtype));
     let opened = store::open(&path, dtype.map_or(Dtype::F32, training::compute), &device)?;
@@ -48,6 +42,22 @@ pub fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
         eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }
     Ok(Loaded { path, model, tokenizer, eos, config })
+}
+
+/// The file or directory of a model.
+///
+/// # Errors
+/// There is none.
+pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
+    if path.is_file() {
+        return Ok(path.to_path_buf());
+    }
+    match RunDir::open(path) {
+        Ok(run) => Ok(run.path().to_path_buf()),
+        Err(_) => Err(CliError::new(Exit::Missing, format_args!("{}: no such model", path.display())).hint(
+            "want a run, one of its checkpoints, a directory with config.json and weights, or a GGUF file",
+        )),
+    }
 }
 
 /// The configuration of a run, or of the run that a checkpoint belongs to.

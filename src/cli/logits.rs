@@ -17,7 +17,7 @@ Writes a safetensors file with the tensor `logits` [T, V] in f32.
 Example:
   xtrain logits runs/shakespeare --tokens 82,79,77,69,79,58 --out logits.safetensors")]
 pub struct LogitsArgs {
-    /// A checkpoint's directory, or a run (its newest checkpoint).
+    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
     /// Token ids, as 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]

@@ -12,7 +12,10 @@ pub mod common;
 pub mod completions;
 pub mod doctor;
 pub mod eval;
+pub mod export;
 pub mod generate;
+pub mod import;
+pub mod init;
 pub mod inspect;
 pub mod interrupt;
 pub mod loaded;
@@ -91,6 +94,10 @@ pub enum Command {
     /// Measures speed.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Writes a model as a Hugging Face directory or a GGUF file.
+    Export(export::ExportArgs),
+    /// Makes a run of a model that was made elsewhere.
+    Import(import::ImportArgs),
     /// Says what a model is made of and what memory it takes.
     Inspect(inspect::InspectArgs),
     /// Writes the logits of given tokens, as the training forward computes them.
@@ -180,6 +187,8 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Rollout(args) => rollout::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Import(args) => import::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Plot(args) => plot::run(args),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use super::{CliError, Exit};
 use crate::config::RunConfig;
 use crate::model::data::{Split, Tokens};
+use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
 use crate::run::DataRecord;
 use crate::training::Source;
@@ -19,9 +20,9 @@ pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
     let path = Path::new(name);
     if !path.exists() {
         return Err(CliError::new(Exit::Missing, format_args!("{name}: no such tokenizer"))
-            .hint("data.tokenizer is `bytes`, or the path of a tokenizer.json"));
+            .hint("data.tokenizer is `bytes`, or the path of a tokenizer.json or of a model"));
     }
-    Ok(Tokenizer::load(path)?)
+    Ok(store::tokenizer_of(path)?)
 }
 
 /// The tokens of `data.files`, split into training and validation.

@@ -8,7 +8,7 @@ use toml::Value;
 use super::common::{CacheFlags, Common, Layers, Seed};
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
-use super::{CliError, Exit, out, sample, source};
+use super::{CliError, Exit, init, out, sample, source};
 use crate::config::{Layer, Precision, RunConfig, seed_value};
 use crate::decode::EngineOptions;
 use crate::memory;
@@ -29,6 +29,7 @@ and says so when the run is complete.
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
+  xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
   xtrain train --resume runs/shakespeare")]
 pub struct TrainArgs {
     /// Text, JSONL or packed tokens to train on; stands for data.files.
@@ -37,9 +38,13 @@ pub struct TrainArgs {
     /// Directory of the new run [default: runs/ and the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
+    /// Begins with the weights of a model instead of random ones: a run, a checkpoint, a Hugging Face
+    /// directory or a GGUF file. Its tokenizer is the default of data.tokenizer.
+    #[arg(long, value_name = "MODEL")]
+    pub init: Option<PathBuf>,
     /// Goes on with a run: its directory, or its name under runs/. What --set changes is kept in its
     /// config.toml.
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data", "init"])]
     pub resume: Option<PathBuf>,
     /// Keeps the input of each layer alone and computes the rest again: stands for train.recompute=true.
     #[arg(long)]
@@ -101,12 +106,16 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: Some(path) };
         return go(&mut job, interrupt, args.cache.engine());
     }
-    let config = RunConfig::load(&args.config_layers())?;
+    let mut config = RunConfig::load(&args.config_layers())?;
+    let begun = init::open(&mut config, &device)?;
     if args.dry_run {
         return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
     }
     let source = source::open(&config)?;
-    let trainer = training::begin(&config, source.tokenizer.vocab_size(), &device)?;
+    let trainer = match begun {
+        Some(begun) => init::trainer(begun, &config, &source)?,
+        None => training::begin(&config, source.tokenizer.vocab_size(), &device)?,
+    };
     training::windows(&config, &source, config.train.seed)?;
     let data = source::record(&config, &source)?;
     let run = RunDir::create(&args.new_run(), &config)?;
@@ -214,7 +223,12 @@ pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> 
 impl TrainArgs {
     /// The configuration's layers: files, `--set`, and the flags that stand for a key.
     pub fn config_layers(&self) -> Vec<Layer> {
-        let mut layers = self.layers.layers();
+        let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
+        layers.extend(self.layers.layers());
+        if let Some(model) = &self.init {
+            let value = Value::String(model.to_string_lossy().into_owned());
+            layers.push(Layer::Flag { flag: "--init", key: "train.init", value });
+        }
         if !self.data.is_empty() {
             let files = self.data.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
             layers.push(Layer::Flag {

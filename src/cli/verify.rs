@@ -23,7 +23,7 @@ Examples:
   xtrain verify runs/shakespeare
   xtrain verify runs/quickstart --prompts prompts.jsonl --max-new 64 --json")]
 pub struct VerifyArgs {
-    /// A checkpoint's directory, or a run (its newest checkpoint).
+    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
     /// JSONL with a prompt a line [default: prompts drawn from the seed].
     #[arg(long, value_name = "FILE")]

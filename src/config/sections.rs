@@ -49,6 +49,9 @@ pub struct ModelSection {
 /// `[train]`: batches, optimizer, schedule, and what happens every so many steps (0: never).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainSection {
+    /// The model that the weights begin as, whose sizes `[model]` then takes: a run, a checkpoint, a Hugging
+    /// Face directory or a GGUF file. Empty: they are drawn from the seed.
+    pub init: String,
     /// Tokens of a sample.
     pub context: usize,
     /// Samples of a step.
@@ -187,6 +190,7 @@ impl Default for ModelSection {
 impl Default for TrainSection {
     fn default() -> TrainSection {
         TrainSection {
+            init: String::new(),
             context: 256,
             batch: 16,
             micro_batch: 16,

@@ -6,10 +6,11 @@ use xtrain::decode::{
 };
 use xtrain::model::{Eager, Kv, KvStore, Result, Rows};
 use xtrain::tensor::ops::Slots;
-use xtrain::tensor::{Dtype, Tensor};
+use xtrain::tensor::{Device, Dtype, Tensor};
 
 use crate::decode::{KINDS, Oracle, answers, ids, options, prompts, qwen3, same};
-use crate::fixtures::{golden, sha};
+use crate::families::FAMILIES;
+use crate::fixtures::{golden, json, model, sha};
 
 /// Prompts of all lengths, each drawn in its own way.
 fn requests(max_new: usize) -> Vec<Request> {
@@ -124,9 +125,10 @@ impl Asked {
     }
 }
 
-/// Every greedy continuation of the fixture.
-fn asked() -> Vec<Asked> {
-    let (answers, prompts) = (answers(), prompts());
+/// Every greedy continuation of a fixture.
+fn asked(dir: &str) -> Vec<Asked> {
+    let answers = json(&format!("{dir}/ref.json"));
+    let prompts: Vec<Vec<u32>> = answers["prompts"].as_array().unwrap().iter().map(ids).collect();
     let list = |v: &serde_json::Value| v.as_array().unwrap().clone();
     let cases = list(&answers["cases"]).into_iter().chain([answers["long"].clone()]);
     let mut asked: Vec<Asked> =
@@ -144,13 +146,19 @@ fn asked() -> Vec<Asked> {
 
 #[test]
 fn greedy_continuations_are_those_of_the_reference() {
-    let (model, asked) = (qwen3(Dtype::F32), asked());
-    assert!(asked.len() == 13 && asked.iter().any(|a| a.reason == FinishReason::Eos));
+    for name in FAMILIES {
+        greedy_continuations(&format!("models/{name}"));
+    }
+}
+
+fn greedy_continuations(dir: &str) {
+    let (model, asked) = (model(dir, Dtype::F32, &Device::cpu()), asked(dir));
+    assert!(asked.len() == 13 && asked.iter().any(|a| a.reason == FinishReason::Eos), "{dir}");
     for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::default(), KvKind::Paged { page: 5 }] {
         let requests = asked.iter().enumerate().map(|(id, a)| a.request(id as u64)).collect();
         let o = EngineOptions { kv, max_batch: 4, prefill_chunk: Some(20), ..EngineOptions::default() };
         for (got, want) in generate(&model, requests, o).unwrap().iter().zip(&asked) {
-            let what = format!("{kv}, sequence {}", got.id);
+            let what = format!("{dir}, {kv}, sequence {}", got.id);
             assert_eq!((&got.tokens, got.finish_reason), (&want.greedy, want.reason), "{what}");
         }
     }

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use xtrain::model::{Config, Model, Params};
+use xtrain::model::{Model, store};
 use xtrain::tensor::{Device, Dtype};
 
 /// A file under tests/data.
@@ -32,29 +32,7 @@ pub(crate) fn f32s(bytes: &[u8]) -> Vec<f32> {
 
 /// The model of a directory under tests/data.
 pub(crate) fn model(dir: &str, compute: Dtype, device: &Device) -> Model {
-    let c = json(&format!("{dir}/config.json"));
-    let n = |key: &str| c[key].as_u64().unwrap() as usize;
-    let cfg = Config {
-        vocab: n("vocab_size"),
-        dim: n("hidden_size"),
-        ffn_dim: n("intermediate_size"),
-        n_layers: n("num_hidden_layers"),
-        n_heads: n("num_attention_heads"),
-        n_kv_heads: n("num_key_value_heads"),
-        head_dim: n("head_dim"),
-        max_positions: n("max_position_embeddings"),
-        rope_theta: c["rope_parameters"]["rope_theta"].as_f64().unwrap(),
-        norm_eps: c["rms_norm_eps"].as_f64().unwrap(),
-        qk_norm: true,
-        tie_embeddings: c["tie_word_embeddings"].as_bool().unwrap(),
-    };
-    let file = tensors(&format!("{dir}/model.safetensors"));
-    let params = Params::load(&cfg, compute, device, |name, shape| {
-        let (_, got, bytes) = file.iter().find(|t| t.0 == name).unwrap_or_else(|| panic!("no {name}"));
-        assert_eq!(got, shape, "{name}");
-        Ok(f32s(bytes))
-    });
-    Model::new(cfg, params.unwrap()).unwrap()
+    store::open(&path(dir), compute, device).unwrap_or_else(|e| panic!("{dir}: {e}")).model
 }
 
 /// sha256 over little-endian f32, in hexadecimal.

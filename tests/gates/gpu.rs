@@ -24,6 +24,7 @@ fn config(tied: bool) -> Config {
         norm_eps: 1e-6,
         qk_norm: tied,
         tie_embeddings: tied,
+        ..Config::default()
     }
 }
 

@@ -5,13 +5,17 @@ mod commands;
 mod commands_rollout;
 mod commands_train;
 mod commands_verify;
+mod corrupt;
 mod decode;
 mod decode_batch;
 mod decode_kv;
 mod dice;
+mod exchange;
+mod families;
 #[cfg(feature = "faults")]
 mod faults;
 mod fixtures;
+mod gguf;
 mod golden;
 mod golden_policy;
 mod gpu;

@@ -52,6 +52,7 @@ impl Run {
             norm_eps: 1e-6,
             qk_norm: dice.one_in(2),
             tie_embeddings: number.is_multiple_of(2),
+            ..Config::default()
         };
         let dtype = [Dtype::F32, Dtype::BF16][(number / 2 % 2) as usize];
         Run { number, cfg, dtype, steps: dice.between(2, 4) as u64, data: dice.word() }

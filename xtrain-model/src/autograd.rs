@@ -7,7 +7,7 @@ use xtrain_tensor::{Dtype, RopeTable, Tensor};
 use crate::error::Result;
 use crate::functional::{Functional, Kv, Sight, Turn, split_heads};
 use crate::grads::Grads;
-use crate::params::Param;
+use crate::params::{Linear, Param};
 use crate::rows::Rows;
 
 /// A value and its place on the tape.
@@ -16,6 +16,8 @@ pub struct Var {
     /// The value.
     pub value: Tensor,
     node: usize,
+    /// What its gradient may be rounded to, where only products read it.
+    rounded: Dtype,
 }
 
 type Rule<'t> = Box<dyn FnOnce(&mut Back<'_>) -> Result<()> + 't>;
@@ -54,6 +56,27 @@ impl Back<'_> {
         }
         Ok(())
     }
+
+    /// Adds the gradients of a projection's own matrix and bias: the matrix reads `dy` rounded to `dtype`,
+    /// which is returned, the bias reads it unrounded.
+    fn own_gradients(
+        &mut self,
+        (weight, bias): (usize, Option<usize>),
+        dy: &Tensor,
+        (dtype, x): (Dtype, &Tensor),
+    ) -> Result<Tensor> {
+        let rounded = dy.cast(dtype)?;
+        ops::linear_backward_weight(self.grads.slot_mut(weight), &rounded, x, self.samples)?;
+        if let Some(bias) = bias {
+            ops::linear_backward_bias(self.grads.slot_mut(bias), dy, self.samples)?;
+        }
+        Ok(rounded)
+    }
+}
+
+/// The slots of a projection's matrix and bias.
+fn slots_of(w: &Linear) -> (usize, Option<usize>) {
+    (w.weight.slot(), w.bias.as_ref().map(Param::slot))
 }
 
 impl<'t> Tape<'t> {
@@ -87,7 +110,7 @@ impl<'t> Tape<'t> {
 
     /// A value that comes from outside of the tape.
     pub(crate) fn leaf(&mut self, value: Tensor) -> Var {
-        self.place(value)
+        self.place(value, Dtype::F32)
     }
 
     /// The gradients that no rule has taken.
@@ -102,9 +125,9 @@ impl<'t> Tape<'t> {
     }
 
     /// A value whose gradient is taken by the rule of an earlier node of its group.
-    fn place(&mut self, value: Tensor) -> Var {
+    fn place(&mut self, value: Tensor, rounded: Dtype) -> Var {
         self.rules.push(None);
-        Var { value, node: self.rules.len() - 1 }
+        Var { value, node: self.rules.len() - 1, rounded }
     }
 
     fn record(&mut self, value: Tensor, rule: impl FnOnce(&mut Back<'_>, Tensor) -> Result<()> + 't) -> Var {
@@ -113,7 +136,7 @@ impl<'t> Tape<'t> {
             let dy = back.take(node);
             rule(back, dy)
         })));
-        Var { value, node }
+        Var { value, node, rounded: Dtype::F32 }
     }
 }
 
@@ -136,24 +159,25 @@ impl<'t> Functional for Tape<'t> {
         }))
     }
 
-    fn linears<const G: usize>(&mut self, x: &Var, ws: [&Param; G]) -> Result<[Var; G]> {
+    fn linears<const G: usize>(&mut self, x: &Var, ws: [&Linear; G]) -> Result<[Var; G]> {
         let mut packed = Vec::with_capacity(G);
         let mut ys = Vec::with_capacity(G);
         for w in ws {
-            let weight = w.packed()?;
-            ys.push(self.place(ops::linear(&x.value, &weight, None, w.compute())?));
+            let weight = w.weight.packed()?;
+            let (bias, out) = (w.bias.as_ref().map(Param::value), w.weight.compute());
+            // a bias reads its gradient unrounded
+            let rounded = if bias.is_some() { Dtype::F32 } else { out };
+            ys.push(self.place(ops::linear(&x.value, &weight, bias, out)?, rounded));
             packed.push(weight);
         }
-        let (x, slots, nodes) =
-            (x.clone(), ws.map(Param::slot), ys.iter().map(|y| y.node).collect::<Vec<_>>());
+        let (x, slots, nodes) = (x.clone(), ws.map(slots_of), ys.iter().map(|y| y.node).collect::<Vec<_>>());
         // the first of the group is walked last: the gradients of all of them are there
         let first = nodes[0];
         self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {
             let mut dys = Vec::with_capacity(G);
             for (i, w) in packed.iter().enumerate() {
-                let dy = b.take(nodes[i]).cast(w.dtype())?;
-                ops::linear_backward_weight(b.grads.slot_mut(slots[i]), &dy, &x.value, b.samples)?;
-                dys.push(dy);
+                let dy = b.take(nodes[i]);
+                dys.push(b.own_gradients(slots[i], &dy, (w.dtype(), &x.value))?);
             }
             let dys: Vec<&Tensor> = dys.iter().collect();
             let ws: Vec<&ops::Weight> = packed.iter().map(|w| &**w).collect();
@@ -162,13 +186,12 @@ impl<'t> Functional for Tape<'t> {
         Ok(ys.try_into().expect("one output for each of G weights"))
     }
 
-    fn linear_add(&mut self, h: &Var, x: &Var, w: &Param) -> Result<Var> {
-        let weight = w.packed()?;
-        let y = ops::linear_add(&h.value, &x.value, &weight, None)?;
-        let (h, x, slot) = (h.clone(), x.clone(), w.slot());
+    fn linear_add(&mut self, h: &Var, x: &Var, w: &Linear) -> Result<Var> {
+        let weight = w.weight.packed()?;
+        let y = ops::linear_add(&h.value, &x.value, &weight, w.bias.as_ref().map(Param::value))?;
+        let (h, x, slots) = (h.clone(), x.clone(), slots_of(w));
         Ok(self.record(y, move |b, dy| {
-            let rounded = dy.cast(weight.dtype())?;
-            ops::linear_backward_weight(b.grads.slot_mut(slot), &rounded, &x.value, b.samples)?;
+            let rounded = b.own_gradients(slots, &dy, (weight.dtype(), &x.value))?;
             b.add(&x, ops::linear_backward_input(&[&rounded], &[&weight])?)?;
             b.add(&h, dy)
         }))
@@ -215,7 +238,7 @@ impl<'t> Functional for Tape<'t> {
         let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
         let (gate, up) = (gate.clone(), up.clone());
         Ok(self.record(y, move |b, dy| {
-            let (dg, du) = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.value.dtype())?;
+            let (dg, du) = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.rounded)?;
             b.add(&gate, dg)?;
             b.add(&up, du)
         }))

@@ -1,9 +1,12 @@
 //! The shape of a model.
+use xtrain_tensor::RopeScaling;
+
 use crate::error::{Error, Result};
 
-/// The shape of a Qwen3-style model. Field names are those of the literature; the letters are used
-/// in shapes.
-#[derive(Debug, Clone, PartialEq)]
+/// The shape of a model of the Qwen3, Qwen2, Llama and Mistral families. Field names are those of the
+/// literature; the letters are used in shapes. The default has no sizes, no norms, biases or windows:
+/// write the fields that matter and `..Config::default()`.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Config {
     /// `V`: ids of the vocabulary.
     pub vocab: usize,
@@ -29,6 +32,23 @@ pub struct Config {
     pub qk_norm: bool,
     /// Whether the head is the embedding table.
     pub tie_embeddings: bool,
+    /// Which projections have a bias.
+    pub biases: Biases,
+    /// What acts on the rotary frequencies.
+    pub rope_scaling: RopeScaling,
+    /// How many positions back each layer sees, its own included; none: all. Empty: all layers see all.
+    pub windows: Vec<Option<usize>>,
+}
+
+/// Which projections have a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Biases {
+    /// Queries, keys and values (Qwen2).
+    pub qkv: bool,
+    /// The output of attention.
+    pub o: bool,
+    /// Gate, up and down.
+    pub mlp: bool,
 }
 
 impl Config {
@@ -70,14 +90,35 @@ impl Config {
         if !(self.norm_eps > 0.0 && self.norm_eps.is_finite()) {
             return refuse("norm_eps", "positive and finite", self.norm_eps.to_string());
         }
+        self.check_windows(&self.windows)?;
+        if let Err(xtrain_tensor::Error::Argument { want, got, .. }) = self.rope_scaling.check() {
+            return refuse("rope_scaling", want, got);
+        }
         Ok(())
+    }
+
+    /// Refuses windows that are not one for each layer.
+    pub(crate) fn check_windows(&self, windows: &[Option<usize>]) -> Result<()> {
+        if !windows.is_empty() && windows.len() != self.n_layers || windows.contains(&Some(0)) {
+            let want = "a window of at least 1, or none, for each layer";
+            return Err(Error::Config { field: "sliding_window", want, got: format!("{windows:?}") });
+        }
+        Ok(())
+    }
+
+    /// How many positions back a layer sees.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
     }
 
     /// The number of parameters; a tied table counts once.
     pub fn n_params(&self) -> usize {
         let (c, q, kv) = (self.dim, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
         let norms = 2 * c + if self.qk_norm { 2 * self.head_dim } else { 0 };
-        let block = norms + 2 * c * q + 2 * c * kv + 3 * c * self.ffn_dim;
+        let Biases { qkv, o, mlp } = self.biases;
+        let one = |there: bool, width: usize| if there { width } else { 0 };
+        let biases = one(qkv, q + 2 * kv) + one(o, c) + one(mlp, 2 * self.ffn_dim + c);
+        let block = norms + biases + 2 * c * q + 2 * c * kv + 3 * c * self.ffn_dim;
         let tables = if self.tie_embeddings { 1 } else { 2 };
         tables * self.vocab * c + self.n_layers * block + c
     }

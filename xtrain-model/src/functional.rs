@@ -3,7 +3,7 @@ use xtrain_tensor::ops::{self, Slots, Visible};
 use xtrain_tensor::{RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::params::Param;
+use crate::params::{Linear, Param};
 use crate::rows::Rows;
 
 /// What `Model::forward` is written against; read `f.rms_norm(&x, w, eps)` as one reads it in PyTorch.
@@ -15,9 +15,9 @@ pub trait Functional {
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Self::X>;
     fn rms_norm(&mut self, x: &Self::X, w: &Param, eps: f32) -> Result<Self::X>;
     /// Linears that read one `x`: their gradients by it are one running sum.
-    fn linears<const G: usize>(&mut self, x: &Self::X, ws: [&Param; G]) -> Result<[Self::X; G]>;
-    /// `h + x Wᵀ`: a projection back into the residual stream.
-    fn linear_add(&mut self, h: &Self::X, x: &Self::X, w: &Param) -> Result<Self::X>;
+    fn linears<const G: usize>(&mut self, x: &Self::X, ws: [&Linear; G]) -> Result<[Self::X; G]>;
+    /// `h + (x Wᵀ + b)`: a projection back into the residual stream.
+    fn linear_add(&mut self, h: &Self::X, x: &Self::X, w: &Linear) -> Result<Self::X>;
     /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
     fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Self::X>;
     /// Over the keys that each row sees: those of its sequence up to its own, the last of them where there is
@@ -80,16 +80,19 @@ impl Functional for Eager {
         Ok(ops::rms_norm(x, w.value(), eps, w.compute())?)
     }
 
-    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Param; G]) -> Result<[Tensor; G]> {
+    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Linear; G]) -> Result<[Tensor; G]> {
         let mut ys = Vec::with_capacity(G);
         for w in ws {
-            ys.push(ops::linear(x, &*w.packed()?, None, w.compute())?);
+            let Linear { weight, bias } = w;
+            let bias = bias.as_ref().map(Param::value);
+            ys.push(ops::linear(x, &*weight.packed()?, bias, weight.compute())?);
         }
         Ok(ys.try_into().expect("one output for each of G weights"))
     }
 
-    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Param) -> Result<Tensor> {
-        Ok(ops::linear_add(h, x, &*w.packed()?, None)?)
+    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
+        let Linear { weight, bias } = w;
+        Ok(ops::linear_add(h, x, &*weight.packed()?, bias.as_ref().map(Param::value))?)
     }
 
     fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {

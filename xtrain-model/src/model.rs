@@ -1,9 +1,10 @@
-//! The Qwen3 family: pre-norm blocks, GQA with QK-norm, RoPE, SwiGLU. The forward, written once.
+//! The Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with QK-norm or without, RoPE, SwiGLU.
+//! The forward, written once.
 use xtrain_tensor::ops;
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::functional::{Functional, Sight, Turn};
 use crate::kv::KvStore;
 use crate::params::{Block, Params};
@@ -14,7 +15,6 @@ use crate::rows::Rows;
 pub struct Model {
     cfg: Config,
     rope: RopeTable,
-    windows: Vec<Option<usize>>,
     /// The parameters.
     pub params: Params,
 }
@@ -26,26 +26,18 @@ impl Model {
     /// [`Error::Config`](crate::Error::Config) for a shape that no model can have.
     pub fn new(cfg: Config, params: Params) -> Result<Model> {
         cfg.check()?;
-        let rope = RopeTable::new(cfg.rope_theta, cfg.head_dim, cfg.max_positions)?;
-        let windows = vec![None; cfg.n_layers];
-        Ok(Model { cfg, rope, windows, params })
+        let rope = RopeTable::scaled((cfg.rope_theta, &cfg.rope_scaling), cfg.head_dim, cfg.max_positions)?;
+        Ok(Model { cfg, rope, params })
     }
 
     /// The same model, each layer of which sees so many positions back, its own included; none: all.
     ///
     /// # Errors
-    /// [`Error::Config`] unless there is one for each layer, and each is at least 1.
-    pub fn with_windows(self, windows: Vec<Option<usize>>) -> Result<Model> {
-        if windows.len() != self.cfg.n_layers || windows.contains(&Some(0)) {
-            let want = "a window of at least 1, or none, for each layer";
-            return Err(Error::Config { field: "sliding_window", want, got: format!("{windows:?}") });
-        }
-        Ok(Model { windows, ..self })
-    }
-
-    /// How many positions back each layer sees.
-    pub fn windows(&self) -> &[Option<usize>] {
-        &self.windows
+    /// [`Error::Config`](crate::Error::Config) unless there is one for each layer, and each is at least 1.
+    pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Result<Model> {
+        self.cfg.check_windows(&windows)?;
+        self.cfg.windows = windows;
+        Ok(self)
     }
 
     /// A model with values drawn from `seed`, computing in `compute` (f32 or bf16).
@@ -146,7 +138,7 @@ impl Model {
         let q = f.norm_rope(&q, norms.map(|n| (&n[0], eps)), &turn)?;
         let k = f.norm_rope(&k, norms.map(|n| (&n[1], eps)), &turn)?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
-        let see = Sight { rows, window: self.windows[layer] };
+        let see = Sight { rows, window: self.cfg.window(layer) };
         let y = f.attention(&q, kv.extend(layer, k, v, rows)?, see)?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;
         f.linear_add(h, &y, &w.o)

@@ -64,20 +64,28 @@ impl Param {
     }
 }
 
+/// A projection: its matrix, and its bias where it has one.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "each is its name and the shape beside it")]
+pub struct Linear {
+    pub weight: Param,       // [out, in]
+    pub bias: Option<Param>, // [out]
+}
+
 /// The parameters of one block.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "each is its name and the shape beside it")]
 pub struct Block {
     pub input_norm: Param,           // [C]
-    pub q: Param,                    // [nh hd, C]
-    pub k: Param,                    // [nkv hd, C]
-    pub v: Param,                    // [nkv hd, C]
+    pub q: Linear,                   // [nh hd, C]
+    pub k: Linear,                   // [nkv hd, C]
+    pub v: Linear,                   // [nkv hd, C]
     pub qk_norm: Option<[Param; 2]>, // [hd] each
-    pub o: Param,                    // [C, nh hd]
+    pub o: Linear,                   // [C, nh hd]
     pub post_norm: Param,            // [C]
-    pub gate: Param,                 // [F, C]
-    pub up: Param,                   // [F, C]
-    pub down: Param,                 // [C, F]
+    pub gate: Linear,                // [F, C]
+    pub up: Linear,                  // [F, C]
+    pub down: Linear,                // [C, F]
 }
 
 /// The parameters of a model.
@@ -93,6 +101,7 @@ pub struct Params {
 /// How the values of a parameter begin.
 #[derive(Debug, Clone, Copy)]
 enum Init {
+    Zeros,
     Ones,
     Normal(f64),
 }
@@ -114,10 +123,20 @@ impl Maker<'_> {
         self.next += 1;
         Ok(Param { name, slot, value, compute: self.compute, packed: OnceLock::new() })
     }
+
+    /// A projection under `name`, `[out, in]`, with a bias or without.
+    fn linear(&mut self, name: &str, shape: [usize; 2], (init, bias): (Init, bool)) -> Result<Linear> {
+        let weight = self.param(format!("{name}.weight"), &shape, init)?;
+        let bias = match bias {
+            true => Some(self.param(format!("{name}.bias"), &shape[..1], Init::Zeros)?),
+            false => None,
+        };
+        Ok(Linear { weight, bias })
+    }
 }
 
 impl Params {
-    /// Values drawn from `seed`: gains 1; matrices normal with standard deviation 1 / sqrt(C), those
+    /// Values drawn from `seed`: gains 1, biases 0; matrices normal with standard deviation 1 / sqrt(C), those
     /// that write into the residual stream 1 / sqrt(2 L C). (A fixed 0.02 is that of a width of 2,500:
     /// a model of width 128 learns sums six times slower from it.)
     ///
@@ -125,7 +144,8 @@ impl Params {
     /// [`Error::Config`] for a config that no model can have.
     pub fn init(cfg: &Config, compute: Dtype, device: &Device, seed: u64) -> Result<Params> {
         Params::make(cfg, compute, &mut |slot, _, shape, init| {
-            let mut values = vec![1.0; shape.iter().product()];
+            let start = if matches!(init, Init::Zeros) { 0.0 } else { 1.0 };
+            let mut values = vec![start; shape.iter().product()];
             if let Init::Normal(std) = init {
                 fill_normal(seed, slot as u64, std as f32, &mut values);
             }
@@ -170,7 +190,7 @@ impl Params {
 
     fn make(cfg: &Config, compute: Dtype, fill: Fill<'_>) -> Result<Params> {
         cfg.check()?;
-        let (c, f, hd) = (cfg.dim, cfg.ffn_dim, cfg.head_dim);
+        let (c, f, hd, biases) = (cfg.dim, cfg.ffn_dim, cfg.head_dim, cfg.biases);
         let (q, kv) = (cfg.n_heads * hd, cfg.n_kv_heads * hd);
         let std = Init::Normal((c as f64).sqrt().recip());
         let out = Init::Normal((2.0 * cfg.n_layers as f64 * c as f64).sqrt().recip());
@@ -178,26 +198,26 @@ impl Params {
         let embed = m.param("model.embed_tokens.weight".into(), &[cfg.vocab, c], std)?;
         let mut blocks = Vec::with_capacity(cfg.n_layers);
         for i in 0..cfg.n_layers {
-            let mut new = |field: &str, shape: &[usize], init| {
-                m.param(format!("model.layers.{i}.{field}.weight"), shape, init)
+            let at = |field: &str| format!("model.layers.{i}.{field}");
+            let gain = |m: &mut Maker<'_>, field: &str, width| {
+                m.param(at(&format!("{field}.weight")), &[width], Init::Ones)
             };
             blocks.push(Block {
-                input_norm: new("input_layernorm", &[c], Init::Ones)?,
-                q: new("self_attn.q_proj", &[q, c], std)?,
-                k: new("self_attn.k_proj", &[kv, c], std)?,
-                v: new("self_attn.v_proj", &[kv, c], std)?,
+                input_norm: gain(&mut m, "input_layernorm", c)?,
+                q: m.linear(&at("self_attn.q_proj"), [q, c], (std, biases.qkv))?,
+                k: m.linear(&at("self_attn.k_proj"), [kv, c], (std, biases.qkv))?,
+                v: m.linear(&at("self_attn.v_proj"), [kv, c], (std, biases.qkv))?,
                 qk_norm: match cfg.qk_norm {
-                    true => Some([
-                        new("self_attn.q_norm", &[hd], Init::Ones)?,
-                        new("self_attn.k_norm", &[hd], Init::Ones)?,
-                    ]),
+                    true => {
+                        Some([gain(&mut m, "self_attn.q_norm", hd)?, gain(&mut m, "self_attn.k_norm", hd)?])
+                    }
                     false => None,
                 },
-                o: new("self_attn.o_proj", &[c, q], out)?,
-                post_norm: new("post_attention_layernorm", &[c], Init::Ones)?,
-                gate: new("mlp.gate_proj", &[f, c], std)?,
-                up: new("mlp.up_proj", &[f, c], std)?,
-                down: new("mlp.down_proj", &[c, f], out)?,
+                o: m.linear(&at("self_attn.o_proj"), [c, q], (out, biases.o))?,
+                post_norm: gain(&mut m, "post_attention_layernorm", c)?,
+                gate: m.linear(&at("mlp.gate_proj"), [f, c], (std, biases.mlp))?,
+                up: m.linear(&at("mlp.up_proj"), [f, c], (std, biases.mlp))?,
+                down: m.linear(&at("mlp.down_proj"), [c, f], (out, biases.mlp))?,
             });
         }
         let norm = m.param("model.norm.weight".into(), &[c], Init::Ones)?;
@@ -244,20 +264,36 @@ impl Params {
     }
 }
 
+impl Linear {
+    fn iter(&self) -> impl Iterator<Item = &Param> {
+        let Linear { weight, bias } = self;
+        std::iter::once(weight).chain(bias)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Param> {
+        let Linear { weight, bias } = self;
+        std::iter::once(weight).chain(bias)
+    }
+}
+
 impl Block {
     fn iter(&self) -> impl Iterator<Item = &Param> {
         let Block { input_norm, q, k, v, qk_norm, o, post_norm, gate, up, down } = self;
-        [input_norm, q, k, v]
-            .into_iter()
+        std::iter::once(input_norm)
+            .chain([q, k, v].into_iter().flat_map(Linear::iter))
             .chain(qk_norm.iter().flatten())
-            .chain([o, post_norm, gate, up, down])
+            .chain(o.iter())
+            .chain([post_norm])
+            .chain([gate, up, down].into_iter().flat_map(Linear::iter))
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut Param> {
         let Block { input_norm, q, k, v, qk_norm, o, post_norm, gate, up, down } = self;
-        [input_norm, q, k, v]
-            .into_iter()
+        std::iter::once(input_norm)
+            .chain([q, k, v].into_iter().flat_map(Linear::iter_mut))
             .chain(qk_norm.iter_mut().flatten())
-            .chain([o, post_norm, gate, up, down])
+            .chain(o.iter_mut())
+            .chain([post_norm])
+            .chain([gate, up, down].into_iter().flat_map(Linear::iter_mut))
     }
 }

@@ -8,10 +8,13 @@ use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, read_json,
+    require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
+use crate::export::Subject;
+use crate::gguf::{self, Imported};
 use crate::hf;
 use crate::model::Model;
 use crate::optim::{AdamW, OptimConfig};
@@ -123,10 +126,6 @@ pub fn save(
     standing: Standing,
 ) -> Result<Saved, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
-    if model.windows().iter().any(Option::is_some) {
-        let (field, got) = ("sliding_window", format!("{:?}", model.windows()));
-        return Err(Error::Config { field, want: "none in a model that is saved", got }.into());
-    }
     let eos = tokenizer.eos_ids();
     let named = model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?)));
     let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
@@ -149,13 +148,14 @@ pub fn save(
         best_loss: standing.best.map(|b| b.0),
         best_step: standing.best.map_or(0, |b| b.1),
     };
-    let generation = serde_json::json!({ "eos_token_id": hf::to_json(model.config(), eos)["eos_token_id"] });
+    let config = hf::to_json(model.config(), eos)?;
+    let generation = serde_json::json!({ "eos_token_id": hf::eos_json(eos) });
     let generation = format!("{generation:#}");
     let mut files: Vec<(&str, &[u8])> = tokenizer.files().to_vec();
     files.push(("generation_config.json", generation.as_bytes()));
     let dtype = model.compute().to_string();
     Ok(dir.save(&Snapshot {
-        config: &hf::to_json(model.config(), eos),
+        config: &config,
         numerics: NUMERICS,
         dtype: &dtype,
         step,
@@ -172,12 +172,17 @@ fn view<'a>(name: &'a str, t: &'a Tensor) -> Result<TensorView<'a>, Error> {
     Ok(TensorView { name, shape: t.shape(), data: t.data()? })
 }
 
-/// Opens the model in `path`: a run (its newest good checkpoint), a checkpoint, or a Hugging Face
-/// directory.
+/// Opens the model in `path`: a run (its newest good checkpoint), a checkpoint, a Hugging Face directory, or
+/// a GGUF file.
 ///
 /// # Errors
 /// [`StoreError`], naming file and tensor; a config of a family that is not served.
 pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, StoreError> {
+    if path.is_file() {
+        let Imported { config, tensors, tokenizer, eos } = gguf::read(path)?;
+        let model = build(config, tensors, compute, device)?;
+        return Ok(Opened { model, tokenizer, eos, refused: Vec::new() });
+    }
     let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
         let newest = newest_good(&RealFs, path, &options)?;
@@ -191,8 +196,39 @@ pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, Stor
         true => Some(Tokenizer::load(&dir)?),
         false => None,
     };
-    let model = build(&config, tensors, compute, device)?;
-    Ok(Opened { model, tokenizer, eos: hf::eos_ids(&config), refused })
+    let model = build(hf::from_json(&config)?, tensors, compute, device)?;
+    Ok(Opened { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
+}
+
+/// Saves a model without a trainer as step 0 of a directory of checkpoints, durably and with checksums.
+///
+/// # Errors
+/// As [`CheckpointDir::save`]; a model that no family has.
+pub fn save_model(dir: &CheckpointDir, subject: &Subject<'_>) -> Result<Saved, StoreError> {
+    let Subject { model, tokenizer, eos } = *subject;
+    let named = model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?)));
+    let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
+    let generation = format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }));
+    let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
+    files.push(("generation_config.json", generation.as_bytes()));
+    Ok(dir.save(&Snapshot {
+        config: &hf::to_json(model.config(), eos)?,
+        numerics: NUMERICS,
+        dtype: &model.compute().to_string(),
+        step: 0,
+        model: &named.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
+        files: &files,
+        trainer: None,
+    })?)
+}
+
+/// The ids that end a text: those of generation_config.json, or else of config.json.
+fn eos_of(dir: &Path, config: &Value) -> Result<Vec<u32>, StoreError> {
+    let ids = match read_json(&RealFs, &dir.join("generation_config.json"))? {
+        Some(generation) => hf::eos_ids(&generation)?,
+        None => Vec::new(),
+    };
+    Ok(if ids.is_empty() { hf::eos_ids(config)? } else { ids })
 }
 
 /// The trainer of a run's newest good checkpoint, and what the run said of itself.
@@ -216,7 +252,7 @@ pub fn resume(
         )));
     }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
-    let model = build(&config, tensors, compute, device)?;
+    let model = build(hf::from_json(&config)?, tensors, compute, device)?;
     let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
         state.optimizer.into_iter().map(|t| (t.name.clone(), t)).collect();
@@ -247,8 +283,7 @@ pub fn resume(
 }
 
 /// A model of loaded tensors.
-fn build(config: &Value, tensors: Vec<NamedTensor>, compute: Dtype, device: &Device) -> Result<Model, Error> {
-    let cfg = hf::from_json(config)?;
+fn build(cfg: Config, tensors: Vec<NamedTensor>, compute: Dtype, device: &Device) -> Result<Model, Error> {
     let mut named: HashMap<String, Vec<f32>> = tensors.into_iter().map(|t| (t.name, t.data)).collect();
     let params = Params::load(&cfg, compute, device, |name, shape| {
         named.remove(name).ok_or_else(|| Error::Parameter {
@@ -270,11 +305,17 @@ fn shapes_fit(file: &Path, config: &Value, got: &[TensorInfo]) -> Result<(), Che
     require_shapes(file, &Params::shapes(&cfg).map_err(refuse)?, got)
 }
 
-/// Loads a checkpoint's tokenizer alone.
+/// The tokenizer alone of what [`open`] opens, or of a `tokenizer.json` or a directory that holds one.
 ///
 /// # Errors
-/// As [`Tokenizer::load`].
-pub fn tokenizer_of(run: &Path) -> Result<Tokenizer, StoreError> {
-    let newest = newest_good(&RealFs, run, &LoadOptions::default())?;
-    Ok(Tokenizer::load(&newest.loaded.path)?)
+/// As [`open`]; as [`Tokenizer::load`] where there is none.
+pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
+    if path.join("checkpoints").is_dir() {
+        let newest = newest_good(&RealFs, path, &LoadOptions::default())?;
+        return Ok(Tokenizer::load(&newest.loaded.path)?);
+    }
+    if path.is_file() && gguf::recognises(path) {
+        return gguf::tokenizer_of(path);
+    }
+    Ok(Tokenizer::load(path)?)
 }

@@ -16,6 +16,7 @@ mod portable;
 mod recycle;
 mod reference;
 pub mod rng;
+mod rope_scaling;
 mod rope_table;
 pub mod softmax;
 mod tensor;
@@ -27,6 +28,7 @@ pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{Error, Result};
 pub use gpu::{Found, Gpu, Schedule, Survey, Traffic, survey};
 pub use normal::{fill_normal, standard_normal};
+pub use rope_scaling::{RopeScaling, Truncate, Yarn};
 pub use rope_table::RopeTable;
 pub use tensor::{Stored, Tensor};
 

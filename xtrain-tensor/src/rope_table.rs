@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::dd::Dd;
 use crate::gpu::{self, At, Gpu};
 use crate::portable::{self, MAX_ANGLE};
+use crate::rope_scaling::RopeScaling;
 use crate::{Error, Result};
 
 /// Positions that are computed together.
@@ -24,6 +25,8 @@ pub struct RopeTable {
 
 struct Shared {
     inverse_frequencies: Vec<f64>,
+    /// What cosines and sines are multiplied by.
+    amplitude: f64,
     max_positions: usize,
     /// Per position: its cosines, then its sines.
     blocks: Vec<OnceLock<Box<[f32]>>>,
@@ -48,6 +51,19 @@ impl RopeTable {
     /// A head size that is odd, 0 or above 256; a theta that is not a positive normal number; positions
     /// that are none or more than 2^20 + 1; a theta below 1 so small that angles leave the range.
     pub fn new(theta: f64, head_dim: usize, max_positions: usize) -> Result<RopeTable> {
+        Self::scaled((theta, &RopeScaling::Default), head_dim, max_positions)
+    }
+
+    /// [`RopeTable::new`] with scaled frequencies, and with cosines and sines times YaRN's factor: one f64
+    /// product, then the nearest f32.
+    ///
+    /// # Errors
+    /// As [`RopeTable::new`]; numbers that the scaling refuses.
+    pub fn scaled(
+        (theta, scaling): (f64, &RopeScaling),
+        head_dim: usize,
+        max_positions: usize,
+    ) -> Result<RopeTable> {
         if head_dim == 0 || head_dim % 2 == 1 || head_dim > Self::MAX_HEAD_DIM {
             return refuse("an even head_dim in 2..=256", head_dim);
         }
@@ -56,8 +72,9 @@ impl RopeTable {
         }
         let log_theta = Dd::log(theta);
         let power = |i: usize| Dd::from(-2.0 * i as f64) / Dd::from(head_dim as f64);
-        let inverse = (0..head_dim / 2).map(|i| (log_theta * power(i)).exp().high).collect();
-        Self::from_inverse_frequencies(inverse, max_positions)
+        let mut inverse: Vec<f64> = (0..head_dim / 2).map(|i| (log_theta * power(i)).exp().high).collect();
+        let amplitude = scaling.apply(&mut inverse, theta)?;
+        Self::of(inverse, amplitude, max_positions)
     }
 
     /// The table of these frequencies, in radians per position: heads of twice as many values.
@@ -67,6 +84,10 @@ impl RopeTable {
     /// No frequencies or more than 128; one that is negative or not finite; positions that are none or
     /// more than 2^20 + 1; an angle above 1,647,099 (2^20 quarter turns).
     pub fn from_inverse_frequencies(inverse: Vec<f64>, max_positions: usize) -> Result<RopeTable> {
+        Self::of(inverse, 1.0, max_positions)
+    }
+
+    fn of(inverse: Vec<f64>, amplitude: f64, max_positions: usize) -> Result<RopeTable> {
         if inverse.is_empty() || inverse.len() > Self::MAX_HEAD_DIM / 2 {
             return refuse("1..=128 frequencies", inverse.len());
         }
@@ -82,9 +103,8 @@ impl RopeTable {
         }
         let blocks = (0..max_positions.div_ceil(BLOCK)).map(|_| OnceLock::new()).collect();
         let copies = Mutex::default();
-        Ok(RopeTable {
-            shared: Arc::new(Shared { inverse_frequencies: inverse, max_positions, blocks, copies }),
-        })
+        let shared = Shared { inverse_frequencies: inverse, amplitude, max_positions, blocks, copies };
+        Ok(RopeTable { shared: Arc::new(shared) })
     }
 
     /// (cos, sin) of a position, each `head_dim / 2` long.
@@ -144,6 +164,11 @@ impl RopeTable {
         self.shared.max_positions
     }
 
+    /// What cosines and sines are multiplied by: 1, or YaRN's factor.
+    pub fn amplitude(&self) -> f64 {
+        self.shared.amplitude
+    }
+
     /// Values in a head.
     pub fn head_dim(&self) -> usize {
         2 * self.shared.inverse_frequencies.len()
@@ -165,7 +190,7 @@ impl Shared {
             let (cos, sin) = row.split_at_mut(half);
             for ((c, s), inverse) in cos.iter_mut().zip(sin).zip(&self.inverse_frequencies) {
                 let (sin, cos) = portable::sin_cos(position as f64 * inverse);
-                (*c, *s) = (cos as f32, sin as f32);
+                (*c, *s) = ((cos * self.amplitude) as f32, (sin * self.amplitude) as f32);
             }
         }
         out.into()

@@ -80,7 +80,7 @@ pub struct TrainArgs {
 /// Flags of `xtrain bench decode`.
 #[derive(Debug, Clone, Args)]
 pub struct DecodeArgs {
-    /// A checkpoint's directory or a run [default: random weights of the configured sizes].
+    /// A run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured sizes].
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub model: Option<PathBuf>,
     /// Sequences at once.
@@ -109,7 +109,7 @@ pub struct DecodeArgs {
 /// Flags of `xtrain bench kv`.
 #[derive(Debug, Clone, Args)]
 pub struct KvArgs {
-    /// A checkpoint's directory or a run [default: random weights of the configured sizes].
+    /// A run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured sizes].
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub model: Option<PathBuf>,
     /// Tokens of the prompt.

@@ -247,5 +247,6 @@ fn config(dice: &mut Dice, longest: usize) -> Config {
         norm_eps: dice.pick(&[1e-5, 1e-6]),
         qk_norm: dice.one_in(2),
         tie_embeddings: dice.one_in(2),
+        ..Config::default()
     }
 }

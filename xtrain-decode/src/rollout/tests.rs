@@ -29,6 +29,7 @@ fn config() -> Config {
         norm_eps: 1e-6,
         qk_norm: true,
         tie_embeddings: false,
+        ..Config::default()
     }
 }
 

@@ -115,6 +115,17 @@ pub enum CheckpointError {
         /// The type found.
         got: String,
     },
+    /// A value of a file's metadata that is missing, or is not what it has to be.
+    Key {
+        /// The file.
+        file: PathBuf,
+        /// The name of the value.
+        key: String,
+        /// What it has to be.
+        want: String,
+        /// What it is.
+        got: String,
+    },
     /// A tensor of another shape than the model's.
     Shape {
         /// The file.
@@ -236,6 +247,7 @@ impl fmt::Display for CheckpointError {
             Dtype { file, tensor, got } => {
                 write!(f, "{}: tensor {tensor}: want F32, BF16 or F16, got {got}", file.display())
             }
+            Key { file, key, want, got } => write!(f, "{}: {key}: want {want}, got {got}", file.display()),
             Shape { file, tensor, want, got } => {
                 write!(f, "{}: tensor {tensor}: want shape {want:?}, got {got:?}", file.display())
             }

@@ -12,6 +12,7 @@ use super::checksum::Summed;
 use super::error::{CheckpointError, Result};
 use super::json;
 use super::snapshot::TensorView;
+use crate::gguf::Quant;
 
 /// The most bytes of a header.
 const MAX_HEADER: u64 = 16 << 20;
@@ -221,17 +222,26 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
     }
 }
 
-/// The header of a file that holds `tensors` as f32 in their order, padded to eight bytes, with the length
+/// The header of a file that holds `tensors` as `quant` (F32, F16 or BF16) in their order, padded to eight bytes, with the length
 /// before it. The tensors have passed the checks of a snapshot.
 ///
 /// # Errors
-/// [`CheckpointError::Argument`] if it would be longer than is read.
-pub(super) fn encode(tensors: &[TensorView<'_>]) -> Result<Vec<u8>> {
+/// [`CheckpointError::Argument`] if it would be longer than is read, or for another type.
+pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>> {
+    let (dtype, width) = match quant {
+        Quant::F32 => (Dtype::F32, 4),
+        Quant::F16 => (Dtype::F16, 2),
+        Quant::BF16 => (Dtype::BF16, 2),
+        Quant::Q8_0 | Quant::Q4_0 => {
+            let (what, want) = ("type of a safetensors file", "F32, F16 or BF16");
+            return Err(CheckpointError::Argument { what, want, got: quant.to_string() });
+        }
+    };
     let mut end = 0;
     let entry = |tensor: &TensorView<'_>| {
         let begin = end;
-        end += 4 * tensor.data.len();
-        let info = Written { dtype: Dtype::F32, shape: tensor.shape.to_vec(), data_offsets: (begin, end) };
+        end += width * tensor.data.len();
+        let info = Written { dtype, shape: tensor.shape.to_vec(), data_offsets: (begin, end) };
         (tensor.name.to_owned(), info)
     };
     let entries = tensors.iter().map(entry).collect();

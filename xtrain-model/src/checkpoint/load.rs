@@ -223,6 +223,17 @@ pub(super) fn read_config(fs: &dyn FileSystem, dir: &Path) -> Result<Value> {
     json::decode(&path, &read_small(fs, &path, "the model's configuration", MAX_CONFIG)?)
 }
 
+/// A small JSON file that need not be there.
+///
+/// # Errors
+/// A file that is there and is not JSON.
+pub(crate) fn read_json(fs: &dyn FileSystem, path: &Path) -> Result<Option<Value>> {
+    if fs.kind(path).map_err(CheckpointError::io("inspect", path))? == Kind::Missing {
+        return Ok(None);
+    }
+    json::decode(path, &read_small(fs, path, "generation settings", MAX_CONFIG)?).map(Some)
+}
+
 /// Opens a regular file. `what` says what a missing one would hold.
 pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Result<Box<dyn ReadFile>> {
     match fs.kind(path).map_err(CheckpointError::io("inspect", path))? {

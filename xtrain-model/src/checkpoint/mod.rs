@@ -57,7 +57,9 @@ pub use control::{Control, Cursor};
 pub use directory::{CheckpointDir, Newest, Refused, Saved, newest_good};
 pub use error::{CheckpointError, Result};
 pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
+pub(crate) use header::encode as safetensors_header;
 pub use header::{StoredDtype, TensorInfo};
+pub(crate) use load::read_json;
 pub use load::{LoadOptions, Loaded, NonFinite, ShapeCheck, TrainerState, load};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]

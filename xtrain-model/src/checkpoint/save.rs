@@ -10,6 +10,7 @@ use super::header;
 use super::manifest::{self, FileRecord, Manifest, TensorRecord};
 use super::snapshot::{Snapshot, TensorView, TrainerView};
 use super::tensors;
+use crate::gguf::Quant;
 
 /// How far a save has come: told to an observer after each step, so that a test can stop inside a save.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Writer<'_> {
 
     /// Writes a safetensors file, tensor by tensor.
     fn tensors(&mut self, name: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
-        let header = header::encode(tensors)?;
+        let header = header::encode(tensors, Quant::F32)?;
         let (path, mut file) = self.create(name)?;
         file.write(&header).map_err(CheckpointError::io("write", &path))?;
         let mut records = Vec::with_capacity(tensors.len());

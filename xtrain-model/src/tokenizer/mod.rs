@@ -80,9 +80,22 @@ impl Tokenizer {
         };
         let config = file.with_file_name(CONFIG);
         let config_bytes = json::read(&config)?;
-        let mut tokenizer = Tokenizer::from_json(bytes, &file)?;
-        if let Some(bytes) = config_bytes {
-            tokenizer.configure(bytes, &config)?;
+        Tokenizer::from_parts(bytes, config_bytes, &file)
+    }
+
+    /// The tokenizer of a `tokenizer.json` and of the `tokenizer_config.json` beside it; `file` is the name of
+    /// the first in errors.
+    ///
+    /// # Errors
+    /// As [`load`](Tokenizer::load).
+    pub fn from_parts(
+        json: Vec<u8>,
+        config: Option<Vec<u8>>,
+        file: &Path,
+    ) -> Result<Tokenizer, TokenizerError> {
+        let mut tokenizer = Tokenizer::from_json(json, file)?;
+        if let Some(config) = config {
+            tokenizer.configure(config, &file.with_file_name(CONFIG))?;
         }
         Ok(tokenizer)
     }

@@ -141,6 +141,13 @@ impl Launcher for Emulated {
     }
 }
 
+/// One step of 16 bf16 products into `c`, as the emulated tensor core takes it.
+#[cfg(test)]
+pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
+    // SAFETY: two arrays of 16.
+    unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
+}
+
 /// The names of all kernels.
 #[cfg(test)]
 pub(crate) fn kernel_names() -> Vec<&'static str> {

@@ -3,13 +3,9 @@
 use half::bf16;
 
 use super::*;
+use crate::gpu::emulated::mma_dot16;
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, Schedule, Simd, ops, round_bf16};
-
-unsafe extern "C" {
-    /// One step of 16 products into `c`, as the emulated tensor core takes it.
-    fn xtemu_mma_dot16(a: *const u16, b: *const u16, c: f32) -> f32;
-}
 
 /// `y + sum a(k) b(k)` in the order of `mma.sync`: chunks of 256 from zero, steps of 16 padded with zeros.
 fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
@@ -20,8 +16,7 @@ fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf1
             for k in step..end.min(step + 16) {
                 (x[k - step], y[k - step]) = (a(k).to_bits(), b(k).to_bits());
             }
-            // SAFETY: two arrays of 16.
-            c = unsafe { xtemu_mma_dot16(x.as_ptr(), y.as_ptr(), c) };
+            c = mma_dot16(&x, &y, c);
         }
         y += c;
     }

@@ -1,0 +1,81 @@
+//! Training that begins with the weights of a model.
+use std::path::Path;
+
+use toml::Value;
+
+use super::{CliError, Exit, loaded};
+use crate::config::{Layer, ModelSection, RunConfig};
+use crate::model::store::{self, Opened};
+use crate::model::{Config, Trainer};
+use crate::tensor::Device;
+use crate::training::{self, Source};
+
+/// The model's own tokenizer, where it has one, as the lowest layer of a configuration.
+pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
+    let path = loaded::find(model).ok()?;
+    let _ = store::tokenizer_of(&path).ok()?;
+    let value = Value::String(path.to_string_lossy().into_owned());
+    Some(Layer::Flag { flag: "--init", key: "data.tokenizer", value })
+}
+
+/// Opens the model that `train.init` names and puts its sizes into `[model]`.
+///
+/// # Errors
+/// A model that cannot be opened; sizes in `[model]` that are not its own; a context that it does not serve.
+pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Opened>, CliError> {
+    if config.train.init.is_empty() {
+        return Ok(None);
+    }
+    let path = loaded::find(Path::new(&config.train.init))?;
+    let opened = store::open(&path, training::compute(config.train.dtype), device)?;
+    opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    let cfg = opened.model.config();
+    let own = section(cfg);
+    if config.model != own && config.model != ModelSection::default() {
+        let message = format!("[model] sets sizes that are not those of {}", config.train.init);
+        return Err(CliError::new(Exit::Usage, message).hint("leave [model] out: --init brings its sizes"));
+    }
+    if config.train.context > cfg.max_positions {
+        let (want, got) = (cfg.max_positions, config.train.context);
+        let message = format!("`train.context` = {got}: the model serves at most {want} positions");
+        return Err(CliError::new(Exit::Usage, message).hint(format_args!("--set train.context={want}")));
+    }
+    config.model = own;
+    Ok(Some(opened))
+}
+
+/// The sizes of a model as a section of the configuration.
+fn section(cfg: &Config) -> ModelSection {
+    ModelSection {
+        preset: String::new(),
+        dim: cfg.dim,
+        n_layers: cfg.n_layers,
+        n_heads: cfg.n_heads,
+        n_kv_heads: cfg.n_kv_heads,
+        head_dim: cfg.head_dim,
+        ffn_dim: cfg.ffn_dim,
+        vocab: cfg.vocab,
+        max_positions: cfg.max_positions,
+        tie_embeddings: cfg.tie_embeddings,
+        qk_norm: cfg.qk_norm,
+        rope_theta: cfg.rope_theta,
+        norm_eps: cfg.norm_eps,
+    }
+}
+
+/// A trainer at step 0 of the opened model.
+///
+/// # Errors
+/// Tokens of another tokenizer than the model's, or beyond its vocabulary.
+pub(super) fn trainer(begun: Opened, config: &RunConfig, source: &Source) -> Result<Trainer, CliError> {
+    let Opened { model, tokenizer, .. } = begun;
+    let (rows, ids) = (model.config().vocab, source.tokenizer.vocab_size());
+    if tokenizer.is_some_and(|own| own.digest() != source.tokenizer.digest()) || ids > rows {
+        let message = format!(
+            "data.tokenizer = {} is not the tokenizer of {}, whose weights mean its own ids",
+            config.data.tokenizer, config.train.init
+        );
+        return Err(CliError::new(Exit::Usage, message).hint("leave data.tokenizer out: --init brings it"));
+    }
+    Ok(Trainer::new(model, training::optim_config(config), training::schedule(config))?)
+}

@@ -1,0 +1,97 @@
+//! Models made elsewhere come in, go out and come back with the same weights; training goes on from them.
+use std::path::Path;
+
+use xtrain::model::{Model, store};
+use xtrain::tensor::{Device, Dtype};
+
+use crate::cli::{Scratch, ok, refused};
+use crate::commands::{done, parsed};
+use crate::fixtures::{json, path};
+
+fn open(path: &Path) -> Model {
+    store::open(path, Dtype::F32, &Device::cpu()).unwrap_or_else(|e| panic!("{}: {e}", path.display())).model
+}
+
+/// Two models of one shape and the same bits.
+#[track_caller]
+fn same(a: &Model, b: &Model) {
+    assert_eq!(a.config(), b.config());
+    for (a, b) in a.params.iter().zip(b.params.iter()) {
+        let bits = |p: &xtrain::model::Param| -> Vec<u32> {
+            p.value().data::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
+        };
+        assert_eq!((a.name(), bits(a)), (b.name(), bits(b)));
+    }
+}
+
+#[test]
+fn what_is_imported_and_exported_has_the_bytes_of_every_tensor() {
+    let scratch = Scratch::new("exchange");
+    // gains are F32 in every GGUF file, and of a matrix's type in a directory
+    for (n, (from, [in_hf, in_gguf])) in [
+        ("models/qwen2_bias", ["f32", "f32"]),
+        ("models/qwen3_bf16", ["bf16", "bf16"]),
+        ("models/llama_sharded", ["f32", "f32"]),
+        ("gguf/llama3_rope.Q4_0.gguf", ["f32", "f32"]),
+        ("gguf/qwen3_tied.BF16.gguf", ["f32", "bf16"]),
+        ("gguf/qwen3_tied.F16.gguf", ["f32", "f16"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let source = path(from).display().to_string();
+        let name = |what: &str| format!("{what}{n}");
+        let (run, hf, gguf) = (name("run"), name("hf"), name("model") + ".gguf");
+        ok(&scratch.0, &["import", &source, &run]);
+        ok(&scratch.0, &["export", &run, &hf, "--type", in_hf]);
+        ok(&scratch.0, &["export", &run, &gguf, "--type", in_gguf]);
+        let want = open(&path(from));
+        for got in [&run, &hf, &gguf] {
+            same(&open(&scratch.0.join(got)), &want);
+        }
+    }
+    refused(&scratch.0, &["export", "run0", "hf0"], 65, &["hf0", "a path where nothing is"]);
+    refused(&scratch.0, &["export", "run0", "other", "--type", "q8_0"], 65, &["Q8_0", "Hugging Face"]);
+    refused(&scratch.0, &["import", "hf0", "run0"], 2, &["run0"]);
+}
+
+#[test]
+fn commands_take_a_gguf_file_as_they_take_a_directory() {
+    let scratch = Scratch::new("exchange-commands");
+    let reference = json("gguf/ref.json");
+    let case = &reference["files"].as_array().unwrap()[0];
+    let file = path(&format!("gguf/{}", case["file"].as_str().unwrap())).display().to_string();
+    let prompt: Vec<String> = case["prompt"].as_array().unwrap().iter().map(ToString::to_string).collect();
+    let args = ["generate", &file, "--tokens", &prompt.join(","), "--max-new", "16", "--temperature", "0"];
+    let got = parsed(&ok(&scratch.0, &[&args[..], &["--ignore-eos", "--json"]].concat()));
+    assert_eq!(got["tokens"], case["greedy16_f32"]);
+    let got = parsed(&ok(&scratch.0, &["inspect", &file, "--json"]));
+    assert_eq!((&got["config"]["model_type"], &got["eos"][0]), (&"qwen3".into(), &2.into()));
+}
+
+#[test]
+fn training_goes_on_from_a_model_of_another_family() {
+    let scratch = Scratch::new("exchange-init");
+    let text = "a text to train on, long enough for a few windows of it. ".repeat(60);
+    scratch.file("text.txt", &text);
+    let model = path("models/llama3_rope").display().to_string();
+    let settings = ["train.context=32", "train.batch=4", "train.learning_rate=0.003", "train.warmup=0"];
+    let sets: Vec<&str> = settings.iter().flat_map(|s| ["--set", s]).collect();
+    let args = ["train", "--init", &model, "--data", "text.txt", "--run", "run", "--set", "train.steps=6"];
+    done(&scratch.0, &[&args[..], &sets].concat());
+    let (before, after) = (open(&path("models/llama3_rope")), open(&scratch.0.join("run")));
+    assert_eq!(before.config(), after.config());
+    let lines = std::fs::read_to_string(scratch.0.join("run/metrics.jsonl")).unwrap();
+    let losses: Vec<f64> = lines.lines().map(|line| parsed(line)["loss"].as_f64().unwrap()).collect();
+    assert!(losses.len() == 6 && losses[5] < losses[0], "{losses:?}");
+    // what was trained is resumed and exported like any other run
+    done(&scratch.0, &["train", "--resume", "run", "--set", "train.steps=8"]);
+    ok(&scratch.0, &["export", "run", "run.gguf"]);
+    same(&open(&scratch.0.join("run.gguf")), &open(&scratch.0.join("run")));
+    let long = ["train", "--init", &model, "--data", "text.txt", "--run", "b", "--set", "train.context=512"];
+    refused(&scratch.0, &long, 2, &["train.context", "256"]);
+    let sized = ["train", "--init", &model, "--data", "text.txt", "--run", "b", "--set", "model.dim=96"];
+    refused(&scratch.0, &sized, 2, &["[model]"]);
+    let other = ["train", "--init", &model, "--data", "text.txt", "--run", "b", "--set", "train.context=32"];
+    refused(&scratch.0, &[&other[..], &["--set", "data.tokenizer=bytes"]].concat(), 2, &["data.tokenizer"]);
+}

@@ -1,0 +1,225 @@
+//! The families against transformers' own modelling code run in f64; the answers under tests/data are
+//! rounded to f32, a hundredth of any tolerance here.
+use std::collections::HashMap;
+
+use xtrain::decode::KvKind;
+use xtrain::model::{Eager, Functional, Kv, Linear, Model, NoCache, Param, Result, Rows, Sight, Turn, hf};
+use xtrain::tensor::testing::assert_bits_eq;
+use xtrain::tensor::{Device, Dtype, Tensor};
+
+use crate::decode::{Oracle, options};
+use crate::fixtures::{f32s, json, model, tensors};
+use crate::golden::{cache, logits, prompts};
+
+/// Every checkpoint of the fixtures.
+pub(crate) const FAMILIES: [&str; 7] = [
+    "qwen3_tied",
+    "qwen3_untied_hd",
+    "qwen3_bf16",
+    "qwen2_bias",
+    "llama_odd",
+    "llama_sharded",
+    "llama3_rope",
+];
+
+/// A checkpoint, its answers and the tolerance they ask for.
+struct Reference {
+    name: &'static str,
+    model: Model,
+    json: serde_json::Value,
+    tensors: HashMap<String, Vec<f32>>,
+    tolerance: f64,
+}
+
+impl Reference {
+    fn new(name: &'static str) -> Reference {
+        let dir = format!("models/{name}");
+        let json = json(&format!("{dir}/ref.json"));
+        let own = tensors(&format!("{dir}/ref.safetensors")).into_iter();
+        Reference {
+            name,
+            model: model(&dir, Dtype::F32, &Device::cpu()),
+            // fifteen times the worst error of transformers' own f32 run: ref.json says so
+            tolerance: json["tolerance"]["logits_f32_abs"].as_f64().unwrap(),
+            json,
+            tensors: own.map(|(name, _, bytes)| (name, f32s(&bytes))).collect(),
+        }
+    }
+
+    /// The prompt of that name; the long one is followed by its greedy tokens.
+    fn prompt(&self, name: &str) -> Vec<u32> {
+        let dir = format!("models/{}", self.name);
+        prompts(&dir).into_iter().find(|p| p.0 == name).unwrap().1
+    }
+
+    /// Compares with the answer of that name; the number of values.
+    fn near(&self, answer: &str, got: &[f32], tolerance: f64) -> usize {
+        let want = &self.tensors[answer];
+        assert_eq!(got.len(), want.len(), "{}: {answer}", self.name);
+        for (at, (got, want)) in got.iter().zip(want).enumerate() {
+            let off = (f64::from(*got) - f64::from(*want)).abs();
+            assert!(off <= tolerance, "{}: {answer}, value {at}: {got} against {want}", self.name);
+        }
+        got.len()
+    }
+}
+
+#[test]
+fn logits_are_those_of_transformers_in_f64_within_the_tolerance_that_its_own_f32_asks_for() {
+    let mut compared = 0;
+    for name in FAMILIES {
+        let r = Reference::new(name);
+        let vocab = r.model.config().vocab;
+        let row = |all: &[f32], at: usize| all[at * vocab..][..vocab].to_vec();
+        for i in 0..5 {
+            let prompt = r.prompt(&i.to_string());
+            compared += r.near(&format!("p{i}.logits"), &logits(&r.model, &prompt), r.tolerance);
+        }
+        let prompt = r.prompt("2");
+        let greedy: Vec<u32> = ids(&r.json["cases"][2]["greedy"]);
+        let all = logits(&r.model, &[&prompt[..], &greedy].concat());
+        let steps = (0..greedy.len()).step_by(4);
+        let continued: Vec<f32> = steps.flat_map(|step| row(&all, prompt.len() - 1 + step)).collect();
+        compared += r.near("p2.cont_logits", &continued, r.tolerance);
+        let all = logits(&r.model, &r.prompt("long"));
+        let rows = ids(&r.json["long"]["rows_of_long_logits"]);
+        let long: Vec<f32> = rows.iter().flat_map(|&at| row(&all, at as usize)).collect();
+        compared += r.near("long.logits", &long, r.tolerance);
+    }
+    println!("families: {compared} logits within the tolerances");
+    assert!(compared > 200_000, "{compared} logits compared");
+}
+
+fn ids(v: &serde_json::Value) -> Vec<u32> {
+    v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn log_probabilities_and_entropies_are_those_of_transformers_in_f64() {
+    for name in FAMILIES {
+        let r = Reference::new(name);
+        let vocab = r.model.config().vocab;
+        for case in r.json["cases"].as_array().unwrap() {
+            let text = [ids(&case["prompt"]), ids(&case["greedy"])].concat();
+            let all = logits(&r.model, &text);
+            for (t, row) in all.chunks_exact(vocab).enumerate() {
+                let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let weights: Vec<f64> = row.iter().map(|&x| f64::from(x - most).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                let logprob = |i: usize| f64::from(row[i] - most) - sum.ln();
+                if let Some(&next) = text.get(t + 1) {
+                    let want = case["token_logprobs_f64"][t].as_f64().unwrap();
+                    let off = (logprob(next as usize) - want).abs();
+                    assert!(
+                        off <= 2.0 * r.tolerance,
+                        "{name}: log-probability of token {} is off by {off}",
+                        t + 1
+                    );
+                }
+                if let Some(want) = case["entropy_f64"][t].as_f64() {
+                    let entropy: f64 = (0..vocab).map(|i| -weights[i] / sum * logprob(i)).sum();
+                    let off = (entropy - want).abs();
+                    assert!(off <= 20.0 * r.tolerance, "{name}: entropy of row {t} is off by {off}");
+                }
+            }
+        }
+    }
+}
+
+/// A pass that keeps the residual stream: after the embedding, and after each projection into it.
+struct Watched(Vec<Tensor>);
+
+impl Functional for Watched {
+    type X = Tensor;
+
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Tensor> {
+        let x = Eager.embedding(w, id)?;
+        self.0.push(x.clone());
+        Ok(x)
+    }
+
+    fn rms_norm(&mut self, x: &Tensor, w: &Param, eps: f32) -> Result<Tensor> {
+        Eager.rms_norm(x, w, eps)
+    }
+
+    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Linear; G]) -> Result<[Tensor; G]> {
+        Eager.linears(x, ws)
+    }
+
+    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
+        let x = Eager.linear_add(h, x, w)?;
+        self.0.push(x.clone());
+        Ok(x)
+    }
+
+    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {
+        Eager.norm_rope(x, norm, turn)
+    }
+
+    fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, see: Sight<'_>) -> Result<Tensor> {
+        Eager.attention(q, kv, see)
+    }
+
+    fn silu_mul(&mut self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        Eager.silu_mul(gate, up)
+    }
+
+    fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        Eager.reshape(x, shape)
+    }
+}
+
+#[test]
+fn hidden_states_and_cached_keys_are_those_of_transformers_in_f64() {
+    let mut compared = 0;
+    for name in FAMILIES {
+        let r = Reference::new(name);
+        let layers = r.model.config().n_layers;
+        let rows = Rows::whole(&[r.prompt("2")]);
+        let mut watched = Watched(Vec::new());
+        let last = r.model.forward(&mut watched, &mut NoCache::new(&rows).unwrap(), &rows).unwrap();
+        // two projections a layer: the second ends it
+        let mut hidden: Vec<&Tensor> = watched.0.iter().step_by(2).collect();
+        assert_eq!(hidden.len(), layers + 1);
+        hidden[layers] = &last;
+        for (layer, x) in hidden.into_iter().enumerate() {
+            compared += r.near(&format!("p2.hidden.{layer}"), x.data().unwrap(), r.tolerance);
+        }
+        let held = cache(&r.model, &r.prompt("2"));
+        for (i, held) in held.chunks_exact(held.len() / (2 * layers)).enumerate() {
+            let what = format!("p2.{}.{}", ["k", "v"][i % 2], i / 2);
+            compared += r.near(&what, held, r.tolerance);
+        }
+    }
+    println!("families: {compared} hidden and cached values within the tolerances");
+}
+
+#[test]
+fn every_cache_has_the_bits_of_naive_recompute_in_every_family() {
+    for name in FAMILIES {
+        let r = Reference::new(name);
+        let requests = (0..5).map(|i| xtrain::decode::Request {
+            id: i,
+            ..xtrain::decode::Request::sampled(&r.prompt(&i.to_string()), 12, 1.0, 77)
+        });
+        let oracle = Oracle::new(&r.model, requests.collect());
+        for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page: 5 }, KvKind::Paged { page: 16 }]
+        {
+            oracle.check(&r.model, options(kv, 3)).unwrap_or_else(|e| panic!("{name}, {kv}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn both_spellings_of_a_config_have_the_same_bits() {
+    for name in FAMILIES {
+        let r = Reference::new(name);
+        let old = hf::from_json(&json(&format!("models/{name}/config_v4.json"))).unwrap();
+        assert_eq!(&old, r.model.config(), "{name}");
+        let ours = hf::from_json(&hf::to_json(&old, &[]).unwrap()).unwrap();
+        assert_eq!(ours, old, "{name}, as we write it");
+        let again = Model::new(old, r.model.params.clone()).unwrap();
+        let prompt = r.prompt("4");
+        assert_bits_eq(&logits(&again, &prompt), &logits(&r.model, &prompt), name);
+    }
+}

@@ -1,0 +1,81 @@
+//! GGUF files against gguf-py's own reading of them, and transformers on the dequantised weights.
+use xtrain::decode::{EngineOptions, Request, generate};
+use xtrain::model::gguf::read_header;
+use xtrain::model::store;
+use xtrain::tensor::{Device, Dtype};
+
+use crate::decode::ids;
+use crate::fixtures::{f32s, json, path, tensors};
+use crate::golden::logits;
+
+#[test]
+fn every_file_is_read_as_gguf_py_reads_it() {
+    let reference = json("gguf/ref.json");
+    let answers = tensors("gguf/ref.safetensors");
+    let (mut rows, mut values) = (0, 0);
+    for case in reference["files"].as_array().unwrap() {
+        let name = case["file"].as_str().unwrap();
+        let bytes = std::fs::read(path(&format!("gguf/{name}"))).unwrap();
+        let header = read_header(name.as_ref(), &bytes[..], bytes.len() as u64).unwrap();
+        for (key, want) in
+            case["metadata"].as_object().unwrap().iter().filter(|(k, _)| !k.starts_with("GGUF."))
+        {
+            use xtrain::model::gguf::Value::*;
+            let got = header.metadata.get(key).unwrap_or_else(|| panic!("{name}: no {key}"));
+            let same = match got {
+                Int(n) => want.as_i64() == Some(*n),
+                Float(x) => want.as_f64() == Some(*x),
+                Bool(b) => want.as_bool() == Some(*b),
+                String(text) if want.as_str().is_some_and(|w| w.ends_with("items/chars>")) => {
+                    want.as_str() == Some(&format!("<{} items/chars>", text.chars().count()))
+                }
+                String(text) => want.as_str() == Some(text),
+                Ints(list) => want.as_str() == Some(&format!("<{} items/chars>", list.len())),
+                Floats(list) => want.as_str() == Some(&format!("<{} items/chars>", list.len())),
+                Strings(list) => want.as_str() == Some(&format!("<{} items/chars>", list.len())),
+            };
+            assert!(same, "{name}: {key} is {got:?}, want {want}");
+            values += 1;
+        }
+        assert_eq!(header.tensors.len(), case["tensors"].as_array().unwrap().len());
+        for want in case["tensors"].as_array().unwrap() {
+            let got = header.tensors.iter().find(|t| want["name"] == t.name).unwrap();
+            let ne: Vec<u32> = got.shape.iter().rev().map(|&n| n as u32).collect();
+            assert_eq!((want["type"].as_str(), ids(&want["ne"])), (Some(&*got.quant.to_string()), ne));
+            assert_eq!(want["offset"].as_u64(), Some(got.offset), "{name}: {}", got.name);
+        }
+        for (answer, _, bytes_of_row) in answers.iter().filter(|t| t.0.contains(name) && t.0.contains(".row"))
+        {
+            let (tensor, row) = answer[name.len() + 1..].rsplit_once(".row").unwrap();
+            let entry = header.tensors.iter().find(|t| t.name == tensor).unwrap();
+            let got = entry.read(name.as_ref(), &mut std::io::Cursor::new(&bytes)).unwrap();
+            let width = *got.shape.last().unwrap();
+            let got = &got.data[row.parse::<usize>().unwrap() * width..][..width];
+            xtrain::tensor::testing::assert_bits_eq(got, &f32s(bytes_of_row), answer);
+            rows += 1;
+        }
+    }
+    println!("gguf: {values} values of metadata, {rows} rows, 0 differing bits");
+    assert!(rows >= 4 * 12, "{rows} rows");
+}
+
+#[test]
+fn logits_and_greedy_tokens_are_those_of_the_reference() {
+    let reference = json("gguf/ref.json");
+    let answers = tensors("gguf/ref.safetensors");
+    for case in reference["files"].as_array().unwrap() {
+        let name = case["file"].as_str().unwrap();
+        let opened = store::open(&path(&format!("gguf/{name}")), Dtype::F32, &Device::cpu()).unwrap();
+        let (model, prompt) = (opened.model, ids(&case["prompt"]));
+        let dir = format!("models/{}/ref.json", case["model"].as_str().unwrap());
+        let tolerance = json(&dir)["tolerance"]["logits_f32_abs"].as_f64().unwrap();
+        let want = answers.iter().find(|t| t.0 == format!("{name}.last4_logits")).unwrap();
+        let (want, got) = (f32s(&want.2), logits(&model, &prompt));
+        for (at, (got, want)) in got[got.len() - want.len()..].iter().zip(&want).enumerate() {
+            assert!(f64::from((got - want).abs()) <= tolerance, "{name}, logit {at}: {got} against {want}");
+        }
+        let request = Request::greedy(&prompt, 16);
+        let got = generate(&model, vec![request], EngineOptions::default()).unwrap();
+        assert_eq!(got[0].tokens, ids(&case["greedy16_f32"]), "{name}");
+    }
+}

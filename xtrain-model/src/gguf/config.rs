@@ -1,0 +1,239 @@
+//! A model's shape in the metadata of a GGUF file.
+use xtrain_tensor::{RopeScaling, Truncate, Yarn};
+
+use super::metadata::{Metadata, Value};
+use super::reader::{Entry, Header};
+use crate::checkpoint::Result;
+use crate::config::{Biases, Config};
+use crate::error::Error;
+
+/// The architectures that are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arch {
+    Qwen3,
+    Qwen2,
+    /// Also Mistral without a window.
+    Llama,
+}
+
+/// The base of rotary frequencies where a file does not say it.
+const THETA: f64 = 10_000.0;
+/// The tensor of divisors of Llama's rotary frequencies.
+pub(super) const DIVISORS: &str = "rope_freqs.weight";
+/// Llama 3's blend, which its converter turned into divisors.
+const LLAMA3: (f64, f64) = (1.0, 4.0);
+
+impl Arch {
+    /// As `general.architecture` names it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Arch::Qwen3 => "qwen3",
+            Arch::Qwen2 => "qwen2",
+            Arch::Llama => "llama",
+        }
+    }
+
+    /// That of a file.
+    pub(super) fn read(metadata: &Metadata) -> Result<Arch> {
+        const KEY: &str = "general.architecture";
+        let name = metadata.text(KEY)?.unwrap_or("none");
+        let known = [Arch::Qwen3, Arch::Qwen2, Arch::Llama].into_iter().find(|arch| arch.name() == name);
+        known.ok_or_else(|| metadata.bad(KEY, "qwen3, qwen2 or llama", format!("{name:?}")))
+    }
+
+    /// That of a model.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a model that no architecture of GGUF has.
+    pub(super) fn of(cfg: &Config) -> Result<Arch, Error> {
+        let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
+        if cfg.windows.iter().any(Option::is_some) {
+            return refuse("sliding_window", "none in a GGUF file", format!("{:?}", cfg.windows));
+        }
+        let Biases { qkv, o, mlp } = cfg.biases;
+        let arch = match (cfg.qk_norm, qkv, o, mlp) {
+            (true, false, false, false) => Arch::Qwen3,
+            (false, true, false, false) => Arch::Qwen2,
+            (false, ..) => Arch::Llama,
+            (true, ..) => return refuse("biases", "none beside norms of queries and keys", "some".into()),
+        };
+        match &cfg.rope_scaling {
+            RopeScaling::Llama3 { .. } | RopeScaling::Divisors(_) if arch != Arch::Llama => {
+                refuse("rope_scaling", "default, linear or yarn in this architecture", "a table".into())
+            }
+            RopeScaling::Yarn(y) if y.attention.is_some() || y.truncate == Truncate::Exact => {
+                refuse("rope_scaling", "yarn with its own factor and whole pairs", format!("{y:?}"))
+            }
+            _ => Ok(arch),
+        }
+    }
+}
+
+/// The shape that a file says its model has. `divisors` are those of its rotary frequencies.
+///
+/// # Errors
+/// A key that is missing, or that says what the forward does not serve.
+pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> Result<Config> {
+    let meta = &header.metadata;
+    let key = |name: &str| format!("{}.{name}", arch.name());
+    let size = |name: &str| meta.required_size(&key(name));
+    let tensor = |name: &str| header.tensors.iter().find(|entry| entry.name == name);
+    let (dim, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
+    if n_heads == 0 {
+        return Err(meta.bad(&key("attention.head_count"), "at least 1", 0));
+    }
+    let head_dim = meta.size(&key("attention.key_length"))?.unwrap_or(dim / n_heads);
+    for name in ["attention.value_length", "rope.dimension_count"] {
+        if let Some(other) = meta.size(&key(name))?.filter(|&n| n != head_dim) {
+            return Err(meta.bad(&key(name), &format!("{head_dim}, as keys have"), other));
+        }
+    }
+    for name in ["expert_count", "attention.sliding_window"] {
+        if let Some(n) = meta.size(&key(name))?.filter(|&n| n != 0) {
+            return Err(meta.bad(&key(name), "0", n));
+        }
+    }
+    let rows = tensor("token_embd.weight").and_then(|entry| entry.shape.first().copied());
+    let vocab = meta.size(&key("vocab_size"))?.or(rows).unwrap_or(0);
+    let number = |name: &str| Ok(meta.number(&key(name))?.map(shortest));
+    let max_positions = size("context_length")?;
+    let bias = |name: &str| tensor(&format!("blk.0.{name}.bias")).is_some();
+    let cfg = Config {
+        vocab,
+        dim,
+        ffn_dim: size("feed_forward_length")?,
+        n_layers: size("block_count")?,
+        n_heads,
+        n_kv_heads: meta.size(&key("attention.head_count_kv"))?.unwrap_or(n_heads),
+        head_dim,
+        max_positions,
+        rope_theta: number("rope.freq_base")?.unwrap_or(THETA),
+        norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(f64::NAN),
+        qk_norm: arch == Arch::Qwen3,
+        tie_embeddings: tensor("output.weight").is_none(),
+        biases: Biases {
+            qkv: arch == Arch::Qwen2 || bias("attn_q"),
+            o: bias("attn_output"),
+            mlp: bias("ffn_gate"),
+        },
+        rope_scaling: RopeScaling::Default,
+        windows: Vec::new(),
+    };
+    let cfg = Config { rope_scaling: scaling(meta, &key, &cfg, divisors)?, ..cfg };
+    cfg.check().map_err(|error| meta.bad(arch.name(), "a model that can be", error))?;
+    Ok(cfg)
+}
+
+/// The f64 of the shortest decimal that is this f32: 1e-6, not 9.99999997e-7. The same f32.
+fn shortest(x: f64) -> f64 {
+    (x as f32).to_string().parse().unwrap_or(x)
+}
+
+fn scaling(
+    meta: &Metadata,
+    key: &dyn Fn(&str) -> String,
+    cfg: &Config,
+    divisors: Option<Vec<f32>>,
+) -> Result<RopeScaling> {
+    let number = |name: &str| meta.number(&key(name));
+    let kind = key("rope.scaling.type");
+    let factor = || match number("rope.scaling.factor")? {
+        Some(factor) => Ok(factor),
+        None => Err(meta.bad(&key("rope.scaling.factor"), "a number", "none")),
+    };
+    let attention = key("rope.scaling.attn_factor");
+    if let Some(other) = meta.number(&attention)?.filter(|&x| x != 1.0) {
+        return Err(meta.bad(&attention, "1", other));
+    }
+    match (meta.text(&kind)?, divisors) {
+        (None | Some("none"), None) => Ok(RopeScaling::Default),
+        (None | Some("none"), Some(divisors)) => Ok(rule(cfg, &divisors)),
+        (Some("linear"), None) => Ok(RopeScaling::Linear { factor: factor()? }),
+        (Some("yarn"), None) => Ok(RopeScaling::Yarn(Yarn {
+            factor: factor()?,
+            original: match meta.size(&key("rope.scaling.original_context_length"))? {
+                Some(original) => original as f64,
+                None => cfg.max_positions as f64,
+            },
+            beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+            beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+            attention: None,
+            truncate: Truncate::Whole,
+        })),
+        (Some(other), None) => Err(meta.bad(&kind, "none, linear or yarn", format!("{other:?}"))),
+        (Some(other), Some(_)) => {
+            Err(meta.bad(&kind, &format!("none beside {DIVISORS}"), format!("{other:?}")))
+        }
+    }
+}
+
+/// The rule of Llama 3 whose divisors these are, to the last f32; or the divisors themselves.
+fn rule(cfg: &Config, want: &[f32]) -> RopeScaling {
+    let factor = f64::from(want.iter().copied().fold(1f32, f32::max));
+    let (low, high) = LLAMA3;
+    (0..=30)
+        .map(|power| f64::from(1u32 << power))
+        .find_map(|original| {
+            let scaling = RopeScaling::Llama3 { factor, low, high, original };
+            let found = divisors(&Config { rope_scaling: scaling.clone(), ..cfg.clone() }).ok()??;
+            (factor > 1.0 && found == want).then_some(scaling)
+        })
+        .unwrap_or_else(|| RopeScaling::Divisors(want.to_vec()))
+}
+
+/// The divisors of a model's rotary frequencies, where it has some: f64, rounded once.
+///
+/// # Errors
+/// A model that cannot be.
+pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
+    match &cfg.rope_scaling {
+        RopeScaling::Divisors(table) => Ok(Some(table.clone())),
+        scaling @ RopeScaling::Llama3 { .. } => {
+            let table =
+                |scaling| xtrain_tensor::RopeTable::scaled((cfg.rope_theta, scaling), cfg.head_dim, 1);
+            let (plain, scaled) = (table(&RopeScaling::Default)?, table(scaling)?);
+            let pairs = plain.inverse_frequencies().iter().zip(scaled.inverse_frequencies());
+            Ok(Some(pairs.map(|(plain, scaled)| (plain / scaled) as f32).collect()))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The metadata of a model's shape, in the order of the usual converter.
+pub(super) fn write(cfg: &Config, arch: Arch) -> Vec<(String, Value)> {
+    let int = |n: usize| Value::Int(n as i64);
+    let (mut values, mut add) = (Vec::new(), Vec::new());
+    add.push(("block_count", int(cfg.n_layers)));
+    add.push(("context_length", int(cfg.max_positions)));
+    add.push(("embedding_length", int(cfg.dim)));
+    add.push(("feed_forward_length", int(cfg.ffn_dim)));
+    add.push(("attention.head_count", int(cfg.n_heads)));
+    add.push(("attention.head_count_kv", int(cfg.n_kv_heads)));
+    add.push(("rope.freq_base", Value::Float(cfg.rope_theta)));
+    add.push(("attention.layer_norm_rms_epsilon", Value::Float(cfg.norm_eps)));
+    add.push(("attention.key_length", int(cfg.head_dim)));
+    add.push(("attention.value_length", int(cfg.head_dim)));
+    add.push(("vocab_size", int(cfg.vocab)));
+    add.push(("rope.dimension_count", int(cfg.head_dim)));
+    match &cfg.rope_scaling {
+        RopeScaling::Linear { factor } => {
+            add.push(("rope.scaling.type", Value::String("linear".into())));
+            add.push(("rope.scaling.factor", Value::Float(*factor)));
+        }
+        RopeScaling::Yarn(yarn) => {
+            add.push(("rope.scaling.type", Value::String("yarn".into())));
+            add.push(("rope.scaling.factor", Value::Float(yarn.factor)));
+            add.push(("rope.scaling.original_context_length", int(yarn.original as usize)));
+            add.push(("rope.scaling.yarn_beta_fast", Value::Float(yarn.beta_fast)));
+            add.push(("rope.scaling.yarn_beta_slow", Value::Float(yarn.beta_slow)));
+        }
+        RopeScaling::Default | RopeScaling::Llama3 { .. } | RopeScaling::Divisors(_) => {}
+    }
+    values.extend(add.into_iter().map(|(name, value)| (format!("{}.{name}", arch.name()), value)));
+    values
+}
+
+/// The tensor of divisors among those of a file, one for each pair of a head.
+pub(super) fn divisors_of(header: &Header, arch: Arch) -> Option<&Entry> {
+    header.tensors.iter().find(|entry| arch == Arch::Llama && entry.name == DIVISORS)
+}

@@ -1,0 +1,150 @@
+//! The element types of a GGUF file: blocks of numbers, to f32 and from it.
+use half::{bf16, f16};
+
+/// An element type that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(non_camel_case_types, reason = "the names of the format")]
+pub enum Quant {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// The upper half of a binary32.
+    BF16,
+    /// 32 signed bytes times one f16.
+    Q8_0,
+    /// 32 signed nibbles times one f16. Read, not written.
+    Q4_0,
+}
+
+/// Names of all types of the format, by number, so that an error can say what is not served.
+const NAMES: [&str; 40] = [
+    "F32", "F16", "Q4_0", "Q4_1", "type 4", "type 5", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
+    "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
+    "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "type 31", "type 32", "type 33", "TQ1_0", "TQ2_0",
+    "type 36", "type 37", "type 38", "MXFP4",
+];
+
+/// Elements of a block of [`Quant::Q8_0`] and [`Quant::Q4_0`].
+const BLOCK: usize = 32;
+
+impl Quant {
+    /// The type of a number in a file; of another, its name.
+    ///
+    /// # Errors
+    /// The name of a type that is not read.
+    pub fn of(number: u32) -> Result<Quant, String> {
+        let all = [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0];
+        all.into_iter().find(|quant| quant.number() == number).ok_or_else(|| {
+            let name = NAMES.get(number as usize).map(|name| (*name).to_string());
+            name.unwrap_or_else(|| format!("type {number}"))
+        })
+    }
+
+    /// Its number in a file.
+    pub fn number(self) -> u32 {
+        match self {
+            Quant::F32 => 0,
+            Quant::F16 => 1,
+            Quant::Q4_0 => 2,
+            Quant::Q8_0 => 8,
+            Quant::BF16 => 30,
+        }
+    }
+
+    /// Elements and bytes of a block.
+    pub fn block(self) -> (usize, usize) {
+        match self {
+            Quant::F32 => (1, 4),
+            Quant::F16 | Quant::BF16 => (1, 2),
+            Quant::Q8_0 => (BLOCK, 2 + BLOCK),
+            Quant::Q4_0 => (BLOCK, 2 + BLOCK / 2),
+        }
+    }
+
+    /// Appends the values of whole blocks: a product of two f32 each, rounded once, or an exact widening.
+    pub fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
+        match self {
+            Quant::F32 => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
+            Quant::F16 => out.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32())),
+            Quant::BF16 => out.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32())),
+            Quant::Q8_0 => {
+                for [a, b, q @ ..] in bytes.as_chunks::<34>().0 {
+                    let scale = f16::from_le_bytes([*a, *b]).to_f32();
+                    out.extend(q.iter().map(|&q| scale * f32::from(q as i8)));
+                }
+            }
+            Quant::Q4_0 => {
+                for [a, b, q @ ..] in bytes.as_chunks::<18>().0 {
+                    let scale = f16::from_le_bytes([*a, *b]).to_f32();
+                    let value = |nibble: u8| scale * f32::from(nibble as i8 - 8);
+                    out.extend(q.iter().map(|&q| value(q & 15)));
+                    out.extend(q.iter().map(|&q| value(q >> 4)));
+                }
+            }
+        }
+    }
+
+    /// Appends the blocks of `values`, a whole number of them, each number the nearest that the type has
+    /// (Q8_0: the largest of a block is 127; halves go away from zero). False where the type is not written,
+    /// or a scale or a value is beyond its range.
+    #[must_use]
+    pub fn narrow(self, values: &[f32], out: &mut Vec<u8>) -> bool {
+        match self {
+            Quant::F32 => {
+                values.iter().for_each(|x| out.extend(x.to_le_bytes()));
+                true
+            }
+            Quant::F16 => values.iter().fold(true, |fits, &x| {
+                out.extend(f16::from_f32(x).to_le_bytes());
+                fits && f16::from_f32(x).is_finite()
+            }),
+            Quant::BF16 => values.iter().fold(true, |fits, &x| {
+                out.extend(bf16::from_f32(x).to_le_bytes());
+                fits && bf16::from_f32(x).is_finite()
+            }),
+            Quant::Q8_0 => values.chunks(BLOCK).fold(true, |fits, block| {
+                let most = block.iter().fold(0f32, |most, x| most.max(x.abs()));
+                let scale = most / 127.0;
+                let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+                out.extend(f16::from_f32(scale).to_le_bytes());
+                out.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));
+                fits && f16::from_f32(scale).is_finite() && inverse.is_finite()
+            }),
+            Quant::Q4_0 => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Quant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(NAMES[self.number() as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_of_the_format_has_its_name() {
+        for quant in [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0] {
+            assert_eq!(Quant::of(quant.number()), Ok(quant));
+        }
+        assert_eq!(Quant::of(12).unwrap_err(), "Q4_K");
+        assert_eq!(Quant::of(200).unwrap_err(), "type 200");
+    }
+
+    #[test]
+    fn what_is_narrowed_twice_is_what_was_narrowed_once() {
+        let x = xtrain_tensor::testing::arbitrary(320, 5);
+        for quant in [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0] {
+            let (mut once, mut wide, mut twice) = (Vec::new(), Vec::new(), Vec::new());
+            assert!(quant.narrow(&x, &mut once));
+            quant.widen(&once, &mut wide);
+            assert!(quant.narrow(&wide, &mut twice));
+            assert_eq!(once, twice, "{quant}");
+        }
+        assert!(!Quant::F16.narrow(&[1e6], &mut Vec::new()) && !Quant::Q4_0.narrow(&x, &mut Vec::new()));
+    }
+}

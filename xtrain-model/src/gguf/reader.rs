@@ -1,0 +1,344 @@
+//! The header of a GGUF file, untrusted: every count, length and offset is checked before it is used.
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use super::metadata::{Metadata, Value};
+use super::quant::Quant;
+use crate::checkpoint::{CheckpointError, NamedTensor, Result};
+
+/// The version that is read and written.
+pub(super) const VERSION: u32 = 3;
+/// What offsets of tensors are multiples of, unless the file says otherwise.
+pub(super) const ALIGNMENT: u64 = 32;
+/// The key that says otherwise.
+const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// The most values of metadata.
+const MAX_VALUES: u64 = 10_000;
+/// The most elements of all lists together.
+const MAX_ELEMENTS: u64 = 1 << 20;
+/// The most bytes of a key or a tensor's name.
+const MAX_NAME: u64 = 512;
+/// The most bytes of a text.
+const MAX_TEXT: u64 = 16 << 20;
+/// The most tensors.
+const MAX_TENSORS: u64 = 100_000;
+/// The most dimensions of a tensor.
+const MAX_DIMS: u32 = 8;
+/// Bytes that are converted at a time.
+const PIECE: usize = 64 << 10;
+
+/// One tensor of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements.
+    pub quant: Quant,
+    /// Its dimensions, the rows first: the reverse of their order in the file.
+    pub shape: Vec<usize>,
+    /// Where its data begins in the file.
+    pub offset: u64,
+}
+
+/// What a file says of itself before its data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// The metadata.
+    pub metadata: Metadata,
+    /// The tensors, in the order of the file.
+    pub tensors: Vec<Entry>,
+}
+
+/// Opens a regular file; returns it with its length.
+///
+/// # Errors
+/// [`CheckpointError::Missing`], [`CheckpointError::NotAFile`], [`CheckpointError::Io`].
+pub(super) fn open(path: &Path) -> Result<(BufReader<File>, u64)> {
+    let about = match std::fs::metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            return Err(CheckpointError::Missing { path: path.into(), what: "a GGUF file" });
+        }
+        about => about.map_err(CheckpointError::io("inspect", path))?,
+    };
+    if !about.is_file() {
+        return Err(CheckpointError::NotAFile { path: path.into() });
+    }
+    let file = File::open(path).map_err(CheckpointError::io("open", path))?;
+    Ok((BufReader::new(file), about.len()))
+}
+
+/// Reads the header of the `length` bytes of `from`, whose name is `file`.
+///
+/// # Errors
+/// [`CheckpointError`], for a header that contradicts itself, the file's length or the caps.
+pub fn read_header(file: &Path, from: impl Read, length: u64) -> Result<Header> {
+    let mut from = Source { file, from, at: 0, length, elements: 0 };
+    let magic = from.bytes(4, "a GGUF file begins with its magic")?;
+    if magic != b"GGUF" {
+        let got = format!("{:?}", String::from_utf8_lossy(&magic));
+        return Err(from.key("magic", "GGUF", got));
+    }
+    let version = from.u32()?;
+    if version != VERSION {
+        return Err(CheckpointError::Version { file: file.into(), want: VERSION, got: version });
+    }
+    let (tensors, values) = (from.u64()?, from.u64()?);
+    from.limit("tensors", MAX_TENSORS, tensors)?;
+    from.limit("values of metadata", MAX_VALUES, values)?;
+    let mut metadata = Metadata { file: file.into(), values: Vec::new() };
+    let mut names = HashSet::new();
+    for _ in 0..values {
+        let key = from.string(MAX_NAME)?;
+        let value = from.value(&key)?;
+        if !names.insert(key.clone()) {
+            return Err(CheckpointError::Duplicate { file: file.into(), name: key });
+        }
+        metadata.values.push((key, value));
+    }
+    let alignment = metadata.size(ALIGNMENT_KEY)?.map_or(ALIGNMENT, |n| n as u64);
+    if !alignment.is_power_of_two() || !(8..=1 << 16).contains(&alignment) {
+        return Err(from.key(ALIGNMENT_KEY, "a power of two from 8 to 65536", alignment));
+    }
+    let mut found = Vec::new();
+    let mut names = HashSet::new();
+    for _ in 0..tensors {
+        let entry = from.entry(alignment)?;
+        if !names.insert(entry.name.clone()) {
+            return Err(CheckpointError::Duplicate { file: file.into(), name: entry.name });
+        }
+        found.push(entry);
+    }
+    let start = from.at.next_multiple_of(alignment);
+    place(file, &mut found, start, length)?;
+    Ok(Header { metadata, tensors: found })
+}
+
+/// Turns offsets within the data into offsets within the file; refuses data that overlaps or lies outside.
+fn place(file: &Path, tensors: &mut [Entry], start: u64, length: u64) -> Result<()> {
+    let mut spans = Vec::with_capacity(tensors.len());
+    for entry in tensors {
+        let bytes = entry.bytes();
+        let end = start.checked_add(entry.offset).and_then(|at| at.checked_add(bytes));
+        if end.is_none_or(|end| end > length) {
+            return Err(CheckpointError::Entry {
+                file: file.into(),
+                tensor: entry.name.clone(),
+                want: format!("{bytes} bytes of data from offset {} of {start}", entry.offset),
+                got: format!("a file of {length} bytes"),
+            });
+        }
+        entry.offset += start;
+        spans.push((entry.offset, bytes, &entry.name));
+    }
+    spans.sort_unstable();
+    for pair in spans.windows(2) {
+        let ((at, bytes, before), (next, _, name)) = (pair[0], pair[1]);
+        if at + bytes > next {
+            return Err(CheckpointError::Entry {
+                file: file.into(),
+                tensor: name.clone(),
+                want: format!("data from offset {}, where {before} ends", at + bytes),
+                got: format!("data from offset {next}"),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Entry {
+    /// Bytes of its data; its shape was checked to fit.
+    fn bytes(&self) -> u64 {
+        let (elements, bytes) = self.quant.block();
+        self.shape.iter().map(|&n| n as u64).product::<u64>() / elements as u64 * bytes as u64
+    }
+
+    /// Reads and widens its elements.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn read(&self, file: &Path, from: &mut (impl Read + Seek)) -> Result<NamedTensor> {
+        from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
+        let mut data = Vec::with_capacity(self.shape.iter().product());
+        let (block, mut left) = (self.quant.block().1, self.bytes() as usize);
+        let mut piece = vec![0; left.min(PIECE / block * block)];
+        while left > 0 {
+            let bytes = piece.len().min(left);
+            from.read_exact(&mut piece[..bytes]).map_err(CheckpointError::io("read", file))?;
+            self.quant.widen(&piece[..bytes], &mut data);
+            left -= bytes;
+        }
+        Ok(NamedTensor { name: self.name.clone(), shape: self.shape.clone(), data })
+    }
+}
+
+/// A file that is read from its start, and never beyond its end.
+struct Source<'a, R> {
+    file: &'a Path,
+    from: R,
+    at: u64,
+    length: u64,
+    /// Elements of lists so far.
+    elements: u64,
+}
+
+impl<R: Read> Source<'_, R> {
+    fn key(&self, key: &str, want: &str, got: impl ToString) -> CheckpointError {
+        let (key, want) = (key.to_string(), format!("{want} before byte {}", self.at));
+        CheckpointError::Key { file: self.file.into(), key, want, got: got.to_string() }
+    }
+
+    fn limit(&self, what: &'static str, most: u64, got: u64) -> Result<()> {
+        match got > most {
+            true => Err(CheckpointError::Limit { file: self.file.into(), what, most, got }),
+            false => Ok(()),
+        }
+    }
+
+    fn bytes(&mut self, n: u64, what: &'static str) -> Result<Vec<u8>> {
+        if n > self.length - self.at {
+            let (file, want) = (self.file.into(), self.at.saturating_add(n));
+            return Err(CheckpointError::Length { file, what, want, got: self.length });
+        }
+        let mut bytes = vec![0; n as usize];
+        self.from.read_exact(&mut bytes).map_err(CheckpointError::io("read", self.file))?;
+        self.at += n;
+        Ok(bytes)
+    }
+
+    fn number<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let bytes = self.bytes(N as u64, "the header goes on")?;
+        Ok(bytes.try_into().expect("as many bytes as were asked for"))
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.number().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.number().map(u64::from_le_bytes)
+    }
+
+    fn string(&mut self, most: u64) -> Result<String> {
+        let length = self.u64()?;
+        if length <= self.length - self.at {
+            self.limit("bytes of a text", most, length)?;
+        }
+        let bytes = self.bytes(length, "a text in the header goes on")?;
+        String::from_utf8(bytes).map_err(|error| self.key("a text", "UTF-8", error))
+    }
+
+    /// A value after its type; lists are read with the type of their elements.
+    fn value(&mut self, key: &str) -> Result<Value> {
+        match self.u32()? {
+            9 => {
+                let (kind, count) = (self.u32()?, self.u64()?);
+                self.list(key, kind, count)
+            }
+            kind => self.scalar(key, kind),
+        }
+    }
+
+    fn scalar(&mut self, key: &str, kind: u32) -> Result<Value> {
+        Ok(match kind {
+            0 => Value::Int(self.number().map(u8::from_le_bytes)?.into()),
+            1 => Value::Int(self.number().map(i8::from_le_bytes)?.into()),
+            2 => Value::Int(self.number().map(u16::from_le_bytes)?.into()),
+            3 => Value::Int(self.number().map(i16::from_le_bytes)?.into()),
+            4 => Value::Int(self.u32()?.into()),
+            5 => Value::Int(self.number().map(i32::from_le_bytes)?.into()),
+            6 => Value::Float(self.number().map(f32::from_le_bytes)?.into()),
+            7 => match self.number::<1>()? {
+                [0] => Value::Bool(false),
+                [1] => Value::Bool(true),
+                [other] => return Err(self.key(key, "true or false", other)),
+            },
+            8 => Value::String(self.string(MAX_TEXT)?),
+            10 => {
+                let n = self.u64()?;
+                Value::Int(i64::try_from(n).map_err(|_| self.key(key, "below 2^63", n))?)
+            }
+            11 => Value::Int(self.number().map(i64::from_le_bytes)?),
+            12 => Value::Float(self.number().map(f64::from_le_bytes)?),
+            other => return Err(self.key(key, "a type from 0 to 12", format!("type {other}"))),
+        })
+    }
+
+    fn list(&mut self, key: &str, kind: u32, count: u64) -> Result<Value> {
+        let least = match kind {
+            0 | 1 | 7 => 1,
+            2 | 3 => 2,
+            4..=6 => 4,
+            8 | 10..=12 => 8,
+            other => {
+                return Err(self.key(key, "a list of numbers or texts", format!("a list of type {other}")));
+            }
+        };
+        let what = "a list in the header goes on";
+        if count.checked_mul(least).is_none_or(|bytes| bytes > self.length - self.at) {
+            let want = self.at.saturating_add(count.saturating_mul(least));
+            return Err(CheckpointError::Length { file: self.file.into(), what, want, got: self.length });
+        }
+        self.elements = self.elements.saturating_add(count);
+        self.limit("elements of all lists", MAX_ELEMENTS, self.elements)?;
+        let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..count {
+            match self.scalar(key, kind)? {
+                Value::Int(n) => ints.push(n),
+                Value::Bool(b) => ints.push(b.into()),
+                Value::Float(x) => floats.push(x),
+                Value::String(text) => texts.push(text),
+                Value::Ints(_) | Value::Floats(_) | Value::Strings(_) => {}
+            }
+        }
+        Ok(match kind {
+            8 => Value::Strings(texts),
+            6 | 12 => Value::Floats(floats),
+            _ => Value::Ints(ints),
+        })
+    }
+
+    /// One tensor; its offset counts from the start of the data.
+    fn entry(&mut self, alignment: u64) -> Result<Entry> {
+        let name = self.string(MAX_NAME)?;
+        let refuse = |file: &Path, want: String, got: String| {
+            Err(CheckpointError::Entry { file: file.into(), tensor: name.clone(), want, got })
+        };
+        let dims = self.u32()?;
+        if dims == 0 || dims > MAX_DIMS {
+            return refuse(self.file, format!("1 to {MAX_DIMS} dimensions"), dims.to_string());
+        }
+        let mut shape = Vec::with_capacity(dims as usize);
+        for _ in 0..dims {
+            shape.push(self.u64()?);
+        }
+        let (number, offset) = (self.u32()?, self.u64()?);
+        let quant = match Quant::of(number) {
+            Ok(quant) => quant,
+            Err(name) => return refuse(self.file, "F32, F16, BF16, Q8_0 or Q4_0".into(), name),
+        };
+        if shape.contains(&0) {
+            return refuse(self.file, "no dimension of zero".into(), format!("shape {shape:?}"));
+        }
+        // 2^56: with four bytes an element, no sum of offsets leaves 64 bits
+        let elements = shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n < 1 << 56);
+        if elements.is_none() {
+            return refuse(self.file, "elements that fit 56 bits".into(), format!("shape {shape:?}"));
+        }
+        let block = quant.block().0 as u64;
+        if shape[0] % block != 0 {
+            return refuse(self.file, format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
+        }
+        if offset % alignment != 0 {
+            return refuse(
+                self.file,
+                format!("an offset that is a multiple of {alignment}"),
+                offset.to_string(),
+            );
+        }
+        let shape = shape.iter().rev().map(|&dim| dim as usize).collect();
+        Ok(Entry { name, quant, shape, offset })
+    }
+}

@@ -1,0 +1,307 @@
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use xtrain_tensor::testing::times;
+use xtrain_tensor::{Device, Dtype, RopeScaling};
+
+use super::*;
+use crate::store;
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(name)
+}
+
+/// The tensors of blocks.safetensors.
+fn blocks(name: &str) -> Vec<u8> {
+    let bytes = std::fs::read(path("gguf/blocks.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    file.tensor(name).unwrap().data().to_vec()
+}
+
+fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn blocks_are_widened_to_the_bits_of_the_reference() {
+    let cases = [
+        (Quant::Q8_0, "Q8_0.raw", "Q8_0.f32"),
+        (Quant::Q4_0, "Q4_0.raw", "Q4_0.f32"),
+        (Quant::F16, "quantize.F16.raw", "quantize.F16.dequantized"),
+        (Quant::BF16, "quantize.BF16.raw", "quantize.BF16.dequantized"),
+        (Quant::Q8_0, "quantize.Q8_0.raw", "quantize.Q8_0.dequantized"),
+        (Quant::Q4_0, "quantize.Q4_0.raw", "quantize.Q4_0.dequantized"),
+    ];
+    for (quant, raw, want) in cases {
+        let mut got = Vec::new();
+        quant.widen(&blocks(raw), &mut got);
+        assert_eq!(bits(&got), bits(&f32s(&blocks(want))), "{raw}");
+    }
+}
+
+#[test]
+fn values_are_narrowed_to_the_blocks_of_the_reference() {
+    let x = f32s(&blocks("quantize.x_f32"));
+    for quant in [Quant::F16, Quant::BF16, Quant::Q8_0] {
+        let mut got = Vec::new();
+        let _ = quant.narrow(&x, &mut got);
+        let want = blocks(&format!("quantize.{quant}.raw"));
+        let differ = got.iter().zip(&want).filter(|(a, b)| a != b).count();
+        assert_eq!((got.len(), differ), (want.len(), 0), "{quant}");
+    }
+}
+
+/// A small file of an architecture, in memory.
+fn written(name: &str, quant: Quant) -> Vec<u8> {
+    let opened = store::open(&path(name), Dtype::F32, &Device::cpu()).unwrap();
+    let subject = Subject { model: &opened.model, tokenizer: opened.tokenizer.as_ref(), eos: &opened.eos };
+    let mut bytes = Vec::new();
+    write(&mut bytes, &subject, ("test", quant)).unwrap();
+    bytes
+}
+
+/// A file of its own for a test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Scratch {
+        let file = std::env::temp_dir().join(format!("xtrain-gguf-{name}-{}.gguf", std::process::id()));
+        std::fs::write(&file, bytes).unwrap();
+        Scratch(file)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn every_family_comes_back_from_gguf_with_the_bits_of_its_weights() {
+    for name in ["qwen3_tied", "qwen3_untied_hd", "qwen2_bias", "llama_odd", "llama_sharded", "llama3_rope"] {
+        let original = store::open(&path(&format!("models/{name}")), Dtype::F32, &Device::cpu()).unwrap();
+        let file = Scratch::new(name, &written(&format!("models/{name}"), Quant::F32));
+        let again = store::open(&file.0, Dtype::F32, &Device::cpu()).unwrap();
+        assert_eq!(again.model.config(), original.model.config(), "{name}");
+        assert_eq!(again.eos, original.eos, "{name}");
+        for (a, b) in again.model.params.iter().zip(original.model.params.iter()) {
+            let values = |p: &crate::Param| bits(p.value().data().unwrap());
+            assert_eq!((a.name(), values(a)), (b.name(), values(b)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_read_and_written_has_the_bytes_of_every_tensor() {
+    for (name, quant) in [
+        ("gguf/qwen3_tied.F16.gguf", Quant::F16),
+        ("gguf/qwen3_tied.BF16.gguf", Quant::BF16),
+        ("gguf/qwen3_tied.Q8_0.gguf", Quant::Q8_0),
+        ("gguf/llama3_rope.Q4_0.gguf", Quant::F32),
+    ] {
+        let theirs = std::fs::read(path(name)).unwrap();
+        let ours = written(name, quant);
+        let header = |bytes: &[u8]| read_header(Path::new(name), bytes, bytes.len() as u64).unwrap();
+        let (want, got) = (header(&theirs), header(&ours));
+        assert_eq!(got.tensors.len(), want.tensors.len(), "{name}");
+        for tensor in &want.tensors {
+            let same = got.tensors.iter().find(|t| t.name == tensor.name).unwrap();
+            assert_eq!(same.shape, tensor.shape, "{name}: {}", tensor.name);
+            let read = |entry: &Entry, bytes: &[u8]| {
+                bits(&entry.read(Path::new(name), &mut Cursor::new(bytes)).unwrap().data)
+            };
+            assert_eq!(read(same, &ours), read(tensor, &theirs), "{name}: {}", tensor.name);
+            if quant != Quant::F32 {
+                assert_eq!(same.quant, tensor.quant, "{name}: {}", tensor.name);
+            }
+        }
+        let passing = ["general.name", "general.size_label", "general.file_type"];
+        for (key, value) in want.metadata.values.iter().filter(|(key, _)| !passing.contains(&key.as_str())) {
+            let floats = |v: &Value| if let Value::Float(x) = v { Some((*x as f32).to_bits()) } else { None };
+            match (floats(value), got.metadata.get(key).and_then(floats)) {
+                (None, _) => assert_eq!(got.metadata.get(key), Some(value), "{name}: {key}"),
+                (want, got) => assert_eq!(got, want, "{name}: {key}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_tokenizer_of_a_file_is_that_of_its_directory() {
+    for (dir, file) in [("qwen3_tied", "qwen3_tied.Q8_0.gguf"), ("llama3_rope", "llama3_rope.Q4_0.gguf")] {
+        let ours = Tokenizer::load(&path(&format!("models/{dir}"))).unwrap();
+        let theirs = read(&path(&format!("gguf/{file}"))).unwrap().tokenizer.unwrap();
+        assert_eq!((theirs.digest(), theirs.eos_ids()), (ours.digest(), ours.eos_ids()), "{dir}");
+        for text in [
+            "Hello world, it's 12345 o'clock!\n\n  x",
+            "<|im_start|>user\nquiz<|im_end|><think>",
+            "<|begin_of_text|><|eot_id|>  äöü 漢字 e\u{301} \u{1f600}\r\n\t",
+        ] {
+            assert_eq!(theirs.encode(text).unwrap(), ours.encode(text).unwrap(), "{dir}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn the_built_in_tokenizer_goes_there_and_back() {
+    let mut values = tokenizer::write(&Tokenizer::byte(), 300).unwrap();
+    values.extend(tokenizer::write_ends(&[256]).unwrap());
+    let meta = Metadata { file: "test".into(), values };
+    let again = tokenizer::read(&meta).unwrap().unwrap();
+    assert_eq!(tokenizer::ends(&meta).unwrap(), [256]);
+    let text = "any text <|endoftext|> \u{0} ä";
+    assert_eq!(again.encode(text).unwrap(), Tokenizer::byte().encode(text).unwrap());
+    assert!(tokenizer::write(&Tokenizer::byte(), 256).is_err(), "more ids than rows");
+    assert!(tokenizer::write_ends(&[1, 2, 3, 4]).is_err(), "more ends than keys");
+}
+
+#[test]
+fn the_rule_behind_divisors_is_found_again() {
+    let imported = read(&path("gguf/llama3_rope.Q4_0.gguf")).unwrap();
+    let want = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
+    assert_eq!(imported.config.rope_scaling, want);
+    assert_eq!((imported.config.norm_eps, imported.config.rope_theta), (1e-5, 500.0));
+}
+
+#[test]
+fn what_gguf_has_no_words_for_is_not_written() {
+    let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
+    let windowed = opened.model.clone().with_windows(vec![Some(4), None]).unwrap();
+    let subject = |model| Subject { model, tokenizer: None, eos: &[] };
+    let error = write(&mut Vec::new(), &subject(&windowed), ("test", Quant::F32)).unwrap_err();
+    assert!(error.to_string().contains("sliding_window"), "{error}");
+    let error = write(&mut Vec::new(), &subject(&opened.model), ("test", Quant::Q4_0)).unwrap_err();
+    assert!(error.to_string().contains("Q4_0"), "{error}");
+}
+
+/// The healthy file of the corrupt ones, with a change.
+fn changed(change: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut bytes = std::fs::read(path("corrupt/g_base_ok/model.gguf")).unwrap();
+    change(&mut bytes);
+    let name = format!("changed-{:x}", crc32c::crc32c(&bytes));
+    let file = Scratch::new(&name, &bytes);
+    read(&file.0).map(|_| "accepted".to_string()).unwrap_or_else(|e| e.to_string())
+}
+
+/// Puts `new` in the place of the first `old`, of the same length.
+fn swap(bytes: &mut [u8], old: &[u8], new: &[u8]) {
+    assert_eq!(old.len(), new.len());
+    let at = bytes.windows(old.len()).position(|w| w == old).expect("it is there");
+    bytes[at..at + new.len()].copy_from_slice(new);
+}
+
+#[test]
+fn each_refusal_names_what_is_wrong() {
+    assert_eq!(changed(|_| ()), "accepted");
+    for (says, text) in [
+        ("3, got 2", changed(|b| b[4] = 2)),
+        (
+            "attention.head_coumt",
+            changed(|b| swap(b, b"attention.head_count\x04", b"attention.head_coumt\x04")),
+        ),
+        ("gpt3", changed(|b| swap(b, b"\x04\0\0\0\0\0\0\0gpt2", b"\x04\0\0\0\0\0\0\0gpt3"))),
+        ("UTF-8", changed(|b| swap(b, b"general.type", b"general.\xff\xff\xff\xff"))),
+        (
+            "blk.0.attn_q.weight is missing",
+            changed(|b| swap(b, b"blk.0.attn_q.weight", b"blk.0.attn_z.weight")),
+        ),
+    ] {
+        assert!(
+            text.contains(says) || says == "attention.head_coumt" && text.contains("head_count"),
+            "{text}"
+        );
+    }
+    let nan = changed(|b| {
+        let header = read_header(Path::new("base"), &b[..], b.len() as u64).unwrap();
+        let at = header.tensors.iter().find(|t| t.quant == Quant::F32).unwrap().offset as usize;
+        b[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    });
+    assert!(nan.contains("NaN"), "{nan}");
+    let missing = read(Path::new("nowhere.gguf")).unwrap_err().to_string();
+    assert!(missing.contains("nowhere.gguf not found"), "{missing}");
+    let dir = read(&path("gguf")).unwrap_err().to_string();
+    assert!(dir.contains("not a regular file"), "{dir}");
+}
+
+/// A stream of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Numbers that mean something to the parser.
+const NUMBERS: [u64; 10] = [0, 1, 2, 8, 9, 255, 1 << 31, (1 << 32) - 1, 1 << 61, u64::MAX];
+
+/// One to four changes: bits, bytes, numbers, pieces taken out, doubled or moved.
+fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
+    for _ in 0..1 + random.below(4) {
+        let bound = header.min(bytes.len());
+        if bound < 16 {
+            return;
+        }
+        let (at, other) = (random.below(bound), random.below(bound));
+        match random.below(6) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = random.below(256) as u8,
+            2 => {
+                let number = NUMBERS[random.below(NUMBERS.len())].to_le_bytes();
+                let end = bytes.len().min(at + [4, 8][random.below(2)]);
+                bytes[at..end].copy_from_slice(&number[..end - at]);
+            }
+            3 => drop(bytes.drain(at.min(other)..at.max(other))),
+            4 => {
+                let copied = bytes[at.min(other)..at.max(other)].to_vec();
+                drop(bytes.splice(at..at, copied));
+            }
+            _ => bytes.truncate(at),
+        }
+    }
+}
+
+/// The most address space that this process had so far, in KiB; 0 where the system does not say.
+fn address_space() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn mutated_files_do_no_harm() {
+    let seed = std::fs::read(path("corrupt/g_base_ok/model.gguf")).unwrap();
+    let first = read_header(Path::new("seed"), &seed[..], seed.len() as u64).unwrap();
+    let header = first.tensors.iter().map(|t| t.offset).min().unwrap() as usize;
+    let (cases, before) = (times(20_000, 200_000), address_space());
+    let mut accepted = 0;
+    for case in 0..cases {
+        let (mut bytes, mut random) = (seed.clone(), Random(case));
+        mutate(&mut bytes, header, &mut random);
+        // what `read` does of a file, without the file: header, shape, tensors, tokenizer
+        let load = || -> Result<(), StoreError> {
+            let name = Path::new("mutated");
+            let header = read_header(name, &bytes[..], bytes.len() as u64)?;
+            let arch = Arch::read(&header.metadata)?;
+            let cfg = config::read(&header, arch, None)?;
+            for (_, entry) in fit(name, &header, (&cfg, arch))? {
+                entry.read(name, &mut Cursor::new(&bytes))?;
+            }
+            tokenizer::ends(&header.metadata)?;
+            tokenizer::read(&header.metadata).map(|_| ())
+        };
+        let done = catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|_| panic!("case {case} panicked"));
+        accepted += u64::from(done.is_ok());
+    }
+    println!("gguf: {accepted} of {cases} mutations are still such files");
+    assert!(accepted < cases / 2);
+    let grown = address_space() - before;
+    assert!(grown < 64 << 10, "the address space grew by {grown} KiB");
+}

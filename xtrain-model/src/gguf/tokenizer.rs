@@ -1,0 +1,296 @@
+//! A byte-level BPE in the metadata of a GGUF file, to and from the files of a Hugging Face tokenizer.
+use std::path::Path;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::metadata::{Metadata, Value};
+use crate::checkpoint::CheckpointError;
+use crate::error::Error;
+use crate::store::StoreError;
+use crate::tokenizer::{MAX_VOCABULARY, Tokenizer};
+
+/// How text is cut before merging, as GGUF names it: the pattern, whether text is composed first (NFC), and
+/// whether whole words of the vocabulary are taken before any merge. No pattern: that of GPT-2.
+struct Cut {
+    name: &'static str,
+    pattern: Option<&'static str>,
+    composed: bool,
+    whole_words: bool,
+}
+
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The first is that of a file that does not say it.
+const CUTS: [Cut; 3] = [
+    Cut { name: "gpt-2", pattern: None, composed: false, whole_words: false },
+    Cut { name: "qwen2", pattern: Some(QWEN2), composed: true, whole_words: false },
+    Cut { name: "llama-bpe", pattern: Some(LLAMA3), composed: false, whole_words: true },
+];
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+const TEMPLATE: &str = "tokenizer.chat_template";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+/// Ids that end a text: the first is the one of `eos_token`.
+const ENDS: [&str; 3] =
+    ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const PAD: &str = "tokenizer.ggml.padding_token_id";
+
+const NORMAL: i64 = 1;
+const CONTROL: i64 = 3;
+const USER: i64 = 4;
+const UNUSED: i64 = 5;
+
+/// The ids that end a text.
+///
+/// # Errors
+/// A value that is no id.
+pub(super) fn ends(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
+    let mut ids: Vec<u32> = Vec::new();
+    for key in ENDS {
+        if let Some(id) = meta.size(key)? {
+            let id = u32::try_from(id).map_err(|_| meta.bad(key, "an id", id))?;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// The tokenizer in the metadata, where there is one.
+///
+/// # Errors
+/// A kind that is not served, by name; lists that contradict each other; what `tokenizers` refuses.
+pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
+    let Some(model) = meta.text(MODEL)? else { return Ok(None) };
+    if model != "gpt2" {
+        return Err(meta.bad(MODEL, "gpt2 (a byte-level BPE)", format!("{model:?}")).into());
+    }
+    let cut = match meta.text(PRE)? {
+        None | Some("default") => &CUTS[0],
+        Some(name) => match CUTS.iter().find(|cut| cut.name == name) {
+            Some(cut) => cut,
+            None => return Err(meta.bad(PRE, "gpt-2, qwen2 or llama-bpe", format!("{name:?}")).into()),
+        },
+    };
+    let (tokens, types) = (meta.texts(TOKENS)?, meta.ints(TYPES)?);
+    if tokens.len() > MAX_VOCABULARY as usize {
+        return Err(meta.bad(TOKENS, &format!("at most {MAX_VOCABULARY} tokens"), tokens.len()).into());
+    }
+    if !types.is_empty() && types.len() != tokens.len() {
+        return Err(meta.bad(TYPES, &format!("{} types, one a token", tokens.len()), types.len()).into());
+    }
+    let (mut vocabulary, mut added) = (Map::new(), Vec::new());
+    for (id, token) in tokens.iter().enumerate() {
+        let kind = types.get(id).copied().unwrap_or(NORMAL);
+        if kind == UNUSED {
+            continue;
+        }
+        if vocabulary.insert(token.clone(), json!(id)).is_some() {
+            return Err(meta.bad(TOKENS, "tokens that differ", format!("{token:?} twice")).into());
+        }
+        if kind == CONTROL || kind == USER {
+            added.push(json!({
+                "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": kind == CONTROL,
+            }));
+        }
+    }
+    let mut merges = Vec::with_capacity(meta.texts(MERGES)?.len());
+    for merge in meta.texts(MERGES)? {
+        let Some(pair) = merge.split_once(' ') else {
+            return Err(meta.bad(MERGES, "two tokens with a space between", format!("{merge:?}")).into());
+        };
+        merges.push(json!([pair.0, pair.1]));
+    }
+    let name = |key: &str| -> Result<Option<&String>, CheckpointError> {
+        match meta.size(key)? {
+            None => Ok(None),
+            Some(id) => match tokens.get(id) {
+                Some(token) => Ok(Some(token)),
+                None => Err(meta.bad(key, &format!("an id below {}", tokens.len()), id)),
+            },
+        }
+    };
+    let (bos, add_bos) = (name(BOS)?, meta.get(ADD_BOS) == Some(&Value::Bool(true)));
+    let start = bos.filter(|_| add_bos).map(|token| (token, meta.size(BOS)));
+    let post = match start {
+        Some((token, Ok(Some(id)))) => begins_with(token, id),
+        _ => Json::Null,
+    };
+    let json = json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": added,
+        "normalizer": if cut.composed { json!({"type": "NFC"}) } else { Json::Null },
+        "pre_tokenizer": pre_tokenizer(cut),
+        "post_processor": post,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": cut.whole_words,
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    });
+    let mut config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": false,
+        "add_bos_token": add_bos,
+    });
+    for (field, key) in [("eos_token", ENDS[0]), ("bos_token", BOS), ("pad_token", PAD)] {
+        if let Some(token) = name(key)? {
+            config[field] = json!(token);
+        }
+    }
+    if let Some(template) = meta.text(TEMPLATE)? {
+        config["chat_template"] = json!(template);
+    }
+    let text = |json: &Json| format!("{json:#}\n").into_bytes();
+    Ok(Some(Tokenizer::from_parts(text(&json), Some(text(&config)), meta.path())?))
+}
+
+fn byte_level(use_regex: bool) -> Json {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+fn pre_tokenizer(cut: &Cut) -> Json {
+    let Some(pattern) = cut.pattern else { return byte_level(true) };
+    let split =
+        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    json!({"type": "Sequence", "pretokenizers": [split, byte_level(false)]})
+}
+
+/// Puts the token that begins a text before it, where special tokens are added.
+fn begins_with(token: &str, id: usize) -> Json {
+    let special = |kind: u8| json!({"SpecialToken": {"id": token, "type_id": kind}});
+    let sequence = |id: &str, kind: u8| json!({"Sequence": {"id": id, "type_id": kind}});
+    json!({
+        "type": "TemplateProcessing",
+        "single": [special(0), sequence("A", 0)],
+        "pair": [special(0), sequence("A", 0), special(1), sequence("B", 1)],
+        "special_tokens": {token: {"id": token, "ids": [id], "tokens": [token]}},
+    })
+}
+
+/// The metadata of the ids that end a text.
+///
+/// # Errors
+/// More of them than GGUF has keys for.
+pub(super) fn write_ends(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> {
+    if eos.len() > ENDS.len() {
+        let (field, want) = ("eos_token_id", "at most three ids in a GGUF file");
+        return Err(Error::Config { field, want, got: format!("{eos:?}") });
+    }
+    let pairs = ENDS.into_iter().zip(eos);
+    Ok(pairs.map(|(key, &id)| (key.to_string(), Value::Int(id.into()))).collect())
+}
+
+/// The metadata of a tokenizer for a model of `vocab` ids.
+///
+/// # Errors
+/// A tokenizer for which GGUF has no name, or with more ids than the model.
+pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, Value)>, StoreError> {
+    let [(name, text), (config_name, config)] = tokenizer.files();
+    let parse = |name: &str, bytes: &[u8]| -> Result<Json, StoreError> {
+        serde_json::from_slice(bytes).map_err(|e| unnamed(name, "JSON", e))
+    };
+    let (json, config) = (parse(name, text)?, parse(config_name, config)?);
+    let refuse = |want: &str, got: String| Err(unnamed(name, want, got));
+    let mut tokens: Vec<Option<String>> = vec![None; vocab];
+    let mut types = vec![UNUSED; vocab];
+    let mut place = |token: &str, id: &Json, kind: i64| match id.as_u64().map(|id| id as usize) {
+        Some(id) if id < vocab => {
+            (tokens[id], types[id]) = (Some(token.to_string()), kind);
+            Ok(())
+        }
+        _ => Err(unnamed(name, &format!("ids below {vocab}, as the model has"), id)),
+    };
+    for (token, id) in json["model"]["vocab"].as_object().into_iter().flatten() {
+        place(token, id, NORMAL)?;
+    }
+    for token in json["added_tokens"].as_array().into_iter().flatten() {
+        let kind = if token["special"] == true { CONTROL } else { USER };
+        place(token["content"].as_str().unwrap_or_default(), &token["id"], kind)?;
+    }
+    let mut merges = Vec::new();
+    for merge in json["model"]["merges"].as_array().into_iter().flatten() {
+        merges.push(match merge {
+            Json::String(pair) => pair.clone(),
+            pair => match (pair[0].as_str(), pair[1].as_str()) {
+                (Some(a), Some(b)) if !a.contains(' ') && !b.contains(' ') => format!("{a} {b}"),
+                _ => return refuse("merges of two tokens without spaces", pair.to_string()),
+            },
+        });
+    }
+    let Some(cut) = cut_of(&json["pre_tokenizer"], merges.is_empty()) else {
+        return refuse("the pre-tokenizer of GPT-2, Qwen2 or Llama 3", json["pre_tokenizer"].to_string());
+    };
+    let pad =
+        tokens.iter().enumerate().map(|(id, token)| token.clone().unwrap_or_else(|| format!("[PAD{id}]")));
+    let padded: Vec<String> = pad.collect();
+    let id_of = |field: &str| {
+        let token = &config[field];
+        let token = token.as_str().or(token["content"].as_str())?;
+        padded.iter().position(|t| t == token)
+    };
+    let (bos, padding) = (id_of("bos_token"), id_of("pad_token"));
+    let add_bos = bos.is_some() && adds_bos(&json["post_processor"], &config);
+    let mut values = vec![
+        (MODEL, Value::String("gpt2".into())),
+        (PRE, Value::String(cut.name.into())),
+        (TOKENS, Value::Strings(padded)),
+        (TYPES, Value::Ints(types)),
+        (MERGES, Value::Strings(merges)),
+    ];
+    values.extend(padding.map(|id| (PAD, Value::Int(id as i64))));
+    values.extend(bos.map(|id| (BOS, Value::Int(id as i64))));
+    values.push((ADD_BOS, Value::Bool(add_bos)));
+    if let Some(template) = config["chat_template"].as_str() {
+        values.push((TEMPLATE, Value::String(template.into())));
+    }
+    Ok(values.into_iter().map(|(key, value)| (key.to_string(), value)).collect())
+}
+
+fn unnamed(name: &str, want: &str, got: impl ToString) -> StoreError {
+    let file = Path::new(name).into();
+    crate::tokenizer::TokenizerError::Format { file, want: want.into(), got: got.to_string() }.into()
+}
+
+/// The cut that a `tokenizer.json` asks for; without merges all cuts are one.
+fn cut_of(pre: &Json, no_merges: bool) -> Option<&'static Cut> {
+    if no_merges && pre["type"] == "ByteLevel" {
+        return Some(&CUTS[0]);
+    }
+    let mut same = CUTS.iter().filter(|cut| {
+        let want = pre_tokenizer(cut);
+        match cut.pattern {
+            None => {
+                pre["type"] == "ByteLevel" && pre["use_regex"] == true && pre["add_prefix_space"] == false
+            }
+            Some(_) => {
+                let (ours, theirs) = (&want["pretokenizers"], &pre["pretokenizers"]);
+                ours[0] == theirs[0]
+                    && theirs[1]["type"] == "ByteLevel"
+                    && theirs[1]["use_regex"] == false
+                    && theirs[1]["add_prefix_space"] == false
+                    && theirs[2].is_null()
+            }
+        }
+    });
+    same.next()
+}
+
+/// Whether a text begins with the token of `bos_token` where special tokens are added.
+fn adds_bos(post: &Json, config: &Json) -> bool {
+    let all = post["processors"].as_array().cloned().unwrap_or_else(|| vec![post.clone()]);
+    let template = all.iter().find(|p| p["type"] == "TemplateProcessing");
+    let bos = config["bos_token"].as_str().or(config["bos_token"]["content"].as_str());
+    template.is_some_and(|t| t["single"][0]["SpecialToken"]["id"].as_str() == bos)
+}

@@ -1,0 +1,93 @@
+//! Writing a GGUF file.
+use std::io::{self, Write};
+
+use super::metadata::Value;
+use super::quant::Quant;
+use super::reader::{ALIGNMENT, VERSION};
+
+/// The header of a file of these tensors: their data follows, each from a multiple of 32.
+pub(super) fn header(values: &[(String, Value)], tensors: &[(String, Vec<usize>, Quant)]) -> Vec<u8> {
+    let mut out = b"GGUF".to_vec();
+    out.extend(VERSION.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend((values.len() as u64).to_le_bytes());
+    for (key, value) in values {
+        text(&mut out, key);
+        self::value(&mut out, value);
+    }
+    let mut offset = 0u64;
+    for (name, shape, quant) in tensors {
+        text(&mut out, name);
+        out.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().rev().for_each(|&dim| out.extend((dim as u64).to_le_bytes()));
+        out.extend(quant.number().to_le_bytes());
+        out.extend(offset.to_le_bytes());
+        let (elements, bytes) = quant.block();
+        let length = shape.iter().product::<usize>() / elements * bytes;
+        offset = (offset + length as u64).next_multiple_of(ALIGNMENT);
+    }
+    out.resize(out.len().next_multiple_of(ALIGNMENT as usize), 0);
+    out
+}
+
+/// The blocks of a tensor, padded.
+pub(super) fn data(to: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    let padding = bytes.len().next_multiple_of(ALIGNMENT as usize) - bytes.len();
+    to.write_all(&[0; ALIGNMENT as usize][..padding])
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// Whole numbers are u32 where they fit, in lists i32; numbers are f32: the types of the usual converter.
+fn value(out: &mut Vec<u8>, value: &Value) {
+    let kind = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
+    let list = |out: &mut Vec<u8>, kind: u32, n: usize| {
+        out.extend(9u32.to_le_bytes());
+        out.extend(kind.to_le_bytes());
+        out.extend((n as u64).to_le_bytes());
+    };
+    match value {
+        Value::Int(n) => match u32::try_from(*n) {
+            Ok(n) => {
+                kind(out, 4);
+                out.extend(n.to_le_bytes());
+            }
+            Err(_) => {
+                kind(out, 11);
+                out.extend(n.to_le_bytes());
+            }
+        },
+        Value::Float(x) => {
+            kind(out, 6);
+            out.extend((*x as f32).to_le_bytes());
+        }
+        Value::Bool(b) => {
+            kind(out, 7);
+            out.push(u8::from(*b));
+        }
+        Value::String(words) => {
+            kind(out, 8);
+            text(out, words);
+        }
+        Value::Ints(ints) => {
+            let narrow: Option<Vec<i32>> = ints.iter().map(|&n| i32::try_from(n).ok()).collect();
+            list(out, if narrow.is_some() { 5 } else { 11 }, ints.len());
+            match narrow {
+                Some(ints) => ints.iter().for_each(|n| out.extend(n.to_le_bytes())),
+                None => ints.iter().for_each(|n| out.extend(n.to_le_bytes())),
+            }
+        }
+        Value::Floats(floats) => {
+            list(out, 6, floats.len());
+            floats.iter().for_each(|&x| out.extend((x as f32).to_le_bytes()));
+        }
+        Value::Strings(texts) => {
+            list(out, 8, texts.len());
+            texts.iter().for_each(|words| text(out, words));
+        }
+    }
+}

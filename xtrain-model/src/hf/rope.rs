@@ -1,0 +1,134 @@
+//! Rotary scaling in a `config.json`: `rope_parameters` (transformers 5) or `rope_scaling` (transformers 4).
+use serde_json::{Value, json};
+use xtrain_tensor::{RopeScaling, Truncate, Yarn};
+
+use super::{only, refuse};
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// The base where a config does not say it.
+const THETA: f64 = 10_000.0;
+
+/// The base and the scaling of the frequencies.
+///
+/// # Errors
+/// A type that the forward does not serve, by name; a number that is missing.
+pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScaling)> {
+    for field in ["rope_parameters", "rope_scaling"] {
+        if !json[field].is_object() {
+            only(json, field, "an object", |_| false)?;
+        }
+    }
+    let none = Value::Null;
+    let rope = [&json["rope_parameters"], &json["rope_scaling"]].into_iter().find(|v| v.is_object());
+    let rope = rope.unwrap_or(&none);
+    only(json, "partial_rotary_factor", "1", |v| v.as_f64() == Some(1.0))?;
+    only(rope, "partial_rotary_factor", "1", |v| v.as_f64() == Some(1.0))?;
+    let theta = match (&rope["rope_theta"], &json["rope_theta"]) {
+        (Value::Null, Value::Null) => THETA,
+        (Value::Null, theta) | (theta, _) => match theta.as_f64() {
+            Some(theta) => theta,
+            None => return refuse("rope_theta", "a number", theta),
+        },
+    };
+    Ok((theta, scaling(rope, &json["original_max_position_embeddings"], max_positions)?))
+}
+
+fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeScaling> {
+    const KINDS: &str = "default, linear, llama3 or yarn";
+    let optional = |field: &'static str| match &rope[field] {
+        Value::Null => Ok(None),
+        value => match value.as_f64() {
+            Some(number) => Ok(Some(number)),
+            None => refuse(field, "a number", value),
+        },
+    };
+    let required = |field| match optional(field)? {
+        Some(number) => Ok(number),
+        None => refuse(field, "a number", "none"),
+    };
+    let original = || {
+        let named = optional("original_max_position_embeddings")?;
+        Ok::<f64, Error>(named.or(original.as_f64()).unwrap_or(max_positions as f64))
+    };
+    let kind = match (&rope["rope_type"], &rope["type"]) {
+        (Value::Null, Value::Null) => return Ok(RopeScaling::Default),
+        (Value::Null, kind) | (kind, _) => kind,
+    };
+    match kind.as_str() {
+        Some("default") => Ok(RopeScaling::Default),
+        Some("linear") => Ok(RopeScaling::Linear { factor: required("factor")? }),
+        Some("llama3") => Ok(RopeScaling::Llama3 {
+            factor: required("factor")?,
+            low: required("low_freq_factor")?,
+            high: required("high_freq_factor")?,
+            original: original()?,
+        }),
+        Some("yarn") => {
+            let original = original()?;
+            let factor = optional("factor")?.unwrap_or(max_positions as f64 / original);
+            let scales = (optional("mscale")?, optional("mscale_all_dim")?);
+            if let (Some(some), Some(all)) = scales
+                && some != 0.0
+                && all != 0.0
+            {
+                return refuse("mscale", "absent", some);
+            }
+            Ok(RopeScaling::Yarn(Yarn {
+                factor,
+                original,
+                beta_fast: optional("beta_fast")?.filter(|&b| b != 0.0).unwrap_or(32.0),
+                beta_slow: optional("beta_slow")?.filter(|&b| b != 0.0).unwrap_or(1.0),
+                attention: optional("attention_factor")?,
+                truncate: match &rope["truncate"] {
+                    Value::Null | Value::Bool(true) => Truncate::Whole,
+                    Value::Bool(false) => Truncate::Exact,
+                    other => return refuse("truncate", "true or false", other),
+                },
+            }))
+        }
+        _ => refuse("rope_type", KINDS, kind),
+    }
+}
+
+/// The scaling as `rope_parameters`, the base in it.
+///
+/// # Errors
+/// A table of divisors, for which `config.json` has no word.
+pub(super) fn write(cfg: &Config) -> Result<Value> {
+    let mut rope = match &cfg.rope_scaling {
+        RopeScaling::Default => json!({"rope_type": "default"}),
+        RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
+        RopeScaling::Llama3 { factor, low, high, original } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": whole(*original),
+        }),
+        RopeScaling::Yarn(yarn) => {
+            let mut json = json!({
+                "rope_type": "yarn",
+                "factor": yarn.factor,
+                "beta_fast": yarn.beta_fast,
+                "beta_slow": yarn.beta_slow,
+                "original_max_position_embeddings": whole(yarn.original),
+                "truncate": yarn.truncate == Truncate::Whole,
+            });
+            if let Some(attention) = yarn.attention {
+                json["attention_factor"] = json!(attention);
+            }
+            json
+        }
+        RopeScaling::Divisors(_) => {
+            return refuse("rope_scaling", "a rule that config.json can name", "a table of divisors");
+        }
+    };
+    rope["rope_theta"] = json!(cfg.rope_theta);
+    Ok(rope)
+}
+
+/// A number of positions: whole numbers are written as such.
+fn whole(positions: f64) -> Value {
+    if positions.fract() == 0.0 && positions < 9e15 { json!(positions as u64) } else { json!(positions) }
+}

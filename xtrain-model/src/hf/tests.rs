@@ -1,0 +1,171 @@
+use xtrain_tensor::RopeScaling;
+
+use super::*;
+
+fn json() -> Value {
+    serde_json::from_str(include_str!("../../../tests/data/models/qwen3_tied/config.json")).unwrap()
+}
+
+/// The config of a family with a change.
+fn of(kind: &str, change: impl FnOnce(&mut Value)) -> Result<Config> {
+    let mut json = json();
+    json["model_type"] = json!(kind);
+    change(&mut json);
+    from_json(&json)
+}
+
+/// What is written is what is read, in the spelling of transformers 5 and in that of 4.
+#[track_caller]
+fn round_trip(cfg: &Config) {
+    let mut json = to_json(cfg, &[2]).unwrap();
+    assert_eq!(from_json(&json).unwrap(), *cfg, "{json:#}");
+    json["rope_parameters"] = Value::Null;
+    json["layer_types"] = Value::Null;
+    assert_eq!(from_json(&json).unwrap(), *cfg, "{json:#}");
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    round_trip(&from_json(&json()).unwrap());
+    let ids = |ids: &[u32]| eos_ids(&to_json(&from_json(&json()).unwrap(), ids).unwrap()).unwrap();
+    assert_eq!((ids(&[2, 5]), ids(&[2]), ids(&[])), (vec![2, 5], vec![2], vec![]));
+    assert_eq!(eos_ids(&json()).unwrap(), [2]);
+    assert!(eos_ids(&json!({"eos_token_id": ["a"]})).is_err());
+    assert!(eos_ids(&json!({"eos_token_id": -1})).is_err());
+}
+
+#[test]
+fn both_spellings_are_one_config() {
+    let old = include_str!("../../../tests/data/models/qwen3_tied/config_v4.json");
+    assert_eq!(from_json(&serde_json::from_str(old).unwrap()).unwrap(), from_json(&json()).unwrap());
+}
+
+#[test]
+fn each_family_has_its_biases() {
+    let biases = |kind, attention: Option<bool>, mlp: Option<bool>| {
+        let cfg = of(kind, |j| {
+            (j["attention_bias"], j["mlp_bias"]) = (json!(attention), json!(mlp));
+        });
+        cfg.map(|cfg| {
+            round_trip(&cfg);
+            (cfg.qk_norm, [cfg.biases.qkv, cfg.biases.o, cfg.biases.mlp])
+        })
+    };
+    assert_eq!(biases("qwen3", None, None).unwrap(), (true, [false; 3]));
+    assert_eq!(biases("qwen3", Some(true), None).unwrap(), (true, [true, true, false]));
+    assert_eq!(biases("qwen2", None, None).unwrap(), (false, [true, false, false]));
+    assert_eq!(biases("llama", Some(false), Some(false)).unwrap(), (false, [false; 3]));
+    assert_eq!(biases("llama", Some(true), Some(true)).unwrap(), (false, [true; 3]));
+    assert_eq!(biases("llama", Some(false), Some(true)).unwrap(), (false, [false, false, true]));
+    assert!(biases("mistral", Some(true), None).is_err());
+    assert!(biases("qwen2", None, Some(true)).is_err());
+}
+
+#[test]
+fn each_family_has_its_windows() {
+    let windows = |kind, change: fn(&mut Value)| {
+        let cfg = of(kind, |j| {
+            j.as_object_mut().unwrap().remove("layer_types");
+            j["num_hidden_layers"] = json!(3);
+            change(j);
+        });
+        cfg.map(|cfg| {
+            round_trip(&cfg);
+            cfg.windows
+        })
+    };
+    assert!(windows("qwen2", |_| ()).unwrap().is_empty());
+    assert!(windows("llama", |j| j["sliding_window"] = json!(8)).unwrap().is_empty());
+    assert!(windows("mistral", |_| ()).unwrap().is_empty(), "an explicit null");
+    assert_eq!(windows("mistral", |j| j["sliding_window"] = json!(8)).unwrap(), [Some(8); 3]);
+    let absent = windows("mistral", |j| drop(j.as_object_mut().unwrap().remove("sliding_window")));
+    assert_eq!(absent.unwrap(), [Some(4096); 3]);
+    let switched = windows("qwen2", |j| {
+        (j["use_sliding_window"], j["sliding_window"]) = (json!(true), json!(8));
+        j["max_window_layers"] = json!(1);
+    });
+    assert_eq!(switched.unwrap(), [None, Some(8), Some(8)]);
+    let named = of("qwen3", |j| {
+        (j["use_sliding_window"], j["sliding_window"]) = (json!(true), json!(8));
+        j["layer_types"] = json!(["sliding_attention", "full_attention"]);
+    });
+    assert_eq!(named.unwrap().windows, [Some(8), None]);
+    assert!(of("qwen3", |j| j["layer_types"] = json!(["sliding_attention", "full_attention"])).is_err());
+    assert!(of("qwen3", |j| j["layer_types"] = json!(["full_attention"])).is_err());
+    assert!(of("qwen3", |j| j["layer_types"] = json!(["full_attention", "chunked_attention"])).is_err());
+    assert!(of("llama", |j| j["use_sliding_window"] = json!(true)).is_err());
+}
+
+#[test]
+fn rotary_scalings_are_read_in_both_spellings() {
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    });
+    let want = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
+    for field in ["rope_parameters", "rope_scaling"] {
+        let cfg = of("llama", |j| {
+            (j["rope_parameters"], j["rope_theta"]) = (Value::Null, json!(500.0));
+            j[field] = llama3.clone();
+        });
+        let cfg = cfg.unwrap();
+        assert_eq!((cfg.rope_theta, &cfg.rope_scaling), (500.0, &want), "{field}");
+        round_trip(&cfg);
+    }
+    let scaled = |rope: Value| of("llama", |j| j["rope_parameters"] = rope);
+    let linear = scaled(json!({"type": "linear", "factor": 2.0})).unwrap();
+    assert_eq!(linear.rope_scaling, RopeScaling::Linear { factor: 2.0 });
+    let yarn = scaled(json!({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5})).unwrap();
+    let RopeScaling::Yarn(y) = yarn.rope_scaling else { panic!("{:?}", yarn.rope_scaling) };
+    assert_eq!((y.original, y.beta_fast, y.attention), (256.0, 32.0, Some(1.5)));
+    round_trip(&linear);
+    round_trip(&yarn);
+    for (bad, says) in [
+        (json!({"rope_type": "dynamic", "factor": 2.0}), "dynamic"),
+        (json!({"rope_type": "spiral"}), "spiral"),
+        (json!({"rope_type": "linear"}), "factor"),
+        (json!({"rope_type": "linear", "factor": 0.0}), "rope_scaling"),
+        (json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}), "high_freq_factor"),
+        (json!({"rope_type": "default", "partial_rotary_factor": 0.5}), "partial_rotary_factor"),
+        (json!("linear"), "rope_parameters"),
+    ] {
+        let error = scaled(bad).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn what_is_not_served_is_refused_by_name() {
+    for (field, value, says) in [
+        ("model_type", json!("gpt2"), "gpt2"),
+        ("hidden_act", json!("gelu"), "hidden_act"),
+        ("attention_dropout", json!(0.1), "attention_dropout"),
+        ("attention_bias", json!("yes"), "attention_bias"),
+        ("quantization_config", json!({"bits": 4}), "quantization_config"),
+        ("hidden_size", json!("64"), "hidden_size"),
+        ("num_hidden_layers", json!(0), "n_layers"),
+        ("num_hidden_layers", json!(1u64 << 40), "n_layers"),
+        ("head_dim", json!(15), "head_dim"),
+        ("rms_norm_eps", json!("nan"), "norm_eps"),
+        ("rope_theta", json!(0.0), "rope_theta"),
+    ] {
+        let mut j = json();
+        j["rope_parameters"] = Value::Null;
+        j[field] = value;
+        let error = from_json(&j).unwrap_err().to_string();
+        assert!(error.contains(says), "{field}: {error}");
+    }
+}
+
+#[test]
+fn what_no_family_has_is_not_written() {
+    let base = from_json(&json()).unwrap();
+    for cfg in [
+        Config { biases: Biases { qkv: true, o: false, mlp: false }, ..base.clone() },
+        Config { qk_norm: false, windows: vec![Some(4), None], ..base.clone() },
+        Config { windows: vec![Some(4), Some(5)], ..base.clone() },
+        Config { rope_scaling: RopeScaling::Divisors(vec![1.0; 8]), ..base.clone() },
+    ] {
+        assert!(to_json(&cfg, &[]).is_err(), "{cfg:?}");
+    }
+}
