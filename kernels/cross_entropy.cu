@@ -55,26 +55,28 @@ XT_EXPORT(cross_entropy_cut_f32)
 // cross_entropy_gradient   dz[i] = (p w + b p ((z_i - lse) + H)) / T, at the target (p - 1) w, p = exp(z_i - lse);
 //                          +0 where the logit is removed or the row has no target
 //                          logits [N, columns], which begin at column `first` -> dz in place, or rounded
-// Launch: a block of 256 threads for 1024 columns of a row, grid (N, columns / 1024). No sums.
-//   CPU twin: cpu/softmax.rs.
-// Cost: 8 bytes a logit (in bf16 6) and about 40 instructions: near the ridge of memory.
-XT_KERNEL(cross_entropy_gradient_f32, 256)(float* logits, const uint32_t* target, const float* factors, const float* values, const uint32_t* last, const float* cut, bf16* rounded, uint32_t columns, uint32_t first, float t) {
-  uint32_t n = blockIdx.x, end = min(columns, (blockIdx.y + 1) * 1024);
+//                          entropies, where not null: those of the row's chunks of 128 logits, [chunk][row]
+// Launch: a block of 8 warps for 1024 columns of a row, a warp a chunk of 128, grid (N, columns / 1024).
+//   Order: as log_prob. CPU twin: cpu/softmax.rs.
+// Cost: 8 bytes a logit (in bf16 6) and about 40 instructions, near the ridge of memory; with the entropy
+//   beside it, one exp and one read of the logits less than after log_prob's own.
+XT_KERNEL(cross_entropy_gradient_f32, 256)(float* logits, const uint32_t* target, const float* factors, const float* values, const uint32_t* last, const float* cut, float* entropies, bf16* rounded, uint32_t columns, uint32_t first, float t) {
+  uint32_t n = blockIdx.x, lane = threadIdx.x & 31, chunk = blockIdx.y * 8 + (threadIdx.x >> 5);
+  if (chunk * 128 >= columns) return;
   size_t at = (size_t)n * columns;
   uint32_t y = target[n];
-  if (y == ABSENT) {
-    for (uint32_t i = blockIdx.y * 1024 + threadIdx.x; i < end; i += 256) {
-      if (rounded) store(rounded + at + i, 0.0f);
-      else logits[at + i] = 0.0f;
-    }
-    return;
-  }
-  Logits row = {logits + at, columns, first, y, last ? last[n] : ABSENT, t, cut ? cut[n] : 0.0f};
-  float w = factors[2 * n], b = factors[2 * n + 1], lse = values[3 * n], entropy = values[3 * n + 2];
-  for (uint32_t i = blockIdx.y * 1024 + threadIdx.x; i < end; i += 256) {
-    float z = logit(row, i), dz = 0.0f;
+  bool removes = last && y != ABSENT;
+  Logits row = {logits + at, columns, first, y, removes ? last[n] : ABSENT, t, removes ? cut[n] : 0.0f};
+  float w = factors[2 * n], b = factors[2 * n + 1], lse = values[3 * n], entropy = values[3 * n + 2], sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    uint32_t i = chunk * 128 + lane + 32 * j;
+    if (i >= columns) continue;
+    float dz = 0.0f;
+    float z = y == ABSENT ? xt_bits_f(0xff800000u) : logit(row, i);
     if (z != xt_bits_f(0xff800000u)) {
       float p = exp_of(z - lse);
+      sum = fmaf(p, lse - z, sum);
       dz = first + i == y ? (p - 1.0f) * w : p * w;
       if (b != 0.0f) dz = dz + b * (p * ((z - lse) + entropy));
       dz = dz / t;
@@ -82,5 +84,20 @@ XT_KERNEL(cross_entropy_gradient_f32, 256)(float* logits, const uint32_t* target
     if (rounded) store(rounded + at + i, dz);
     else logits[at + i] = dz;
   }
+  if (!entropies) return;
+  sum = sum32_of(sum);
+  if (lane == 0) entropies[(size_t)chunk * gridDim.x + n] = sum;
 }
 XT_EXPORT(cross_entropy_gradient_f32)
+
+// cross_entropy_entropy    values[n].entropy = the sum of its chunks' entropies, rising    entropies [chunks, N]
+// Launch: a thread a row, blocks of 256. Cost: 4 bytes a chunk.
+XT_KERNEL(cross_entropy_entropy_f32, 256)(const float* entropies, float* values, uint32_t chunks, uint32_t rows) {
+  uint32_t n = blockIdx.x * blockDim.x + threadIdx.x;
+  if (n >= rows) return;
+  float entropy = 0.0f;
+#pragma unroll 8
+  for (uint32_t c = 0; c < chunks; c++) entropy = entropy + entropies[(size_t)c * rows + n];
+  values[3 * n + 2] = entropy;
+}
+XT_EXPORT(cross_entropy_entropy_f32)

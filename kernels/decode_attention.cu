@@ -1,5 +1,6 @@
 // decode_attention    attention of single rows, split over the chunks of their keys, then merged in rising order
-//                     q [N, nh, hd], k and v [S, nkv, hd] -> parts: (m, l) [N, nh, C], o [N, nh, C, hd] -> y [N, nh, hd]
+//                     q [N, nh, hd], k and v [S, nkv, hd] -> parts: (m, l) [R, nh, C], o [R, nh, C, hd] -> y [N, nh, hd],
+//                     of the rows listed in `rows` [R]
 // Order: as attention.cu: a part is one chunk of 64 keys, never a merged one (merging is not associative), and
 // the merge walks a row's chunks in rising order. C: the most chunks that a row sees.
 // CPU twin: ops/attention.rs.

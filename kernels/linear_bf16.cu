@@ -9,7 +9,8 @@
 //   so tiles, grids and batches change no bit. CPU twin: none; gate: gpu/linear/tests.rs.
 // Cost: 2 P Q K flops. A tile of 128 reads 8 TILE / 2 bytes a k: 64 flops a byte of L2; a warp's step of
 //   16 k is 16 mma and 6 ldmatrix. Two accumulators of 64 registers: one block an SM (8 warps); the
-//   addition of chunks is one FADD an output each 16 mma steps, 3 % of issue slots.
+//   addition of chunks is one FADD an output each 16 mma steps, 3 % of issue slots. Outputs leave through
+//   shared memory, 16 bytes a thread (straight from fragments they are 64 stores of 4).
 
 // 32 k of TILE lines in shared memory. ALONG: [line][k], 80 bytes a line; otherwise [k][line], TILE + 8
 // lines a k. Both steps of ldmatrix (8 rows of 16 bytes) fall into different banks.
@@ -69,15 +70,78 @@ XT_DEV void right_fragments(const bf16* s, uint32_t line, uint32_t k, uint32_t b
   }
 }
 
+// The tile of the output in shared memory, [q][p], TILE + 4 floats a line: a warp's fragment falls into
+// 32 banks, and lines go to and from memory four values a thread, side by side.
+template <int TILE, class F>
+XT_DEV void for_fours(const Tile& tile, uint32_t p_n, uint32_t q_n, F f) {
+  for (uint32_t u = threadIdx.x; u < TILE * (TILE / 4); u += blockDim.x) {
+    uint32_t q = u / (TILE / 4), p = u % (TILE / 4) * 4;
+    if (tile.q * TILE + q < q_n && tile.p * TILE + p < p_n) f(q * (TILE + 4) + p, tile.p * TILE + p, tile.q * TILE + q);
+  }
+}
+
+template <int TILE>
+XT_DEV void enter_tile(float* s, const float* start, const Tile& tile, uint32_t p_n, uint32_t q_n) {
+  bool vector = (p_n & 3) == 0;
+  for_fours<TILE>(tile, p_n, q_n, [&](uint32_t to, uint32_t p, uint32_t q) {
+    const float* from = start + (size_t)q * p_n + p;
+    if (vector) store4(s + to, load4(from));
+    else
+      for (uint32_t e = 0; e < 4 && p + e < p_n; e++) s[to + e] = from[e];
+  });
+}
+
+template <int TILE>
+XT_DEV void leave_tile(const float* s, const Output& out, const Tile& tile, uint32_t p_n, uint32_t q_n) {
+  bool vector = (p_n & 3) == 0;
+  for_fours<TILE>(tile, p_n, q_n, [&](uint32_t from, uint32_t p, uint32_t q) {
+    size_t at = (size_t)q * p_n + p;
+    if (!vector) {
+      for (uint32_t e = 0; e < 4 && p + e < p_n; e++) leave(out, s[from + e], p + e, at + e);
+      return;
+    }
+    Four<float> v = load4(s + from);
+    if (out.bias) {
+      Four<float> b = load4(out.bias + p);
+#pragma unroll
+      for (int e = 0; e < 4; e++) v.v[e] = v.v[e] + b.v[e];
+    }
+    if (out.h) {
+      Four<float> h = load4(out.h + at);
+#pragma unroll
+      for (int e = 0; e < 4; e++) v.v[e] = h.v[e] + v.v[e];
+    }
+    if (out.rounded) {
+      Four<bf16> r;
+#pragma unroll
+      for (int e = 0; e < 4; e++) r.v[e] = to_bf16(v.v[e]);
+      store4(out.rounded + at, r);
+    } else {
+      store4(out.y + at, v);
+    }
+  });
+}
+
 template <int TILE, bool P_ALONG, bool Q_ALONG, class Walk>
 XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk& walk, const Output& out) {
   const int STAGES = 4, DOWN = 2, ACROSS = TILE / 32, THREADS = 32 * DOWN * ACROSS;
   const int MI = TILE / DOWN / 16, NI = TILE / ACROSS / 8;     // mma tiles of a warp
   const int P_SIZE = Stage<TILE, P_ALONG>::size, Q_SIZE = Stage<TILE, Q_ALONG>::size;
   XT_DYN_SHARED(bf16, smem);
-  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, p0 = blockIdx.x * TILE, q0 = blockIdx.y * TILE;
+  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  Tile tile = tile_of_block();
+  uint32_t p0 = tile.p * TILE, q0 = tile.q * TILE;
   uint32_t wp = warp % DOWN * (TILE / DOWN), wq = warp / DOWN * (TILE / ACROSS);
   float c[MI][NI][4], y[MI][NI][4];
+  float* whole = reinterpret_cast<float*>(smem);
+  // where this thread's values of mma tile (i, j) lie in the whole one
+  auto place = [&](int i, int j, int e) {
+    return (wq + 8 * j + (lane & 3) * 2 + e % 2) * (TILE + 4) + wp + 16 * i + (lane >> 2) + e / 2 * 8;
+  };
+  if (out.start) {
+    enter_tile<TILE>(whole, out.start, tile, p.n, q.n);
+    __syncthreads();
+  }
 #pragma unroll
   for (int i = 0; i < MI; i++)
 #pragma unroll
@@ -86,8 +150,9 @@ XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk&
       for (int e = 0; e < 4; e++) {
         uint32_t pi = p0 + wp + 16 * i + (lane >> 2) + e / 2 * 8, qi = q0 + wq + 8 * j + (lane & 3) * 2 + e % 2;
         c[i][j][e] = 0.0f;
-        y[i][j][e] = out.start && pi < p.n && qi < q.n ? out.start[(size_t)qi * p.n + pi] : 0.0f;
+        y[i][j][e] = out.start && pi < p.n && qi < q.n ? whole[place(i, j, e)] : 0.0f;
       }
+  if (out.start) __syncthreads();
 
   Chunk now = first_chunk(walk), then = now;
   bool coming = true;
@@ -109,18 +174,24 @@ XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk&
     __syncthreads();
     bring_next((slot + STAGES - 1) % STAGES);
     const bf16 *ps = smem + slot * (P_SIZE + Q_SIZE), *qs = ps + P_SIZE;
+    // the second step's operands are on their way while the first one's are multiplied
+    bool two = now.at + 16 < now.end;
+    uint32_t a[2][MI][4], b[2][NI / 2][4];
 #pragma unroll
-    for (uint32_t k = 0; k < 32; k += 16) {
-      if (now.at + k >= now.end) break;
-      uint32_t a[MI][4], b[NI / 2][4];
+    for (uint32_t step = 0; step < 2; step++) {
+      if (step == 1 && !two) break;
 #pragma unroll
-      for (int i = 0; i < MI; i++) left_fragment<TILE, P_ALONG>(ps, wp + 16 * i, k, a[i]);
+      for (int i = 0; i < MI; i++) left_fragment<TILE, P_ALONG>(ps, wp + 16 * i, 16 * step, a[step][i]);
 #pragma unroll
-      for (int j = 0; j < NI / 2; j++) right_fragments<TILE, Q_ALONG>(qs, wq + 16 * j, k, b[j]);
+      for (int j = 0; j < NI / 2; j++) right_fragments<TILE, Q_ALONG>(qs, wq + 16 * j, 16 * step, b[step][j]);
+    }
+#pragma unroll
+    for (uint32_t step = 0; step < 2; step++) {
+      if (step == 1 && !two) break;
 #pragma unroll
       for (int i = 0; i < MI; i++)
 #pragma unroll
-        for (int j = 0; j < NI; j++) xt_mma_bf16_16816(c[i][j], a[i], b[j / 2] + j % 2 * 2);
+        for (int j = 0; j < NI; j++) xt_mma_bf16_16816(c[i][j], a[step][i], b[step][j / 2] + j % 2 * 2);
     }
     now.at += 32;
     if (now.at < now.end) continue;
@@ -133,15 +204,15 @@ XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk&
     if (!next_chunk(walk, now)) break;
   }
 
+  __syncthreads();                      // the last stage has been read; no copy is under way
 #pragma unroll
   for (int i = 0; i < MI; i++)
 #pragma unroll
     for (int j = 0; j < NI; j++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) {
-        uint32_t pi = p0 + wp + 16 * i + (lane >> 2) + e / 2 * 8, qi = q0 + wq + 8 * j + (lane & 3) * 2 + e % 2;
-        if (pi < p.n && qi < q.n) leave(out, y[i][j][e], pi, (size_t)qi * p.n + pi);
-      }
+      for (int e = 0; e < 4; e++) whole[place(i, j, e)] = y[i][j][e];
+  __syncthreads();
+  leave_tile<TILE>(whole, out, tile, p.n, q.n);
 }
 
 template <int TILE>

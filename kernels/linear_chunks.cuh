@@ -72,3 +72,13 @@ XT_DEV void leave(const Output& out, float sum, uint32_t p, size_t at) {
   if (out.rounded) store(out.rounded + at, sum);
   else out.y[at] = sum;
 }
+
+// Which tile of the output a block takes: down eight tiles of Q before the next of P, so that blocks that
+// run together read few lines of either from memory (a head of 50,000 outputs is larger than L2).
+struct Tile { uint32_t p, q; };
+
+XT_DEV Tile tile_of_block() {
+  uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, band = block / (8 * gridDim.x) * 8;
+  uint32_t inside = block - band * gridDim.x, height = min(8u, gridDim.y - band);
+  return {inside / height, band + inside % height};
+}

@@ -59,7 +59,9 @@ template <int TILE, bool P_ALONG, bool Q_ALONG, class Walk>
 XT_DEV void product_f32(const Lines<float>& p, const Lines<float>& q, const Walk& walk, const Output& out) {
   XT_SHARED2(float, ps, 16, TILE + 4);
   XT_SHARED2(float, qs, 16, TILE + 4);
-  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, p0 = blockIdx.x * TILE, q0 = blockIdx.y * TILE;
+  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  Tile tile = tile_of_block();
+  uint32_t p0 = tile.p * TILE, q0 = tile.q * TILE;
   uint32_t tp = (lane & 7) + 8 * (warp % (TILE / 64)), tq = (lane >> 3) + 4 * (warp / (TILE / 64));
   float c[8][8], y[8][8];
 #pragma unroll

@@ -1,11 +1,13 @@
 #include "linear_chunks.cuh"
 // linear_few_bf16  linear_bf16 for few rows                            x [N, in], w [out, in]
-// Launch: 16 outputs and 8 T rows a block, T = 1, 2 or 4, grid (out / 16, N / (8 T)); a warp a chunk of 256 k,
-//   at most 8 (T = 4: 4) at a time, dynamic shared memory of few_bytes (gpu/linear.rs).
+// Launch: 16 outputs and 8 T rows a block, T = 1, 2 or 4, grid (N / (8 T), out / 16), so that blocks of the
+//   same weights run together; a warp a chunk of 256 k, as many at a time as gpu/linear.rs gives 96 KiB of
+//   dynamic shared memory to, 8 at most.
 // Order: as linear_bf16, weights as the 16-row operand, rows that are not there zero; chunks run beside
 //   each other and are added in order. CPU twin: none; gate: gpu/linear/tests.rs.
-// Cost: memory. A block's weights, up to 2048 k, are in flight at once: 24 KiB at in = 768, 64 at 2048 and
-//   more, several blocks an SM; 22 KB an SM cover the latency. 16 mma a warp follow.
+// Cost: memory. A block's weights, 8 KiB a chunk, are in flight at once: 24 KiB at in = 768, 64 at 2048 (one
+//   row), so that three blocks an SM cover the latency (22 KB). 16 mma a warp follow, one after another:
+//   0.3 us. One row's share of the shared memory is 0.5 KiB a warp.
 
 // `lines` lines of one chunk into shared memory, 264 elements apart; what is not there is zero.
 XT_DEV void bring_chunk(bf16* s, const bf16* g, uint32_t lines, uint32_t there, uint32_t width, uint32_t at) {
@@ -31,9 +33,9 @@ XT_DEV void few_rows_bf16(const bf16* x, const bf16* w, const Output& out, uint3
   const uint32_t ROWS = 8 * T, VALUES = 16 * ROWS;
   XT_DYN_SHARED(float, total);                          // [row][output], then the same for each warp's chunk
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x / 32;
-  uint32_t o0 = blockIdx.x * 16, n0 = blockIdx.y * ROWS, chunks = (width + 255) / 256;
+  uint32_t o0 = blockIdx.y * 16, n0 = blockIdx.x * ROWS, chunks = (width + 255) / 256, lines = min(ROWS, rows);
   float* part = total + VALUES;
-  bf16* ws = reinterpret_cast<bf16*>(part + warps * VALUES) + warp * (16 + ROWS) * 264;
+  bf16* ws = reinterpret_cast<bf16*>(part + warps * VALUES) + warp * (16 + lines) * 264;
   bf16* xs = ws + 16 * 264;
   for (uint32_t i = threadIdx.x; i < VALUES; i += blockDim.x) total[i] = 0.0f;
   for (uint32_t first = 0; first < chunks; first += warps) {
@@ -41,22 +43,25 @@ XT_DEV void few_rows_bf16(const bf16* x, const bf16* w, const Output& out, uint3
     if (chunk < chunks) {
       uint32_t at = chunk * 256, n = min(256u, width - at);
       bring_chunk(ws, w + (size_t)o0 * width, 16, outs - o0, width, at);
-      bring_chunk(xs, x + (size_t)n0 * width, ROWS, rows - n0, width, at);
+      bring_chunk(xs, x + (size_t)n0 * width, lines, rows - n0, width, at);
       xt_cp_commit();
       xt_cp_wait<0>();
       __syncwarp();
       float c[T][4];
 #pragma unroll
       for (int t = 0; t < T; t++) c[t][0] = c[t][1] = c[t][2] = c[t][3] = 0.0f;
+#pragma unroll 4
       for (uint32_t k = 0; k < n; k += 16) {
         uint32_t a[4];
         xt_ldmatrix_x4(a, ws + (lane & 15) * 264 + k + (lane >> 4) * 8);
 #pragma unroll
-        for (int t = 0; t < T; t += 2) {
-          uint32_t b[4], line = t * 8 + (lane & 7) + (T > 1 ? lane >> 4 : 0) * 8;
-          xt_ldmatrix_x4(b, xs + line * 264 + k + (lane >> 3 & 1) * 8);
+        for (int t = 0; t < T; t++) {
+          uint32_t b[2] = {0, 0}, line = 8 * t + (lane >> 2);
+          if (line < lines) {
+            const bf16* at = xs + line * 264 + k + (lane & 3) * 2;
+            b[0] = *reinterpret_cast<const uint32_t*>(at), b[1] = *reinterpret_cast<const uint32_t*>(at + 8);
+          }
           xt_mma_bf16_16816(c[t], a, b);
-          if (T > 1) xt_mma_bf16_16816(c[T > 1 ? t + 1 : 0], a, b + 2);
         }
       }
 #pragma unroll

@@ -1,11 +1,11 @@
 #include "linear_chunks.cuh"
 // linear_few_f32   linear_f32 for few rows                             x [N, in], w [out, in]
-// Launch: 8 outputs and 16 rows a block of 128 threads, grid (out / 8, N / 16); dynamic shared memory of
-//   few_bytes(in) (gpu/linear.rs). A thread takes the chain of one (output, chunk of 256 k, R rows); chunks
-//   run beside each other and are added in order. CPU twin: cpu/gemm.
-// Cost: memory. The weights of 8 outputs, up to 4096 k of each, are in flight at once (8 x 4096 x 4 bytes:
-//   128 KiB, one block an SM; 24 KiB at in = 768: nine); 22 KB an SM in flight cover the latency. One row
-//   waits for one chain of 256 fma (0.55 us); rows come from L1.
+// Launch: 8 outputs and 16 rows a block of 128 threads, grid (out / 8, N / 16); dynamic shared memory for
+//   2048 k at most (gpu/linear.rs). A thread takes the chain of one (output, chunk of 256 k, R rows);
+//   chunks run beside each other and are added in order. CPU twin: cpu/gemm.
+// Cost: memory. The weights of 8 outputs, up to 2048 k of each, are in flight at once (64 KiB, three blocks
+//   an SM; 24 KiB at in = 768: eight); 22 KB an SM in flight cover the latency. A row waits for one chain
+//   of 256 fma (0.55 us); rows come from L1.
 
 // One chain: R rows by one output's weights s, over n of their k.
 template <int R>
@@ -30,7 +30,7 @@ XT_DEV void chain(const float* const x[R], const float* s, uint32_t n, bool vect
 template <int R>
 XT_DEV void few_rows(const float* x, const float* w, const Output& out, uint32_t rows, uint32_t outs, uint32_t width) {
   XT_DYN_SHARED(float, weights);
-  uint32_t piece = min((width + 255) / 256 * 256, 4096u), line = piece + 4;
+  uint32_t piece = min((width + 255) / 256 * 256, 2048u), line = piece + 4;
   float* part = weights + 8 * line;                     // [chunk][row][output]
   uint32_t o0 = blockIdx.x * 8, n0 = blockIdx.y * 16, m = min(16u, rows - n0), groups = (m + R - 1) / R;
   bool vector = (width & 3) == 0;

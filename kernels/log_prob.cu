@@ -1,8 +1,9 @@
 #include "logits.cuh"
 // log_prob     values[n] = (lse, z[y] - lse, entropy) of row n of z = logits / T, where it has a target y
 //              logits [N, V] -> values [N, 3]; a row whose y is ABSENT is left alone
-// Launch: a block of 256 threads a row; dynamic shared memory 8 bytes a chunk of 128 logits (3 KiB at
-//   V = 50,000). Order: a warp a chunk of 128, lane t its logits t, t + 32, ...; one warp combines the
+//              ENTROPY 0: the entropy is left for cross_entropy_gradient
+// Launch: a block a row, a warp a chunk of 128 logits and at most 16 warps; dynamic shared memory 8 bytes a
+//   chunk (3 KiB at V = 50,000). Order: lane t takes a chunk's logits t, t + 32, ...; one warp combines the
 //   chunks' (max, sum) by sum32; the chunks' entropies are added rising. CPU twin: cpu/softmax.rs.
 // Cost: V exps for lse and V for the entropy, about 60 instructions a logit: arithmetic, not memory; the row
 //   (200 KB at V = 50,000) is read twice, the second time from L2.
@@ -37,12 +38,12 @@ XT_DEV float chunk_entropy(const Logits& row, uint32_t c, float lse) {
   return sum32_of(v);
 }
 
-XT_DEV void row_values(const Logits& row, float* values) {
+XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
   XT_DYN_SHARED(float, m);
   XT_SHARED(float, shared_lse, 1);
-  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunks = (row.n + 127) / 128;
+  uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, chunks = (row.n + 127) / 128;
   float* l = m + chunks;
-  for (uint32_t c = warp; c < chunks; c += 8) chunk_sum(row, c, m, l);
+  for (uint32_t c = warp; c < chunks; c += warps) chunk_sum(row, c, m, l);
   __syncthreads();
   if (warp == 0) {
     float top = xt_bits_f(0xff800000u), sum = 0.0f;
@@ -50,11 +51,13 @@ XT_DEV void row_values(const Logits& row, float* values) {
     top = max32_of(top);
     for (uint32_t c = lane; c < chunks; c += 32) sum = fmaf(l[c], exp_of(m[c] - top), sum);
     sum = sum32_of(sum);
-    if (lane == 0) shared_lse[0] = top + log_of(sum);
+    float lse = top + log_of(sum);
+    if (lane == 0) shared_lse[0] = lse, values[0] = lse, values[1] = logit(row, row.target) - lse;
   }
   __syncthreads();
   float lse = shared_lse[0];
-  for (uint32_t c = warp; c < chunks; c += 8) {
+  if (!with_entropy) return;
+  for (uint32_t c = warp; c < chunks; c += warps) {
     float e = chunk_entropy(row, c, lse);
     if (lane == 0) m[c] = e;
   }
@@ -63,15 +66,13 @@ XT_DEV void row_values(const Logits& row, float* values) {
   float entropy = 0.0f;
 #pragma unroll 8
   for (uint32_t c = 0; c < chunks; c++) entropy = entropy + m[c];
-  values[0] = lse;
-  values[1] = logit(row, row.target) - lse;
   values[2] = entropy;
 }
 
 // last, cut: null, or the last kept logit of each row.
-XT_KERNEL(log_prob_f32, 256)(const float* logits, const uint32_t* target, const uint32_t* last, const float* cut, float* values, uint32_t v, float t) {
+XT_KERNEL(log_prob_f32, 512)(const float* logits, const uint32_t* target, const uint32_t* last, const float* cut, float* values, uint32_t v, float t, uint32_t entropy) {
   uint32_t n = blockIdx.x;
   if (target[n] == ABSENT) return;
-  row_values({logits + (size_t)n * v, v, 0, target[n], last ? last[n] : ABSENT, t, cut ? cut[n] : 0.0f}, values + 3 * n);
+  row_values({logits + (size_t)n * v, v, 0, target[n], last ? last[n] : ABSENT, t, cut ? cut[n] : 0.0f}, entropy != 0, values + 3 * n);
 }
 XT_EXPORT(log_prob_f32)

@@ -1,9 +1,10 @@
 //! The cosines and sines of rotary embeddings: one table, which every path reads.
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::dd::Dd;
-use crate::gpu::{self, Gpu};
+use crate::gpu::{self, At, Gpu};
 use crate::portable::{self, MAX_ANGLE};
 use crate::{Error, Result};
 
@@ -26,8 +27,13 @@ struct Shared {
     max_positions: usize,
     /// Per position: its cosines, then its sines.
     blocks: Vec<OnceLock<Box<[f32]>>>,
-    /// A copy of the first positions for each GPU that asked.
-    copies: Mutex<Vec<Arc<gpu::Buffer>>>,
+    copies: Mutex<Vec<GpuCopy>>,
+}
+
+/// What a GPU has of a table.
+struct GpuCopy {
+    addresses: gpu::Buffer,
+    blocks: BTreeMap<usize, gpu::Buffer>,
 }
 
 impl RopeTable {
@@ -95,30 +101,42 @@ impl RopeTable {
         block[position % BLOCK * 2 * half..][..2 * half].split_at(half)
     }
 
-    /// The rows of at least the positions below `end` on a GPU: `[P, head_dim]`, cosines, then sines.
+    /// Where a GPU finds the rows of these positions: an array of addresses, one for each 256 positions,
+    /// of `[256, head_dim]` f32, a position's cosines, then its sines. Blocks of positions that nobody
+    /// asked for have no address.
     ///
-    /// Made once for each device, and again, at twice the size, when positions grow beyond it.
-    pub(crate) fn on(&self, gpu: &Gpu, end: usize) -> Result<Arc<gpu::Buffer>> {
+    /// The array stays where it is for as long as the table lives; each block is brought there once.
+    pub(crate) fn on(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
+        let mut copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = match copies.iter().position(|copy| copy.addresses.home().same(gpu)) {
+            Some(i) => i,
+            None => {
+                let addresses = gpu.zeros(self.shared.blocks.len() * size_of::<u64>())?;
+                copies.push(GpuCopy { addresses, blocks: BTreeMap::new() });
+                copies.len() - 1
+            }
+        };
+        let copy = &mut copies[own];
+        let mut last = usize::MAX;
+        for position in positions {
+            let block = position / BLOCK;
+            if block != last && !copy.blocks.contains_key(&block) {
+                self.bring(gpu, copy, block)?;
+            }
+            last = block;
+        }
+        Ok(copy.addresses.arg())
+    }
+
+    fn bring(&self, gpu: &Gpu, copy: &mut GpuCopy, block: usize) -> Result<()> {
         let shared = &*self.shared;
-        let bytes = |positions: usize| positions * self.head_dim() * size_of::<f32>();
-        let mut copies = shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = copies.iter().position(|copy| copy.home().same(gpu));
-        if let Some(copy) = own.map(|i| &copies[i]).filter(|copy| copy.bytes() >= bytes(end)) {
-            return Ok(copy.clone());
-        }
-        let positions = end.next_multiple_of(BLOCK).next_power_of_two().min(shared.max_positions);
-        let mut rows = Vec::with_capacity(bytes(positions) / size_of::<f32>());
-        for position in 0..positions {
-            let (cos, sin) = self.row(position);
-            rows.extend_from_slice(cos);
-            rows.extend_from_slice(sin);
-        }
-        let copy = Arc::new(gpu.upload(&rows)?);
-        match own {
-            Some(i) => copies[i] = copy.clone(),
-            None => copies.push(copy.clone()),
-        }
-        Ok(copy)
+        let rows = gpu.upload(shared.blocks[block].get_or_init(|| shared.block(block)))?;
+        let address = gpu.upload(&[rows.at()])?;
+        let to = copy.addresses.at() + (block * size_of::<u64>()) as u64;
+        // SAFETY: an address for each block of the table, and one that was just brought.
+        unsafe { gpu.copy(to, address.at(), size_of::<u64>())? };
+        copy.blocks.insert(block, rows);
+        Ok(())
     }
 
     /// The first position that has no row.

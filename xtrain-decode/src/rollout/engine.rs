@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use xtrain_model::Model;
 
+use super::pass::Watch;
 use super::plan::Plan;
 use super::sequence::{End, Sequence};
 use super::{Completion, Counters, EngineOptions, Event, FinishReason, LogitRow, Request, Step};
@@ -183,7 +184,7 @@ impl<'m> Engine<'m> {
     /// have gone on. [`Error::Model`] when the model refuses, or when the cache has no room for one
     /// sequence alone: nothing has changed then.
     pub fn step(&mut self) -> Result<Step<'_>> {
-        self.step_watched(&mut |_| ())
+        self.advance(None)
     }
 
     /// [`Engine::step`]; `watch` sees every row of logits that the head computes.
@@ -191,6 +192,10 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// As [`Engine::step`].
     pub fn step_watched(&mut self, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<Step<'_>> {
+        self.advance(Some(watch))
+    }
+
+    fn advance(&mut self, watch: Watch<'_>) -> Result<Step<'_>> {
         self.events.clear();
         let before = self.counters;
         let begun = self.admit();

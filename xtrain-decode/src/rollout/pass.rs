@@ -1,14 +1,19 @@
 //! A pass: rows through the model, logits, a token for each sequence whose last row ran.
 use xtrain_model::{Eager, NoCache};
-use xtrain_tensor::Tensor;
+use xtrain_tensor::ops::{self, SampleRow, Sampled};
+use xtrain_tensor::{Device, Tensor};
 
 use super::engine::Engine;
 use super::plan::{Plan, Run};
 use super::{HeadRows, LogitRow, Prefixes};
 use crate::error::Result;
+use crate::sampler::Choice;
+
+/// Who sees the rows of logits, if anyone does.
+pub(super) type Watch<'w> = Option<&'w mut dyn FnMut(LogitRow<'_>)>;
 
 impl Engine<'_> {
-    pub(super) fn run_rows(&mut self, plan: &Plan, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<()> {
+    pub(super) fn run_rows(&mut self, plan: &Plan, watch: Watch<'_>) -> Result<()> {
         if plan.rows.is_empty() {
             return Ok(());
         }
@@ -54,9 +59,16 @@ impl Engine<'_> {
     }
 
     /// A token for each run that ends its sequence, then for those who waited for its prompt.
-    fn draw_from(&mut self, plan: &Plan, logits: &Tensor, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<()> {
+    fn draw_from(&mut self, plan: &Plan, logits: &Tensor, mut watch: Watch<'_>) -> Result<()> {
         let n = logits.shape()[0];
         self.counters.head_rows += n as u64;
+        if let (None, Some(choices)) = (&watch, self.drawn_by_device(plan, logits)?) {
+            for (run, choice) in plan.runs.iter().filter(|run| run.draws).zip(choices) {
+                let event = self.live[run.live].accept(choice, self.model.config());
+                self.events.push(event);
+            }
+            return self.begin_waiting();
+        }
         let data = logits.read::<f32>().map_err(xtrain_model::Error::from)?;
         let vocab = self.model.config().vocab;
         let (mut row, mut result) = (0, Ok(()));
@@ -70,13 +82,32 @@ impl Engine<'_> {
                 }
                 let logits = &data[row * vocab..][..vocab];
                 row += 1;
-                watch(LogitRow { index, id, position: plan.rows.pos[at] as usize, logits });
+                if let Some(watch) = &mut watch {
+                    watch(LogitRow { index, id, position: plan.rows.pos[at] as usize, logits });
+                }
                 if last {
                     result = result.and(self.draw(run.live, logits));
                 }
             }
         }
         result.and(self.begin_waiting())
+    }
+
+    /// The tokens as the GPU that holds the logits draws them, so that these stay there. None on a
+    /// processor; where a row serves completions that fork from it; and where a row has no token, which
+    /// the host says better.
+    fn drawn_by_device(&self, plan: &Plan, logits: &Tensor) -> Result<Option<Vec<Choice>>> {
+        let drawing = || plan.runs.iter().filter(|run| run.draws).map(|run| &self.live[run.live]);
+        let on_gpu = matches!(logits.device(), Device::Gpu(_)) && self.options.head == HeadRows::Drawn;
+        if !on_gpu || drawing().any(|s| s.is_fresh() && self.groups.contains_key(&s.group)) {
+            return Ok(None);
+        }
+        let first = self.live[0].id;
+        let rows: Vec<SampleRow<'_>> = drawing().map(|s| s.sample_row(first)).collect();
+        let choice =
+            |s: Sampled| Choice { token: s.token, logprob: s.log_prob, processed_logprob: s.processed };
+        let drawn = ops::sample_rows(logits, &rows).map_err(xtrain_model::Error::from)?;
+        Ok(drawn.into_iter().map(|s| s.map(choice).ok()).collect())
     }
 
     /// A token for the sequence at place `at` of those under way.

@@ -16,6 +16,8 @@ const SAME_IN_BF16: &[&str] = &[
     "scatter_rows",
     "copy_slots",
     "copy_slots_within",
+    "add_rms_norm",
+    "write_heads",
     "rope_rows",
     "rope_backward",
     "rope",

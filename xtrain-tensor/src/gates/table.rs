@@ -27,7 +27,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 36] = {
+pub(super) const TABLE: [Entry; 39] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -61,6 +61,9 @@ pub(super) const TABLE: [Entry; 36] = {
         entry("cross_entropy", cases::cross_entropy, Checked(gradient::cross_entropy)),
         entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
         entry("log_prob", cases::log_prob, None("the loss has its gradient")),
+        entry("sample_rows", cases::sample_rows, None("a draw has none")),
+        entry("add_rms_norm", cases::add_rms_norm, None("its parts have theirs")),
+        entry("write_heads", cases::write_heads, None("its parts have theirs")),
         entry("adamw", cases::adamw, None("the end of the step")),
         entry("adamw_all", cases::adamw_all, None("the end of the step")),
         entry("global_norm", cases::global_norm, None("the end of the step")),

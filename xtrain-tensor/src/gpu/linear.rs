@@ -23,6 +23,9 @@ pub(super) enum Tile {
     Large,
 }
 
+/// Of an H200; another device's number changes no bit.
+const MULTIPROCESSORS: usize = 132;
+
 /// The square kernels of one product, the larger first.
 struct Square {
     f32: [&'static str; 2],
@@ -48,15 +51,22 @@ const WEIGHTS: Square = Square {
 };
 
 impl Tile {
-    /// The largest tile of which there are enough to occupy a device.
+    /// The large tile where the last round of its blocks, one a multiprocessor, leaves at most a quarter
+    /// of the device idle; several of the small one share a multiprocessor.
     pub(super) fn of(below: usize, across: usize) -> Tile {
-        if below.div_ceil(128) * across.div_ceil(128) >= 96 { Tile::Large } else { Tile::Small }
+        let blocks = below.div_ceil(128) * across.div_ceil(128);
+        let rounds = blocks.div_ceil(MULTIPROCESSORS);
+        if 4 * blocks >= 3 * rounds * MULTIPROCESSORS { Tile::Large } else { Tile::Small }
     }
 
-    /// The tile of a forward product.
+    /// The tile of a forward product: few rows are bound by the weights' bytes, which want all
+    /// multiprocessors.
     pub(super) fn of_forward(rows: usize, outs: usize, dtype: Dtype) -> Tile {
-        let few = if dtype == Dtype::BF16 { 32 } else { 64 };
-        if rows <= few { Tile::Few } else { Tile::of(rows, outs) }
+        let few = match dtype {
+            Dtype::BF16 => rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS,
+            _ => rows <= 64,
+        };
+        if few { Tile::Few } else { Tile::of(rows, outs) }
     }
 
     /// The kernel of this tile, and its grid over `below x across` outputs.
@@ -73,23 +83,28 @@ impl Tile {
     }
 }
 
+/// Shared memory that a block may have on every device since sm_80 (sm_86: 99 KiB).
+const SHARED: usize = 96 << 10;
+
 /// The kernel for a few rows, and its grid.
 fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
     let chunks = width.div_ceil(256);
     if dtype == Dtype::BF16 {
-        let (kernel, tiles, most) = match rows {
-            ..=8 => ("linear_few_bf16_8", 1, 8),
-            ..=16 => ("linear_few_bf16_16", 2, 8),
-            _ => ("linear_few_bf16_32", 4, 4),
+        let (kernel, tiles) = match rows {
+            0..=8 => ("linear_few_bf16_8", 1),
+            9..=16 => ("linear_few_bf16_16", 2),
+            _ => ("linear_few_bf16_32", 4),
         };
-        let warps = chunks.min(most);
-        // the total and each warp's chunk of 16 x 8 outputs; each warp's lines of 256 and 8 between lines
-        let shared = 4 * 128 * tiles * (1 + warps) + 2 * warps * (16 + 8 * tiles) * 264;
-        let blocks = [outs.div_ceil(16), rows.div_ceil(8 * tiles), 1];
-        return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(shared));
+        // of 16 outputs by 8 rows: the total and each warp's chunk; of each warp: lines of 256 and 8 between
+        let (values, lines) = (4 * 128 * tiles, 2 * 264 * (16 + rows.min(8 * tiles)));
+        let most = ((SHARED - values) / (values + lines)).min([8, 8, 4][tiles / 2]);
+        // as many warps in each round
+        let warps = chunks.div_ceil(chunks.div_ceil(most));
+        let blocks = [rows.div_ceil(8 * tiles), outs.div_ceil(16), 1];
+        return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(values + warps * (values + lines)));
     }
-    // the weights of 8 outputs, up to 4096 inputs of each, and their chunks' sums for 16 rows
-    let chunks = chunks.min(16);
+    // the weights of 8 outputs, up to 2048 inputs of each, and their chunks' sums for 16 rows
+    let chunks = chunks.min(8);
     let shared = 4 * (8 * (256 * chunks + 4) + chunks * 128);
     let kernel = if rows == 1 { "linear_one_f32" } else { "linear_few_f32" };
     (kernel, Grid::blocks([outs.div_ceil(8), rows.div_ceil(16), 1], 128).shared(shared))
@@ -266,5 +281,6 @@ pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &S
     unsafe { gpu.launch("linear_db_f32", Grid::blocks([outs.div_ceil(32), 1, 1], 256), args) }
 }
 
-#[cfg(all(test, feature = "emu", xtrain_emu))]
+#[cfg(test)]
+#[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;

@@ -11,8 +11,9 @@ use crate::{Dtype, Error, Result, Tensor};
 /// The target of a row that has none.
 const ABSENT: u32 = u32::MAX;
 
-/// Logits in memory at a time, unless 256 rows of a chunk of 4,096 have more: 256 MiB of them.
-const LOGITS: usize = 1 << 26;
+/// Logits in memory at a time, unless 256 rows of a chunk of 4,096 have more: 512 MiB of them. 2,560 rows of
+/// 50,000 are enough tiles of `dx` to occupy a device.
+const LOGITS: usize = 1 << 27;
 
 /// What the logits of each row say of its target; targets have been checked.
 pub(crate) fn log_prob(gpu: &Gpu, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
@@ -20,7 +21,7 @@ pub(crate) fn log_prob(gpu: &Gpu, logits: &Tensor, target: &[u32]) -> Result<Vec
     let (values, target) = (gpu.buffer(n * 12)?, gpu.upload(target)?);
     let place = Place { target: target.arg(), values: values.arg(), ..Place::default() };
     // SAFETY: logits [n, v], n targets below v, room for 3 n values.
-    unsafe { values_of(gpu, logits.at(gpu, Dtype::F32)?, &place, [n, v], 1.0)? };
+    unsafe { values_of(gpu, logits.at(gpu, Dtype::F32)?, &place, [n, v], (1.0, Entropy::Now))? };
     downloaded(gpu, &values)
 }
 
@@ -57,11 +58,28 @@ impl Place {
     }
 }
 
+/// When the entropy of rows is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entropy {
+    /// With their other values.
+    Now,
+    /// With their gradients, which do not need it.
+    Later,
+}
+
 /// # Safety
 /// `logits [n, v]` f32, and a `place` of as many rows.
-unsafe fn values_of(gpu: &Gpu, logits: At, place: &Place, [n, v]: [usize; 2], t: f32) -> Result<()> {
-    let grid = Grid::blocks([n, 1, 1], 256).shared(v.div_ceil(128) * 8);
-    let args = args![logits, place.target, place.last, place.cut, place.values, v as u32, t];
+unsafe fn values_of(
+    gpu: &Gpu,
+    logits: At,
+    place: &Place,
+    [n, v]: [usize; 2],
+    (t, entropy): (f32, Entropy),
+) -> Result<()> {
+    let chunks = v.div_ceil(128);
+    let grid = Grid::blocks([n, 1, 1], 32 * chunks.min(16) as u32).shared(chunks * 8);
+    let now = u32::from(entropy == Entropy::Now);
+    let args = args![logits, place.target, place.last, place.cut, place.values, v as u32, t, now];
     // SAFETY: as promised by the caller; 8 bytes of shared memory a chunk.
     unsafe { gpu.launch("log_prob_f32", grid, args) }
 }
@@ -166,7 +184,7 @@ impl Walk<'_> {
         for start in (0..n).step_by(step) {
             let block = start..n.min(start + step);
             self.logits(&block, 0..out, &z)?;
-            self.known(&block, &z)?;
+            self.known(&block, &z, Entropy::Now)?;
         }
         Ok(())
     }
@@ -180,6 +198,8 @@ impl Walk<'_> {
         if !whole {
             self.values(n)?;
         }
+        let bonus = self.rows.targets.iter().flatten().any(|t| t.bonus != 0.0);
+        let entropy = if whole && !bonus { Entropy::Later } else { Entropy::Now };
         let blocks = blocks::of_rows(self.rows.samples, self.most, out);
         let columns_of =
             |rows: usize| blocks::of_columns(out, if whole { out } else { self.most / rows.max(1) });
@@ -191,9 +211,9 @@ impl Walk<'_> {
             for columns in columns_of(block.len()) {
                 self.logits(block, columns.clone(), &z)?;
                 if whole {
-                    self.known(block, &z)?;
+                    self.known(block, &z, entropy)?;
                 }
-                let dz = self.gradient(block, &columns, (&z, &rounded))?;
+                let dz = self.gradient(block, &columns, (&z, &rounded), entropy)?;
                 let dhead = row(dhead, columns.start, 4 * width);
                 let dx = row(dx, block.start, 4 * width);
                 self.products((block, samples), &columns, (dz, dx, dhead))?;
@@ -218,7 +238,7 @@ impl Walk<'_> {
     }
 
     /// The values of the rows `block`, from all of their logits.
-    fn known(&self, block: &Range<usize>, z: &Buffer) -> Result<()> {
+    fn known(&self, block: &Range<usize>, z: &Buffer, entropy: Entropy) -> Result<()> {
         let (place, shape) = (self.place.from(block.start), [block.len(), self.head.out()]);
         let t = self.rows.temperature;
         if let (Some(k), true) = (self.rows.top_k, place.last != At(0)) {
@@ -228,7 +248,7 @@ impl Walk<'_> {
             unsafe { self.gpu.launch("cross_entropy_cut_f32", Grid::blocks([shape[0], 1, 1], 256), args)? };
         }
         // SAFETY: z [block, v] and a place of as many rows.
-        unsafe { values_of(self.gpu, z.arg(), &place, shape, t) }
+        unsafe { values_of(self.gpu, z.arg(), &place, shape, (t, entropy)) }
     }
 
     /// Where the gradients of the logits `z` are: in place, or rounded.
@@ -237,8 +257,14 @@ impl Walk<'_> {
         block: &Range<usize>,
         columns: &Range<usize>,
         (z, rounded): (&Buffer, &Buffer),
+        entropy: Entropy,
     ) -> Result<At> {
-        let place = self.place.from(block.start);
+        let (gpu, place) = (self.gpu, self.place.from(block.start));
+        let (rows, chunks) = (block.len(), columns.len().div_ceil(128));
+        let entropies = match entropy {
+            Entropy::Later => Some(gpu.buffer(4 * rows * chunks)?),
+            Entropy::Now => None,
+        };
         let to = if self.head.dtype() == Dtype::BF16 { rounded.arg() } else { At(0) };
         let (first, n) = (columns.start as u32, columns.len() as u32);
         let args = args![
@@ -248,14 +274,20 @@ impl Walk<'_> {
             place.values,
             place.last,
             place.cut,
+            entropies.as_ref().map_or(At(0), Buffer::arg),
             to,
             n,
             first,
             self.rows.temperature
         ];
-        let grid = Grid::blocks([block.len(), columns.len().div_ceil(1024), 1], 256);
+        let grid = Grid::blocks([rows, chunks.div_ceil(8), 1], 256);
         // SAFETY: z [block, columns], a place of as many rows, room for as many rounded gradients.
-        unsafe { self.gpu.launch("cross_entropy_gradient_f32", grid, args)? };
+        unsafe { gpu.launch("cross_entropy_gradient_f32", grid, args)? };
+        if let Some(entropies) = entropies {
+            let args = args![entropies.arg(), place.values, chunks as u32, rows as u32];
+            // SAFETY: the entropies of as many chunks and rows, and a place of as many rows.
+            unsafe { gpu.launch("cross_entropy_entropy_f32", Grid::over(rows, 256), args)? };
+        }
         Ok(if to == At(0) { z.arg() } else { to })
     }
 

@@ -6,6 +6,7 @@ mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod finite;
+mod fused;
 mod indices;
 mod kv;
 mod launch;
@@ -17,6 +18,7 @@ mod optim;
 mod pointwise;
 mod rope;
 mod rows;
+mod sample;
 mod survey;
 
 use std::fmt;
@@ -27,6 +29,7 @@ pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::kernel_names;
 pub(crate) use finite::all_finite;
+pub(crate) use fused::{add_rms_norm, write_heads};
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
@@ -38,6 +41,7 @@ pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rope::{Turn, rope};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(crate) use sample::sample_rows;
 pub use survey::{Found, Survey, survey};
 
 use crate::Result;

@@ -30,22 +30,16 @@ pub(crate) fn rope(gpu: &Gpu, x: &Tensor, table: &RopeTable, turn: Turn<'_>, out
         (Turn::At(_), _, _) => "rope_at_f32",
     };
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
-    let (end, pos) = match turn {
+    let (table, place) = match turn {
         Turn::Rows(pos) | Turn::Back(pos) | Turn::Pos(pos) => {
-            (pos.iter().max().map_or(0, |&p| p as usize + 1), Some(gpu.upload(pos)?))
+            (table.on(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(gpu.indices(pos)?))
         }
-        Turn::At(first) => (first as usize + n, None),
+        Turn::At(first) => (table.on(gpu, first as usize..first as usize + n)?, Arg::from(first)),
     };
-    let place = match (&pos, turn) {
-        (None, Turn::At(first)) => Arg::from(first),
-        (Some(pos), _) => Arg::from(pos.arg()),
-        (None, _) => unreachable!("positions were uploaded"),
-    };
-    let table = table.on(gpu, end)?;
     let (x_at, y_at) = (x.at(gpu, x.dtype())?, y.at(gpu, out)?);
-    let args = args![x_at, table.arg(), place, y_at, n as u32, heads as u32, hd as u32];
+    let args = args![x_at, table, place, y_at, n as u32, heads as u32, hd as u32];
     let per_thread = if hd % 8 == 0 { 4 } else { 1 };
-    // SAFETY: x and y [n, heads, hd], a table of at least `end` positions, n positions below `end`.
+    // SAFETY: x and y [n, heads, hd], a table that has the rows of the n positions.
     unsafe { gpu.launch(kernel, Grid::over(n * heads * (hd / 2) / per_thread, 256), args)? };
     Ok(y)
 }

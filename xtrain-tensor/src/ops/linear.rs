@@ -7,7 +7,7 @@ use super::weight::Layout;
 use super::{Samples, Weight, shapes, widened};
 use crate::cpu::gemm::{self, Matrix, Start};
 use crate::cpu::gemm_bf16::{self, Left};
-use crate::cpu::packed;
+use crate::cpu::{Packed, packed};
 use crate::gpu::{self, After};
 use crate::reference::{self, Bf16, F32};
 use crate::{Device, Dtype, Error, Result, Tensor, faults};
@@ -90,13 +90,22 @@ fn packed(x: &Tensor, b: packed::View<'_>, y: &mut [f32], start: Start) -> Resul
 /// # Errors
 /// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
+    const OP: &str = "linear_add";
+    let n = check(OP, x, w.width(), w)?;
+    if h.shape() != [n, w.out()] {
+        return Err(Error::Shape { op: OP, want: "h as the product", got: shapes(&[h, x]) });
+    }
     if let Device::Gpu(gpu) = x.device() {
         check_bias(w, bias)?;
-        let n = check("linear", x, w.width(), w)?;
-        if h.shape() != [n, w.out()] {
-            return Err(Error::Shape { op: "linear_add", want: "h [N, out]", got: shapes(&[h, x]) });
-        }
         return gpu::linear(gpu, x, w, After { bias, residual: Some(h) }, Dtype::F32);
+    }
+    let plain = bias.is_none() && !faults::on("reversed-sum-for-one-row");
+    if let (Layout::Packed(Packed::F32(b)), true) = (w.forward(), plain) {
+        let cpu = x.device().as_cpu()?;
+        let mut y = cpu.recycler.take::<f32>(n * w.out());
+        let a = Matrix::new(x.data()?, n, w.width());
+        gemm::product_onto(cpu, h.data()?, a, b.view(), &mut y);
+        return Tensor::new(x.device(), h.shape(), y);
     }
     super::add(h, &linear(x, w, bias, Dtype::F32)?)
 }

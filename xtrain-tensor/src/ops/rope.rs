@@ -89,7 +89,7 @@ fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) ->
     })
 }
 
-fn check(op: &'static str, x: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<(usize, usize)> {
+pub(super) fn check(op: &'static str, x: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<(usize, usize)> {
     let &[n, h, hd] = x.shape() else {
         return Err(Error::Shape { op, want: "x [N, H, hd]", got: shapes(&[x]) });
     };

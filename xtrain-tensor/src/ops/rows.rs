@@ -142,7 +142,7 @@ fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     Ok(())
 }
 
-fn index(op: &'static str, (what, bound): (&'static str, usize), rows: &[u32]) -> Result<()> {
+pub(super) fn index(op: &'static str, (what, bound): (&'static str, usize), rows: &[u32]) -> Result<()> {
     match rows.iter().position(|&row| row as usize >= bound) {
         Some(at) => Err(Error::Index { op, what, at, got: u64::from(rows[at]), bound: bound as u64 }),
         None => Ok(()),
@@ -161,4 +161,42 @@ fn inside(op: &'static str, moves: &[SlotRange], bounds: [usize; 2]) -> Result<(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(device: &Device, rows: usize) -> Tensor {
+        Tensor::new(device, &[rows, 3], (0..rows * 3).map(|i| i as f32).collect()).unwrap()
+    }
+
+    #[test]
+    fn rows_and_ranges_outside_a_tensor_are_refused_by_name() {
+        let cpu = Device::cpu();
+        let (mut to, from) = (pool(&cpu, 4), pool(&cpu, 2));
+        let text = |error: Error| error.to_string();
+        let error = gather_rows(&from, &[1, 2]).unwrap_err();
+        assert_eq!(text(error), "gather_rows: row 2 at index 1 is not below 2");
+        let error = scatter_rows(&mut to, &from, &[3, 4]).unwrap_err();
+        assert_eq!(text(error), "scatter_rows: slot 4 at index 1 is not below 4");
+        let past = |from, to, len| SlotRange { from, to, len };
+        for range in [past(1, 0, 2), past(0, 3, 2), past(0, usize::MAX, 1)] {
+            assert!(matches!(copy_slots(&mut to, &from, &[range]), Err(Error::Index { .. })), "{range:?}");
+        }
+        let error = copy_slots_within(&mut to, past(0, 1, 2)).unwrap_err();
+        assert!(text(error).starts_with("copy_slots_within: want places that do not meet"));
+        assert_eq!(to.data::<f32>().unwrap(), pool(&cpu, 4).data::<f32>().unwrap(), "nothing was written");
+    }
+
+    #[test]
+    fn rows_of_another_shape_or_dtype_are_refused() {
+        let cpu = Device::cpu();
+        let mut to = pool(&cpu, 4);
+        let narrow = Tensor::zeros(&cpu, &[1, 2], Dtype::F32).unwrap();
+        assert!(matches!(scatter_rows(&mut to, &narrow, &[0]), Err(Error::Shape { .. })));
+        let half = Tensor::zeros(&cpu, &[1, 3], Dtype::BF16).unwrap();
+        assert!(matches!(scatter_rows(&mut to, &half, &[0]), Err(Error::Dtype { .. })));
+        assert!(matches!(copy_slots(&mut to, &half, &[]), Err(Error::Dtype { .. })));
+    }
 }

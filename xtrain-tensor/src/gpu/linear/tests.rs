@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::*;
 use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Schedule, Simd, ops};
+use crate::{Device, Schedule, Simd, ops, round_bf16};
 
 unsafe extern "C" {
     /// One step of 16 products into `c`, as the emulated tensor core takes it.
@@ -32,7 +32,7 @@ const SCHEDULES: [Schedule; 4] =
     [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
 
 /// Rows, outputs, inputs: whole tiles and parts, aligned lines and others.
-const SHAPES: [[usize; 3]; 10] = [
+const SHAPES: [[usize; 3]; 11] = [
     [1, 16, 256],
     [1, 35, 768],
     [3, 20, 100],
@@ -43,6 +43,7 @@ const SHAPES: [[usize; 3]; 10] = [
     [66, 72, 64],
     [5, 9, 4200],
     [131, 129, 40],
+    [600, 72, 24],
 ];
 
 fn rounded(x: &[f32]) -> Vec<bf16> {
@@ -86,17 +87,30 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
     for (i, shape @ [rows, outs, width]) in SHAPES.into_iter().enumerate() {
         let (x, w) = (arbitrary(rows * width, 1), arbitrary(outs * width, 2));
         for dtype in [Dtype::F32, Dtype::BF16] {
-            let want = expected(shape, &x, &w, dtype);
+            let sums = expected(shape, &x, &w, dtype);
             for (j, tile) in [Tile::Few, Tile::Small, Tile::Large].into_iter().enumerate() {
                 let device = gpu(i + j);
                 let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
                 let x = on(&device, [rows, width], &x, dtype);
-                let y = Tensor::zeros(&device, &[rows, outs], Dtype::F32).unwrap();
-                let (gpu, to) = (as_gpu(&device), y.at(as_gpu(&device), Dtype::F32).unwrap());
+                // the sum as it is; with a bias and a residual; with a bias, rounded
+                let how = (i + j) % 3;
+                let out = if how == 2 { Dtype::BF16 } else { Dtype::F32 };
+                let (bias, h) = (arbitrary(outs, 5), arbitrary(rows * outs, 6));
+                let value = |(n, sum): (usize, &f32)| match how {
+                    0 => *sum,
+                    1 => h[n] + (sum + bias[n % outs]),
+                    _ => round_bf16(sum + bias[n % outs]),
+                };
+                let want: Vec<f32> = sums.iter().enumerate().map(value).collect();
+                let bias = on(&device, [1, outs], &bias, Dtype::F32);
+                let h = on(&device, [rows, outs], &h, Dtype::F32);
+                let after = After { bias: (how > 0).then_some(&bias), residual: (how == 1).then_some(&h) };
+                let y = Tensor::zeros(&device, &[rows, outs], out).unwrap();
+                let (gpu, to) = (as_gpu(&device), y.at(as_gpu(&device), out).unwrap());
                 let product = Forward { x: x.at(gpu, dtype).unwrap(), w: w.at(gpu).unwrap(), shape, dtype };
                 // SAFETY: operands of the shape, and room for their product.
-                unsafe { forward(gpu, product, After::default(), (to, Dtype::F32), tile).unwrap() };
-                compare_bits(&y.to_vec::<f32>().unwrap(), &want)
+                unsafe { forward(gpu, product, after, (to, out), tile).unwrap() };
+                compare_bits(&y.to_f32().unwrap().to_vec::<f32>().unwrap(), &want)
                     .unwrap_or_else(|e| panic!("{shape:?} {dtype} {tile:?} on {device}: {e}"));
                 compared += want.len();
             }

@@ -1,5 +1,6 @@
 //! Cuts of rows and vocabulary change no bit; a row keeps its k largest logits; a bad row is named.
 use super::*;
+use crate::reference::{self, RowLoss};
 use crate::testing::{arbitrary, compare_bits, emulated};
 use crate::{Device, Schedule, Simd, ops};
 
@@ -7,21 +8,29 @@ struct Operands {
     lengths: [usize; 2],
     out: usize,
     width: usize,
+    dtype: Dtype,
     top_k: Option<usize>,
 }
 
-/// Values, `dx` and `dhead`; on a GPU with at most `most` logits at a time.
-fn computed(device: &Device, o: &Operands, most: usize) -> Result<[Vec<f32>; 3]> {
+/// The matrices, the samples and the targets.
+fn made(device: &Device, o: &Operands) -> Result<(Tensor, Weight, Samples, Vec<Option<Target>>)> {
     let (n, v, c) = (o.lengths.iter().sum::<usize>(), o.out, o.width);
-    let x = Tensor::new(device, &[n, c], arbitrary(n * c, 1))?;
-    let head = Weight::new(&Tensor::new(device, &[v, c], arbitrary(v * c, 2))?, Dtype::F32)?;
+    let x = Tensor::new(device, &[n, c], arbitrary(n * c, 1))?.cast(o.dtype)?;
+    let head = Weight::new(&Tensor::new(device, &[v, c], arbitrary(v * c, 2))?, o.dtype)?;
     let target = |i: usize| {
         let (weight, bonus) = ([1.0, -0.75, 0.3][i % 3], [0.0, 0.01][i / 7 % 2]);
         (i % 5 != 3).then_some(Target { id: (i * 97 % v) as u32, weight, bonus })
     };
-    let (targets, samples) = ((0..n).map(target).collect::<Vec<_>>(), Samples::of_lengths(o.lengths));
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 0.8, top_k: o.top_k };
-    let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32)?;
+    Ok((x, head, Samples::of_lengths(o.lengths), (0..n).map(target).collect()))
+}
+
+const TEMPERATURE: f32 = 0.8;
+
+/// Values, `dx` and `dhead`; on a GPU with at most `most` logits at a time.
+fn computed(device: &Device, o: &Operands, most: usize) -> Result<[Vec<f32>; 3]> {
+    let (x, head, samples, targets) = made(device, o)?;
+    let rows = LossRows { targets: &targets, samples: &samples, temperature: TEMPERATURE, top_k: o.top_k };
+    let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
     let (values, dx) = match device {
         Device::Gpu(gpu) => bounded(gpu, (&x, &head), &rows, (Some(&mut dhead), most))?,
         Device::Cpu(_) => ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead))?,
@@ -30,21 +39,48 @@ fn computed(device: &Device, o: &Operands, most: usize) -> Result<[Vec<f32>; 3]>
     Ok([values, dx.to_vec()?, dhead.to_vec()?])
 }
 
+/// The same from the logits of the head's product: the reference's values and gradients of each row, the
+/// gradients rounded where they enter the products.
+fn composed(device: &Device, o: &Operands) -> Result<[Vec<f32>; 3]> {
+    let (x, head, samples, targets) = made(device, o)?;
+    let z: Vec<f32> = ops::linear(&x, &head, None, Dtype::F32)?.to_vec()?;
+    let (mut values, mut dz) = (Vec::new(), Vec::new());
+    for (z, target) in z.chunks(o.out).zip(&targets) {
+        let z: Vec<f32> = z.iter().map(|z| z / TEMPERATURE).collect();
+        let Some(Target { id, weight, bonus }) = *target else {
+            dz.extend(vec![0.0; o.out]);
+            continue;
+        };
+        let row @ RowLoss { lse, log_prob, entropy } = reference::log_prob(&z, id as usize);
+        values.extend([lse, log_prob, entropy]);
+        dz.extend(reference::dlogits(&z, Some(id as usize), row, [weight, bonus, TEMPERATURE]));
+    }
+    let dz = Tensor::new(device, &[x.shape()[0], o.out], dz)?.cast(o.dtype)?;
+    let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
+    ops::linear_backward_weight(&mut dhead, &dz, &x, &samples)?;
+    Ok([values, ops::linear_backward_input(&[&dz], &[&head])?.to_vec()?, dhead.to_vec()?])
+}
+
 #[test]
-fn cuts_of_the_vocabulary_and_of_rows_give_the_bits_of_a_processor() {
+fn cuts_of_the_vocabulary_and_of_rows_change_no_bit_of_a_loss() {
     let Some(device) = emulated(Schedule::Random(3)) else { return };
-    let operands = |lengths, out, width, top_k| Operands { lengths, out, width, top_k };
+    let operands = |lengths, out, width, dtype, top_k| Operands { lengths, out, width, dtype, top_k };
     for o in [
-        operands([300, 5], 700, 9, None),
-        operands([7, 262], 513, 8, Some(20)),
-        operands([1, 2], 600, 5, Some(599)),
-        operands([3, 1], 40, 4, Some(1)),
+        operands([300, 5], 700, 9, Dtype::F32, None),
+        operands([7, 262], 513, 8, Dtype::F32, Some(20)),
+        operands([1, 2], 600, 5, Dtype::F32, Some(599)),
+        operands([3, 1], 40, 4, Dtype::F32, Some(1)),
+        operands([258, 3], 520, 16, Dtype::BF16, None),
+        operands([5, 9], 300, 33, Dtype::BF16, None),
     ] {
-        let want = computed(&Device::cpu_with(1, Simd::Reference), &o, 0).unwrap();
+        let want = match o.dtype {
+            Dtype::BF16 => composed(&device, &o).unwrap(),
+            _ => computed(&Device::cpu_with(1, Simd::Reference), &o, 0).unwrap(),
+        };
         for most in [1 << 20, 256 * o.lengths.iter().sum::<usize>().min(256), 256 * o.out] {
             let got = computed(&device, &o, most).unwrap();
             for ((got, want), what) in got.iter().zip(&want).zip(["values", "dx", "dhead"]) {
-                let case = format!("{:?} x {} x {}, {most} logits", o.lengths, o.out, o.width);
+                let case = format!("{:?} x {} x {} in {}, {most} logits", o.lengths, o.out, o.width, o.dtype);
                 compare_bits(got, want).unwrap_or_else(|e| panic!("{what} of {case}: {e}"));
             }
         }
