@@ -141,6 +141,13 @@ impl Launcher for Emulated {
     }
 }
 
+/// `c + sum over 16 k of a[k] * b[k]`, bf16 by their bits, as one step of a Hopper tensor core.
+#[cfg(test)]
+pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
+    // SAFETY: 16 values each.
+    unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
+}
+
 /// The names of all kernels.
 #[cfg(test)]
 pub(crate) fn kernel_names() -> Vec<&'static str> {

@@ -45,4 +45,6 @@ unsafe extern "C" {
     pub(super) fn xtemu_copy(to: *mut c_void, from: *const c_void, bytes: usize);
     pub(super) fn xtemu_zero(at: *mut c_void, bytes: usize);
     pub(super) fn xtemu_on_fault(note: extern "C" fn());
+    #[cfg(test)]
+    pub(super) fn xtemu_mma_dot16(a: *const u16, b: *const u16, c: f32) -> f32;
 }
