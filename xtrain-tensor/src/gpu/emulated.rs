@@ -141,10 +141,10 @@ impl Launcher for Emulated {
     }
 }
 
-/// One step of 16 bf16 products into `c`, as the emulated tensor core takes it.
+/// `c + sum over 16 k of a[k] * b[k]`, bf16 by their bits, as one step of a Hopper tensor core.
 #[cfg(test)]
 pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
-    // SAFETY: two arrays of 16.
+    // SAFETY: 16 values each.
     unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
 }
 

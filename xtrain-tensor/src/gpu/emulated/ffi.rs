@@ -47,4 +47,6 @@ unsafe extern "C" {
     #[cfg(test)]
     pub(super) fn xtemu_mma_dot16(a: *const u16, b: *const u16, c: f32) -> f32;
     pub(super) fn xtemu_on_fault(note: extern "C" fn());
+    #[cfg(test)]
+    pub(super) fn xtemu_mma_dot16(a: *const u16, b: *const u16, c: f32) -> f32;
 }
