@@ -13,7 +13,8 @@ typedef struct { uint16_t u; } bf16;            // storage type, 2 bytes, same o
 #define XT_END
 #define XT_SHARED(T, name, N)      __shared__ __align__(16) T name[N]
 #define XT_SHARED2(T, name, A, B)  __shared__ __align__(16) T name[A][B]
-#define XT_DYN_SHARED(T, name)     extern __shared__ __align__(16) unsigned char xt_dyn_smem_[]; T* name = reinterpret_cast<T*>(xt_dyn_smem_)
+extern __shared__ __align__(16) unsigned char xt_dyn_smem_[];
+#define XT_DYN_SHARED(T, name)     T* name = reinterpret_cast<T*>(xt_dyn_smem_)
 #define XT_DEV __device__ __forceinline__
 XT_DEV void  xt_cp_async16(void* s, const void* g, bool pred = true) {
   uint32_t p = (uint32_t)__cvta_generic_to_shared(s); int n = pred ? 16 : 0;
@@ -33,23 +34,6 @@ XT_DEV void xt_mma_bf16_16816(float c[4], const uint32_t a[4], const uint32_t b[
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// Grid barrier for cooperative launches: bar[0]=count, bar[1]=generation, both zeroed once. (cooperative_groups needs the cccl wheel.)
-XT_DEV void xt_grid_sync(unsigned* bar) {
-  __syncthreads();
-  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
-    unsigned n = gridDim.x * gridDim.y * gridDim.z;
-    __threadfence();
-    unsigned gen; asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(gen) : "l"(bar + 1) : "memory");
-    if (atomicAdd(bar, 1u) == n - 1) {
-      asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(bar), "r"(0u) : "memory");
-      asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(bar + 1), "r"(gen + 1) : "memory");
-    } else {
-      unsigned g; do { asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(g) : "l"(bar + 1) : "memory"); } while (g == gen);
-    }
-    __threadfence();
-  }
-  __syncthreads();
-}
 // ---- Hopper warpgroup matrix multiply (sm_90a only): 64x64 f32 += A[64,16] * B[64,16]^T, both K-major in 128-byte-swizzled shared memory.
 // A tile is rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, base 1024-aligned; 16-byte chunk c of row r lies at chunk c ^ (r & 7).
 XT_DEV uint64_t xt_wgmma_desc(const void* s) {
@@ -68,6 +52,6 @@ XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
 #endif
 XT_DEV float    xt_bits_f(uint32_t u) { return __uint_as_float(u); }
 XT_DEV uint32_t xt_f_bits(float f)    { return __float_as_uint(f); }
-#else              // ------------------------------------------------------------------ host emulation
-#include "emu/emu.hpp"
+#else              // ------------------------------------------------------------------ emulator
+#include "emu/cuda.hpp"
 #endif

@@ -131,15 +131,13 @@ impl Common {
     /// # Errors
     /// This build or machine does not have it.
     pub fn open(&self) -> Result<Device, CliError> {
-        let hint = "--device cpu has the same bits";
-        match self.device {
-            DeviceName::Cpu => Ok(Device::cpu_with(self.threads(), Simd::detect())),
-            DeviceName::Cuda(_) => {
-                Err(CliError::new(Exit::Device, "this build has no CUDA device yet").hint(hint))
-            }
-            DeviceName::Emulated => Device::emulated(Schedule::Forward)
-                .map_err(|error| CliError::new(Exit::Device, error.to_string()).hint(hint)),
-        }
+        let opened = match self.device {
+            DeviceName::Cpu => return Ok(Device::cpu_with(self.threads(), Simd::detect())),
+            DeviceName::Cuda(number) => Device::cuda(number),
+            DeviceName::Emulated => Device::emulated(Schedule::Forward),
+        };
+        let hint = "xtrain doctor says what this machine has; --device cpu has the same bits in f32";
+        opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
     }
 
     /// Threads to compute with.

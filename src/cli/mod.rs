@@ -10,6 +10,7 @@ pub mod ask;
 pub mod bench;
 pub mod common;
 pub mod completions;
+pub mod doctor;
 pub mod eval;
 pub mod export;
 pub mod generate;
@@ -103,6 +104,8 @@ pub enum Command {
     Logits(logits::LogitsArgs),
     /// Draws the loss curves of a run, as SVG and as text.
     Plot(plot::PlotArgs),
+    /// Says which devices this build and this machine have, and why not.
+    Doctor(doctor::DoctorArgs),
     /// Prints completions for a shell.
     Completions(completions::CompletionsArgs),
 }
@@ -189,6 +192,7 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Inspect(args) => inspect::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Plot(args) => plot::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),
     }
 }

@@ -103,7 +103,7 @@ impl RunConfig {
             hold(from_zero(x), key, x, "a number from 0")?;
         }
         let t = sample.temperature;
-        let divides = t == 0.0 || (f64::from(SampleOptions::COLDEST)..=f64::from(f32::MAX)).contains(&t);
+        let divides = t == 0.0 || (SampleOptions::COLDEST..=f32::MAX).contains(&(t as f32));
         hold(divides, "sample.temperature", t, "0, or a number from 1e-30")?;
         hold(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
         let share = self.data.val_fraction;

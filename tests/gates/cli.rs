@@ -144,11 +144,30 @@ fn a_wrong_configuration_is_exit_2_and_names_file_line_and_key() {
 }
 
 #[test]
-fn a_device_that_this_build_lacks_is_exit_69() {
+fn a_device_that_this_machine_lacks_is_exit_69() {
     let scratch = Scratch::new("device");
+    let Err(missing) = xtrain::tensor::survey().driver else { return };
     for device in ["cuda", "cuda:1"] {
-        refused(&scratch.0, &["train", "--device", device], 69, &["no CUDA device"]);
-        refused(&scratch.0, &["bench", "kv", "--device", device], 69, &["no CUDA device"]);
+        let parts = [missing.as_str(), "driver 580", "xtrain doctor"];
+        refused(&scratch.0, &["train", "--device", device], 69, &parts);
+        refused(&scratch.0, &["bench", "kv", "--device", device], 69, &parts);
+    }
+}
+
+#[test]
+fn doctor_says_what_there_is_and_why_the_rest_is_missing() {
+    let scratch = Scratch::new("doctor");
+    let survey = xtrain::tensor::survey();
+    let report: serde_json::Value = serde_json::from_str(&ok(&scratch.0, &["doctor", "--json"])).unwrap();
+    assert_eq!(report["cuda_driver"].as_str(), survey.driver.as_deref().ok());
+    assert_eq!(report["emulator"], survey.has_emulator);
+    assert!(report["cores"].as_u64().unwrap() > 0);
+    let lines = ok(&scratch.0, &["doctor"]);
+    for why in report["missing"].as_array().unwrap() {
+        assert!(lines.contains(&format!("missing      {}\n", why.as_str().unwrap())), "{lines}");
+    }
+    for name in ["xtrain ", "cpu ", "cuda driver ", "gpu kernels ", "emulator "] {
+        assert!(lines.lines().any(|line| line.starts_with(name)), "{name}: {lines}");
     }
 }
 

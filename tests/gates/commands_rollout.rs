@@ -31,6 +31,9 @@ fn a_temperature_that_cannot_divide_is_a_usage_error_and_1e_minus_6_is_greedy() 
         let key = format!("sample.temperature={cold}");
         refused(&scratch.0, &["train", "--dry-run", "--set", &key], 2, &["`sample.temperature`"]);
     }
+    for least in ["0", "1e-30", "1e-6"] {
+        ok(&scratch.0, &["train", "--dry-run", "--set", &format!("sample.temperature={least}")]);
+    }
     let at = |t| {
         let args = ["generate", &m, "--prompt", "ab", "--max-new", "20", "--json", "--temperature", t];
         parsed(&ok(&scratch.0, &args))

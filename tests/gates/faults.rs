@@ -1,7 +1,7 @@
 //! Every planted fault has a gate that was seen red.
 use xtrain::tensor::faults::{self, FAULTS};
 
-use crate::{invariance, own, resume, training};
+use crate::{invariance, own, prefixes, resume, training};
 
 /// Cases within which the gate of invariance must see a fault.
 const WITHIN: u64 = 150;
@@ -26,6 +26,7 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("dropped-cache-write", Gate::Invariance),
     ("page-off-by-one", Gate::Invariance),
     ("position-off-by-one", Gate::Invariance),
+    ("prefix-of-other-tokens", Gate::Own(|| prefixes::over(0..60).map(|[rows, ..]| rows as usize))),
     ("shared-random-state", Gate::Invariance),
     ("reversed-sum-for-one-row", Gate::Invariance),
     ("mask-off-by-one", Gate::Invariance),

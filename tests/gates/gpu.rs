@@ -5,7 +5,7 @@ use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::emulated;
 use xtrain::tensor::{Device, Dtype, Schedule as Order};
 
-use xtrain::decode::KvKind;
+use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
 use xtrain::verify::{self, Asked};
 
 use crate::dice::Dice;
@@ -135,4 +135,48 @@ fn rollouts_on_the_gpu_have_the_bits_of_the_processors_training_forward() {
 #[test]
 fn rollouts_on_the_gpu_in_bf16_have_the_bits_of_its_training_forward() {
     rollouts(Dtype::BF16);
+}
+
+/// Prompts of three lengths, greedy and sampled in turn.
+fn asked() -> Vec<Request> {
+    let mut dice = Dice::new(8, 1);
+    let request = |(id, n): (usize, usize)| {
+        let prompt: Vec<u32> = (0..n).map(|_| dice.below(37) as u32).collect();
+        Request { id: id as u64, ..Request::sampled(&prompt, 12, [0.0, 0.8][id % 2], 4) }
+    };
+    [3, 70, 9].into_iter().enumerate().map(request).collect()
+}
+
+fn engine<'m>(model: &'m Model) -> Engine<'m> {
+    let mut engine = Engine::new(model, EngineOptions { max_batch: 3, ..EngineOptions::default() }).unwrap();
+    asked().into_iter().for_each(|request| _ = engine.submit(request).unwrap());
+    engine
+}
+
+#[test]
+fn tokens_drawn_on_the_gpu_are_those_of_the_processor_and_all_that_a_step_copies_back() {
+    let Some(device) = emulated(Order::Random(11)) else { return };
+    let Device::Gpu(gpu) = &device else { panic!("an emulated device is a GPU") };
+    let model = |device: &Device| Model::init(&config(false), Dtype::F32, device, 3).unwrap();
+    let (there, here) = (model(&device), model(&Device::cpu()));
+    let mut engine_there = engine(&there);
+    let mut steps = Vec::new();
+    while !engine_there.is_idle() {
+        let before = gpu.traffic();
+        engine_there.step().unwrap();
+        let after = gpu.traffic();
+        steps.push((after.allocations - before.allocations, after.downloaded - before.downloaded));
+    }
+    let (got, want) = (engine_there.take_finished(), engine(&here).run().unwrap());
+    for want in &want {
+        let got = got.iter().find(|got| got.index == want.index).unwrap();
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(got.tokens, want.tokens);
+        assert_eq!(bits(&got.logprobs), bits(&want.logprobs));
+        assert_eq!(bits(&got.processed_logprobs), bits(&want.processed_logprobs));
+    }
+    // a token, two log-probabilities and a status for each of three rows, where their logits are 444 bytes
+    for (step, &(allocations, downloaded)) in steps.iter().enumerate().skip(4) {
+        assert!(allocations == 0 && downloaded <= 3 * 32, "step {step}: {allocations}, {downloaded} bytes");
+    }
 }

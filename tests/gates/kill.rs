@@ -51,6 +51,28 @@ fn can_go_on(run: &Path) -> bool {
     checkpoints(run).iter().any(|name| name.starts_with("step_") && !name.contains('.'))
 }
 
+/// The save that a process has begun and not ended: what an earlier process began may lie there still.
+fn begun_by(child: &Child, run: &Path) -> Option<String> {
+    let own = format!(".tmp-{}", child.id());
+    checkpoints(run).into_iter().find(|name| name.ends_with(&own))
+}
+
+/// Waits until a process is inside its save number `n`, or has ended.
+fn await_saves(child: &mut Child, run: &Path, n: u64) {
+    let (mut seen, mut last) = (0, None);
+    while child.try_wait().unwrap().is_none() {
+        let now = begun_by(child, run);
+        if now.is_some() && now != last {
+            seen += 1;
+            last = now;
+        }
+        if seen == n {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
 #[test]
 fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
     const STEPS: u64 = 40;
@@ -75,8 +97,13 @@ fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
         rounds += 1;
         assert!(rounds <= 20 * least, "{kills} kills, {inside_a_save} inside a save");
         let mut child = go_on();
-        let wait = 2 + uniform_u64(11, rounds, 0, Purpose::Speculative) % 60;
-        std::thread::sleep(Duration::from_millis(wait));
+        // in turn at any instant, and inside one of its first saves
+        let drawn = uniform_u64(11, rounds, 0, Purpose::Speculative);
+        if rounds % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(2 + drawn % 60));
+        } else {
+            await_saves(&mut child, &run, 1 + drawn % 3);
+        }
         if let Some(status) = child.try_wait().unwrap() {
             assert!(status.success(), "round {rounds} ended by itself with {status}");
             // done before it could be killed: begin again
@@ -86,9 +113,7 @@ fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
         child.kill().unwrap();
         child.wait().unwrap();
         kills += 1;
-        // a save that this process began: one of an earlier process may lie there still
-        let own = format!(".tmp-{}", child.id());
-        inside_a_save += u64::from(checkpoints(&run).iter().any(|name| name.ends_with(&own)));
+        inside_a_save += u64::from(begun_by(&child, &run).is_some());
     }
     assert!(go_on().wait().unwrap().success());
     println!("killed {kills} times, {inside_a_save} of them inside a save");

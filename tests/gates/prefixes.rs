@@ -27,11 +27,11 @@ fn requests(case: u64, n: usize) -> Vec<Request> {
     (0..).zip(&all).map(request).collect()
 }
 
-#[test]
-fn a_prompt_that_begins_like_an_earlier_one_takes_its_rows_and_keeps_its_bits() {
+/// What the cases were made of, or the first difference.
+pub(crate) fn over(cases: std::ops::Range<u64>) -> Result<[u64; 3], String> {
     let (f32, bf16) = (qwen3(Dtype::F32), qwen3(Dtype::BF16));
-    let (mut recalled, mut rows, mut preempted) = (0, 0, 0);
-    for case in 0..60 {
+    let [mut rows, mut recalled, mut preempted] = [0; 3];
+    for case in cases {
         let model = if case % 4 == 0 { &bf16 } else { &f32 };
         let oracle = Oracle::new(model, requests(case, 10));
         let [page, batch, chunk, tight] = draw(37, case, 0, Purpose::DataOrder);
@@ -42,12 +42,12 @@ fn a_prompt_that_begins_like_an_earlier_one_takes_its_rows_and_keeps_its_bits() 
             cache_positions: [None, Some(2 * longest + 32)][tight as usize & 1],
             ..options(KvKind::Paged { page: [1, 3, 8, 16][page as usize % 4] }, 1 + batch as usize % 4)
         };
-        // some at once, the others when these are done
         let mut engine = Engine::new(model, o).unwrap();
+        // some at once, the others when these are done
         for part in [0..6, 6..10] {
             oracle.requests[part.clone()].iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
             let done = oracle.finish_part(&mut engine, part);
-            rows += done.unwrap_or_else(|e| panic!("prefixes, case {case}, {o:?}: {e}"));
+            rows += done.map_err(|e| format!("gate prefixes, case {case}, {o:?}: {e}"))? as u64;
         }
         let c = engine.counters();
         let due: usize = oracle.requests.iter().map(|r| r.prompt.len()).sum();
@@ -57,6 +57,12 @@ fn a_prompt_that_begins_like_an_earlier_one_takes_its_rows_and_keeps_its_bits() 
         recalled += c.recalled_rows;
         preempted += c.preemptions;
     }
+    Ok([rows, recalled, preempted])
+}
+
+#[test]
+fn a_prompt_that_begins_like_an_earlier_one_takes_its_rows_and_keeps_its_bits() {
+    let [rows, recalled, preempted] = over(0..60).unwrap_or_else(|e| panic!("{e}"));
     println!("prefixes: 60 cases, {rows} rows of logits, 0 differing bits, {recalled} rows recalled");
     assert!(recalled > 1000 && preempted > 0, "{recalled} recalled, {preempted} preempted");
 }

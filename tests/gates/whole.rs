@@ -54,12 +54,12 @@ fn answered(seed: u64, steps: u64) -> f64 {
 
 /// The longer suite trains as the quickstart does: over a minute a seed. There is no shorter way to the same
 /// answers: the sums are learnt at once and late (1.3 % after 300 steps, 3 % after 500 of the 1,400). So the test
-/// command trains for 40 steps, and what it shows is that the bar can be missed.
+/// command trains for 60 steps, and what it shows is that the bar can be missed.
 #[test]
 fn a_trained_quickstart_answers_more_than_85_in_100_sums_it_has_not_seen_and_an_untrained_one_does_not() {
     const BAR: f64 = 85.0;
-    let untrained = answered(0, 40);
-    assert!(untrained < BAR, "{untrained} % after 40 steps");
+    let untrained = answered(0, 60);
+    assert!(untrained < BAR, "{untrained} % after 60 steps");
     for seed in 0..times(0, 3) {
         let share = answered(seed, 1400);
         println!("quickstart, seed {seed}: {share} % of the held-out sums");

@@ -52,12 +52,28 @@ impl Device {
         })
     }
 
+    /// The GPU of that number: see [`Gpu::cuda`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the driver, the device or the kernels for it are missing.
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        Gpu::cuda(ordinal).map(Device::Gpu)
+    }
+
     /// The emulated GPU: see [`Gpu::emulated`].
     ///
     /// # Errors
     /// [`Error::Device`] where this build has no emulator.
     pub fn emulated(schedule: Schedule) -> Result<Device> {
         Gpu::emulated(schedule).map(Device::Gpu)
+    }
+
+    /// The emulated GPU with every access to memory checked: see [`Gpu::checked`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where this build has no emulator.
+    pub fn checked(schedule: Schedule) -> Result<Device> {
+        Gpu::checked(schedule).map(Device::Gpu)
     }
 
     /// Threads of this processor that compute, the caller's among them.

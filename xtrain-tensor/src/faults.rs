@@ -30,6 +30,7 @@ pub const FAULTS: &[(&str, &str)] = &[
         "dx takes the total of a chunk of the vocabulary, not its chunks of 256",
     ),
     ("one-accumulator-for-a-tied-table", "both uses of a tied table add into one gradient"),
+    ("prefix-of-other-tokens", "a prompt takes a page of whatever prompt came before"),
     ("resume-forgets-the-optimizer", "a resumed run begins with moments of zero"),
     ("resume-forgets-the-step", "a resumed run begins at step 0, with powers of 1"),
     ("resume-forgets-the-random-state", "a resumed run goes on with seed 0"),

@@ -1,8 +1,10 @@
 //! The cosines and sines of rotary embeddings: one table, which every path reads.
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::dd::Dd;
+use crate::gpu::{self, At, Gpu};
 use crate::portable::{self, MAX_ANGLE};
 use crate::rope_scaling::RopeScaling;
 use crate::{Error, Result};
@@ -28,6 +30,13 @@ struct Shared {
     max_positions: usize,
     /// Per position: its cosines, then its sines.
     blocks: Vec<OnceLock<Box<[f32]>>>,
+    copies: Mutex<Vec<GpuCopy>>,
+}
+
+/// What a GPU has of a table.
+struct GpuCopy {
+    addresses: gpu::Buffer,
+    blocks: BTreeMap<usize, gpu::Buffer>,
 }
 
 impl RopeTable {
@@ -93,7 +102,8 @@ impl RopeTable {
             return refuse("angles of at most 1647099", bad);
         }
         let blocks = (0..max_positions.div_ceil(BLOCK)).map(|_| OnceLock::new()).collect();
-        let shared = Shared { inverse_frequencies: inverse, amplitude, max_positions, blocks };
+        let copies = Mutex::default();
+        let shared = Shared { inverse_frequencies: inverse, amplitude, max_positions, blocks, copies };
         Ok(RopeTable { shared: Arc::new(shared) })
     }
 
@@ -109,6 +119,44 @@ impl RopeTable {
         let half = shared.inverse_frequencies.len();
         let block = shared.blocks[position / BLOCK].get_or_init(|| shared.block(position / BLOCK));
         block[position % BLOCK * 2 * half..][..2 * half].split_at(half)
+    }
+
+    /// Where a GPU finds the rows of these positions: an array of addresses, one for each 256 positions,
+    /// of `[256, head_dim]` f32, a position's cosines, then its sines. Blocks of positions that nobody
+    /// asked for have no address.
+    ///
+    /// The array stays where it is for as long as the table lives; each block is brought there once.
+    pub(crate) fn on(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
+        let mut copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = match copies.iter().position(|copy| copy.addresses.home().same(gpu)) {
+            Some(i) => i,
+            None => {
+                let addresses = gpu.zeros(self.shared.blocks.len() * size_of::<u64>())?;
+                copies.push(GpuCopy { addresses, blocks: BTreeMap::new() });
+                copies.len() - 1
+            }
+        };
+        let copy = &mut copies[own];
+        let mut last = usize::MAX;
+        for position in positions {
+            let block = position / BLOCK;
+            if block != last && !copy.blocks.contains_key(&block) {
+                self.bring(gpu, copy, block)?;
+            }
+            last = block;
+        }
+        Ok(copy.addresses.arg())
+    }
+
+    fn bring(&self, gpu: &Gpu, copy: &mut GpuCopy, block: usize) -> Result<()> {
+        let shared = &*self.shared;
+        let rows = gpu.upload(shared.blocks[block].get_or_init(|| shared.block(block)))?;
+        let address = gpu.upload(&[rows.at()])?;
+        let to = copy.addresses.at() + (block * size_of::<u64>()) as u64;
+        // SAFETY: an address for each block of the table, and one that was just brought.
+        unsafe { gpu.copy(to, address.at(), size_of::<u64>())? };
+        copy.blocks.insert(block, rows);
+        Ok(())
     }
 
     /// The first position that has no row.

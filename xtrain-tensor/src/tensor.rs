@@ -90,7 +90,7 @@ impl Tensor {
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         fn blank<T: Stored>(cpu: &Cpu, n: usize) -> Arc<Buffer<T>> {
             let mut values = cpu.recycler.take(n);
-            values.fill(T::default());
+            cpu.pool.parts(&mut values, 1 << 15, |_, values| values.fill(T::default()));
             Arc::new(Buffer::new(values, &cpu.recycler))
         }
         let n: usize = shape.iter().product();

@@ -1,19 +1,38 @@
 //! Helpers for tests: exact inputs, comparison by bits, and the golden answers.
 use std::fmt::Debug;
+use std::io::Write;
+use std::sync::Once;
 
 use crate::rng::{Purpose, draw, philox, uniform_u64};
-use crate::{Device, Schedule};
+use crate::{Device, Result, Schedule};
 
 /// The emulated GPU; none, with a note, where this build has no emulator.
 ///
 /// # Panics
 /// If there is none and `XTRAIN_REQUIRE_EMU` is set: a skip must not count as a pass.
 pub fn emulated(schedule: Schedule) -> Option<Device> {
+    required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU")
+}
+
+/// The emulated GPU that checks every access; none, with a note, where this build has no emulator.
+///
+/// # Panics
+/// If there is none and `XTRAIN_REQUIRE_EMU` is set.
+pub fn checked(schedule: Schedule) -> Option<Device> {
+    required(Device::checked(schedule), "XTRAIN_REQUIRE_EMU")
+}
+
+static NOTE: Once = Once::new();
+
+/// A device that tests may do without, unless the environment asks for it.
+fn required(device: Result<Device>, variable: &str) -> Option<Device> {
     let missing = |error| {
-        assert!(std::env::var_os("XTRAIN_REQUIRE_EMU").is_none(), "XTRAIN_REQUIRE_EMU is set, but {error}");
-        println!("note: the kernels were not run: {error}");
+        let asked = std::env::var_os(variable).is_some_and(|value| value == "1");
+        assert!(!asked, "{variable}=1, but {error}");
+        // past the capture of tests: a skip has to be seen
+        NOTE.call_once(|| drop(writeln!(std::io::stderr(), "note: the kernels were not run: {error}")));
     };
-    Device::emulated(schedule).map_err(missing).ok()
+    device.map_err(missing).ok()
 }
 
 /// The golden lines of single operations.

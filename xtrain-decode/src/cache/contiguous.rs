@@ -1,10 +1,10 @@
 //! The contiguous cache: one run of slots for each sequence, allocated at once.
 use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::Slots;
+use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::{Move, Pool};
+use super::pool::Pool;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
 /// `room.positions` slots for each of `room.sequences` sequences.
@@ -87,7 +87,7 @@ impl Cache for Contiguous {
         self.check_room(to, len)?;
         if from != to {
             let (from, to) = (self.slots.slot(from, 0), self.slots.slot(to, 0));
-            self.pool.copy(Move { from, to, len })?;
+            self.pool.copy(SlotRange { from, to, len })?;
         }
         self.ledger.set_len(to, len);
         Ok(())

@@ -1,10 +1,10 @@
 //! The growing cache: keys and values concatenated anew at every step, the classic baseline.
 use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::Slots;
+use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::{Move, Pool};
+use super::pool::Pool;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
 /// Sequences one after another without a gap. Every pass copies all that is held, as
@@ -61,7 +61,7 @@ impl Growing {
         let (mut end, mut base, mut moves) = (0, Vec::new(), Vec::new());
         for &Part { from, keep, len } in parts {
             if keep > 0 {
-                moves.push(Move { from: self.slots[layer].slot(from, 0), to: end, len: keep });
+                moves.push(SlotRange { from: self.slots[layer].slot(from, 0), to: end, len: keep });
             }
             base.push(end);
             end += len;

@@ -1,10 +1,10 @@
 //! The paged cache: slots are handed out a page at a time, shared, and copied on write.
 use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::Slots;
+use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::{Move, Pool};
+use super::pool::Pool;
 use super::prefix::Prefixes;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
@@ -97,7 +97,7 @@ impl Paged {
                 None => self.table(seq).push(new),
                 Some(shared) => {
                     let (from, to) = (shared as usize * self.page, new as usize * self.page);
-                    self.pool.copy(Move { from, to, len: held.saturating_sub(at * self.page) })?;
+                    self.pool.copy(SlotRange { from, to, len: held.saturating_sub(at * self.page) })?;
                     self.refs[shared as usize] -= 1;
                     self.table(seq)[at] = new;
                 }

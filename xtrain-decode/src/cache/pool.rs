@@ -1,8 +1,7 @@
 //! The keys and values of every layer, by slot.
-use half::bf16;
 use xtrain_model::{Result, Rows};
-use xtrain_tensor::ops::Slots;
-use xtrain_tensor::{Dtype, Error, Stored, Tensor, faults};
+use xtrain_tensor::ops::{self, SlotRange, Slots};
+use xtrain_tensor::{Error, Tensor, faults};
 
 use super::{CacheShape, Usage};
 
@@ -16,14 +15,6 @@ pub(super) struct Pool {
     n_slots: usize,
     written: u64,
     copied: u64,
-}
-
-/// `len` slots that go from slot `from` to slot `to`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Move {
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) len: usize,
 }
 
 impl Pool {
@@ -64,41 +55,24 @@ impl Pool {
 
     /// Writes the keys and values of `rows` into the slots of their positions.
     pub(super) fn write(&mut self, layer: usize, kv: [&Tensor; 2], rows: &Rows, slots: &Slots) -> Result<()> {
-        match self.shape.dtype {
-            Dtype::BF16 => self.write_as::<bf16>(layer, kv, rows, slots),
-            _ => self.write_as::<f32>(layer, kv, rows, slots),
-        }
-    }
-
-    fn write_as<T: Stored>(
-        &mut self,
-        layer: usize,
-        kv: [&Tensor; 2],
-        rows: &Rows,
-        slots: &Slots,
-    ) -> Result<()> {
-        let w = self.shape.width();
-        for (to, from) in [&mut self.k[layer], &mut self.v[layer]].into_iter().zip(kv) {
-            let (to, from) = (to.data_mut::<T>()?, from.data::<T>()?);
-            for (from, (&seq, &pos)) in from.chunks_exact(w).zip(rows.seq.iter().zip(&rows.pos)) {
-                if faults::on("dropped-cache-write") && layer + 1 == self.shape.n_layers && pos == 2 {
-                    continue;
-                }
-                to[slot(slots, seq, pos as usize) * w..][..w].copy_from_slice(from);
+        let place = |(&seq, &pos): (&u32, &u32)| slot(slots, seq, pos as usize) as u32;
+        let places: Vec<u32> = rows.seq.iter().zip(&rows.pos).map(place).collect();
+        for (pool, new) in [&mut self.k[layer], &mut self.v[layer]].into_iter().zip(kv) {
+            if faults::on("dropped-cache-write") && layer + 1 == self.shape.n_layers {
+                write_all_but_position_2(pool, new, &rows.pos, &places)?;
+            } else {
+                ops::scatter_rows(pool, new, &places)?;
             }
         }
-        self.written += (2 * rows.len() * w * self.shape.dtype.bytes()) as u64;
+        self.written += (rows.len() * self.shape.bytes_per_token() / self.shape.n_layers) as u64;
         Ok(())
     }
 
     /// Copies slots inside every layer; source and target do not overlap.
-    pub(super) fn copy(&mut self, slots: Move) -> Result<()> {
+    pub(super) fn copy(&mut self, slots: SlotRange) -> Result<()> {
         for layer in 0..self.shape.n_layers {
             for t in [&mut self.k[layer], &mut self.v[layer]] {
-                match self.shape.dtype {
-                    Dtype::BF16 => copy_inside(t.data_mut::<bf16>()?, slots, self.shape.width()),
-                    _ => copy_inside(t.data_mut::<f32>()?, slots, self.shape.width()),
-                }
+                ops::copy_slots_within(t, slots)?;
             }
         }
         self.copied += (slots.len * self.shape.bytes_per_token()) as u64;
@@ -106,25 +80,21 @@ impl Pool {
     }
 
     /// Gives `layer` fresh tensors of `n_slots` slots with the old values at `moves`.
-    pub(super) fn rebuild(&mut self, layer: usize, n_slots: usize, moves: &[Move]) -> Result<()> {
-        let w = self.shape.width();
+    pub(super) fn rebuild(&mut self, layer: usize, n_slots: usize, moves: &[SlotRange]) -> Result<()> {
         for t in [&mut self.k[layer], &mut self.v[layer]] {
             let mut fresh = zeros(&self.shape, n_slots)?;
-            match self.shape.dtype {
-                Dtype::BF16 => copy_over(fresh.data_mut::<bf16>()?, t.data()?, moves, w),
-                _ => copy_over(fresh.data_mut::<f32>()?, t.data()?, moves, w),
-            }
+            ops::copy_slots(&mut fresh, t, moves)?;
             *t = fresh;
         }
         let n: usize = moves.iter().map(|m| m.len).sum();
-        self.copied += (2 * n * w * self.shape.dtype.bytes()) as u64;
+        self.copied += (n * self.shape.bytes_per_token() / self.shape.n_layers) as u64;
         self.n_slots = n_slots;
         Ok(())
     }
 
     /// Grows every layer to `n_slots` slots; the first keep their values.
     pub(super) fn grow(&mut self, n_slots: usize) -> Result<()> {
-        let kept = Move { from: 0, to: 0, len: self.n_slots };
+        let kept = SlotRange { from: 0, to: 0, len: self.n_slots };
         (0..self.shape.n_layers).try_for_each(|layer| self.rebuild(layer, n_slots, &[kept]))
     }
 }
@@ -145,12 +115,9 @@ fn zeros(shape: &CacheShape, n_slots: usize) -> Result<Tensor> {
     Ok(Tensor::zeros(&shape.device, &[n_slots, shape.n_kv_heads, shape.head_dim], shape.dtype)?)
 }
 
-fn copy_inside<T: Copy>(values: &mut [T], Move { from, to, len }: Move, w: usize) {
-    values.copy_within(from * w..(from + len) * w, to * w);
-}
-
-fn copy_over<T: Copy>(fresh: &mut [T], old: &[T], moves: &[Move], w: usize) {
-    for &Move { from, to, len } in moves {
-        fresh[to * w..][..len * w].copy_from_slice(&old[from * w..][..len * w]);
-    }
+/// The planted fault.
+fn write_all_but_position_2(pool: &mut Tensor, new: &Tensor, pos: &[u32], places: &[u32]) -> Result<()> {
+    let kept: Vec<u32> = (0..pos.len() as u32).filter(|&n| pos[n as usize] != 2).collect();
+    let places: Vec<u32> = kept.iter().map(|&n| places[n as usize]).collect();
+    Ok(ops::scatter_rows(pool, &ops::gather_rows(new, &kept)?, &places)?)
 }

@@ -2,6 +2,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use xtrain_tensor::faults;
+
 /// Whole pages by all tokens up to their end. A page is found by the page before it and its own tokens,
 /// compared one by one: nothing is taken on the word of a hash. What a page holds is a function of these
 /// tokens and of the weights, which cannot change while an engine borrows its model.
@@ -27,7 +29,11 @@ impl Prefixes {
         self.clock += 1;
         let (mut before, mut found) = (None, Vec::new());
         for chunk in tokens.chunks_exact(size) {
-            let Some(known) = self.pages.get_mut(&(before, chunk.into())) else { break };
+            let known = match faults::on("prefix-of-other-tokens") {
+                true => self.pages.iter_mut().find(|(place, _)| place.0 == before).map(|(_, known)| known),
+                false => self.pages.get_mut(&(before, chunk.into())),
+            };
+            let Some(known) = known else { break };
             known.used = self.clock;
             before = Some(known.page);
             found.push(known.page);

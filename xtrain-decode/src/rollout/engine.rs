@@ -2,14 +2,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use xtrain_model::{Eager, Model, NoCache};
-use xtrain_tensor::Tensor;
+use xtrain_model::Model;
 
-use super::plan::{Plan, Run};
+use super::pass::Watch;
+use super::plan::Plan;
 use super::sequence::{End, Sequence};
-use super::{
-    Completion, Counters, EngineOptions, Event, FinishReason, HeadRows, LogitRow, Prefixes, Request, Step,
-};
+use super::{Completion, Counters, EngineOptions, Event, FinishReason, LogitRow, Request, Step};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
@@ -36,10 +34,10 @@ pub struct Engine<'m> {
     /// Whether the cache was too small: nothing new begins until a sequence ends.
     pub(super) squeezed: bool,
     pub(super) counters: Counters,
-    samplers: Vec<Sampler>,
+    pub(super) samplers: Vec<Sampler>,
     submitted: usize,
     plan: Plan,
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     finished: Vec<Completion>,
 }
 
@@ -186,7 +184,7 @@ impl<'m> Engine<'m> {
     /// have gone on. [`Error::Model`] when the model refuses, or when the cache has no room for one
     /// sequence alone: nothing has changed then.
     pub fn step(&mut self) -> Result<Step<'_>> {
-        self.step_watched(&mut |_| ())
+        self.advance(None)
     }
 
     /// [`Engine::step`]; `watch` sees every row of logits that the head computes.
@@ -194,6 +192,10 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// As [`Engine::step`].
     pub fn step_watched(&mut self, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<Step<'_>> {
+        self.advance(Some(watch))
+    }
+
+    fn advance(&mut self, watch: Watch<'_>) -> Result<Step<'_>> {
         self.events.clear();
         let before = self.counters;
         let begun = self.admit();
@@ -226,96 +228,6 @@ impl<'m> Engine<'m> {
         }
         self.retire();
         true
-    }
-
-    fn run_rows(&mut self, plan: &Plan, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<()> {
-        if plan.rows.is_empty() {
-            return Ok(());
-        }
-        let rows = &plan.rows;
-        let hidden = match &mut self.cache {
-            Some(cache) => self.model.forward(&mut Eager, cache, rows)?,
-            None => self.model.forward(&mut Eager, &mut NoCache::new(rows)?, rows)?,
-        };
-        self.counters.passes += 1;
-        self.counters.layer_rows += rows.len() as u64;
-        self.counters.prefill_rows += plan.prefill_rows as u64;
-        if self.cache.is_some() {
-            plan.runs.iter().for_each(|run| self.ran(run));
-        }
-        match self.options.head {
-            HeadRows::Drawn => self.draw_from(plan, &self.logits(&hidden, &plan.drawn)?, watch),
-            HeadRows::All => {
-                let all: Vec<usize> = (0..rows.len()).collect();
-                self.draw_from(plan, &self.logits(&hidden, &all)?, watch)
-            }
-        }
-    }
-
-    /// The rows of a run are in the cache; a prompt that is whole now can be recalled.
-    fn ran(&mut self, run: &Run) {
-        let sequence = &mut self.live[run.live];
-        let before = sequence.done;
-        sequence.done += run.rows.len();
-        let (prompt, cache) = (&sequence.request.prompt, &mut self.cache);
-        let whole = (before + 1..=sequence.done).contains(&prompt.len());
-        if let (true, Some(cache), Prefixes::Kept) = (whole, cache, self.options.prefixes) {
-            cache.remember(sequence.lane, prompt);
-        }
-    }
-
-    fn logits(&self, hidden: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        if rows.is_empty() {
-            let none = [0, self.model.config().vocab];
-            let none = Tensor::zeros(hidden.device(), &none, xtrain_tensor::Dtype::F32);
-            return Ok(none.map_err(xtrain_model::Error::from)?);
-        }
-        Ok(self.model.logits(&super::gather::rows(hidden, rows)?)?)
-    }
-
-    /// A token for each run that ends its sequence, then for those who waited for its prompt.
-    fn draw_from(&mut self, plan: &Plan, logits: &Tensor, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<()> {
-        let n = logits.shape()[0];
-        self.counters.head_rows += n as u64;
-        let data = logits.read::<f32>().map_err(xtrain_model::Error::from)?;
-        let vocab = self.model.config().vocab;
-        let (mut row, mut result) = (0, Ok(()));
-        for run in &plan.runs {
-            let sequence = &self.live[run.live];
-            let (index, id) = (sequence.index, sequence.id);
-            for at in run.rows.clone() {
-                let last = run.draws && at + 1 == run.rows.end;
-                if !last && self.options.head == HeadRows::Drawn {
-                    continue;
-                }
-                let logits = &data[row * vocab..][..vocab];
-                row += 1;
-                watch(LogitRow { index, id, position: plan.rows.pos[at] as usize, logits });
-                if last {
-                    result = result.and(self.draw(run.live, logits));
-                }
-            }
-        }
-        result.and(self.begin_waiting())
-    }
-
-    /// A token for the sequence at place `at` of those under way.
-    pub(super) fn draw(&mut self, at: usize, logits: &[f32]) -> Result<()> {
-        let first = self.live[0].id;
-        let sequence = &mut self.live[at];
-        if sequence.is_fresh()
-            && let Some(group) = self.groups.get_mut(&sequence.group)
-        {
-            group.fresh -= 1;
-            match group.fresh {
-                0 => drop(self.groups.remove(&sequence.group)),
-                _ => _ = group.logits.get_or_insert_with(|| logits.into()),
-            }
-        }
-        let sampler = &mut self.samplers[sequence.sampler];
-        let event = sequence.draw(sampler, logits, self.model.config(), first)?;
-        self.events.push(event);
-        Ok(())
     }
 
     /// Sequences that have ended leave; their room is free.

@@ -5,6 +5,7 @@ mod fronts;
 mod gather;
 mod naive;
 mod options;
+mod pass;
 mod plan;
 mod request;
 mod schedule;

@@ -3,10 +3,11 @@ use std::sync::Arc;
 
 use xtrain_model::Config;
 use xtrain_tensor::faults;
+use xtrain_tensor::ops::SampleRow;
 
 use super::{Completion, Event, FinishReason, Request};
 use crate::error::{Error, Result};
-use crate::sampler::{Address, Sampler};
+use crate::sampler::{Address, Choice, SampleOptions, Sampler};
 
 /// A request, and what has come of it. While it waits for its first place it holds nothing of its own.
 #[derive(Debug)]
@@ -95,28 +96,59 @@ impl Sequence {
         cfg: &Config,
         first: u64,
     ) -> Result<Event> {
-        let (id, seed, position) = (self.id, self.request.seed, self.tokens.len());
-        let addressed = if faults::on("shared-random-state") { first } else { id };
-        let address = Address { seed, id: addressed, position: position as u32 };
-        let history = if self.request.options.repetition_penalty.is_some() { &self.tokens[..] } else { &[] };
-        let choice = sampler.pick(logits, history, address).map_err(|source| {
+        let choice = sampler.pick(logits, self.history(), self.address(first)).map_err(|source| {
             self.end = Some(End::Refused);
-            Error::Sample { id, position, source }
+            Error::Sample { id: self.id, position: self.tokens.len(), source }
         })?;
+        Ok(self.accept(choice, cfg))
+    }
+
+    /// Where the random number of the next token stands; `first` is the id of the first sequence of the
+    /// step.
+    fn address(&self, first: u64) -> Address {
+        let id = if faults::on("shared-random-state") { first } else { self.id };
+        Address { seed: self.request.seed, id, position: self.tokens.len() as u32 }
+    }
+
+    /// The ids that the sampler looks at.
+    fn history(&self) -> &[u32] {
+        if self.request.options.repetition_penalty.is_some() { &self.tokens } else { &[] }
+    }
+
+    /// How a device draws the next token; `first` as for [`Sequence::draw`].
+    pub(super) fn sample_row(&self, first: u64) -> SampleRow<'_> {
+        let SampleOptions { temperature, top_k, top_p, min_p, repetition_penalty } = self.request.options;
+        let Address { seed, id, position } = self.address(first);
+        SampleRow {
+            seed,
+            id,
+            position,
+            temperature,
+            top_k: top_k.unwrap_or(0) as u32,
+            top_p: top_p.unwrap_or(1.0),
+            min_p: min_p.unwrap_or(0.0),
+            penalty: repetition_penalty.unwrap_or(1.0),
+            seen: self.history(),
+        }
+    }
+
+    /// Takes the next token.
+    pub(super) fn accept(&mut self, choice: Choice, cfg: &Config) -> Event {
+        let position = self.tokens.len();
         self.tokens.push(choice.token);
         self.logprobs.push(choice.logprob);
         self.processed_logprobs.push(choice.processed_logprob);
         let finish = self.request.ends(choice.token, self.logprobs.len(), cfg);
         self.end = finish.map(End::Finished);
-        Ok(Event {
+        Event {
             index: self.index,
-            id,
+            id: self.id,
             position,
             token: choice.token,
             logprob: choice.logprob,
             processed_logprob: choice.processed_logprob,
             finish,
-        })
+        }
     }
 
     pub(super) fn into_completion(self, finish_reason: FinishReason) -> Completion {

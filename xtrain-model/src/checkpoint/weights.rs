@@ -94,6 +94,10 @@ pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) 
 fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<(PathBuf, Option<Vec<String>>)>> {
     let Index { weight_map } =
         json::decode(path, &read_small(fs, path, "the index of the shards", MAX_INDEX)?)?;
+    if weight_map.is_empty() {
+        let detail = "want a weight_map that names the shard of each tensor, got none".into();
+        return Err(CheckpointError::Json { file: path.into(), detail });
+    }
     let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, shard) in weight_map {
         if !is_plain_name(&shard) {

@@ -269,7 +269,7 @@ fn no_mutated_token_file_makes_the_reader_panic() {
     let (mut valid, mut refused) = (0, 0);
     let path = dir.file("mutant.tok", &good);
     let mut mutant = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    for case in 0..20_000u64 {
+    for case in 0..xtrain_tensor::testing::times(20_000, 200_000) {
         let draw = |i: u32, n: u64| uniform_u64(11, case, i, Purpose::Sample) % n;
         let mut bytes = good.clone();
         for i in 0..=draw(0, 3) as u32 {

@@ -10,7 +10,7 @@ mod gradient;
 mod panels;
 mod tile;
 
-pub(crate) use forward::{Matrix, product};
+pub(crate) use forward::{Matrix, product, product_onto};
 pub(crate) use gradient::weight_gradient;
 pub(crate) use panels::{Panels, View};
 pub(crate) use tile::Start;
@@ -18,6 +18,8 @@ pub(crate) use tile::Start;
 /// Depth of a chunk.
 pub(crate) const CHUNK: usize = 256;
 
+/// Elements of a cache line.
+const LINE: usize = 16;
 /// Multiply-adds below which a product stays on the caller's thread: about 5 us.
 const SMALL: usize = 1 << 18;
 /// Rows of a unit of work: their chunk of the left operand stays in the second-level cache.

@@ -1,5 +1,6 @@
 //! Root-mean-square normalisation, forward and backward.
-use super::lanes::{Kernel, LANES, Lanes, dispatch};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::scratch::Buffer;
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint};
 use crate::ops::Samples;
@@ -55,6 +56,9 @@ fn rrms<L: Lanes, T: Value>(l: L, x: &[T], eps: f32) -> f32 {
     1.0 / (l.sum32(v) / x.len() as f32 + eps).sqrt()
 }
 
+/// Rows of a chunk of a sum over rows.
+const CHUNK: usize = 256;
+
 /// `dx`; `dw += rowsum dy xh`, chunks of 256 rows from each sample's first.
 pub(crate) fn rms_norm_backward<T: Value>(
     cpu: &Cpu,
@@ -65,40 +69,48 @@ pub(crate) fn rms_norm_backward<T: Value>(
 ) -> Vec<f32> {
     let c = w.len();
     let mut dx = cpu.recycler.take::<f32>(x.len());
-    let mut r = vec![0f32; x.len() / c.max(1)];
-    let rows = rows_per_part(c);
-    let all_r = Disjoint::new(&mut r);
-    cpu.pool.parts(&mut dx, rows * c, |i, dx| {
-        let at = i * rows * c..i * rows * c + dx.len();
-        // SAFETY: the rows of this part of `dx`, and parts do not meet.
-        let r = unsafe { all_r.slice(at.start / c..at.end / c) };
-        dispatch(cpu.simd, ByInput { x: &x[at.clone()], w, dy: &dy[at], eps, dx, r });
-    });
-    cpu.pool.parts(dw, LANES, |i, dw| {
-        dispatch(cpu.simd, ByGain { x, r: &r, dy, c, first: i * LANES, dw, samples });
-    });
+    let chunk = |from: usize, end: usize| from..end.min(from + CHUNK);
+    let chunks: Vec<_> =
+        samples.ranges().flat_map(|s| s.clone().step_by(CHUNK).map(move |from| chunk(from, s.end))).collect();
+    let mut sums = Buffer::<f32>::of(chunks.len() * c);
+    let parts = Disjoint::new(&mut dx);
+    let one = |i: usize, sums: &mut [f32]| {
+        let at = chunks[i].start * c..chunks[i].end * c;
+        // SAFETY: the rows of this chunk, and chunks do not meet.
+        let dx = unsafe { parts.slice(at.clone()) };
+        dispatch(cpu.simd, Backward { x: &x[at.clone()], w, dy: &dy[at], eps, dx, sums });
+    };
+    if x.len() < GRAIN {
+        sums.chunks_exact_mut(c.max(1)).enumerate().for_each(|(i, sums)| one(i, sums));
+    } else {
+        cpu.pool.parts(&mut sums, c, one);
+    }
+    for sums in sums.chunks_exact(c.max(1)) {
+        dw.iter_mut().zip(sums).for_each(|(dw, sum)| *dw += sum);
+    }
     dx
 }
 
-struct ByInput<'a, T> {
+/// A chunk of rows: `dx`, and the chunk's part of the gradient of the gains.
+struct Backward<'a, T> {
     x: &'a [T],
     w: &'a [f32],
     dy: &'a [f32],
     eps: f32,
     dx: &'a mut [f32],
-    r: &'a mut [f32],
+    sums: &'a mut [f32],
 }
 
-impl<T: Value> Kernel for ByInput<'_, T> {
+impl<T: Value> Kernel for Backward<'_, T> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let c = self.w.len();
+        self.sums.fill(0.0);
         let rows = self.x.chunks_exact(c).zip(self.dy.chunks_exact(c));
-        for (((x, dy), dx), r) in rows.zip(self.dx.chunks_exact_mut(c)).zip(self.r) {
-            *r = rrms(l, x, self.eps);
-            let rs = l.splat(*r);
+        for ((x, dy), dx) in rows.zip(self.dx.chunks_exact_mut(c)) {
+            let rs = l.splat(rrms(l, x, self.eps));
             let mut v = l.zero();
             blocks!(c, |b| {
                 let e = l.mul(l.load_partial(&dy[b.clone()]), l.load_partial(&self.w[b.clone()]));
@@ -106,43 +118,13 @@ impl<T: Value> Kernel for ByInput<'_, T> {
             });
             let t = l.splat(l.sum32(v) / c as f32);
             blocks!(c, |b| {
-                let e = l.mul(l.load_partial(&dy[b.clone()]), l.load_partial(&self.w[b.clone()]));
+                let dy = l.load_partial(&dy[b.clone()]);
+                let e = l.mul(dy, l.load_partial(&self.w[b.clone()]));
                 let h = l.mul(T::read(l, &x[b.clone()]), rs);
+                let sum = l.fma(dy, h, l.load_partial(&self.sums[b.clone()]));
+                l.store_partial(&mut self.sums[b.clone()], sum);
                 l.store_partial(&mut dx[b], l.mul(l.fma(l.neg(h), t, e), rs));
             });
         }
-    }
-}
-
-/// The gradient of up to 32 gains, from column `first` on.
-struct ByGain<'a, T> {
-    x: &'a [T],
-    r: &'a [f32],
-    dy: &'a [f32],
-    c: usize,
-    first: usize,
-    dw: &'a mut [f32],
-    samples: &'a Samples,
-}
-
-impl<T: Value> Kernel for ByGain<'_, T> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let n = self.dw.len();
-        let mut g = l.load_partial(self.dw);
-        for sample in self.samples.ranges() {
-            for start in sample.clone().step_by(256) {
-                let mut chunk = l.zero();
-                for row in start..sample.end.min(start + 256) {
-                    let at = row * self.c + self.first..row * self.c + self.first + n;
-                    let h = l.mul(T::read(l, &self.x[at.clone()]), l.splat(self.r[row]));
-                    chunk = l.fma(l.load_partial(&self.dy[at]), h, chunk);
-                }
-                g = l.add(g, chunk);
-            }
-        }
-        l.store_partial(self.dw, g);
     }
 }

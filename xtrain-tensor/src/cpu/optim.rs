@@ -4,7 +4,8 @@ use super::value::blocks;
 use super::{Cpu, Disjoint};
 use crate::ops::AdamWScalars;
 
-const GRAIN: usize = 16384;
+/// Elements that one thread takes at a time.
+const GRAIN: usize = 4096;
 
 /// One AdamW update of `w`, its gradient shortened by `clip` first.
 pub(crate) fn adamw(

@@ -31,13 +31,33 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
+/// Where a thread looks for its next chunk. The same threads come from the same end in every job, so
+/// most of what a thread reads is what it wrote in the job before, and still in its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Front,
+    Back,
+}
+
+/// Bits of each of the three numbers in [`Shared::claims`]: from the front in the lowest, then from the
+/// back, then the chunks. Claims may run past the chunks by one a thread.
+const BITS: u32 = 21;
+
+/// The most chunks of a job: half of what the bits hold.
+const MOST_CHUNKS: usize = 1 << (BITS - 1);
+
+/// What a word of claims says: claimed from the front, from the back, and the chunks.
+fn claimed(word: u64) -> [usize; 3] {
+    [0, BITS, 2 * BITS].map(|at| (word >> at) as usize & ((1 << BITS) - 1))
+}
+
 type Job = *const (dyn Fn(usize) + Sync);
 
 #[derive(Debug)]
 struct Shared {
     /// Whether a job is under way.
     busy: AtomicBool,
-    /// The job's chunks (upper half) and the next index to claim (lower half; it may run past them).
+    /// The job's chunks, and how many were claimed from either [`End`].
     claims: AtomicU64,
     /// Chunks that were run to their end.
     done: AtomicUsize,
@@ -77,9 +97,10 @@ impl Pool {
             published: Condvar::new(),
             finished: Condvar::new(),
         });
-        let worker = |_| {
+        let worker = |i| {
             let shared = shared.clone();
-            std::thread::spawn(move || shared.work())
+            let end = if i % 2 == 0 { End::Front } else { End::Back };
+            std::thread::spawn(move || shared.work(end))
         };
         let workers = (1..threads).map(worker).collect();
         Pool { shared, workers }
@@ -94,7 +115,7 @@ impl Pool {
     /// have. One chunk stays on this thread, which is right for work below about 5 us; so does a call
     /// from inside a job. A panic of `f` is raised again here, after the other calls have ended.
     pub(crate) fn run(&self, chunks: usize, f: impl Fn(usize) + Sync) {
-        let few = chunks <= 1 || self.workers.is_empty() || chunks > u32::MAX as usize / 2;
+        let few = chunks <= 1 || self.workers.is_empty() || chunks > MOST_CHUNKS;
         if few || self.shared.busy.swap(true, Acquire) {
             return (0..chunks).for_each(f);
         }
@@ -143,21 +164,21 @@ impl Shared {
         // one before the store below: nobody else touches the cell.
         unsafe { *self.job.get() = Some(job) };
         self.done.store(0, Relaxed);
-        self.claims.store((chunks as u64) << 32, SeqCst);
+        self.claims.store((chunks as u64) << (2 * BITS), SeqCst);
         if self.asleep.load(SeqCst) > 0 {
             drop(self.lock());
             self.published.notify_all();
         }
-        self.run_claimed();
+        self.run_claimed(End::Front);
         self.await_end(chunks);
         self.lock().take()
     }
 
     /// A worker's life.
-    fn work(&self) {
+    fn work(&self, end: End) {
         let mut idle_since = None;
         while !self.stop.load(Relaxed) {
-            if self.run_claimed() {
+            if self.run_claimed(end) {
                 idle_since = None;
             } else if idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
                 (0..16).for_each(|_| spin_loop());
@@ -169,10 +190,10 @@ impl Shared {
     }
 
     /// Claims and runs chunks until none is left, then counts them. Whether there was any.
-    fn run_claimed(&self) -> bool {
+    fn run_claimed(&self, end: End) -> bool {
         let mut count = 0;
         let mut chunks = 0;
-        while let Some((index, of)) = self.claim() {
+        while let Some((index, of)) = self.claim(end) {
             // SAFETY: this thread holds a claim, so `job` was written before the claim was published,
             // is not written again, and points to a live closure, until the claim is counted below.
             let f = unsafe { &*(*self.job.get()).expect("a published job has its closure") };
@@ -188,16 +209,16 @@ impl Shared {
         count > 0
     }
 
-    /// The next index and the number of chunks, if any is left.
-    fn claim(&self) -> Option<(usize, usize)> {
-        let split = |word: u64| ((word & 0xffff_ffff) as usize, (word >> 32) as usize);
-        // look first: a thread that finds nothing must not drive the lower half into the upper
-        let (next, chunks) = split(self.claims.load(Acquire));
-        if next >= chunks {
+    /// The next index from `end` and the number of chunks, if any is left.
+    fn claim(&self, end: End) -> Option<(usize, usize)> {
+        // look first: a thread that finds nothing must not drive one number into the next
+        if !self.has_claims() {
             return None;
         }
-        let (index, chunks) = split(self.claims.fetch_add(1, AcqRel));
-        (index < chunks).then_some((index, chunks))
+        let one = if end == End::Front { 1 } else { 1 << BITS };
+        let [front, back, chunks] = claimed(self.claims.fetch_add(one, AcqRel));
+        let index = if end == End::Front { front } else { chunks.wrapping_sub(1 + back) };
+        (front + back < chunks).then_some((index, chunks))
     }
 
     /// Sleeps until a job is published or the pool ends.
@@ -213,8 +234,8 @@ impl Shared {
     }
 
     fn has_claims(&self) -> bool {
-        let word = self.claims.load(SeqCst);
-        word & 0xffff_ffff < word >> 32
+        let [front, back, chunks] = claimed(self.claims.load(SeqCst));
+        front + back < chunks
     }
 
     /// Waits until all chunks are counted: awake at first, then asleep.
@@ -255,6 +276,11 @@ impl<'a, T> Disjoint<'a, T> {
     /// Borrows `slice` for as long as the parts are in use.
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+    }
+
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// The address of element `at`, which may be one past the end.

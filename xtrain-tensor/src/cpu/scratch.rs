@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::thread::LocalKey;
 
 /// Buffers that a thread keeps for later.
-const KEPT: usize = 16;
+const KEPT: usize = 128;
 
 /// An element that buffers are made of.
 pub(crate) trait Scratch: Copy + 'static {

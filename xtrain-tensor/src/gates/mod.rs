@@ -7,6 +7,10 @@ mod device;
 mod golden;
 mod gpu;
 mod gradient;
+#[cfg(test)]
+mod kernel_faults;
+#[cfg(test)]
+mod kernel_sources;
 mod mask;
 mod named;
 mod rows;

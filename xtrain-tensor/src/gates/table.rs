@@ -27,7 +27,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 32] = {
+pub(super) const TABLE: [Entry; 39] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -54,9 +54,16 @@ pub(super) const TABLE: [Entry; 32] = {
         entry("repeat_kv", cases::repeat_kv, Checked(gradient::repeat_kv)),
         entry("repeat_kv_backward", cases::repeat_kv_backward, With("repeat_kv")),
         entry("cat_seq", cases::cat_seq, None("a cache keeps no gradient")),
+        entry("gather_rows", cases::gather_rows, None("it only moves rows")),
+        entry("scatter_rows", cases::scatter_rows, None("a cache keeps no gradient")),
+        entry("copy_slots", cases::copy_slots, None("a cache keeps no gradient")),
+        entry("copy_slots_within", cases::copy_slots_within, None("a cache keeps no gradient")),
         entry("cross_entropy", cases::cross_entropy, Checked(gradient::cross_entropy)),
         entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
         entry("log_prob", cases::log_prob, None("the loss has its gradient")),
+        entry("sample_rows", cases::sample_rows, None("a draw has none")),
+        entry("add_rms_norm", cases::add_rms_norm, None("its parts have theirs")),
+        entry("write_heads", cases::write_heads, None("its parts have theirs")),
         entry("adamw", cases::adamw, None("the end of the step")),
         entry("adamw_all", cases::adamw_all, None("the end of the step")),
         entry("global_norm", cases::global_norm, None("the end of the step")),

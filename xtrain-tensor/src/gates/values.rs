@@ -29,7 +29,7 @@ impl Values {
 
     /// `n` values addressed by `seed`.
     pub(super) fn fill(self, n: usize, seed: u64) -> Vec<f32> {
-        let power = |e: i32| 2f32.powi(e);
+        let power = |e: i32| 2f64.powi(e) as f32;
         match self {
             Values::Plain => arbitrary(n, seed),
             Values::Ugly => {

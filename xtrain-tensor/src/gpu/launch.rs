@@ -42,14 +42,6 @@ pub(crate) enum Arg {
 }
 
 impl Arg {
-    /// Bytes that the kernel's parameter has.
-    pub(crate) fn bytes(&self) -> u32 {
-        match self {
-            Arg::At(_) | Arg::U64(_) => 8,
-            Arg::U32(_) | Arg::F32(_) => 4,
-        }
-    }
-
     /// Where the value lies, as `cuLaunchKernel` takes it.
     pub(crate) fn address(&self) -> *mut std::ffi::c_void {
         match self {
@@ -104,6 +96,11 @@ pub enum Schedule {
 /// Who runs kernels and owns memory.
 pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
+    /// Whether blocks have exactly the bytes asked for and go back to the device when they are freed, so
+    /// that an access past one or after its end is noticed.
+    fn exact(&self) -> bool {
+        false
+    }
     fn allocate(&self, bytes: usize) -> Result<u64>;
     /// Frees what [`Launcher::allocate`] gave.
     fn free(&self, at: u64);

@@ -62,8 +62,11 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub(super) fn take(home: &Gpu, bytes: usize) -> Result<Buffer> {
-        let class = class(bytes);
         let (memory, launcher) = (&home.shared.memory, &*home.shared.launcher);
+        if launcher.exact() {
+            return Ok(Buffer { at: memory.allocate(launcher, bytes)?, bytes, home: home.clone() });
+        }
+        let class = class(bytes);
         let kept = memory.lock().free.get_mut(&class).and_then(Vec::pop);
         let at = match kept {
             Some(at) => at,
@@ -103,6 +106,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.home.shared.launcher.exact() {
+            return self.home.shared.launcher.free(self.at);
+        }
         self.home.shared.memory.lock().free.entry(class(self.bytes)).or_default().push(self.at);
     }
 }

@@ -1,28 +1,48 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
+pub(crate) mod attention;
+mod cuda;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod finite;
+mod fused;
 mod indices;
+mod kv;
 mod launch;
+mod linear;
+mod loss;
 mod memory;
 mod norm;
 mod optim;
 mod pointwise;
+mod rope;
+mod rows;
+mod sample;
+mod survey;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
+#[cfg(all(test, feature = "emu", xtrain_emu))]
+pub(crate) use emulated::kernel_names;
 pub(crate) use finite::all_finite;
+pub(crate) use fused::{add_rms_norm, write_heads};
+pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Grid, Launcher, args};
+pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
+pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
+pub(crate) use rope::{Turn, rope};
+pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(crate) use sample::sample_rows;
+pub use survey::{Found, Survey, survey};
 
 use crate::Result;
 use indices::Indices;
@@ -61,22 +81,49 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) where this build has no emulator.
+    #[cfg(all(feature = "emu", xtrain_emu))]
     pub fn emulated(schedule: Schedule) -> Result<Gpu> {
-        #[cfg(all(feature = "emu", xtrain_emu))]
-        return Ok(Gpu::over(Box::new(emulated::Emulated::new(schedule))));
-        #[cfg(not(all(feature = "emu", xtrain_emu)))]
-        {
-            let _ = schedule;
-            Err(crate::Error::Device {
-                what: "this build has no emulator: it needs the feature `emu` and a C++ compiler".into(),
-            })
-        }
+        Ok(Gpu::over(Box::new(emulated::Emulated::plain(schedule)?)))
     }
 
-    #[cfg_attr(
-        not(all(feature = "emu", xtrain_emu)),
-        expect(dead_code, reason = "no launcher in this build")
-    )]
+    /// As [`Gpu::emulated`], and every access to memory is checked: bounds, alignment, reads of what was
+    /// never written, races. A fault ends the launch with an error that names kernel, line and thread.
+    /// Several times slower.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) where this build has no emulator.
+    #[cfg(all(feature = "emu", xtrain_emu))]
+    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+        Ok(Gpu::over(Box::new(emulated::Emulated::checked(schedule)?)))
+    }
+
+    /// The GPU of that number, by way of the NVIDIA driver.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) where there is no driver, no such device, or this build has
+    /// no kernels for it.
+    pub fn cuda(ordinal: u32) -> Result<Gpu> {
+        Ok(Gpu::over(Box::new(cuda::Cuda::open(ordinal)?)))
+    }
+
+    /// The emulator, which this build does not have.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device), with the reason.
+    #[cfg(not(all(feature = "emu", xtrain_emu)))]
+    pub fn emulated(_: Schedule) -> Result<Gpu> {
+        Err(crate::Error::Device { what: env!("XTRAIN_EMULATOR").into() })
+    }
+
+    /// The emulator, which this build does not have.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device), with the reason.
+    #[cfg(not(all(feature = "emu", xtrain_emu)))]
+    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+        Gpu::emulated(schedule)
+    }
+
     fn over(launcher: Box<dyn Launcher>) -> Gpu {
         Gpu {
             shared: Arc::new(Shared {

@@ -2,7 +2,7 @@
 use super::{Visible, shapes, widened};
 use crate::cpu::attention::{self as fast, Number};
 use crate::reference::{self, Bf16, F32, Heads};
-use crate::{Dtype, Error, Result, Simd, Stored, Tensor};
+use crate::{Device, Dtype, Error, Result, Simd, Stored, Tensor, gpu};
 
 /// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the keys that row `n` sees, and `L`, the log of
 /// each softmax's sum.
@@ -19,9 +19,13 @@ use crate::{Dtype, Error, Result, Simd, Stored, Tensor};
 ///
 /// # Errors
 /// [`Error::Shape`] or [`Error::Dtype`] when operands do not fit, [`Error::Index`] for a row that
-/// would see a slot outside the pool.
+/// would see a slot outside the pool, [`Error::Argument`] for a head size that is no multiple of 8 on
+/// a GPU.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<(Tensor, Tensor)> {
     let heads = check("attention", [q, k, v], see)?;
+    if let Device::Gpu(gpu) = q.device() {
+        return gpu::attention::attention(gpu, [q, k, v], heads, see);
+    }
     match (q.device().simd(), q.dtype()) {
         (Some(Simd::Reference), _) => {}
         (_, Dtype::BF16) => return in_lanes::<half::bf16>([q, k, v], heads, see),
@@ -52,6 +56,10 @@ fn in_lanes<E: Stored + Number>(
 /// # Errors
 /// As [`attention`].
 pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<Tensor> {
+    if let Device::Gpu(gpu) = q.device() {
+        let heads = check("decode_attention", [q, k, v], see)?;
+        return Ok(gpu::attention::decode_attention(gpu, [q, k, v], heads, see)?.0);
+    }
     Ok(attention(q, k, v, see)?.0)
 }
 
@@ -104,6 +112,9 @@ pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &Visible<'_>) -> 
         }
     }
     let dy = dy.cast(q.dtype())?;
+    if let Device::Gpu(gpu) = q.device() {
+        return gpu::attention::attention_backward(gpu, saved, &dy, heads, see);
+    }
     let wrap = |x: &Tensor, d| Tensor::new(x.device(), x.shape(), d);
     let [dq, dk, dv] = match (q.device().simd(), q.dtype()) {
         (Some(Simd::Reference), _) => in_reference(saved, &dy, heads, see)?,
@@ -154,6 +165,9 @@ fn check(op: &'static str, [q, k, v]: [&Tensor; 3], see: &Visible<'_>) -> Result
     };
     if q.dtype() != k.dtype() || k.dtype() != v.dtype() {
         return Err(Error::Dtype { op, want: "q, k and v in one dtype", got: k.dtype() });
+    }
+    if let Device::Gpu(_) = q.device() {
+        gpu::attention::check_head_size(op, heads.hd)?;
     }
     see.check(op, q.shape()[0], k.shape()[0])?;
     Ok(heads)

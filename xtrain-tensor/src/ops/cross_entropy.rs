@@ -3,9 +3,9 @@ use std::ops::Range;
 
 use super::{LogProb, Samples, Weight, linear, shapes};
 use crate::cpu::gemm::Start;
-use crate::{Dtype, Error, Result, Stored, Tensor, faults};
+use crate::{Device, Dtype, Error, Result, Stored, Tensor, faults, gpu};
 
-mod blocks;
+pub(crate) mod blocks;
 mod rows;
 
 use rows::{Known, Rows, Then};
@@ -83,6 +83,11 @@ fn run(
     dhead: Option<&mut Tensor>,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
     check(x, head, rows)?;
+    if let Device::Gpu(gpu) = x.device() {
+        let (values, dx) = gpu::loss(gpu, (x, head), rows, dhead)?;
+        add_loss(rows, &values, loss);
+        return Ok((values, dx));
+    }
     let walk = Walk { x, head, rows, most: LOGITS };
     let (known, dx) = match dhead {
         None => (walk.values()?, Tensor::zeros(x.device(), &[0], Dtype::F32)?),

@@ -17,12 +17,12 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
         return gpu::embedding(gpu, w, id, dtype);
     }
     let table = w.data::<f32>()?;
-    let mut y = Vec::with_capacity(id.len() * c);
-    for &i in id {
+    let mut y = w.device().as_cpu()?.recycler.take::<f32>(id.len() * c);
+    for (&i, y) in id.iter().zip(y.chunks_exact_mut(c.max(1))) {
         let row = &table[i as usize * c..][..c];
         match dtype {
-            Dtype::BF16 => y.extend(row.iter().map(|&x| round_bf16(x))),
-            _ => y.extend_from_slice(row),
+            Dtype::BF16 => y.iter_mut().zip(row).for_each(|(y, &x)| *y = round_bf16(x)),
+            _ => y.copy_from_slice(row),
         }
     }
     Tensor::new(w.device(), &[id.len(), c], y)

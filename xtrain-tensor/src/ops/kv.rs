@@ -2,7 +2,7 @@
 //!
 //! The hot path does neither: it writes in place and indexes the kv head.
 use super::shapes;
-use crate::{Error, Result, Tensor};
+use crate::{Device, Error, Result, Tensor, gpu};
 
 /// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`.
 ///
@@ -11,6 +11,9 @@ use crate::{Error, Result, Tensor};
 pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     match (a.shape(), b.shape()) {
         ([t, rest @ ..], [u, tail @ ..]) if rest == tail => {
+            if let Device::Gpu(gpu) = a.device() {
+                return gpu::cat_seq(gpu, a, b, &[&[t + u], rest].concat());
+            }
             let mut y = a.data::<f32>()?.to_vec();
             y.extend_from_slice(b.data()?);
             Tensor::new(a.device(), &[&[t + u], rest].concat(), y)
@@ -25,6 +28,9 @@ pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// [`Error::Shape`] unless `x` has three dimensions and `nkv` divides `n_heads`.
 pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
     let (n, nkv, hd) = check("repeat_kv", x, n_heads)?;
+    if let Device::Gpu(gpu) = x.device() {
+        return gpu::repeat_kv(gpu, x, n_heads);
+    }
     let data = x.data::<f32>()?;
     let head = |i: usize| (i / n_heads) * nkv + (i % n_heads) / (n_heads / nkv);
     let y = (0..n * n_heads).flat_map(|i| data[head(i) * hd..][..hd].iter().copied()).collect();
@@ -47,6 +53,9 @@ pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
             want: "nkv that divides nh",
             got: vec![vec![nh], vec![n_kv_heads]],
         });
+    }
+    if let Device::Gpu(gpu) = dy.device() {
+        return gpu::repeat_kv_backward(gpu, dy, n_kv_heads);
     }
     let (data, group) = (dy.data::<f32>()?, nh / n_kv_heads);
     let mut dx = vec![0f32; n * n_kv_heads * hd];

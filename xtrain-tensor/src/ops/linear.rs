@@ -7,9 +7,10 @@ use super::weight::Layout;
 use super::{Samples, Weight, shapes, widened};
 use crate::cpu::gemm::{self, Matrix, Start};
 use crate::cpu::gemm_bf16::{self, Left};
-use crate::cpu::packed;
+use crate::cpu::{Packed, packed};
+use crate::gpu::{self, After};
 use crate::reference::{self, Bf16, F32};
-use crate::{Dtype, Error, Result, Tensor, faults};
+use crate::{Device, Dtype, Error, Result, Tensor, faults};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -25,17 +26,14 @@ use crate::{Dtype, Error, Result, Tensor, faults};
 /// # Errors
 /// [`Error::Shape`] when widths differ, [`Error::Dtype`] when `x` is not in the weight's dtype.
 pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
-    let b = match bias {
-        Some(b) if b.shape() != [w.out()] => {
-            let got = vec![b.shape().to_vec(), vec![w.out(), w.width()]];
-            return Err(Error::Shape { op: "linear", want: "bias [out] of w [out, in]", got });
-        }
-        Some(b) => Some(b.data::<f32>()?),
-        None => None,
-    };
+    check_bias(w, bias)?;
+    if let Device::Gpu(gpu) = x.device() {
+        check("linear", x, w.width(), w)?;
+        return gpu::linear(gpu, x, w, After { bias, residual: None }, out);
+    }
     let mut y = outputs(x, w, 0..w.out())?;
-    if let Some(b) = b {
-        let y = y.data_mut::<f32>()?;
+    if let Some(b) = bias {
+        let (y, b) = (y.data_mut::<f32>()?, b.data::<f32>()?);
         y.chunks_exact_mut(w.out()).for_each(|y| y.iter_mut().zip(b).for_each(|(y, b)| *y += b));
     }
     y.cast(out)
@@ -62,6 +60,7 @@ fn product(x: &Tensor, w: &Layout, range: Range<usize>, y: &mut [f32]) -> Result
     let k = x.width();
     match (w, x.dtype()) {
         (Layout::Packed(b), _) => return packed(x, b.columns(range), y, Start::Zero),
+        (Layout::Device(w), _) => return w.data::<f32>().map(|_| ()),
         (Layout::Rows(w), Dtype::BF16) => {
             let w = &w[range.start * k..range.end * k];
             y.copy_from_slice(&reference::linear::<Bf16>(&widened(x)?, w, k));
@@ -91,6 +90,23 @@ fn packed(x: &Tensor, b: packed::View<'_>, y: &mut [f32], start: Start) -> Resul
 /// # Errors
 /// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
+    const OP: &str = "linear_add";
+    let n = check(OP, x, w.width(), w)?;
+    if h.shape() != [n, w.out()] {
+        return Err(Error::Shape { op: OP, want: "h as the product", got: shapes(&[h, x]) });
+    }
+    if let Device::Gpu(gpu) = x.device() {
+        check_bias(w, bias)?;
+        return gpu::linear(gpu, x, w, After { bias, residual: Some(h) }, Dtype::F32);
+    }
+    let plain = bias.is_none() && !faults::on("reversed-sum-for-one-row");
+    if let (Layout::Packed(Packed::F32(b)), true) = (w.forward(), plain) {
+        let cpu = x.device().as_cpu()?;
+        let mut y = cpu.recycler.take::<f32>(n * w.out());
+        let a = Matrix::new(x.data()?, n, w.width());
+        gemm::product_onto(cpu, h.data()?, a, b.view(), &mut y);
+        return Tensor::new(x.device(), h.shape(), y);
+    }
     super::add(h, &linear(x, w, bias, Dtype::F32)?)
 }
 
@@ -109,11 +125,16 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     }
     let n = check(OP, dys[0], ws[0].out(), ws[0])?;
     let width = ws[0].width();
-    let mut dx = dys[0].device().as_cpu()?.recycler.take::<f32>(n * width);
-    for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
+    for (dy, w) in dys.iter().zip(ws) {
         if check(OP, dy, w.out(), w)? != n || w.width() != width {
             return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });
         }
+    }
+    if let Device::Gpu(gpu) = dys[0].device() {
+        return gpu::input_gradient(gpu, dys, ws);
+    }
+    let mut dx = dys[0].device().as_cpu()?.recycler.take::<f32>(n * width);
+    for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
         let start = if i == 0 { Start::Zero } else { Start::Continue };
         input_part(&mut dx, dy, (w, 0..w.out()), start)?;
     }
@@ -131,6 +152,7 @@ pub(super) fn input_part(
     let width = w.width();
     match (w.backward()?, w.dtype()) {
         (Layout::Packed(b), _) => return packed(dy, b.depths(range), dx, start),
+        (Layout::Device(w), _) => return w.data::<f32>().map(|_| ()),
         (Layout::Rows(w), dtype) => {
             if start == Start::Zero {
                 dx.fill(0.0);
@@ -172,6 +194,9 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
         return Err(Error::Dtype { op: OP, want: "dy and x in one dtype", got: dy.dtype() });
     }
     samples.check(OP, n)?;
+    if let Device::Gpu(gpu) = &dw.device().clone() {
+        return gpu::weight_gradient(gpu, dw, dy, x, samples);
+    }
     weight_part(dw.data_mut()?, dy, x, samples)
 }
 
@@ -212,8 +237,21 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
         return Err(Error::Shape { op: OP, want: "db [out], dy [N, out]", got: shapes(&[db, dy]) });
     }
     samples.check(OP, dy.shape()[0])?;
+    if let Device::Gpu(gpu) = &db.device().clone() {
+        return gpu::bias_gradient(gpu, db, dy, samples);
+    }
     reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples);
     Ok(())
+}
+
+fn check_bias(w: &Weight, bias: Option<&Tensor>) -> Result<()> {
+    match bias {
+        Some(b) if b.shape() != [w.out()] => {
+            let got = vec![b.shape().to_vec(), vec![w.out(), w.width()]];
+            Err(Error::Shape { op: "linear", want: "bias [out] of w [out, in]", got })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize> {

@@ -2,7 +2,7 @@
 use super::shapes;
 use crate::cpu::lanes::dispatch;
 use crate::cpu::softmax;
-use crate::{Device, Error, Result, Tensor, reference};
+use crate::{Device, Error, Result, Tensor, gpu, reference};
 
 /// What a row of logits says of one token.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -33,6 +33,9 @@ pub fn log_prob(logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
     if let Some(at) = target.iter().position(|&t| t as usize >= v) {
         let got = u64::from(target[at]);
         return Err(Error::Index { op: "log_prob", what: "target", at, got, bound: v as u64 });
+    }
+    if let Device::Gpu(gpu) = logits.device() {
+        return gpu::log_prob(gpu, logits, target);
     }
     let (z, device) = (logits.data::<f32>()?, logits.device());
     let mut values = vec![LogProb::default(); n];

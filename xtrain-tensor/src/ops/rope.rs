@@ -4,7 +4,8 @@ use half::bf16;
 use super::{shapes, widened};
 use crate::cpu::rope::Way;
 use crate::cpu::value::with_values;
-use crate::{Dtype, Error, Result, RopeTable, Tensor, cpu, reference};
+use crate::gpu::Turn;
+use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, cpu, gpu, reference};
 
 /// Rotates every head of row `n` by the angle of its position: `(i, i + hd/2)` are a pair.
 ///
@@ -44,7 +45,7 @@ pub fn rope(x: &Tensor, theta: f64) -> Result<Tensor> {
 pub fn rope_at(x: &Tensor, theta: f64, pos: u32) -> Result<Tensor> {
     let n = x.shape().first().copied().unwrap_or(0);
     let positions: Vec<u32> = (0..n).map(|i| pos.saturating_add(i as u32)).collect();
-    rope_pos(x, &positions, theta)
+    at_theta(x, &positions, theta, Turn::At(pos))
 }
 
 /// [`rope_rows`] with a position for each row: each row equals [`rope_at`] of it alone.
@@ -52,14 +53,27 @@ pub fn rope_at(x: &Tensor, theta: f64, pos: u32) -> Result<Tensor> {
 /// # Errors
 /// As [`rope`].
 pub fn rope_pos(x: &Tensor, positions: &[u32], theta: f64) -> Result<Tensor> {
+    at_theta(x, positions, theta, Turn::Pos(positions))
+}
+
+fn at_theta(x: &Tensor, positions: &[u32], theta: f64, on_gpu: Turn<'_>) -> Result<Tensor> {
     let end = positions.iter().max().map_or(1, |&p| p as usize + 1);
-    rope_rows(x, &RopeTable::new(theta, x.width(), end)?, positions, x.dtype())
+    let table = RopeTable::new(theta, x.width(), end)?;
+    if let Device::Gpu(gpu) = x.device() {
+        check("rope", x, &table, positions)?;
+        return gpu::rope(gpu, x, &table, on_gpu, x.dtype());
+    }
+    rope_rows(x, &table, positions, x.dtype())
 }
 
 fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) -> Result<Tensor> {
     let op = if way == Way::Forward { "rope" } else { "rope_backward" };
     let (h, hd) = check(op, x, table, pos)?;
     let (device, shape) = (x.device(), x.shape());
+    if let Device::Gpu(gpu) = device {
+        let turn = if way == Way::Forward { Turn::Rows(pos) } else { Turn::Back(pos) };
+        return gpu::rope(gpu, x, table, turn, out);
+    }
     let Some(cpu) = device.fast() else {
         let rotate = if way == Way::Forward { reference::rotate } else { reference::rotate_back };
         let mut y = widened(x)?.into_owned();
@@ -75,7 +89,7 @@ fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) ->
     })
 }
 
-fn check(op: &'static str, x: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<(usize, usize)> {
+pub(super) fn check(op: &'static str, x: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<(usize, usize)> {
     let &[n, h, hd] = x.shape() else {
         return Err(Error::Shape { op, want: "x [N, H, hd]", got: shapes(&[x]) });
     };

@@ -2,7 +2,8 @@
 use std::sync::OnceLock;
 
 use crate::cpu::Packed;
-use crate::{Dtype, Error, Result, Tensor, round_bf16};
+use crate::gpu::{At, Gpu};
+use crate::{Device, Dtype, Error, Result, Tensor, round_bf16};
 
 /// A weight `[out, in]` in the layout that products read, in f32 or rounded to bf16.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) enum Layout {
     Rows(Vec<f32>),
     /// For the kernels, in one direction.
     Packed(Packed),
+    /// `[out, in]`, row-major, on a GPU: the f32 matrix itself, or its copy in bf16.
+    Device(Tensor),
 }
 
 impl Weight {
@@ -41,10 +44,10 @@ impl Weight {
         if !matches!(dtype, Dtype::F32 | Dtype::BF16) {
             return Err(Error::Dtype { op: "Weight::new", want: "f32 or bf16", got: dtype });
         }
-        let values = w.data::<f32>()?;
-        let forward = match w.device().fast() {
-            Some(cpu) => Layout::Packed(Packed::of_weight(&cpu.pool, dtype, values, [out, width])),
-            None => Layout::Rows(rounded(values, dtype)),
+        let forward = match (w.device(), w.device().fast()) {
+            (Device::Gpu(_), _) => Layout::Device(w.cast(dtype)?),
+            (_, Some(cpu)) => Layout::Packed(Packed::of_weight(&cpu.pool, dtype, w.data()?, [out, width])),
+            (_, None) => Layout::Rows(rounded(w.data()?, dtype)),
         };
         Ok(Weight { out, width, dtype, master: w.clone(), forward, backward: OnceLock::new() })
     }
@@ -67,6 +70,14 @@ impl Weight {
     /// The matrix for `x Wᵀ`.
     pub(crate) fn forward(&self) -> &Layout {
         &self.forward
+    }
+
+    /// Where the matrix lies on `gpu`, row-major, for either direction.
+    pub(crate) fn at(&self, gpu: &Gpu) -> Result<At> {
+        match &self.forward {
+            Layout::Device(w) => w.at(gpu, self.dtype),
+            _ => self.master.at(gpu, self.dtype),
+        }
     }
 
     /// The matrix for `dy W`, packed at its first use.

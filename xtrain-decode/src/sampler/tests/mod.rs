@@ -1,5 +1,6 @@
 //! What the sampler promises, as checks that a planted fault must fail.
 mod choices;
+mod device;
 mod draws;
 mod reference;
 

@@ -4,16 +4,16 @@ use serde_json::Value;
 use xtrain_tensor::rng::{Purpose, uniform_u64};
 use xtrain_tensor::testing::ugly;
 
-struct Case {
-    id: String,
-    options: SampleOptions,
-    history: Vec<u32>,
-    row: Vec<f32>,
-    probs: Vec<f64>,
+pub(super) struct Case {
+    pub(super) id: String,
+    pub(super) options: SampleOptions,
+    pub(super) history: Vec<u32>,
+    pub(super) row: Vec<f32>,
+    pub(super) probs: Vec<f64>,
 }
 
 /// The cases whose filters are among ours.
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let tensors = include_bytes!("../../../../tests/data/sampling/tensors.safetensors");
     let tensors = safetensors::SafeTensors::deserialize(tensors).expect("tensors");
     let json = include_str!("../../../../tests/data/sampling/cases.json");

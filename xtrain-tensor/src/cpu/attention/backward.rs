@@ -38,13 +38,13 @@ pub(crate) fn attention_backward<E: Number>(
     see: &Visible<'_>,
 ) -> [Vec<f32>; 3] {
     let sequences = see.rows_by_sequence();
-    let zeros = |n| {
-        let mut x = cpu.recycler.take::<f32>(n);
-        x.fill(0.0);
-        x
-    };
-    let mut out = [saved.q, saved.k, saved.v].map(|x| zeros(x.len()));
+    let mut out = [saved.q, saved.k, saved.v].map(|x| cpu.recycler.take::<f32>(x.len()));
     let [dq, dk, dv] = &mut out;
+    if dk.len() > see.rows() * heads.nkv * heads.hd {
+        // slots that hold no position; all others, and every row of dq, are written
+        dk.fill(0.0);
+        dv.fill(0.0);
+    }
     let outputs = &[Disjoint::new(dq), Disjoint::new(dk), Disjoint::new(dv)];
     let item = |i: usize| {
         let ((seq, rows), kv) = (&sequences[i / heads.nkv], i % heads.nkv);

@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use super::panels::View;
-use super::tile::{MOST_ROWS, Start, Tile, tile_rows};
+use super::tile::{Start, Tile, tile_rows};
 use super::{CHUNK, split, tiles};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
@@ -41,12 +41,25 @@ impl<'a> Matrix<'a> {
 /// Order: [`super`]'s; with [`Start::Continue`] the chunks go on into y (a group of linears that read
 /// one x: the second weight's product continues the first's).
 pub(crate) fn product(cpu: &Cpu, a: Matrix<'_>, b: View<'_>, y: &mut [f32], start: Start) {
-    a.check(b.depth);
-    assert_eq!(y.len(), a.rows * b.columns, "y holds rows * columns values");
     if b.depth == 0 && start == Start::Zero {
         y.fill(0.0);
     }
-    let job = Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start };
+    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start, plus: None }, cpu);
+}
+
+/// `y = h + a b`, the product summed first, then added: a projection back into the residual stream.
+pub(crate) fn product_onto(cpu: &Cpu, h: &[f32], a: Matrix<'_>, b: View<'_>, y: &mut [f32]) {
+    assert_eq!(h.len(), y.len(), "h has the product's shape");
+    if b.depth == 0 {
+        y.iter_mut().zip(h).for_each(|(y, h)| *y = h + 0.0);
+    }
+    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start: Start::Zero, plus: Some(h) }, cpu);
+}
+
+fn run(job: Product<'_>, cpu: &Cpu) {
+    let (a, b) = (job.a, job.b);
+    a.check(b.depth);
+    assert_eq!(job.y.len(), a.rows * b.columns, "y holds rows * columns values");
     split(cpu, [a.rows, b.depth, b.columns], |rows, panels| job.unit(rows, panels));
 }
 
@@ -56,79 +69,53 @@ struct Product<'a> {
     b: View<'a>,
     y: Disjoint<'a, f32>,
     start: Start,
+    /// What is added to the finished sum, of the shape of y.
+    plus: Option<&'a [f32]>,
 }
 
 impl Product<'_> {
     /// The outputs of `rows` in `panels`. Each output belongs to one unit.
     fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
         let most = tile_rows(self.simd);
-        let whole = panels.end.min(self.b.columns / LANES).max(panels.start);
+        // one tile of rows walks all panels; several tiles share a panel while it is near
+        let stride = if rows.len() <= most { panels.len().max(1) } else { 1 };
         for k in (0..self.b.depth).step_by(CHUNK) {
-            // one tile of rows walks all panels; several tiles share a panel while it is near
-            let stride = if rows.len() <= most { (whole - panels.start).max(1) } else { 1 };
-            for panel in (panels.start..whole).step_by(stride) {
+            for panel in panels.clone().step_by(stride) {
                 for (row, height) in tiles(rows.len(), most) {
                     self.tile(rows.start + row, height, k, panel..panel + stride);
                 }
             }
-            if whole < panels.end {
-                for (row, height) in tiles(rows.len(), most) {
-                    self.ragged(rows.start + row, height, k, whole);
-                }
-            }
         }
     }
 
-    /// A tile over whole panels.
+    /// One chunk of `height` rows from `row` on, in `panels`.
     fn tile(&self, row: usize, height: usize, k: usize, panels: Range<usize>) {
-        let step = self.b.columns;
-        for i in 0..height {
-            let from = (row + i) * step + panels.start * LANES;
-            assert!(from + panels.len() * LANES <= self.a.rows * step, "whole panels lie inside y");
-        }
-        let c = self.y.at(row * step + panels.start * LANES);
-        let tile = Tile { panels: panels.len(), c, c_step: step, ..self.operands(row, k, panels.start) };
-        // SAFETY: a was checked on entry, b by `operands` for its first panel and by `View` for the
-        // last; the rows of c lie inside y, checked above, and belong to this unit alone.
-        unsafe { tile.run(self.simd, height) }
-    }
-
-    /// A tile over the last panel, of which fewer than 32 columns exist.
-    fn ragged(&self, row: usize, height: usize, k: usize, panel: usize) {
-        let width = self.b.columns - panel * LANES;
-        let mut c = [[0.0; LANES]; MOST_ROWS];
-        // SAFETY: these elements of y belong to this unit alone.
-        let y = |i: usize| unsafe {
-            let from = (row + i) * self.b.columns + panel * LANES;
-            self.y.slice(from..from + width)
-        };
-        for (i, c) in c.iter_mut().enumerate().take(height) {
-            c[..width].copy_from_slice(y(i));
-        }
-        let to = c.as_mut_ptr().cast();
-        let tile = Tile { panels: 1, c: to, c_step: LANES, ..self.operands(row, k, panel) };
-        // SAFETY: a was checked on entry, b by `operands`; c is local and holds MOST_ROWS rows.
-        unsafe { tile.run(self.simd, height) }
-        for (i, c) in c.iter().enumerate().take(height) {
-            y(i).copy_from_slice(&c[..width]);
-        }
-    }
-
-    fn operands(&self, row: usize, k: usize, panel: usize) -> Tile {
         let Matrix { data, row_step, k_step, .. } = self.a;
+        let step = self.b.columns;
+        let columns = panels.start * LANES..step.min(panels.end * LANES);
         let depth = CHUNK.min(self.b.depth - k);
-        Tile {
+        let first = row * step + columns.start;
+        // `at` checks the address one past the last element, so that all are inside y
+        self.y.at((row + height - 1) * step + columns.end);
+        let last = k + depth == self.b.depth;
+        let tile = Tile {
             a: data[row * row_step + k * k_step..].as_ptr(),
             row_step,
             k_step,
-            b: self.b.row(panel, k, depth),
+            b: self.b.row(panels.start, k, depth),
             b_step: LANES,
             panel_step: self.b.step * LANES,
-            panels: 0,
             depth,
-            c: std::ptr::null_mut(),
-            c_step: 0,
+            c: self.y.at(first),
+            c_step: step,
+            columns: columns.len(),
+            plus: self.plus.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
             start: if k == 0 { self.start } else { Start::Continue },
-        }
+            fetch: (data.as_ptr().wrapping_add((row + height) * row_step + k), height * k_step),
+        };
+        // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
+        // the rows of c lie inside y, checked above, as do those of `plus`, which is as long; those of
+        // c belong to this unit alone.
+        unsafe { tile.run(self.simd, height) }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::super::Pool;
 use super::super::lanes::LANES;
 use super::super::scratch::{Buffer, scratch};
+use super::LINE;
 
 /// The elements of one row (one k) of a panel, on cache lines of their own.
 #[derive(Debug, Clone, Copy)]
@@ -25,9 +26,13 @@ impl Panels {
     pub(crate) fn of_weight(pool: &Pool, w: &[f32], shape: [usize; 2]) -> Panels {
         let [out, depth] = shape;
         assert_eq!(w.len(), out * depth, "a weight holds out * in values");
-        Panels::pack(pool, [depth, out], |k, columns, row| {
-            for (o, x) in columns.zip(row) {
-                *x = w[o * depth + k];
+        Panels::pack(pool, [depth, out], |panel, rows| {
+            // a line of each output at a time, which is then written into as many rows
+            for (i, rows) in rows.chunks_mut(LINE).enumerate() {
+                for (o, column) in (panel.clone()).zip(0..LANES) {
+                    let line = &w[o * depth + i * LINE..][..rows.len()];
+                    rows.iter_mut().zip(line).for_each(|(row, x)| row.0[column] = *x);
+                }
             }
         })
     }
@@ -36,22 +41,30 @@ impl Panels {
     pub(crate) fn of_weight_transposed(pool: &Pool, w: &[f32], shape: [usize; 2]) -> Panels {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        Panels::pack(pool, [depth, columns], |k, range, row| {
-            row[..range.len()].copy_from_slice(&w[k * columns..][range]);
+        Panels::pack(pool, [depth, columns], |panel, rows| {
+            for (row, w) in rows.iter_mut().zip(w.chunks_exact(columns)) {
+                // a copy of known length is two moves, not a call
+                match <&[f32; LANES]>::try_from(&w[panel.clone()]) {
+                    Ok(w) => row.0 = *w,
+                    Err(_) => row.0[..panel.len()].copy_from_slice(&w[panel.clone()]),
+                }
+            }
         })
     }
 
+    /// `fill(columns, rows)` writes a panel; one that is not whole is zero before.
     fn pack(
         pool: &Pool,
         [depth, columns]: [usize; 2],
-        fill: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
+        fill: impl Fn(Range<usize>, &mut [Row]) + Sync,
     ) -> Panels {
         let mut rows = Buffer::of(columns.div_ceil(LANES) * depth);
         pool.parts(&mut rows, depth, |p, rows: &mut [Row]| {
-            for (k, row) in rows.iter_mut().enumerate() {
-                *row = Row([0.0; LANES]);
-                fill(k, p * LANES..columns.min((p + 1) * LANES), &mut row.0);
+            let panel = p * LANES..columns.min((p + 1) * LANES);
+            if panel.len() < LANES {
+                rows.fill(Row([0.0; LANES]));
             }
+            fill(panel, rows);
         });
         Panels { rows, depth, columns }
     }

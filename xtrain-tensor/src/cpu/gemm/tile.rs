@@ -1,6 +1,7 @@
 //! The one microkernel of all f32 products: a tile of up to 12 rows, one chunk of the depth.
 use super::super::Simd;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
+use super::super::scratch::Buffer;
 
 /// What a chunk is added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +14,8 @@ pub(crate) enum Start {
 
 /// `c[i][j] = start + chunk`, where `chunk = fma(a[i][k], b[k][j], chunk)` for k rising from +0:
 /// `a[i][k] = a[i * row_step + k * k_step]`, and column j of panel p of row k is
-/// `b[p * panel_step + k * b_step + j]`; c has `32 * panels` columns in rows of `c_step`.
+/// `b[p * panel_step + k * b_step + j]`; c has `columns` columns, 32 to a panel, in rows of `c_step`. Where `plus` is not null, `c[i][j] = plus[i][j] + c[i][j]` at the end, in rows of
+/// `c_step` too.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tile {
     pub(super) a: *const f32,
@@ -22,11 +24,15 @@ pub(super) struct Tile {
     pub(super) b: *const f32,
     pub(super) b_step: usize,
     pub(super) panel_step: usize,
-    pub(super) panels: usize,
     pub(super) depth: usize,
     pub(super) c: *mut f32,
     pub(super) c_step: usize,
+    pub(super) columns: usize,
+    pub(super) plus: *const f32,
     pub(super) start: Start,
+    /// What the next tiles will read: a line of cache at this address, and as many as the depth, this
+    /// many elements apart, are asked for. Any address will do.
+    pub(super) fetch: (*const f32, usize),
 }
 
 /// The most rows of a tile.
@@ -49,9 +55,9 @@ impl Tile {
     /// Computes `rows` rows, at most [`MOST_ROWS`].
     ///
     /// # Safety
-    /// All elements named above are readable (a, b) and writable (c), and no other thread touches
+    /// All elements named above are readable (a, b, plus) and writable (c), and no other thread touches
     /// those of c.
-    pub(super) unsafe fn run(self, simd: Simd, rows: usize) {
+    pub(super) unsafe fn run(&self, simd: Simd, rows: usize) {
         macro_rules! pick {
             ($($m:literal)*) => {
                 match rows {
@@ -65,10 +71,11 @@ impl Tile {
     }
 }
 
-/// A tile of M rows. Made by [`Tile::run`] only, whose contract holds for its pointers.
-struct Rows<const M: usize>(Tile);
+/// A tile of M rows. Made by [`Tile::run`] only, whose contract holds for its pointers. By reference: a
+/// copy would be read back before its stores have left the core, which waits for all older stores.
+struct Rows<'a, const M: usize>(&'a Tile);
 
-impl<const M: usize> Kernel for Rows<M> {
+impl<const M: usize> Kernel for Rows<'_, M> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
@@ -85,58 +92,107 @@ impl<const M: usize> Kernel for Rows<M> {
     }
 }
 
-impl<const M: usize> Rows<M> {
-    /// All columns, R registers at a time, then what is left panel by panel.
+impl<const M: usize> Rows<'_, M> {
+    /// All columns, R registers at a time, then what is left by two and one.
     #[inline(always)]
     fn walk<L: Lanes, const R: usize>(&self, l: L) {
-        let registers = self.0.panels * L::REGS;
+        let (whole, part) = (self.0.columns / L::WIDTH, self.0.columns % L::WIDTH);
         let mut at = 0;
-        while at + R <= registers {
-            self.chunk::<L, R>(l, at);
+        while at + R <= whole {
+            chunk::<L, M, R>(l, self.0, at);
             at += R;
         }
-        while at < registers {
-            self.chunk::<L, 2>(l, at);
+        while at + 2 <= whole {
+            chunk::<L, M, 2>(l, self.0, at);
             at += 2;
+        }
+        if at < whole {
+            chunk::<L, M, 1>(l, self.0, at);
+            at += 1;
+        }
+        if part > 0 {
+            self.part(l, at, part);
         }
     }
 
-    /// R registers of columns from register `at` on.
+    /// The register of columns at `at`, of which only `n` columns exist: by way of whole ones.
     #[inline(always)]
-    fn chunk<L: Lanes, const R: usize>(&self, l: L, at: usize) {
-        let t = &self.0;
-        let zero = <L as Reg>::splat(l, 0.0);
-        let mut acc = [[zero; R]; M];
-        let mut column = [t.b; R];
-        for (j, p) in column.iter_mut().enumerate() {
-            let (panel, register) = ((at + j) / L::REGS, (at + j) % L::REGS);
-            // SAFETY: a column of b, readable by the contract of `Tile::run`.
-            *p = unsafe { t.b.add(panel * t.panel_step + register * L::WIDTH) };
+    fn part<L: Lanes>(&self, l: L, at: usize, n: usize) {
+        let t = self.0;
+        let (panel, register) = (at / L::REGS, at % L::REGS);
+        let from = t.b.wrapping_add(panel * t.panel_step + register * L::WIDTH);
+        let mut b = Buffer::<f32>::of(t.depth * L::WIDTH);
+        for (k, b) in b.chunks_exact_mut(L::WIDTH).enumerate() {
+            // SAFETY: row k of b has n columns more, by the contract of `Tile::run`.
+            unsafe { Reg::store(l, b.as_mut_ptr(), Reg::load_first(l, from.wrapping_add(k * t.b_step), n)) }
         }
-        let mut a = t.a;
-        for k in 0..t.depth {
-            let mut b = [zero; R];
-            for j in 0..R {
-                // SAFETY: row k < depth of a column of b, readable by the contract of `Tile::run`.
-                b[j] = unsafe { Reg::load(l, column[j].add(k * t.b_step)) };
-            }
-            for (i, row) in acc.iter_mut().enumerate() {
-                // SAFETY: element (i, k) of a, readable by the contract of `Tile::run`.
-                let x = Reg::splat(l, unsafe { *a.add(i * t.row_step) });
-                for (c, b) in row.iter_mut().zip(&b) {
-                    *c = Reg::fma(l, x, *b, *c);
+        let mut c = [[0f32; LANES]; M];
+        let mut plus = [[0f32; LANES]; M];
+        let here = |i: usize| i.wrapping_mul(t.c_step) + at * L::WIDTH;
+        for (i, (c, plus)) in c.iter_mut().zip(&mut plus).enumerate() {
+            // SAFETY: row i has n columns more, by the contract of `Tile::run`.
+            unsafe {
+                Reg::store(l, c.as_mut_ptr(), Reg::load_first(l, t.c.wrapping_add(here(i)), n));
+                if !t.plus.is_null() {
+                    Reg::store(l, plus.as_mut_ptr(), Reg::load_first(l, t.plus.wrapping_add(here(i)), n));
                 }
             }
-            a = a.wrapping_add(t.k_step);
         }
-        for (i, row) in acc.iter().enumerate() {
-            for (j, chunk) in row.iter().enumerate() {
-                // SAFETY: an element of c, writable by the contract of `Tile::run`.
-                unsafe {
-                    let c = t.c.add(i * t.c_step + (at + j) * L::WIDTH);
-                    let y = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
-                    Reg::store(l, c, Reg::add(l, y, *chunk));
+        let plus = if t.plus.is_null() { t.plus } else { plus.as_ptr().cast() };
+        let (b, to) = (b.as_ptr(), c.as_mut_ptr().cast());
+        chunk::<L, M, 1>(l, &Tile { b, b_step: L::WIDTH, c: to, c_step: LANES, plus, ..*t }, 0);
+        for (i, row) in c.iter().enumerate() {
+            // SAFETY: as above, and nobody else touches them.
+            unsafe { Reg::store_first(l, t.c.wrapping_add(here(i)), n, Reg::load(l, row.as_ptr())) }
+        }
+    }
+}
+
+/// R registers of columns from register `at` on, all of them whole, of a tile that [`Rows`] holds.
+///
+/// Addresses wrap: they lie inside operands by contract, and a check for overflow in the loop over the
+/// depth would cost a quarter of its time.
+#[inline(always)]
+fn chunk<L: Lanes, const M: usize, const R: usize>(l: L, t: &Tile, at: usize) {
+    let zero = <L as Reg>::splat(l, 0.0);
+    let mut acc = [[zero; R]; M];
+    let mut column = [t.b; R];
+    for (j, p) in column.iter_mut().enumerate() {
+        let (panel, register) = ((at + j) / L::REGS, (at + j) % L::REGS);
+        *p = t.b.wrapping_add(panel.wrapping_mul(t.panel_step) + register * L::WIDTH);
+    }
+    let (mut a, mut fetch) = (t.a, t.fetch.0);
+    for _ in 0..t.depth {
+        Reg::fetch(l, fetch);
+        fetch = fetch.wrapping_add(t.fetch.1);
+        let mut b = [zero; R];
+        for (b, p) in b.iter_mut().zip(&mut column) {
+            // SAFETY: row k < depth of a column of b, readable by the contract of `Tile::run`.
+            *b = unsafe { Reg::load(l, *p) };
+            *p = p.wrapping_add(t.b_step);
+        }
+        for (i, row) in acc.iter_mut().enumerate() {
+            // SAFETY: element (i, k) of a, readable by the contract of `Tile::run`.
+            let x = Reg::splat(l, unsafe { *a.wrapping_add(i.wrapping_mul(t.row_step)) });
+            for (c, b) in row.iter_mut().zip(&b) {
+                *c = Reg::fma(l, x, *b, *c);
+            }
+        }
+        a = a.wrapping_add(t.k_step);
+    }
+    for (i, row) in acc.iter().enumerate() {
+        for (j, chunk) in row.iter().enumerate() {
+            let here = i.wrapping_mul(t.c_step) + (at + j) * L::WIDTH;
+            let c = t.c.wrapping_add(here);
+            // SAFETY: elements of c, writable, and of plus, readable unless it is null, by the contract
+            // of `Tile::run`.
+            unsafe {
+                let start = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
+                let mut y = Reg::add(l, start, *chunk);
+                if !t.plus.is_null() {
+                    y = Reg::add(l, Reg::load(l, t.plus.wrapping_add(here)), y);
                 }
+                Reg::store(l, c, y);
             }
         }
     }

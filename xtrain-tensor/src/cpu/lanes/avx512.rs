@@ -84,6 +84,11 @@ impl Reg for Avx512 {
         [r; 2]
     }
     #[inline(always)]
+    fn fetch(_: Self, p: *const f32) {
+        // SAFETY: a hint, which is in every x86-64 and does nothing at an address that cannot be read.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn load(_: Self, p: *const f32) -> R {
         // SAFETY: the token proves AVX-512F; 16 elements are readable, by contract.
         unsafe { _mm512_loadu_ps(p) }

@@ -26,6 +26,8 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     fn fill(self, r: Self::R) -> Self::F;
     /// `x` in every lane.
     fn splat(isa: Self, x: f32) -> Self::R;
+    /// Asks for the line of cache at `p`, whatever that is.
+    fn fetch(isa: Self, p: *const f32);
     /// `WIDTH` elements.
     ///
     /// # Safety

@@ -1,14 +1,18 @@
 //! The cases of every operation: ugly sizes, ugly values, f32 and bf16.
 mod attention;
+mod fused;
 mod linear;
 mod loss;
 mod norm;
 mod optim;
 mod pointwise;
 mod rope;
+mod rows;
+mod sample;
 mod tables;
 
 pub(super) use attention::{attention, attention_backward, decode_attention};
+pub(super) use fused::{add_rms_norm, write_heads};
 pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
 };
@@ -17,6 +21,8 @@ pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use optim::{adamw, adamw_all, global_norm, sum_of_squares};
 pub(super) use pointwise::{accumulate, add, all_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
+pub(super) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(super) use sample::sample_rows;
 pub(super) use tables::{cat_seq, embedding, embedding_backward, repeat_kv, repeat_kv_backward};
 
 use std::ops::Range;

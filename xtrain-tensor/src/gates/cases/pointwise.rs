@@ -1,9 +1,9 @@
 //! Cases of operations on single elements.
 use super::DTYPES;
+use crate::Dtype;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{Values, label};
 use crate::ops;
-use crate::Dtype;
 
 /// Rows and columns.
 const SHAPES: [[usize; 2]; 9] =

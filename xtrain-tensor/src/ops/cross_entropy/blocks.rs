@@ -6,7 +6,7 @@ use super::super::Samples;
 /// Rows that are taken together, so that up to `logits` of them, of `out` columns each, are there at a
 /// time: whole samples, or 256 rows of a sample and multiples. Where 256 rows have more, the columns are
 /// to be cut as well, and the blocks are those of 4,096 columns.
-pub(super) fn of_rows(samples: &Samples, logits: usize, out: usize) -> Vec<(Range<usize>, Samples)> {
+pub(crate) fn of_rows(samples: &Samples, logits: usize, out: usize) -> Vec<(Range<usize>, Samples)> {
     let columns = if 256 * out <= logits { out } else { out.min(4096) };
     let most = (logits / columns / 256 * 256).max(256);
     let mut blocks: Vec<(Range<usize>, Vec<usize>)> = Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn of_rows(samples: &Samples, logits: usize, out: usize) -> Vec<(Rang
 }
 
 /// The columns `0..out` in chunks of at most `most`, rounded down to multiples of 256 unless one is enough.
-pub(super) fn of_columns(out: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn of_columns(out: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let step = if out <= most { out } else { (most / 256 * 256).max(256) };
     (0..out).step_by(step).map(move |start| start..out.min(start + step))
 }

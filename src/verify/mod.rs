@@ -1,4 +1,10 @@
 //! The promise, checked on this machine: a rollout's logits have the bits of the training forward.
+mod setting;
+mod verdict;
+
+pub use setting::{Asked, Prompts, Setting, settings};
+pub use verdict::{Difference, Verdict};
+
 use std::fmt;
 use std::ops::Range;
 
@@ -9,84 +15,6 @@ use crate::tensor::{Device, Dtype, Simd};
 
 /// Completions of the first prompt beside its own.
 const FORKS: usize = 3;
-
-/// One way to compute the same rollouts.
-#[derive(Debug, Clone)]
-pub struct Setting {
-    /// Where keys and values are kept.
-    pub kv: KvKind,
-    /// The most rows of one prompt in a step; none: the whole prompt.
-    pub chunk: Option<usize>,
-    /// Whether completions of one prompt share it.
-    pub prompts: Prompts,
-    /// The most sequences at a time.
-    pub batch: usize,
-    /// Who computes: a processor with its threads and instructions, or a GPU.
-    pub device: Device,
-}
-
-/// How completions of one prompt get it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Prompts {
-    /// Each computes it.
-    Own,
-    /// One computes it for all whose ids follow each other; the others fork.
-    Shared,
-}
-
-/// What a setting was found to be.
-#[derive(Debug, Clone)]
-pub struct Verdict {
-    /// The setting.
-    pub setting: Setting,
-    /// Rows of logits that were compared.
-    pub rows: u64,
-    /// Rows of logits that there are to compare in this setting.
-    pub rows_due: u64,
-    /// Values that were compared: logits, and two log-probabilities a token.
-    pub values: u64,
-    /// Values whose bits differ.
-    pub differing: u64,
-    /// New tokens that differ from the naive rollout's.
-    pub tokens_differing: u64,
-    /// The first difference.
-    pub first: Option<Difference>,
-}
-
-/// Where a rollout left the training forward.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
-    /// The sequence's own number.
-    pub id: u64,
-    /// The position of the row.
-    pub position: usize,
-    /// What differs: `logit 17`, `token`, `log-probability`.
-    pub what: String,
-    /// The bits of the training forward (of a token its id), in hexadecimal.
-    pub want: String,
-    /// The bits that were found.
-    pub got: String,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { id, position, what, want, got } = self;
-        write!(f, "sequence {id}, position {position}, {what}: want {want}, got {got}")
-    }
-}
-
-impl Verdict {
-    /// Whether every row was compared, and every value and token is the same.
-    pub fn holds(&self) -> bool {
-        self.differing == 0 && self.tokens_differing == 0 && self.rows == self.rows_due
-    }
-
-    fn note(&mut self, (id, position): (u64, usize), what: String, [want, got]: [u32; 2]) {
-        let hex = |bits: u32| format!("{bits:08x}");
-        let difference = || Difference { id, position, what, want: hex(want), got: hex(got) };
-        self.first.get_or_insert_with(difference);
-    }
-}
 
 /// Why a check could not be made.
 #[derive(Debug)]
@@ -119,54 +47,6 @@ impl From<model::Error> for Error {
     fn from(e: model::Error) -> Error {
         Error::Model(e)
     }
-}
-
-/// What a caller asks to be checked beside the fixed settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
-    /// Threads.
-    pub threads: usize,
-    /// Where keys and values are kept.
-    pub kv: KvKind,
-    /// The most rows of one prompt in a step.
-    pub chunk: Option<usize>,
-}
-
-/// The settings that are checked: what was asked for first; then every cache, pages smaller and larger
-/// than a chunk of keys, prompts whole and in pieces, computed by each and shared, one sequence at a time
-/// and all at once; on the processor with one thread and `threads`, and every instruction set of this
-/// machine; on a GPU, there alone.
-pub fn settings(requests: usize, asked: &Asked, device: &Device) -> Vec<Setting> {
-    use Prompts::{Own, Shared};
-    let threads = asked.threads;
-    let all = requests.max(1);
-    let widest = Simd::detect();
-    let row = |kv, (chunk, prompts), (batch, threads)| {
-        let device = match device {
-            Device::Cpu(_) => Device::cpu_with(threads, widest),
-            other => other.clone(),
-        };
-        Setting { kv, chunk, prompts, batch, device }
-    };
-    let mut rows = vec![
-        row(asked.kv, (asked.chunk, Shared), (all, threads)),
-        row(KvKind::Off, (None, Own), (all, 1)),
-        row(KvKind::Growing, (None, Own), (1, 1)),
-        row(KvKind::Growing, (Some(7), Shared), (all, threads)),
-        row(KvKind::Contiguous, (None, Shared), (2, threads)),
-        row(KvKind::Contiguous, (Some(1), Own), (all, 1)),
-        row(KvKind::Paged { page: 1 }, (None, Shared), (all, threads)),
-        row(KvKind::Paged { page: 5 }, (Some(3), Shared), (2, 1)),
-        row(KvKind::Paged { page: 16 }, (None, Own), (all, threads)),
-        row(KvKind::Paged { page: 16 }, (Some(1), Shared), (3, threads + 1)),
-        row(KvKind::Paged { page: 100 }, (Some(11), Own), (all, threads)),
-    ];
-    if let Device::Cpu(_) = device {
-        let others = Simd::available().filter(|&s| s != widest && s != Simd::Reference);
-        let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
-        rows.extend(others.map(|simd| Setting { device: Device::cpu_with(1, simd), ..paged.clone() }));
-    }
-    rows
 }
 
 /// What the others are held to: the naive rollout of every request, and the logits that the training
@@ -284,44 +164,6 @@ fn check(model: &Model, requests: &[Request], oracle: &Oracle, setting: Setting)
         verdict.compare_completion(&got, &oracle.completions[got.index]);
     }
     Ok(verdict)
-}
-
-impl Verdict {
-    /// Values of one row, by bits.
-    fn compare(&mut self, place: (u64, usize), got: &[f32], want: &[f32], name: impl Fn(usize) -> String) {
-        self.values += got.len().max(want.len()) as u64;
-        let missing = got.len().abs_diff(want.len()) as u64;
-        let pairs = got.iter().zip(want).map(|(got, want)| [want.to_bits(), got.to_bits()]);
-        let mut differ = pairs.enumerate().filter(|(_, [want, got])| want != got);
-        let first = differ.next();
-        self.differing += missing + u64::from(first.is_some()) + differ.count() as u64;
-        match first {
-            Some((at, bits)) => self.note(place, name(at), bits),
-            None if missing > 0 => self.note(place, "values".into(), [want.len() as u32, got.len() as u32]),
-            None => (),
-        }
-    }
-
-    /// Tokens and log-probabilities.
-    fn compare_completion(&mut self, got: &Completion, want: &Completion) {
-        let place = |at: usize| (got.id, want.prompt_len + at);
-        for at in 0..got.tokens.len().max(want.tokens.len()) {
-            let pair = [want, got].map(|c| c.tokens.get(at).copied());
-            if pair[0] != pair[1] {
-                self.tokens_differing += 1;
-                self.note(place(at), "token".into(), pair.map(|id| id.unwrap_or(u32::MAX)));
-            }
-        }
-        for (what, got, want) in [
-            ("log-probability", &got.logprobs, &want.logprobs),
-            ("processed log-probability", &got.processed_logprobs, &want.processed_logprobs),
-        ] {
-            for at in 0..got.len().max(want.len()) {
-                let one = |all: &'_ [f32]| all.get(at..at + 1).unwrap_or(&[]).to_vec();
-                self.compare(place(at), &one(got), &one(want), |_| what.to_string());
-            }
-        }
-    }
 }
 
 /// Prompts drawn from `seed`, of ragged lengths that fit a model of `positions` with `max_new` more

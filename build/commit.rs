@@ -1,0 +1,40 @@
+//! The commit: `XTRAIN_COMMIT`, or `unknown` without git or a repository.
+use std::path::Path;
+use std::process::Command;
+
+/// Hands the commit to the crate.
+pub(crate) fn embed() {
+    println!("cargo::rustc-env=XTRAIN_COMMIT={}", commit().unwrap_or_else(|| "unknown".to_string()));
+}
+
+/// The commit of the repository whose root is the workspace, and not of one that merely holds a copy.
+fn commit() -> Option<String> {
+    let root = Path::new("..").canonicalize().ok()?;
+    let top = Path::new(&git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
+    if top != root {
+        return None;
+    }
+    watch("HEAD");
+    watch("logs/HEAD");
+    watch("packed-refs");
+    if let Some(branch) = git(&["symbolic-ref", "--quiet", "HEAD"]) {
+        watch(&branch);
+    }
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+/// Runs this script again when a file of git's own changes. A file that is not there is left out:
+/// cargo would take it for changed at every build.
+fn watch(name: &str) {
+    if let Some(path) = git(&["rev-parse", "--git-path", name]).filter(|path| Path::new(path).exists()) {
+        println!("cargo::rerun-if-changed={path}");
+    }
+}
+
+/// The first line that git prints, or nothing where it fails.
+fn git(args: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let line = text.lines().next()?.trim();
+    (!line.is_empty()).then(|| line.to_string())
+}

@@ -1,0 +1,128 @@
+// What the kernels of attention share: where keys lie, what a row sees, and tiles of 32 x 64.
+//
+// A tile is computed by 128 threads; thread (ty, tx) = (t / 16, t % 16) holds the rows 4 ty .. 4 ty + 3. Of a
+// product over d it holds the columns tx + 16 j: a sum32 over 64 columns is then two adds in registers
+// (columns 32 apart, then 16 apart) and shuffles by 8, 4, 2, 1 inside half a warp. Of a product over the 64
+// columns it holds four neighbouring d. Both read shared memory as float4, without bank conflicts
+// (rows of 64 + 4 floats).
+#pragma once
+
+constexpr uint32_t TILE_ROWS = 32, TILE_COLUMNS = 64, SLICE = 64, TILE_LD = SLICE + 4, TILE_THREADS = 128;
+constexpr uint32_t CHUNK = 64;
+constexpr uint32_t NO_SLOT = 0xffffffffu;
+
+// Rows of an attention and the keys they see. Runs: page = 0, table[seq] is the first slot of a sequence.
+// Pages: table[seq * stride + pos / page] is a page.
+struct Seen {
+  const uint32_t *seq, *pos, *table;
+  uint32_t page, stride, window;
+};
+#define SEEN const uint32_t *seq, const uint32_t *pos, const uint32_t *table, uint32_t page, uint32_t stride, uint32_t window
+
+struct Heads {
+  uint32_t nh, nkv, hd;
+  float scale;
+};
+#define HEADS uint32_t nh, uint32_t nkv, uint32_t hd, float scale
+
+XT_DEV uint32_t slot_of(const Seen& see, uint32_t seq, uint32_t pos) {
+  if (see.page == 0) return see.table[seq] + pos;
+  return see.table[(size_t)seq * see.stride + pos / see.page] * see.page + pos % see.page;
+}
+
+// The first position that a row at `pos` sees.
+XT_DEV uint32_t first_seen(const Seen& see, uint32_t pos) {
+  return see.window && pos + 1 > see.window ? pos + 1 - see.window : 0;
+}
+
+XT_DEV float minus_infinity() { return xt_bits_f(0xff800000u); }
+
+// Over the 16 lanes that share a row.
+XT_DEV float row_max(float v) {
+#pragma unroll
+  for (int o = 8; o; o >>= 1) v = max_of(v, __shfl_xor_sync(0xffffffffu, v, o));
+  return v;
+}
+
+// sum32 of a row's 64 entries, entry tx + 16 j in p[j].
+XT_DEV float row_sum(const float p[4]) {
+  float v = (p[0] + p[2]) + (p[1] + p[3]);
+#pragma unroll
+  for (int o = 8; o; o >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, o);
+  return v + 0.0f;
+}
+
+// a[m][c] = row(m)[c] for m < rows, c < columns (a multiple of 4); zeros where row(m) is null.
+template <class Row>
+XT_DEV void load_tile(float* a, uint32_t ld, uint32_t rows, uint32_t columns, Row row) {
+  uint32_t quads = columns / 4;
+  for (uint32_t i = threadIdx.x; i < rows * quads; i += TILE_THREADS) {
+    uint32_t m = i / quads, c = i % quads * 4;
+    const float* from = row(m);
+    *(float4*)(a + m * ld + c) = from ? *(const float4*)(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+}
+
+// s[i][j] continues its chain over d < n (a multiple of 4), rising: a[4 ty + i][d] b[tx + 16 j][d].
+XT_DEV void tile_dot(float s[4][4], const float* a, uint32_t lda, const float* b, uint32_t n) {
+  a += threadIdx.x / 16 * 4 * lda;
+  b += threadIdx.x % 16 * TILE_LD;
+  for (uint32_t d = 0; d < n; d += 4) {
+    float4 x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = *(const float4*)(a + i * lda + d);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      float4 z = *(const float4*)(b + 16 * j * TILE_LD + d);
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        s[i][j] = fmaf(x[i].w, z.w, fmaf(x[i].z, z.z, fmaf(x[i].y, z.y, fmaf(x[i].x, z.x, s[i][j]))));
+    }
+  }
+}
+
+// o[i][e] continues its chain over the 64 columns n, rising: w[4 ty + i][n] b[n][4 tx + e].
+XT_DEV void tile_sum(float o[4][4], const float* w, const float* b) {
+  w += threadIdx.x / 16 * 4 * TILE_LD;
+  b += threadIdx.x % 16 * 4;
+  for (uint32_t n = 0; n < TILE_COLUMNS; n += 4) {
+    float x[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) *(float4*)x[i] = *(const float4*)(w + i * TILE_LD + n);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      float4 z = *(const float4*)(b + (n + k) * TILE_LD);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        o[i][0] = fmaf(x[i][k], z.x, o[i][0]);
+        o[i][1] = fmaf(x[i][k], z.y, o[i][1]);
+        o[i][2] = fmaf(x[i][k], z.z, o[i][2]);
+        o[i][3] = fmaf(x[i][k], z.w, o[i][3]);
+      }
+    }
+  }
+}
+
+// The slots of the 64 positions of chunk c: those in lo .. hi.
+XT_DEV void chunk_slots(uint32_t* slots, const Seen& see, uint32_t seq, uint32_t c, uint32_t lo, uint32_t hi) {
+  if (threadIdx.x < CHUNK) {
+    uint32_t p = c * CHUNK + threadIdx.x;
+    slots[threadIdx.x] = p >= lo && p < hi ? slot_of(see, seq, p) : NO_SLOT;
+  }
+}
+
+// Query vectors of a tile: `count` (row, head) pairs of one kv head's group, from pair `skip` on, of rows at
+// rising positions from row `row` on. `head` is the group's first.
+struct Queries {
+  uint32_t row, skip, count, group, head;
+};
+
+XT_DEV Queries queries_of(const uint32_t* tile, const Heads& heads) {
+  uint32_t group = heads.nh / heads.nkv;
+  return {tile[0], tile[1], tile[2], group, blockIdx.y * group};
+}
+XT_DEV uint32_t query_row(const Queries& t, uint32_t i) { return t.row + (t.skip + i) / t.group; }
+// Where query i lies among [N, nh].
+XT_DEV size_t query_at(const Queries& t, const Heads& heads, uint32_t i) {
+  return (size_t)query_row(t, i) * heads.nh + t.head + (t.skip + i) % t.group;
+}

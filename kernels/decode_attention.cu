@@ -1,0 +1,117 @@
+// decode_attention    attention of single rows, split over the chunks of their keys, then merged in rising order
+//                     q [N, nh, hd], k and v [S, nkv, hd] -> parts: (m, l) [R, nh, C], o [R, nh, C, hd] -> y [N, nh, hd],
+//                     of the rows listed in `rows` [R]
+// Order: as attention.cu: a part is one chunk of 64 keys, never a merged one (merging is not associative), and
+// the merge walks a row's chunks in rising order. C: the most chunks that a row sees.
+// CPU twin: ops/attention.rs.
+#include "attention.cuh"
+
+// Launch: a block of 128 threads a (row, kv head, chunk); blocks beyond a row's own chunks end at once, so the
+// grid may stay while rows grow. Shared memory: K (64 rows of hd + 4), the group's queries and p: 19 KB at hd = 64.
+// Scores: a thread a (key, every other head), one chain over hd. p v: a thread a d, for 4 heads at a time.
+// Bytes: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of parts.
+XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float* v, float* parts_ml, float* parts_o,
+                                     const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
+  const Seen see = {seq, pos, table, page, stride, window};
+  XT_DYN_SHARED(float, keys);
+  const uint32_t ld = hd + 4, group = nh / nkv, t = threadIdx.x, row = rows[blockIdx.x];
+  float *queries = keys + CHUNK * ld, *p = queries + group * hd;
+  uint32_t* slots = (uint32_t*)(p + group * CHUNK);
+  const uint32_t lo = first_seen(see, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;
+  if (c * CHUNK >= hi) return;
+  const uint32_t first = max(lo, c * CHUNK) - c * CHUNK, last = min(hi, c * CHUNK + CHUNK) - c * CHUNK;
+  const size_t head = (size_t)row * nh + blockIdx.y * group, out = ((size_t)blockIdx.x * nh + blockIdx.y * group) * chunks + blockIdx.z;
+
+  chunk_slots(slots, see, seq[row], c, lo, hi);
+  for (uint32_t i = t; i < group * hd; i += 128) queries[i] = q[head * hd + i];
+  __syncthreads();
+  auto at = [&](uint32_t n) { return ((size_t)slots[n] * nkv + blockIdx.y) * hd; };
+  load_tile(keys + first * ld, ld, last - first, hd, [&](uint32_t n) { return k + at(first + n); });
+  __syncthreads();
+  for (uint32_t h = t / CHUNK; h < group; h += 128 / CHUNK) {
+    uint32_t n = t % CHUNK;
+    float s = 0.0f;
+    if (n >= first && n < last) {
+      for (uint32_t d = 0; d < hd; d += 4) {
+        float4 x = *(const float4*)(queries + h * hd + d), z = *(const float4*)(keys + n * ld + d);
+        s = fmaf(x.w, z.w, fmaf(x.z, z.z, fmaf(x.y, z.y, fmaf(x.x, z.x, s))));
+      }
+      s = s * scale;
+    } else {
+      s = minus_infinity();
+    }
+    p[h * CHUNK + n] = s;
+  }
+  __syncthreads();
+  for (uint32_t h = t / 32; h < group; h += 4) {
+    uint32_t n = t % 32;
+    float *x = p + h * CHUNK + n, m = max32_of(max_of(x[0], x[32]));
+    float p0 = exp_of(x[0] - m), p1 = exp_of(x[32] - m);   // exp(-inf) = +0
+    x[0] = p0;
+    x[32] = p1;
+    float l = sum32_of(p0 + p1);
+    if (n == 0) {
+      float* ml = parts_ml + (out + (size_t)h * chunks) * 2;
+      ml[0] = m;
+      ml[1] = l;
+    }
+  }
+  __syncthreads();
+  for (uint32_t i = t; i < hd * ((group + 3) / 4); i += 128) {
+    uint32_t d = i % hd, h = i / hd * 4, n_heads = min(group - h, 4u);
+    float o[4] = {};
+    for (uint32_t n = first; n < last; n++) {
+      float x = v[at(n) + d];
+#pragma unroll
+      for (uint32_t e = 0; e < 4; e++)
+        if (e < n_heads) o[e] = fmaf(p[(h + e) * CHUNK + n], x, o[e]);
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < 4; e++)
+      if (e < n_heads) parts_o[(out + (size_t)(h + e) * chunks) * hd + d] = o[e];
+  }
+}
+XT_EXPORT(decode_attention_f32)
+
+// Launch: a block a (row, head), a thread four d's; L is written where `lse` is not null.
+// Reads a row's parts once: (2 + hd) * 4 bytes a head and chunk; the loads of a chunk do not wait for the chain.
+template <class T>
+XT_DEV void merge_parts(const float* parts_ml, const float* parts_o, T* y, float* lse, const uint32_t* rows, const Seen& see,
+                        uint32_t chunks, uint32_t nh, uint32_t hd) {
+  const uint32_t row = rows[blockIdx.x], hi = see.pos[row] + 1, lo = first_seen(see, hi - 1);
+  const uint32_t n = (hi + CHUNK - 1) / CHUNK - lo / CHUNK;
+  const size_t from = ((size_t)blockIdx.x * nh + blockIdx.y) * chunks, at = (size_t)row * nh + blockIdx.y;
+  for (uint32_t d = threadIdx.x * 4; d < hd; d += blockDim.x * 4) {
+    float m = parts_ml[from * 2], l = parts_ml[from * 2 + 1];
+    float4 o = *(const float4*)(parts_o + from * hd + d);
+    for (uint32_t i = 1; i < n; i++) {
+      float mc = parts_ml[(from + i) * 2], lc = parts_ml[(from + i) * 2 + 1];
+      float4 oc = *(const float4*)(parts_o + (from + i) * hd + d);
+      float top = max_of(m, mc), a = exp_of(m - top), b = exp_of(mc - top);
+      l = fmaf(l, a, lc * b);
+      o.x = fmaf(o.x, a, oc.x * b);
+      o.y = fmaf(o.y, a, oc.y * b);
+      o.z = fmaf(o.z, a, oc.z * b);
+      o.w = fmaf(o.w, a, oc.w * b);
+      m = top;
+    }
+    if (lse && d == 0) lse[at] = m + log_of(l);
+    T* to = y + at * hd + d;
+    store(to, o.x / l + 0.0f);
+    store(to + 1, o.y / l + 0.0f);
+    store(to + 2, o.z / l + 0.0f);
+    store(to + 3, o.w / l + 0.0f);
+  }
+}
+
+XT_KERNEL(decode_attention_merge_f32, 64)(const float* parts_ml, const float* parts_o, float* y, float* lse, const uint32_t* rows, SEEN,
+                                          uint32_t chunks, uint32_t nh, uint32_t hd) {
+  merge_parts(parts_ml, parts_o, y, lse, rows, {seq, pos, table, page, stride, window}, chunks, nh, hd);
+}
+XT_EXPORT(decode_attention_merge_f32)
+
+XT_KERNEL(decode_attention_merge_bf16, 64)(const float* parts_ml, const float* parts_o, bf16* y, float* lse, const uint32_t* rows, SEEN,
+                                           uint32_t chunks, uint32_t nh, uint32_t hd) {
+  merge_parts(parts_ml, parts_o, y, lse, rows, {seq, pos, table, page, stride, window}, chunks, nh, hd);
+}
+XT_EXPORT(decode_attention_merge_bf16)

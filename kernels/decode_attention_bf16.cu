@@ -1,0 +1,99 @@
+// decode_attention in bf16    the parts of single rows by mma.sync: decode_attention.cu, attention_bf16.cu
+//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16 -> parts (m, l) [R, nh, C], o [R, nh, C, hd] in f32
+// Order: that of attention_bf16.cu: the 16-row operand holds the query heads of the group (zeros to 16), so a row has
+// its bits whatever stands beside it; a part is one chunk of 64 keys. Merged by decode_attention_merge_bf16.
+// Launch: a block of 4 warps a (row, kv head, chunk). Scores: a warp 16 keys; p v: a warp every fourth 8 of hd.
+// Shared memory: K and V (64 rows of hd + 8, all on the way at once), 16 queries, scores, p: 27 KB at hd = 64, so 8
+// blocks an SM and 128 KB on the way, which is what the latency of 4 TB/s asks for. Bytes: K and V once for the group,
+// (2 + hd) * 4 a head of parts: 1/16 of the keys' and values' at hd = 64 for two heads a group.
+// CPU twin: ops/attention.rs.
+#include "attention_mma.cuh"
+
+XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* parts_ml, float* parts_o,
+                                      const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
+  const Seen see = {seq, pos, table, page, stride, window};
+  XT_DYN_SHARED(bf16, keys);
+  constexpr uint32_t P_LD = CHUNK + 8;
+  const uint32_t ld = mma_ld(hd), group = nh / nkv, warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = rows[blockIdx.x];
+  bf16 *values = keys + CHUNK * ld, *queries = values + CHUNK * ld, *p = queries + 16 * ld;
+  float* scores = (float*)(p + 16 * P_LD);
+  uint32_t* slots = (uint32_t*)(scores + 16 * TILE_LD);
+  const uint32_t lo = first_seen(see, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;
+  if (c * CHUNK >= hi) return;
+  const size_t head = (size_t)row * nh + blockIdx.y * group, out = ((size_t)blockIdx.x * nh + blockIdx.y * group) * chunks + blockIdx.z;
+
+  chunk_slots(slots, see, seq[row], c, lo, hi);
+  zero_pads(keys, CHUNK, hd);
+  zero_pads(values, CHUNK, hd);
+  zero_pads(queries, 16, hd);
+  __syncthreads();
+  auto pool = [&](const bf16* x) {
+    return [=](uint32_t n) { return slots[n] == NO_SLOT ? nullptr : x + ((size_t)slots[n] * nkv + blockIdx.y) * hd; };
+  };
+  copy_rows(queries, 16, hd, q, [&](uint32_t i) { return i < group ? q + (head + i) * hd : nullptr; });
+  copy_rows(keys, CHUNK, hd, k, pool(k));
+  xt_cp_commit();
+  copy_rows(values, CHUNK, hd, v, pool(v));
+  xt_cp_commit();
+  xt_cp_wait<1>();
+  __syncthreads();
+  for (uint32_t h0 = 0; h0 < group; h0 += 16) {
+    if (h0) {
+      copy_rows(queries, 16, hd, q, [&](uint32_t i) { return h0 + i < group ? q + (head + h0 + i) * hd : nullptr; });
+      xt_cp_commit();
+      xt_cp_wait<0>();
+      __syncthreads();
+    }
+    float s[2][4] = {};
+    for (uint32_t i = 0; i * 16 < hd; i++) {
+      uint32_t a[4], b[4];
+      operand_a(a, queries, ld, i);
+      operand_b(b, keys + warp * 16 * ld, ld, i);
+      xt_mma_bf16_16816(s[0], a, b);
+      xt_mma_bf16_16816(s[1], a, b + 2);
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < 2; n++)
+#pragma unroll
+      for (uint32_t e = 0; e < 4; e++) {
+        uint32_t key = warp * 16 + n * 8 + lane % 4 * 2 + e % 2;
+        bool seen = c * CHUNK + key >= lo && c * CHUNK + key < hi;
+        scores[(lane / 4 + e / 2 * 8) * TILE_LD + key] = seen ? s[n][e] * scale : minus_infinity();
+      }
+    __syncthreads();
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t n = warp + 4 * i;
+      const float x0 = scores[n * TILE_LD + lane], x1 = scores[n * TILE_LD + lane + 32];
+      float m = max32_of(max_of(x0, x1)), p0 = exp_of(x0 - m), p1 = exp_of(x1 - m), l = sum32_of(p0 + p1);
+      p[n * P_LD + lane] = to_bf16(p0);
+      p[n * P_LD + lane + 32] = to_bf16(p1);
+      if (lane == 0 && h0 + n < group) {
+        float* ml = parts_ml + (out + (size_t)(h0 + n) * chunks) * 2;
+        ml[0] = m;
+        ml[1] = l;
+      }
+    }
+    xt_cp_wait<0>();
+    __syncthreads();
+    uint32_t a[4][4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) operand_a(a[i], p, P_LD, i);
+    for (uint32_t d = warp * 8; d < hd; d += 32) {
+      float o[4] = {};
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        uint32_t b[2];
+        operand_b_rows(b, values, ld, i, d);
+        xt_mma_bf16_16816(o, a[i], b);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++) {
+        uint32_t h = h0 + lane / 4 + 8 * i;
+        if (h < group) *(float2*)(parts_o + (out + (size_t)h * chunks) * hd + d + lane % 4 * 2) = make_float2(o[2 * i] + 0.0f, o[2 * i + 1] + 0.0f);
+      }
+    }
+    if (h0 + 16 < group) __syncthreads();
+  }
+}
+XT_EXPORT(decode_attention_bf16)

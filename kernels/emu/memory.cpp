@@ -1,0 +1,134 @@
+// Device memory. A plain device's is the host's. A checked device's comes from one reserved range, with
+// its shadow: blocks lie apart, and an address is not used again before the range is used up, so that a
+// step past a block or an access after its end meets nothing.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+
+#include "check.hpp"
+#include "shadow.hpp"
+
+namespace xtemu {
+
+constexpr size_t GRAIN = 256, GAP = 1024;
+
+static void* reserve(size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? nullptr : p;
+}
+
+const Shadow& shadow() {
+  static const Shadow made = [] {
+    Shadow s{(char*)reserve(ARENA), (uint8_t*)reserve(ARENA / 2), (Cell*)reserve(ARENA / 2 * sizeof(Cell))};
+    if (!s.state || !s.cells) s.memory = nullptr;
+    return s;
+  }();
+  return made;
+}
+
+bool is_arena(const void* at) { return shadow().memory && in_arena(shadow(), at); }
+
+// ---- blocks of the arena
+static std::mutex mutex;
+static std::map<char*, size_t> live;  // with the bytes asked for
+static size_t top = 0;
+
+// Room for `bytes`, going round the arena past what is live.
+static char* find(const Shadow& s, size_t bytes) {
+  size_t need = (bytes + GRAIN - 1) / GRAIN * GRAIN + GAP;
+  for (int round = 0; round < 2;) {
+    if (top + need > ARENA) { top = 0; round++; continue; }
+    char* at = s.memory + top;
+    auto after = live.lower_bound(at);
+    if (after == live.end() || at + need <= after->first) { top += need; return at; }
+    top = (size_t)(after->first - s.memory) + (after->second + GRAIN - 1) / GRAIN * GRAIN + GAP;
+  }
+  return nullptr;
+}
+
+static char* take(size_t bytes, uint8_t state) {
+  const Shadow& s = shadow();
+  if (!s.memory || bytes > ARENA / 4) return nullptr;
+  std::lock_guard<std::mutex> lock(mutex);
+  char* at = find(s, bytes);
+  if (!at) return nullptr;
+  live[at] = bytes;
+  memset(s.state + pair(s, at), state, (bytes + 1) / 2);
+  return at;
+}
+
+// Gives the system the whole pages of a range back; they read as zero.
+static void release(void* at, size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  uintptr_t from = ((uintptr_t)at + page - 1) / page * page, to = ((uintptr_t)at + bytes) / page * page;
+  if (from < to) madvise((void*)from, to - from, MADV_DONTNEED);
+}
+
+static void give_back(char* at) {
+  const Shadow& s = shadow();
+  std::lock_guard<std::mutex> lock(mutex);
+  auto block = live.find(at);
+  if (block == live.end()) return;
+  size_t pairs = (block->second + 1) / 2;
+  memset(s.state + pair(s, at), 0, pairs);
+  release(at, block->second);
+  release(s.cells + pair(s, at), pairs * sizeof(Cell));
+  live.erase(block);
+}
+
+// ---- what the others use
+char* take_global(size_t bytes, bool checked) {
+  char* at = checked ? take(bytes, LIVE) : (char*)aligned_alloc(1024, (bytes + 1024) / 1024 * 1024);
+  if (at) memset(at, 0xff, bytes);  // NaN
+  return at;
+}
+
+void free_global(char* at) {
+  if (is_arena(at)) give_back(at); else free(at);
+}
+
+char* take_shared(size_t bytes) { return take(bytes, 0); }
+void free_shared(char* at) { free_global(at); }
+
+void mark_written(void* at, size_t bytes) {
+  if (!is_arena(at)) return;
+  const Shadow& s = shadow();
+  for (size_t i = pair(s, at), end = pair(s, (char*)at + bytes + 1); i < end; i++) s.state[i] |= WRITTEN;
+}
+
+void copy_marks(void* to, const void* from, size_t bytes) {
+  if (!is_arena(to)) return;
+  const Shadow& s = shadow();
+  for (size_t i = 0; i < (bytes + 1) / 2; i++) {
+    uint8_t& state = s.state[pair(s, to) + i];
+    state = (uint8_t)((state & ~WRITTEN) | (s.state[pair(s, from) + i] & WRITTEN));
+  }
+}
+
+size_t first_unwritten(const void* at, size_t bytes) {
+  if (!is_arena(at)) return bytes;
+  const Shadow& s = shadow();
+  for (size_t i = 0; i < bytes; i += 2) {
+    if (!(s.state[pair(s, at) + i / 2] & WRITTEN)) return i;
+  }
+  return bytes;
+}
+
+void describe(const void* at, char* text, size_t size) {
+  const Shadow& s = shadow();
+  if (s.state[pair(s, at)] & SHARED) { snprintf(text, size, "shared memory"); return; }
+  const char* from = worker && worker->shared ? worker->shared : nullptr;
+  if (from && (const char*)at >= from && (const char*)at < from + (512 << 10)) { snprintf(text, size, "shared memory, between or past its variables"); return; }
+  std::lock_guard<std::mutex> lock(mutex);
+  auto after = live.upper_bound((char*)at);
+  if (after == live.begin()) { snprintf(text, size, "global memory that is nobody's"); return; }
+  --after;
+  snprintf(text, size, "global memory, byte %zu of a block of %zu", (size_t)((const char*)at - after->first), after->second);
+}
+
+}  // namespace xtemu

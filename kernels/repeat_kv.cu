@@ -1,0 +1,19 @@
+// repeat_kv             y[n][h] = x[n][h / group]                      x [N, nkv, hd] -> y [N, nkv group, hd]
+// repeat_kv_backward    dx[n][g] = the group's dy, heads rising, from +0    dy [N, nkv group, hd] -> dx [N, nkv, hd]
+// Launch: a thread an element of the result. Not in the hot path, which indexes the kv head.
+// CPU twin: ops/kv.rs.
+
+XT_KERNEL(repeat_kv_f32, 256)(const float* x, float* y, uint32_t group, uint32_t hd, uint32_t n) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[(size_t)(i / (group * hd)) * hd + i % hd];
+}
+XT_EXPORT(repeat_kv_f32)
+
+XT_KERNEL(repeat_kv_backward_f32, 256)(const float* dy, float* dx, uint32_t group, uint32_t hd, uint32_t n) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float sum = 0.0f;
+  for (uint32_t h = 0; h < group; h++) sum = sum + dy[((size_t)(i / hd) * group + h) * hd + i % hd];
+  dx[i] = sum;
+}
+XT_EXPORT(repeat_kv_backward_f32)

@@ -1,0 +1,116 @@
+// sample_chunks    raw[n][c] = (max, sum of exp(x - max)) of each chunk of 128 logits; max is +inf where a
+//                  logit is a NaN or +inf                         x [N, V] -> raw [N, ceil(V / 128)]
+// Launch: a warp a chunk, eight chunks of one row a block. CPU twin: reference/sample.rs.
+
+XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t v, uint32_t chunks) {
+  uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (chunk >= chunks) return;
+  x += (size_t)blockIdx.x * v;
+  float z[4];
+  bool bad = false;
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    uint32_t i = 128 * chunk + 32 * k + lane;
+    z[k] = i < v ? x[i] : xt_bits_f(0xff800000u);
+    bad = bad || z[k] != z[k] || z[k] == xt_bits_f(0x7f800000u);
+  }
+  bool any = __any_sync(0xffffffffu, bad);
+  ChunkSums sums = any ? ChunkSums{xt_bits_f(0x7f800000u), 0.0f} : chunk_sums(z);
+  if (lane == 0) raw[(size_t)blockIdx.x * chunks + chunk] = sums;
+}
+XT_EXPORT(sample_chunks_f32)
+
+// sample_penalty   y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id that row n has
+//                  seen; no id twice in a row                                           x, y [N, V]
+// Launch: a block a row. y is a copy of x before.
+XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* rows, const uint32_t* seen, uint32_t v) {
+  SampleRow row = rows[blockIdx.x];
+  x += (size_t)blockIdx.x * v;
+  y += (size_t)blockIdx.x * v;
+  for (uint32_t i = row.seen + threadIdx.x; i < row.seen_end; i += blockDim.x) {
+    float logit = x[seen[i]];
+    y[seen[i]] = logit > 0.0f ? logit / row.penalty : logit * row.penalty;
+  }
+}
+XT_EXPORT(sample_penalty_f32)
+
+// sample_weigh     kept[n][c] = (max, sum of exp(z - max)), total[n][c] = sum of W, over what is kept of
+//                  each chunk                            x [N, V] -> kept, total [N, ceil(V / 128)]
+// Launch: as sample_chunks. Integer sums have no order.
+XT_KERNEL(sample_weigh_f32, 256)(const float* x, const SampleRow* rows, const SampleState* states, ChunkSums* kept, uint64_t* total,
+                                 uint32_t v, uint32_t chunks) {
+  uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  SampleState state = states[blockIdx.x];
+  if (chunk >= chunks || state.fault) return;
+  SampleRow row = rows[blockIdx.x];
+  x += (size_t)blockIdx.x * v;
+  float z[4];
+  uint64_t weight = 0;
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    uint32_t i = 128 * chunk + 32 * k + lane;
+    Token token = i < v ? token_of(x[i], i, row, state) : Token{xt_bits_f(0xff800000u), 0};
+    z[k] = token.z;
+    weight += token.weight;
+  }
+  ChunkSums sums = chunk_sums(z);
+  weight = warp_total(weight);
+  if (lane != 0) return;
+  kept[(size_t)blockIdx.x * chunks + chunk] = sums;
+  total[(size_t)blockIdx.x * chunks + chunk] = weight;
+}
+XT_EXPORT(sample_weigh_f32)
+
+// sample_pick      r = high 64 bits of u S (0 when greedy);  token = the lowest i with W_0 + ... + W_i > r
+//                  log-prob = x_token - lse(x);  processed = z_token - lse(kept z) (0 when greedy)
+//                  picked [N, 4]: fault, token, and the bits of both
+// Launch: a warp a row.
+XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* rows, const SampleState* states, const ChunkSums* raw,
+                               const ChunkSums* kept, const uint64_t* total, uint32_t* picked, uint32_t v, uint32_t chunks) {
+  uint32_t lane = threadIdx.x;
+  SampleState state = states[blockIdx.x];
+  SampleRow row = rows[blockIdx.x];
+  picked += 4 * (size_t)blockIdx.x;
+  if (state.fault) {
+    if (lane < 4) picked[lane] = lane == 0 ? state.fault : 0;
+    return;
+  }
+  x += (size_t)blockIdx.x * v;
+  y += (size_t)blockIdx.x * v;
+  raw += (size_t)blockIdx.x * chunks;
+  kept += (size_t)blockIdx.x * chunks;
+  total += (size_t)blockIdx.x * chunks;
+
+  uint64_t sum = 0, r = 0;
+  if (row.temperature != 0.0f) {
+    for (uint32_t c = lane; c < chunks; c += 32) sum += total[c];
+    r = high_product(philox_of(row.seed, row.id, row.position, 0), warp_total(sum));
+  }
+  // the chunk in which the running sum passes r, and the sum before it
+  uint64_t before = 0;
+  uint32_t chunk = 0;
+  for (uint32_t first = 0; first < chunks; first += 32) {
+    uint64_t here = first + lane < chunks ? total[first + lane] : 0, running = warp_running(here);
+    uint32_t passed = __ballot_sync(0xffffffffu, before + running > r);
+    int who = passed ? __ffs(passed) - 1 : 31;
+    chunk = first + who;
+    before += __shfl_sync(0xffffffffu, passed ? running - here : running, who);
+    if (passed) break;
+  }
+  uint32_t token = 0;
+  for (uint32_t first = 128 * chunk; first < 128 * chunk + 128; first += 32) {
+    uint32_t i = first + lane;
+    uint64_t running = warp_running(i < v ? token_of(y[i], i, row, state).weight : 0);
+    uint32_t passed = __ballot_sync(0xffffffffu, before + running > r);
+    token = first + (passed ? __ffs(passed) - 1 : 0);
+    if (passed) break;
+    before += __shfl_sync(0xffffffffu, running, 31);
+  }
+  float whole = lse_of(raw, chunks), part = lse_of(kept, chunks);
+  if (lane != 0) return;
+  picked[0] = 0;
+  picked[1] = token;
+  picked[2] = xt_f_bits(x[token] - whole);
+  picked[3] = xt_f_bits(row.temperature == 0.0f ? 0.0f : y[token] / row.temperature - part);
+}
+XT_EXPORT(sample_pick_f32)

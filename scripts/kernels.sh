@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Compiles all kernels for every architecture of build/nvcc.rs, prints registers, spills and shared memory of
+# each, and fails on a spill. Needs CUDA_HOME (scripts/nvcc.sh).
+# usage: bash scripts/kernels.sh [architecture ...]
+set -euo pipefail
+cd "$(git rev-parse --show-toplevel)"
+nvcc=$(readlink -f "${CUDA_HOME:?where nvcc is: scripts/nvcc.sh}/bin/nvcc")
+flags=$(sed -n 's/^const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
+all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+echo "nvcc $flags"
+for arch in ${*:-$all}; do
+    # shellcheck disable=SC2086
+    "$nvcc" $flags -gencode "arch=compute_$arch,code=sm_$arch" -cubin -Xptxas -v -o "$out/$arch" kernels/all.cu 2> "$out/$arch.txt" || {
+        cat "$out/$arch.txt"
+        exit 1
+    }
+    printf '\nsm_%s\n%-36s %9s %7s %7s\n' "$arch" kernel registers spilled shared
+    awk '
+        /Compiling entry function/ { gsub("\x27", "", $7); name = $7 }
+        /bytes spill stores/ { spill[name] = $5 }
+        /Used [0-9]+ registers/ {
+            shared = 0
+            for (i = 2; i <= NF; i++) if ($i ~ /^smem/) shared = $(i - 2)
+            for (i = 1; i <= NF; i++) if ($i == "Used") registers = $(i + 1)
+            printf "%-36s %9d %7d %7d\n", name, registers, spill[name], shared
+        }
+    ' "$out/$arch.txt" | sort | tee "$out/table"
+    if awk '$3 > 0 { found = 1 } END { exit !found }' "$out/table"; then
+        echo "error: kernels spill registers on sm_$arch" >&2
+        failed=1
+    fi
+done
+exit "${failed:-0}"

@@ -1,0 +1,95 @@
+//! `xtrain doctor`: which devices this build and this machine have.
+use clap::Args;
+use serde::Serialize;
+
+use super::{CliError, out};
+use crate::report::units;
+use crate::tensor::{COMMIT, Simd, Survey, survey};
+
+/// Flags of `xtrain doctor`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  xtrain doctor
+  xtrain doctor --json")]
+pub struct DoctorArgs {
+    /// Prints one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `--json` prints. What is missing is null, and `missing` says why.
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    commit: &'static str,
+    cores: usize,
+    simd: String,
+    cuda_driver: Option<String>,
+    gpus: Vec<Gpu>,
+    gpu_kernels: Option<&'static str>,
+    emulator: bool,
+    missing: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Gpu {
+    name: String,
+    architecture: String,
+    bytes: usize,
+}
+
+/// Prints the devices, and for each that is missing the reason.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
+    let report = Report::of(survey());
+    if args.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+impl Report {
+    fn of(survey: Survey) -> Report {
+        let Survey { driver, devices, kernels, has_kernels, emulator, has_emulator } = survey;
+        let mut missing = Vec::new();
+        missing.extend(driver.as_ref().err().cloned());
+        if driver.is_ok() {
+            missing.extend(devices.as_ref().err().cloned());
+        }
+        missing.extend((!has_kernels).then(|| format!("kernels for GPUs: {kernels}")));
+        missing.extend((!has_emulator).then(|| emulator.to_string()));
+        let gpu = |found: crate::tensor::Found| Gpu {
+            name: found.name,
+            architecture: found.architecture,
+            bytes: found.bytes,
+        };
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: COMMIT,
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            simd: Simd::detect().to_string(),
+            cuda_driver: driver.ok(),
+            gpus: devices.unwrap_or_default().into_iter().map(gpu).collect(),
+            gpu_kernels: has_kernels.then_some(kernels),
+            emulator: has_emulator,
+            missing,
+        }
+    }
+
+    fn text(&self) -> String {
+        let or_none = |text: Option<&str>| text.unwrap_or("none").to_string();
+        let mut lines = vec![
+            ("xtrain", format!("{} (commit {})", self.version, self.commit)),
+            ("cpu", format!("{} cores, {}", self.cores, self.simd)),
+            ("cuda driver", or_none(self.cuda_driver.as_ref().map(|v| format!("CUDA {v}")).as_deref())),
+        ];
+        let gpu = |(i, gpu): (usize, &Gpu)| {
+            format!("cuda:{i}, {}, {}, {}", gpu.name, gpu.architecture, units::bytes(gpu.bytes as u64))
+        };
+        lines.extend(self.gpus.iter().enumerate().map(|found| ("gpu", gpu(found))));
+        lines.push(("gpu kernels", or_none(self.gpu_kernels)));
+        lines.push(("emulator", if self.emulator { "built" } else { "none" }.to_string()));
+        lines.extend(self.missing.iter().map(|why| ("missing", why.clone())));
+        lines.iter().map(|(name, value)| format!("{name:12} {value}\n")).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! The operation on a device against the sampler: tokens and both log-probabilities, bit for bit.
+use super::reference::cases;
+use super::*;
+use xtrain_tensor::ops::{self, SampleRow, Sampled, Undrawable};
+use xtrain_tensor::testing::emulated;
+use xtrain_tensor::{Device, Schedule, Tensor};
+
+/// A row of logits with what is known about the choice of its token.
+struct Row {
+    logits: Vec<f32>,
+    history: Vec<u32>,
+    options: SampleOptions,
+    address: Address,
+}
+
+impl Row {
+    fn scalars(&self) -> SampleRow<'_> {
+        let SampleOptions { temperature, top_k, top_p, min_p, repetition_penalty } = self.options;
+        let Address { seed, id, position } = self.address;
+        SampleRow {
+            seed,
+            id,
+            position,
+            temperature,
+            top_k: top_k.unwrap_or(0) as u32,
+            top_p: top_p.unwrap_or(1.0),
+            min_p: min_p.unwrap_or(0.0),
+            penalty: repetition_penalty.unwrap_or(1.0),
+            seen: &self.history,
+        }
+    }
+
+    /// Token and bits, or the reason for none.
+    fn want(&self) -> Result<(u32, [u32; 2]), Undrawable> {
+        match sampler(self.options).pick(&self.logits, &self.history, self.address) {
+            Ok(choice) => Ok((choice.token, [choice.logprob, choice.processed_logprob].map(f32::to_bits))),
+            Err(SampleError::NotFinite { .. }) => Err(Undrawable::NotFinite),
+            Err(SampleError::NothingLeft) => Err(Undrawable::NothingLeft),
+            Err(SampleError::Overflow { .. }) => Err(Undrawable::Overflow),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The processor, and the emulated GPU under two schedules where there is one.
+fn devices() -> Vec<Device> {
+    let gpus = [Schedule::Forward, Schedule::Priorities(3)].into_iter().filter_map(emulated);
+    std::iter::once(Device::cpu()).chain(gpus).collect()
+}
+
+/// Rows of one length, all at once, against the sampler row by row. Returns how many had a token.
+#[track_caller]
+fn check(device: &Device, rows: &[Row]) -> usize {
+    let v = rows[0].logits.len();
+    let logits: Vec<f32> = rows.iter().flat_map(|row| row.logits.iter().copied()).collect();
+    let logits = Tensor::new(device, &[rows.len(), v], logits).expect("logits");
+    let scalars: Vec<_> = rows.iter().map(Row::scalars).collect();
+    let got = ops::sample_rows(&logits, &scalars).expect("a choice");
+    for (n, (got, row)) in got.iter().zip(rows).enumerate() {
+        let bits = |s: Sampled| (s.token, [s.log_prob, s.processed].map(f32::to_bits));
+        assert_eq!(got.map(bits), row.want(), "row {n} on {device:?}: {:?} {:?}", row.options, row.address);
+    }
+    got.iter().filter(|got| got.is_ok()).count()
+}
+
+#[test]
+fn a_device_draws_the_sampler_s_tokens_from_every_fixture() {
+    let mut rows: Vec<Row> = Vec::new();
+    for (n, case) in cases().into_iter().enumerate() {
+        for position in [0, 77] {
+            let address = Address { seed: 5, id: n as u64 + (3 << 33), position };
+            let (logits, history) = (case.row.clone(), case.history.clone());
+            rows.push(Row { logits, history, options: case.options, address });
+        }
+    }
+    rows.sort_by_key(|row| row.logits.len());
+    for device in devices() {
+        let drawn: usize =
+            rows.chunk_by(|a, b| a.logits.len() == b.logits.len()).map(|rows| check(&device, rows)).sum();
+        assert_eq!(drawn, rows.len());
+    }
+}
+
+#[test]
+fn a_device_draws_the_sampler_s_tokens_from_long_rows() {
+    let options = [
+        SampleOptions::default(),
+        SampleOptions { temperature: 0.7, top_k: Some(50), ..SampleOptions::default() },
+        SampleOptions { top_p: Some(0.95), ..SampleOptions::default() },
+        SampleOptions::greedy(),
+    ];
+    let rows: Vec<Row> = options
+        .into_iter()
+        .enumerate()
+        .map(|(n, options)| Row {
+            logits: wide_row(40_037, 3.0),
+            history: vec![],
+            options,
+            address: address(9, n as u64, 40),
+        })
+        .collect();
+    for device in devices() {
+        assert_eq!(check(&device, &rows), rows.len());
+    }
+}
+
+#[test]
+fn a_device_names_the_rows_that_cannot_be_drawn_from() {
+    let row = |logits: &[f32], temperature| Row {
+        logits: logits.to_vec(),
+        history: vec![],
+        options: SampleOptions { temperature, ..SampleOptions::default() },
+        address: address(1, 2, 3),
+    };
+    let none = f32::NEG_INFINITY;
+    let rows = [
+        row(&[1.0, f32::NAN, 0.0], 1.0),
+        row(&[1.0, 2.0, 3.0], 1.0),
+        row(&[1.0, f32::INFINITY, none], 0.0),
+        row(&[none; 3], 0.5),
+        row(&[3e38, 1.0, none], 1e-3),
+        row(&[-3e38, -1e38, none], 1e-3),
+        row(&[none, none, -4.0], 0.0),
+    ];
+    for device in devices() {
+        assert_eq!(check(&device, &rows), 2);
+    }
+}

@@ -1,0 +1,67 @@
+//! Cases of the sampler: every option alone and together, ties at the cuts, removed tokens, and rows that
+//! cannot be drawn from.
+use crate::Dtype;
+use crate::gates::case::{Case, pick, tensor};
+use crate::gates::values::{Dice, Values, label};
+use crate::ops::{self, SampleRow, Sampled, Undrawable};
+
+const VOCABULARIES: [usize; 8] = [1, 2, 33, 127, 129, 300, 1000, 5000];
+
+/// Temperature, top-k, top-p, min-p, penalty.
+const OPTIONS: [(f32, u32, f32, f32, f32); 12] = [
+    (1.0, 0, 1.0, 0.0, 1.0),
+    (0.0, 0, 1.0, 0.0, 1.0),
+    (0.7, 0, 1.0, 0.0, 1.0),
+    (1.0, 5, 1.0, 0.0, 1.0),
+    (1.0, 0, 0.9, 0.0, 1.0),
+    (1.3, 0, 1.0, 0.05, 1.0),
+    (1.0, 0, 1.0, 0.0, 1.7),
+    (0.9, 40, 0.8, 0.02, 1.2),
+    (0.0, 3, 0.5, 0.5, 0.6),
+    (2.5, 1, 0.3, 0.0, 1.0),
+    (0.05, 200, 0.999, 1e-4, 1.1),
+    (1e-40, 2, 1e-30, 1.0, 3.0),
+];
+
+pub(crate) fn sample_rows() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, v) in VOCABULARIES.into_iter().enumerate() {
+        for values in [Values::Plain, Values::Ugly, Values::Tiny] {
+            let (seed, n) = (i as u64 + 1501, OPTIONS.len());
+            let mut dice = Dice::new(seed);
+            let mut x = values.fill(n * v, seed);
+            for (at, x) in x.iter_mut().enumerate() {
+                // a few sizes of logits, and in every third row many ties
+                let size = [1.0, 8.0, 30.0][at / v % 3];
+                *x = if at / v % 3 == 2 && values == Values::Plain { (*x * 4.0).round() } else { *x * size };
+                if dice.below(7) == 0 {
+                    *x = f32::NEG_INFINITY;
+                }
+            }
+            x[v * 5..v * 6].fill(if values == Values::Tiny { f32::NEG_INFINITY } else { -0.0 });
+            x[v * 6 - 1] = if values == Values::Ugly { f32::NAN } else { x[v * 6 - 1] };
+            let seen = dice.ids(n * 9, v);
+            let name = format!("{n}x{v}-{}", label(Dtype::F32, values));
+            cases.push(Case::rows("sample_rows", (name, seed), n, move |device, rows| {
+                let x = tensor(device, &[rows.len(), v], &pick(&x, v, rows), Dtype::F32)?;
+                let row = |&r: &usize| {
+                    let (temperature, top_k, top_p, min_p, penalty) = OPTIONS[r];
+                    let (id, seen) = (r as u64 + (1 << 40), &seen[9 * r..9 * r + 9]);
+                    let position = seed as u32 * 3 + r as u32;
+                    SampleRow { seed, id, position, temperature, top_k, top_p, min_p, penalty, seen }
+                };
+                let got = ops::sample_rows(&x, &rows.iter().map(row).collect::<Vec<_>>())?;
+                Ok(got.into_iter().map(values_of).collect())
+            }));
+        }
+    }
+    cases
+}
+
+/// A choice, or the number of the reason that there is none.
+fn values_of(choice: Result<Sampled, Undrawable>) -> Vec<f32> {
+    match choice {
+        Ok(Sampled { token, log_prob, processed }) => vec![token as f32, log_prob, processed],
+        Err(why) => vec![-1.0 - why as u8 as f32],
+    }
+}

@@ -1,0 +1,173 @@
+//! Gate: each class of fault that a kernel can have is found, on kernels that are wrong on purpose
+//! (kernels/emu/faults.cu).
+use crate::gpu::{Arg, Gpu, Grid, args};
+use crate::{Device, Error, Schedule, testing};
+
+const SCHEDULES: [Schedule; 4] =
+    [Schedule::Forward, Schedule::Backward, Schedule::Random(7), Schedule::Priorities(8)];
+
+/// The GPU that tests have, or none.
+fn gpu(open: fn(Schedule) -> Option<Device>, schedule: Schedule) -> Option<Gpu> {
+    match open(schedule)? {
+        Device::Gpu(gpu) => Some(gpu),
+        Device::Cpu(_) => None,
+    }
+}
+
+/// What `kernel(x, y, more...)` writes to y, from x = 1, 2, ... 256 and y = 0.
+fn run(gpu: &Gpu, kernel: &'static str, grid: Grid, more: &[Arg]) -> Result<Vec<f32>, Error> {
+    let x: Vec<f32> = (1..=256).map(|i| i as f32).collect();
+    let (x, y) = (gpu.upload(&x)?, gpu.zeros(256 * 4)?);
+    let args = [args![x.arg(), y.arg()], more].concat();
+    // SAFETY: the emulator takes a kernel whose arguments are wrong or whose pointers do not hold for an
+    // error.
+    unsafe { gpu.launch(kernel, grid, &args)? };
+    gpu.download(&y)
+}
+
+/// On a checked device, whatever the order of threads, the kernel fails with one of these texts.
+#[track_caller]
+fn caught(kernel: &'static str, grid: Grid, texts: &[&str]) {
+    for schedule in SCHEDULES {
+        let Some(gpu) = gpu(testing::checked, schedule) else { return };
+        let error = run(&gpu, kernel, grid, &[]).expect_err(kernel).to_string();
+        println!("{schedule:?}: {error}");
+        assert!(error.starts_with(&format!("{kernel}: block (")), "{error}");
+        assert!(texts.iter().any(|text| error.contains(text)), "{error}");
+        assert!(error.contains("faults.cu:"), "{error}");
+    }
+}
+
+fn block(threads: u32) -> Grid {
+    Grid::blocks([1, 1, 1], threads)
+}
+
+#[test]
+fn a_kernel_without_a_fault_passes() {
+    for open in [testing::emulated, testing::checked] {
+        for schedule in SCHEDULES {
+            let Some(gpu) = gpu(open, schedule) else { return };
+            let y = run(&gpu, "fault_none", block(256), &[]).unwrap();
+            assert!((0..256).all(|t| y[t] == ((t + 64) % 256 + 1) as f32), "{y:?}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_barrier_is_found() {
+    let texts = ["race: read of an unordered write", "race: write after an unordered read", "never written"];
+    caught("fault_missing_barrier", block(256), &texts);
+    caught("fault_missing_warp_barrier", block(32), &texts);
+}
+
+#[test]
+fn a_race_over_stages_is_found() {
+    let texts = ["race: read of an unordered write", "race: write after an unordered read"];
+    caught("fault_stages", block(64), &texts);
+}
+
+#[test]
+fn a_step_out_of_shared_memory_is_found() {
+    caught("fault_shared_bounds", block(32), &["write out of bounds of 4 bytes, shared memory"]);
+}
+
+#[test]
+fn a_step_out_of_global_memory_is_found() {
+    for schedule in SCHEDULES {
+        let Some(gpu) = gpu(testing::checked, schedule) else { return };
+        let error = run(&gpu, "fault_global_bounds", Grid::over(257, 128), args![256u32]);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("write out of bounds of 4 bytes, global memory, byte 1024 of a block of 1024"),
+            "{error}"
+        );
+        assert!(error.contains("block (2,0,0) thread (0,0,0)"), "{error}");
+    }
+}
+
+#[test]
+fn a_read_of_what_was_never_written_is_found() {
+    caught("fault_uninitialised", block(64), &["read of what was never written"]);
+}
+
+#[test]
+fn memory_that_no_kernel_wrote_is_not_downloaded() {
+    let Some(gpu) = gpu(testing::checked, Schedule::Forward) else { return };
+    let buffer = gpu.buffer(12).unwrap();
+    let error = gpu.download::<f32>(&buffer).unwrap_err().to_string();
+    assert_eq!(error, "download of 12 bytes: no kernel has written byte 0");
+}
+
+#[test]
+fn a_missing_wait_for_a_copy_is_found() {
+    caught("fault_missing_copy_wait", block(32), &["the target of a cp.async that was not waited for"]);
+    // and without the checker by what it reads
+    let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
+    let y = run(&gpu, "fault_missing_copy_wait", block(32), &[]).unwrap();
+    assert!(y[0].is_nan(), "{y:?}");
+}
+
+#[test]
+fn barriers_and_collectives_that_part_of_a_block_comes_to_are_found() {
+    for open in [testing::emulated, testing::checked] {
+        for schedule in SCHEDULES {
+            let Some(gpu) = gpu(open, schedule) else { return };
+            let error = run(&gpu, "fault_divergent_barrier", block(64), &[]).unwrap_err().to_string();
+            assert!(error.contains("divergent barrier: this thread at faults.cu:"), "{error}");
+            let error = run(&gpu, "fault_absent_lanes", block(32), &[]).unwrap_err().to_string();
+            assert!(
+                error.contains("deadlock: block (0,0,0) thread (0,0,0) waits in a warp collective"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_race_of_blocks_is_found() {
+    caught("fault_blocks", Grid::blocks([3, 1, 1], 64), &["race: write after an unordered write"]);
+}
+
+#[test]
+fn an_address_that_is_nobodys_and_a_misaligned_one_are_found() {
+    caught("fault_null", block(32), &["access of 4 bytes, not of the device"]);
+    caught("fault_misaligned", block(32), &["misaligned access"]);
+}
+
+#[test]
+fn a_wrong_argument_list_is_refused() {
+    let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
+    let refused = |more: &[Arg]| run(&gpu, "fault_global_bounds", block(32), more).unwrap_err().to_string();
+    let wants = "fault_global_bounds: wants (pointer, pointer, 4 bytes), got (pointer, pointer";
+    assert_eq!(refused(&[]), format!("{wants})"));
+    assert_eq!(refused(args![1u64]), format!("{wants}, 8 bytes)"));
+    assert_eq!(refused(args![1.0f32]), format!("{wants}, f32)"));
+}
+
+#[test]
+fn a_block_larger_than_the_kernel_was_compiled_for_is_refused() {
+    let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
+    let error = run(&gpu, "fault_stages", block(65), &[]).unwrap_err().to_string();
+    assert_eq!(error, "fault_stages: blocks of 65 threads, and it is compiled for 64");
+    let error = run(&gpu, "fault_nothing", block(1), &[]).unwrap_err().to_string();
+    assert_eq!(error, "no kernel named fault_nothing");
+}
+
+#[test]
+fn a_sum_in_the_order_of_arrival_differs_between_schedules() {
+    let sums = |schedule| {
+        let gpu = gpu(testing::emulated, schedule)?;
+        let x: Vec<f32> = (0..256).map(|i| 1.0 / (i as f32 + 1.0)).collect();
+        let (x, y) = (gpu.upload(&x).unwrap(), gpu.zeros(4).unwrap());
+        // SAFETY: 256 values, and one.
+        unsafe { gpu.launch("fault_arrival_order", Grid::over(256, 64), args![x.arg(), y.arg()]).unwrap() };
+        Some(gpu.download::<f32>(&y).unwrap()[0].to_bits())
+    };
+    let mut bits: Vec<u32> = SCHEDULES.into_iter().map_while(sums).collect();
+    if bits.is_empty() {
+        return;
+    }
+    bits.sort_unstable();
+    bits.dedup();
+    assert!(bits.len() > 1, "{bits:x?}");
+}

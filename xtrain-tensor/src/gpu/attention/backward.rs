@@ -1,0 +1,116 @@
+//! The gradient of attention, in two passes: one over the rows for `dq`, one over the keys for `dk` and
+//! `dv`.
+use super::{CHUNK, Scene, TILE, TILE_LD, mma_ld, sized, tiles};
+use crate::gpu::{Arg, Gpu, Grid, args};
+use crate::ops::{Saved, Visible};
+use crate::reference::Heads;
+use crate::{Device, Dtype, Result, Tensor};
+
+/// The kernels of one dtype and the shapes that they were written for.
+struct Shape {
+    delta: &'static str,
+    dq: [&'static str; 4],
+    dkv: [&'static str; 4],
+    /// Rows, or keys, of a tile.
+    tile: usize,
+    threads: u32,
+    dq_shared: usize,
+    dkv_shared: usize,
+    /// Blocks that share the columns of `dk` and `dv`.
+    parts: usize,
+}
+
+impl Shape {
+    fn f32(hd: usize) -> Shape {
+        let rows = 2 * TILE * (hd + 4);
+        Shape {
+            delta: "attention_delta_f32",
+            dq: [
+                "attention_dq_f32_hd64",
+                "attention_dq_f32_hd128",
+                "attention_dq_f32_hd192",
+                "attention_dq_f32_hd256",
+            ],
+            dkv: [
+                "attention_dkv_f32_hd64",
+                "attention_dkv_f32_hd128",
+                "attention_dkv_f32_hd192",
+                "attention_dkv_f32_hd256",
+            ],
+            tile: TILE,
+            threads: 128,
+            dq_shared: 4 * (rows + (CHUNK + TILE) * TILE_LD + CHUNK),
+            dkv_shared: 4 * (rows + (CHUNK + 2 * TILE) * TILE_LD),
+            parts: 1,
+        }
+    }
+
+    fn bf16(hd: usize) -> Shape {
+        let (warps, columns, parts) = if hd > 128 { (2, 32, 2) } else { (4, 64, 1) };
+        let rows = 2 * mma_ld(hd) * (2 * 16 * warps + 2 * columns);
+        Shape {
+            delta: "attention_delta_bf16",
+            dq: [
+                "attention_dq_bf16_hd64",
+                "attention_dq_bf16_hd128",
+                "attention_dq_bf16_hd192",
+                "attention_dq_bf16_hd256",
+            ],
+            dkv: [
+                "attention_dkv_bf16_hd64",
+                "attention_dkv_bf16_hd128",
+                "attention_dkv_bf16_hd192",
+                "attention_dkv_bf16_hd256",
+            ],
+            tile: 16 * warps,
+            threads: 32 * warps as u32,
+            dq_shared: rows,
+            dkv_shared: rows + 8 * columns,
+            parts,
+        }
+    }
+}
+
+/// `[dq, dk, dv]`, operands checked; `dy` in the dtype of `q`.
+pub(crate) fn attention_backward(
+    gpu: &Gpu,
+    saved: &Saved<'_>,
+    dy: &Tensor,
+    heads: Heads,
+    see: &Visible<'_>,
+) -> Result<[Tensor; 3]> {
+    let Saved { q, k, v, y, lse } = *saved;
+    let shape = if q.dtype() == Dtype::BF16 { Shape::bf16(heads.hd) } else { Shape::f32(heads.hd) };
+    let scene = Scene::upload(gpu, heads, see)?;
+    let at = |x: &Tensor| x.at(gpu, q.dtype());
+    let [q_at, k_at, v_at, y_at, dy_at] = [at(q)?, at(k)?, at(v)?, at(y)?, at(dy)?];
+    let (lse_at, delta) = (lse.at(gpu, Dtype::F32)?, gpu.buffer(lse.len() * 4)?);
+
+    let args = args![y_at, dy_at, delta.arg(), lse.len() as u32, heads.hd as u32];
+    // SAFETY: y and dy [N, nh, hd], delta [N, nh].
+    unsafe { gpu.launch(shape.delta, Grid::over(lse.len() * 32, 256), args)? };
+
+    let dq = Tensor::on_gpu(gpu, q.shape(), Dtype::F32)?;
+    let tiles = tiles::of_rows(see, &tiles::runs(see), heads.nh / heads.nkv, shape.tile);
+    let tiles_at = gpu.indices(tiles.as_flattened())?;
+    let read = args![q_at, k_at, v_at, dy_at, lse_at, delta.arg()];
+    let own = args![dq.at(gpu, Dtype::F32)?, tiles_at];
+    let args = [read as &[Arg], own, &scene.seen(), &scene.heads()].concat();
+    let grid = Grid::blocks([tiles.len(), heads.nkv, 1], shape.threads).shared(shape.dq_shared);
+    // SAFETY: shapes and slots were checked by the operation; the tiles cover its rows.
+    unsafe { gpu.launch(sized(shape.dq, heads.hd), grid, &args)? };
+
+    // a slot without a row has no gradient
+    let device = Device::Gpu(gpu.clone());
+    let (dk, dv) =
+        (Tensor::zeros(&device, k.shape(), Dtype::F32)?, Tensor::zeros(&device, v.shape(), Dtype::F32)?);
+    let (order, tiles) = tiles::of_keys(see, shape.tile);
+    let (order, tiles_at) = (gpu.indices(&order)?, gpu.indices(tiles.as_flattened())?);
+    let own = args![dk.at(gpu, Dtype::F32)?, dv.at(gpu, Dtype::F32)?, tiles_at, order];
+    let args = [read as &[Arg], own, &scene.seen(), &scene.heads()].concat();
+    let grid = Grid::blocks([tiles.len(), heads.nkv, shape.parts], shape.threads).shared(shape.dkv_shared);
+    // SAFETY: whole sequences from position 0, each position with a slot of its own, as the operation
+    // checked.
+    unsafe { gpu.launch(sized(shape.dkv, heads.hd), grid, &args)? };
+    Ok([dq, dk, dv])
+}

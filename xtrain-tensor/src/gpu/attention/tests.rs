@@ -1,0 +1,266 @@
+//! Every shape of launch, by bits: bf16 against the reference in the order of `mma.sync`, one shape
+//! against another, and a row against itself in other company.
+use std::ops::Range;
+
+use half::bf16;
+
+use super::{HEAD_SIZES, Operands, tiles};
+use crate::gpu::emulated::mma_dot16;
+use crate::ops::{self, Saved, Slots, Visible};
+use crate::reference::{self, F32, Heads, Mode};
+use crate::testing::arbitrary;
+use crate::{Device, Dtype, Error, Schedule, Tensor, round_bf16};
+
+/// bf16 products by `mma.sync`, f32 elsewhere.
+#[derive(Debug)]
+struct Mma;
+
+impl Mma {
+    fn step(c: f32, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+        let bits =
+            |x: &dyn Fn(usize) -> f32| std::array::from_fn::<u16, 16, _>(|i| bf16::from_f32(x(i)).to_bits());
+        let (a, b) = (bits(&a), bits(&b));
+        mma_dot16(&a, &b, c)
+    }
+}
+
+impl Mode for Mma {
+    type S = f32;
+    const CHUNK: usize = 256;
+
+    fn chunk(len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+        Mma::chain(0.0, 0..len, a, b)
+    }
+    fn add(y: f32, chunk: f32) -> f32 {
+        y + chunk
+    }
+    fn chain(mut y: f32, range: Range<usize>, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+        for start in (range.start / 16 * 16..range.end).step_by(16) {
+            let inside = |i: usize| range.contains(&(start + i));
+            let (a, b) = (
+                |i: usize| if inside(i) { a(start + i) } else { 0.0 },
+                |i: usize| {
+                    if inside(i) { b(start + i) } else { 0.0 }
+                },
+            );
+            y = Mma::step(y, a, b);
+        }
+        y
+    }
+    fn round(x: f32) -> f32 {
+        round_bf16(x)
+    }
+}
+
+const SCHEDULES: [Schedule; 4] =
+    [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
+
+/// Which kernels compute a row.
+#[derive(Debug, Clone, Copy)]
+enum Launch {
+    Tiles,
+    Split,
+}
+
+/// `[nh, nkv, hd]`, lengths of the sequences, window, page (0: runs).
+type Shape = ([usize; 3], &'static [usize], Option<usize>, usize);
+
+const SHAPES: [Shape; 12] = [
+    ([2, 1, 8], &[1, 66, 33], None, 0),
+    ([4, 2, 64], &[130], None, 16),
+    ([6, 2, 16], &[65, 3], Some(7), 5),
+    ([3, 3, 24], &[129], Some(64), 1),
+    ([20, 1, 32], &[70], None, 3),
+    ([8, 2, 40], &[31, 64], None, 100),
+    ([2, 2, 128], &[97, 2], Some(33), 0),
+    ([4, 1, 72], &[63, 18], None, 64),
+    ([3, 1, 192], &[67], None, 7),
+    ([2, 1, 136], &[80], Some(50), 0),
+    ([5, 1, 256], &[66], None, 4),
+    ([1, 1, 200], &[40, 1], Some(1), 9),
+];
+
+/// Operands of an attention over whole sequences, and who sees what.
+struct Scene {
+    heads: Heads,
+    window: Option<usize>,
+    slots: Slots,
+    n_slots: usize,
+    seq: Vec<u32>,
+    pos: Vec<u32>,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Scene {
+    /// Slots without a position are NaN.
+    fn new(([nh, nkv, hd], lengths, window, page): Shape, dtype: Dtype) -> Scene {
+        let n: usize = lengths.iter().sum();
+        let (slots, n_slots) = match page {
+            0 => {
+                let base = (0..lengths.len()).map(|s| 1 + s + lengths[..s].iter().sum::<usize>()).collect();
+                (Slots::Runs { base }, n + lengths.len() + 1)
+            }
+            _ => {
+                let pages: usize = lengths.iter().map(|n| n.div_ceil(page)).sum();
+                let mut free = (0..=pages as u32).rev();
+                let table = lengths.iter().map(|n| free.by_ref().take(n.div_ceil(page)).collect());
+                (Slots::Pages { page, table: table.collect() }, (pages + 1) * page)
+            }
+        };
+        let at = |(s, &n): (u32, &usize)| (0..n as u32).map(move |p| (s, p));
+        let (seq, pos): (Vec<u32>, Vec<u32>) = (0u32..).zip(lengths).flat_map(at).unzip();
+        let place = |x: Vec<f32>| {
+            let mut pool = vec![f32::NAN; n_slots * nkv * hd];
+            for (x, (&seq, &pos)) in x.chunks_exact(nkv * hd).zip(seq.iter().zip(&pos)) {
+                pool[slots.slot(seq, pos as usize) * nkv * hd..][..nkv * hd].copy_from_slice(x);
+            }
+            pool
+        };
+        let values = |n, seed| rounded(arbitrary(n, seed), dtype);
+        let (q, k, v) =
+            (values(n * nh * hd, 1), place(values(n * nkv * hd, 2)), place(values(n * nkv * hd, 3)));
+        Scene { heads: Heads { nh, nkv, hd }, window, slots, n_slots, seq, pos, q, k, v }
+    }
+
+    fn see<'a>(&'a self, (seq, pos): &'a (Vec<u32>, Vec<u32>)) -> Visible<'a> {
+        Visible { seq, pos, slots: &self.slots, window: self.window }
+    }
+
+    fn all(&self) -> (Vec<u32>, Vec<u32>) {
+        (self.seq.clone(), self.pos.clone())
+    }
+
+    fn on(&self, device: &Device, x: &[f32], heads: usize, dtype: Dtype) -> Tensor {
+        let shape = [x.len() / (heads * self.heads.hd), heads, self.heads.hd];
+        Tensor::new(device, &shape, x.to_vec()).and_then(|x| x.cast(dtype)).unwrap()
+    }
+
+    fn pools(&self, device: &Device, dtype: Dtype) -> [Tensor; 2] {
+        assert_eq!(self.k.len(), self.n_slots * self.heads.nkv * self.heads.hd);
+        [&self.k, &self.v].map(|x| self.on(device, x, self.heads.nkv, dtype))
+    }
+
+    /// `(y, L)` of some rows, by one launch shape.
+    fn run(&self, device: &Device, rows: &[usize], dtype: Dtype, launch: Launch) -> [Vec<f32>; 2] {
+        let Device::Gpu(gpu) = device else { panic!("a GPU") };
+        let at = rows.iter().map(|&n| (self.seq[n], self.pos[n])).unzip();
+        let width = self.heads.nh * self.heads.hd;
+        let q: Vec<f32> = rows.iter().flat_map(|&n| &self.q[n * width..][..width]).copied().collect();
+        let q = self.on(device, &q, self.heads.nh, dtype);
+        let [k, v] = self.pools(device, dtype);
+        let see = self.see(&at);
+        let operands = Operands::new(gpu, [&q, &k, &v], self.heads, &see).unwrap();
+        match launch {
+            Launch::Tiles => operands.tiles(&tiles::runs(&see), &see).unwrap(),
+            Launch::Split => operands.split(&(0..rows.len() as u32).collect::<Vec<_>>(), &see).unwrap(),
+        }
+        let Operands { y, lse, .. } = operands;
+        [y, lse].map(|x| x.to_f32().unwrap().to_vec().unwrap())
+    }
+}
+
+fn rounded(mut x: Vec<f32>, dtype: Dtype) -> Vec<f32> {
+    if dtype == Dtype::BF16 {
+        x.iter_mut().for_each(|x| *x = round_bf16(*x));
+    }
+    x
+}
+
+#[track_caller]
+fn same(got: &[f32], want: &[f32], what: &str) {
+    assert!(want.iter().all(|x| x.is_finite()), "{what}: a value that compares nothing");
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert_eq!(got.to_bits(), want.to_bits(), "{what} at {i}: got {got}, want {want}");
+    }
+}
+
+/// By turns each schedule; one of them in the checked build.
+fn device(turn: usize) -> Device {
+    match SCHEDULES[turn % 4] {
+        schedule @ Schedule::Priorities(_) => Device::checked(schedule).unwrap(),
+        schedule => Device::emulated(schedule).unwrap(),
+    }
+}
+
+#[test]
+fn attention_has_the_order_of_the_contract_in_tiles_and_split() {
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        for (j, dtype) in [Dtype::F32, Dtype::BF16].into_iter().enumerate() {
+            let (scene, launch) = (Scene::new(shape, dtype), [Launch::Tiles, Launch::Split][(i + j) % 2]);
+            let (all, operands) = (scene.all(), [&*scene.q, &*scene.k, &*scene.v]);
+            let (heads, see) = (scene.heads, scene.see(&all));
+            let want = match dtype {
+                Dtype::BF16 => reference::attention::<Mma>(operands, heads, &see),
+                _ => reference::attention::<F32>(operands, heads, &see),
+            };
+            let rows: Vec<usize> = (0..scene.seq.len()).collect();
+            let [y, lse] = scene.run(&device(i + j), &rows, dtype, launch);
+            same(&y, &rounded(want.y, dtype), &format!("{shape:?} {dtype} {launch:?}: y"));
+            same(&lse, &want.lse, &format!("{shape:?} {dtype} {launch:?}: L"));
+        }
+    }
+}
+
+#[test]
+fn a_row_has_its_bits_in_every_tile_and_chunk_split() {
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        let dtype = [Dtype::F32, Dtype::BF16][i / 2 % 2];
+        let scene = Scene::new(shape, dtype);
+        let n = scene.seq.len();
+        let whole = scene.run(&device(i), &(0..n).collect::<Vec<_>>(), dtype, Launch::Tiles);
+        let mixes = [(0..n).rev().collect(), (n / 3..n).collect(), vec![n - 1], (0..n).step_by(9).collect()];
+        for (j, rows) in mixes.into_iter().enumerate() {
+            let launch = [Launch::Tiles, Launch::Split][j % 2];
+            let got = scene.run(&device(i + j), &rows, dtype, launch);
+            for (got, want) in got.iter().zip(&whole) {
+                let width = want.len() / n;
+                let want: Vec<f32> =
+                    rows.iter().flat_map(|&r| &want[r * width..][..width]).copied().collect();
+                same(got, &want, &format!("{shape:?} {dtype}, rows {rows:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        let scene = Scene::new(shape, Dtype::BF16);
+        let (heads, device, all) = (scene.heads, device(i), scene.all());
+        let see = scene.see(&all);
+        let q = scene.on(&device, &scene.q, heads.nh, Dtype::BF16);
+        let [k, v] = scene.pools(&device, Dtype::BF16);
+        let (y, lse) = ops::attention(&q, &k, &v, &see).unwrap();
+        let dy = arbitrary(q.len(), 4);
+        let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
+        let got =
+            ops::attention_backward(&saved, &scene.on(&device, &dy, heads.nh, Dtype::F32), &see).unwrap();
+        let (y, lse) = (y.to_f32().unwrap().to_vec::<f32>().unwrap(), lse.to_vec::<f32>().unwrap());
+        let operands = [&*scene.q, &*scene.k, &*scene.v, &*y, &*lse, &*rounded(dy, Dtype::BF16)];
+        let want = reference::attention_backward::<Mma>(operands, heads, &see);
+        for (name, (got, want)) in ["dq", "dk", "dv"].iter().zip(got.iter().zip(&want)) {
+            same(&got.to_vec::<f32>().unwrap(), want, &format!("{shape:?}: {name}"));
+        }
+    }
+}
+
+#[test]
+fn a_head_size_that_is_no_multiple_of_8_is_refused_by_name() {
+    let device = device(0);
+    let slots = Slots::Runs { base: vec![0] };
+    let see = Visible { seq: &[0], pos: &[0], slots: &slots, window: None };
+    for hd in 1..=256 {
+        let x = Tensor::zeros(&device, &[1, 1, hd], Dtype::F32).unwrap();
+        match ops::attention(&x, &x, &x, &see) {
+            Ok(_) => assert_eq!(hd % 8, 0),
+            Err(error) => {
+                assert!(!hd.is_multiple_of(8), "{hd}: {error}");
+                let want = Error::Argument { op: "attention", want: HEAD_SIZES, got: hd.to_string() };
+                assert_eq!(error, want);
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The emulator's C interface: kernels/emu/api.cpp and device.hpp.
+use std::ffi::{c_char, c_int, c_void};
+
+/// A kernel of a list: `xtemu::Kernel`.
+#[repr(C)]
+pub(super) struct Kernel {
+    pub(super) next: *const Kernel,
+    pub(super) name: *const c_char,
+    pub(super) call: *const c_void,
+    pub(super) parameters: *const u32,
+    pub(super) count: u32,
+    pub(super) max_threads: u32,
+}
+
+/// A parameter's size has these added.
+pub(super) const POINTER: u32 = 0x100;
+pub(super) const FLOAT: u32 = 0x200;
+
+/// The shape of a launch: `xtemu_config`.
+#[repr(C)]
+pub(super) struct Config {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared: u32,
+    pub(super) order: c_int,
+    pub(super) seed: u64,
+    pub(super) workers: u32,
+    pub(super) checked: c_int,
+}
+
+unsafe extern "C" {
+    pub(super) fn xtemu_plain() -> *const Kernel;
+    pub(super) fn xtemu_checked() -> *const Kernel;
+    pub(super) fn xtemu_launch(
+        kernel: *const Kernel,
+        config: *const Config,
+        args: *mut *mut c_void,
+        error: *mut c_char,
+        size: usize,
+    ) -> c_int;
+    pub(super) fn xtemu_allocate(bytes: usize, checked: c_int) -> *mut c_void;
+    pub(super) fn xtemu_free(at: *mut c_void);
+    pub(super) fn xtemu_write(to: *mut c_void, from: *const c_void, bytes: usize);
+    pub(super) fn xtemu_read(to: *mut c_void, from: *const c_void, bytes: usize) -> usize;
+    pub(super) fn xtemu_copy(to: *mut c_void, from: *const c_void, bytes: usize);
+    pub(super) fn xtemu_zero(at: *mut c_void, bytes: usize);
+    pub(super) fn xtemu_on_fault(note: extern "C" fn());
+}

@@ -1,0 +1,34 @@
+//! Keys and values as tensors of their own.
+use super::{Gpu, Grid, args};
+use crate::{Dtype, Result, Tensor};
+
+/// `a` followed by `b` in `y`, which has their sizes together.
+pub(crate) fn cat_seq(gpu: &Gpu, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    let y = Tensor::on_gpu(gpu, shape, Dtype::F32)?;
+    let (m, n) = (a.len() as u32, b.len() as u32);
+    let args = args![a.at(gpu, Dtype::F32)?, b.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, m, n];
+    // SAFETY: a of m f32, b of n, y of m + n.
+    unsafe { gpu.launch("cat_seq_f32", Grid::over(y.len(), 256), args)? };
+    Ok(y)
+}
+
+/// `x [N, nkv, hd]` for `n_heads` heads; `nkv` divides them.
+pub(crate) fn repeat_kv(gpu: &Gpu, x: &Tensor, n_heads: usize) -> Result<Tensor> {
+    let &[n, nkv, hd] = x.shape() else { unreachable!("repeat_kv checks its shapes") };
+    regroup(gpu, "repeat_kv_f32", x, [n, n_heads, hd], n_heads / nkv)
+}
+
+/// `dy [N, nh, hd]` summed over the groups of `n_kv_heads`, which divides `nh`.
+pub(crate) fn repeat_kv_backward(gpu: &Gpu, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
+    let &[n, nh, hd] = dy.shape() else { unreachable!("repeat_kv_backward checks its shapes") };
+    regroup(gpu, "repeat_kv_backward_f32", dy, [n, n_kv_heads, hd], nh / n_kv_heads)
+}
+
+fn regroup(gpu: &Gpu, kernel: &'static str, x: &Tensor, shape: [usize; 3], group: usize) -> Result<Tensor> {
+    let y = Tensor::on_gpu(gpu, &shape, Dtype::F32)?;
+    let sizes = [group as u32, shape[2] as u32, y.len() as u32];
+    let args = args![x.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, sizes[0], sizes[1], sizes[2]];
+    // SAFETY: one of x and y is [N, nkv, hd], the other [N, nkv * group, hd]; y has the given length.
+    unsafe { gpu.launch(kernel, Grid::over(y.len(), 256), args)? };
+    Ok(y)
+}

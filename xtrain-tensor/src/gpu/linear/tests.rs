@@ -1,0 +1,187 @@
+//! Every tile of every product, by bits: f32 against the reference, bf16 against the order of `mma.sync`;
+//! and no row's bits depend on the rows beside it.
+use half::bf16;
+
+use super::*;
+use crate::testing::{arbitrary, compare_bits};
+use crate::{Device, Schedule, Simd, ops};
+
+unsafe extern "C" {
+    /// One step of 16 products into `c`, as the emulated tensor core takes it.
+    fn xtemu_mma_dot16(a: *const u16, b: *const u16, c: f32) -> f32;
+}
+
+/// `y + sum a(k) b(k)` in the order of `mma.sync`: chunks of 256 from zero, steps of 16 padded with zeros.
+fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
+    for chunk in (0..n).step_by(256) {
+        let (end, mut c) = (n.min(chunk + 256), 0.0);
+        for step in (chunk..end).step_by(16) {
+            let (mut x, mut y) = ([0u16; 16], [0u16; 16]);
+            for k in step..end.min(step + 16) {
+                (x[k - step], y[k - step]) = (a(k).to_bits(), b(k).to_bits());
+            }
+            // SAFETY: two arrays of 16.
+            c = unsafe { xtemu_mma_dot16(x.as_ptr(), y.as_ptr(), c) };
+        }
+        y += c;
+    }
+    y
+}
+
+const SCHEDULES: [Schedule; 4] =
+    [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
+
+/// Rows, outputs, inputs: whole tiles and parts, aligned lines and others.
+const SHAPES: [[usize; 3]; 11] = [
+    [1, 16, 256],
+    [1, 35, 768],
+    [3, 20, 100],
+    [8, 33, 264],
+    [9, 17, 513],
+    [16, 40, 24],
+    [20, 70, 300],
+    [66, 72, 64],
+    [5, 9, 4200],
+    [131, 129, 40],
+    [600, 72, 24],
+];
+
+fn rounded(x: &[f32]) -> Vec<bf16> {
+    x.iter().map(|&x| bf16::from_f32(x)).collect()
+}
+
+/// A tensor of these values in `dtype`.
+fn on(device: &Device, shape: [usize; 2], x: &[f32], dtype: Dtype) -> Tensor {
+    Tensor::new(device, &shape, x.to_vec()).unwrap().cast(dtype).unwrap()
+}
+
+fn gpu(turn: usize) -> Device {
+    Device::emulated(SCHEDULES[turn % 4]).unwrap()
+}
+
+fn as_gpu(device: &Device) -> &Gpu {
+    match device {
+        Device::Gpu(gpu) => gpu,
+        Device::Cpu(_) => panic!("a processor"),
+    }
+}
+
+/// The product of the definition.
+fn expected([rows, outs, width]: [usize; 3], x: &[f32], w: &[f32], dtype: Dtype) -> Vec<f32> {
+    if dtype == Dtype::F32 {
+        let device = Device::cpu_with(1, Simd::Reference);
+        let w = Weight::new(&on(&device, [outs, width], w, dtype), dtype).unwrap();
+        return ops::linear(&on(&device, [rows, width], x, dtype), &w, None, dtype)
+            .unwrap()
+            .to_vec()
+            .unwrap();
+    }
+    let (x, w) = (rounded(x), rounded(w));
+    let at = |n: usize, o: usize| dot(0.0, width, |k| x[n * width + k], |k| w[o * width + k]);
+    (0..rows * outs).map(|i| at(i / outs, i % outs)).collect()
+}
+
+#[test]
+fn every_tile_of_a_product_has_the_bits_of_its_definition() {
+    let mut compared = 0;
+    for (i, shape @ [rows, outs, width]) in SHAPES.into_iter().enumerate() {
+        let (x, w) = (arbitrary(rows * width, 1), arbitrary(outs * width, 2));
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let want = expected(shape, &x, &w, dtype);
+            for (j, tile) in [Tile::Few, Tile::Small, Tile::Large].into_iter().enumerate() {
+                let device = gpu(i + j);
+                let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
+                let x = on(&device, [rows, width], &x, dtype);
+                let y = Tensor::zeros(&device, &[rows, outs], Dtype::F32).unwrap();
+                let (gpu, to) = (as_gpu(&device), y.at(as_gpu(&device), Dtype::F32).unwrap());
+                let product = Forward { x: x.at(gpu, dtype).unwrap(), w: w.at(gpu).unwrap(), shape, dtype };
+                // SAFETY: operands of the shape, and room for their product.
+                unsafe { forward(gpu, product, After::default(), (to, Dtype::F32), tile).unwrap() };
+                compare_bits(&y.to_vec::<f32>().unwrap(), &want)
+                    .unwrap_or_else(|e| panic!("{shape:?} {dtype} {tile:?} on {device}: {e}"));
+                compared += want.len();
+            }
+        }
+    }
+    println!("tiles of the forward product: {compared} values, 0 differing bits");
+}
+
+#[test]
+fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
+    let mut compared = 0;
+    for (i, [rows, outs, width]) in SHAPES.into_iter().enumerate() {
+        let (w, dy) = (arbitrary(outs * width, 2), arbitrary(rows * outs, 3));
+        let (x, before) = (arbitrary(rows * width, 1), arbitrary(outs * width, 4));
+        let samples = Samples::of_lengths([rows / 3, rows - rows / 3]);
+        let (xr, wr, dyr) = (rounded(&x), rounded(&w), rounded(&dy));
+        // the weight twice: a group of two
+        let dx = |i: usize| {
+            let (n, k) = (i / width, i % width);
+            let once = |y| dot(y, outs, |o| dyr[n * outs + o], |o| wr[o * width + k]);
+            once(once(0.0))
+        };
+        let dw = |i: usize| {
+            let (o, k) = (i / width, i % width);
+            let one = |y, r: std::ops::Range<usize>| {
+                dot(y, r.len(), |n| dyr[(r.start + n) * outs + o], |n| xr[(r.start + n) * width + k])
+            };
+            samples.ranges().fold(before[i], one)
+        };
+        let want_dx: Vec<f32> = (0..rows * width).map(dx).collect();
+        let want_dw: Vec<f32> = (0..outs * width).map(dw).collect();
+        let cpu = Device::cpu_with(1, Simd::Reference);
+        let all = |device: &Device, dtype, tile: Option<Tile>| {
+            let weight = Weight::new(&on(device, [outs, width], &w, Dtype::F32), dtype).unwrap();
+            let (x, dy) = (on(device, [rows, width], &x, dtype), on(device, [rows, outs], &dy, dtype));
+            let mut dw = on(device, [outs, width], &before, Dtype::F32);
+            let Some(tile) = tile else {
+                let dx = ops::linear_backward_input(&[&dy, &dy], &[&weight, &weight]).unwrap();
+                ops::linear_backward_weight(&mut dw, &dy, &x, &samples).unwrap();
+                return [dx.to_vec::<f32>().unwrap(), dw.to_vec().unwrap()];
+            };
+            let (gpu, dx) = (as_gpu(device), Tensor::zeros(device, &[rows, width], Dtype::F32).unwrap());
+            let part = Part { dy: dy.at(gpu, dtype).unwrap(), w: weight.at(gpu).unwrap(), outs };
+            let group = Group { parts: [part, part, Part::default()], dtype };
+            let (to, operands) =
+                (dx.at(gpu, Dtype::F32).unwrap(), (part.dy, x.at(gpu, dtype).unwrap(), dtype));
+            let dw_at = dw.at_mut(gpu, Dtype::F32).unwrap();
+            // SAFETY: operands of these shapes, and room for their gradients.
+            unsafe {
+                input(gpu, &group, [rows, width], (At(0), to), tile).unwrap();
+                weights(gpu, dw_at, operands, ([outs, width], &samples), tile).unwrap();
+            }
+            [dx.to_vec().unwrap(), dw.to_vec().unwrap()]
+        };
+        for (dtype, want) in [(Dtype::F32, all(&cpu, Dtype::F32, None)), (Dtype::BF16, [want_dx, want_dw])] {
+            for (j, tile) in [Tile::Small, Tile::Large].into_iter().enumerate() {
+                let device = gpu(i + j);
+                let got = all(&device, dtype, Some(tile));
+                for ((got, want), what) in got.iter().zip(&want).zip(["dx", "dw"]) {
+                    let case = format!("{what} {rows}x{outs}x{width} {dtype} {tile:?} on {device}");
+                    compare_bits(got, want).unwrap_or_else(|e| panic!("{case}: {e}"));
+                    compared += want.len();
+                }
+            }
+        }
+    }
+    println!("tiles of the gradients: {compared} values, 0 differing bits");
+}
+
+#[test]
+fn a_row_has_the_same_bits_beside_any_number_of_rows() {
+    let (outs, width, most) = (24, 520, 67);
+    let (x, w) = (arbitrary(most * width, 1), arbitrary(outs * width, 2));
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        let mut all: Option<Vec<f32>> = None;
+        for (i, n) in [most, 1, 2, 8, 9, 16, 17, 31, 33, 65].into_iter().enumerate() {
+            let device = gpu(i);
+            let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
+            // the last n rows, so that a row's place in a tile changes too
+            let x = on(&device, [n, width], &x[(most - n) * width..], dtype);
+            let y: Vec<f32> = ops::linear(&x, &w, None, Dtype::F32).unwrap().to_vec().unwrap();
+            let all = all.get_or_insert_with(|| y.clone());
+            compare_bits(&y, &all[(most - n) * outs..])
+                .unwrap_or_else(|e| panic!("{n} rows in {dtype}: {e}"));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Cuts of rows and vocabulary change no bit; a row keeps its k largest logits; a bad row is named.
+use super::*;
+use crate::reference::{self, RowLoss};
+use crate::testing::{arbitrary, compare_bits, emulated};
+use crate::{Device, Schedule, Simd, ops};
+
+struct Operands {
+    lengths: [usize; 2],
+    out: usize,
+    width: usize,
+    dtype: Dtype,
+    top_k: Option<usize>,
+}
+
+/// The matrices, the samples and the targets.
+fn made(device: &Device, o: &Operands) -> Result<(Tensor, Weight, Samples, Vec<Option<Target>>)> {
+    let (n, v, c) = (o.lengths.iter().sum::<usize>(), o.out, o.width);
+    let x = Tensor::new(device, &[n, c], arbitrary(n * c, 1))?.cast(o.dtype)?;
+    let head = Weight::new(&Tensor::new(device, &[v, c], arbitrary(v * c, 2))?, o.dtype)?;
+    let target = |i: usize| {
+        let (weight, bonus) = ([1.0, -0.75, 0.3][i % 3], [0.0, 0.01][i / 7 % 2]);
+        (i % 5 != 3).then_some(Target { id: (i * 97 % v) as u32, weight, bonus })
+    };
+    Ok((x, head, Samples::of_lengths(o.lengths), (0..n).map(target).collect()))
+}
+
+const TEMPERATURE: f32 = 0.8;
+
+/// Values, `dx` and `dhead`; on a GPU with at most `most` logits at a time.
+fn computed(device: &Device, o: &Operands, most: usize) -> Result<[Vec<f32>; 3]> {
+    let (x, head, samples, targets) = made(device, o)?;
+    let rows = LossRows { targets: &targets, samples: &samples, temperature: TEMPERATURE, top_k: o.top_k };
+    let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
+    let (values, dx) = match device {
+        Device::Gpu(gpu) => bounded(gpu, (&x, &head), &rows, (Some(&mut dhead), most))?,
+        Device::Cpu(_) => ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead))?,
+    };
+    let values = values.into_iter().flatten().flat_map(|v| [v.lse, v.log_prob, v.entropy]).collect();
+    Ok([values, dx.to_vec()?, dhead.to_vec()?])
+}
+
+/// The same from the logits of the head's product: the reference's values and gradients of each row, the
+/// gradients rounded where they enter the products.
+fn composed(device: &Device, o: &Operands) -> Result<[Vec<f32>; 3]> {
+    let (x, head, samples, targets) = made(device, o)?;
+    let z: Vec<f32> = ops::linear(&x, &head, None, Dtype::F32)?.to_vec()?;
+    let (mut values, mut dz) = (Vec::new(), Vec::new());
+    for (z, target) in z.chunks(o.out).zip(&targets) {
+        let z: Vec<f32> = z.iter().map(|z| z / TEMPERATURE).collect();
+        let Some(Target { id, weight, bonus }) = *target else {
+            dz.extend(vec![0.0; o.out]);
+            continue;
+        };
+        let row @ RowLoss { lse, log_prob, entropy } = reference::log_prob(&z, id as usize);
+        values.extend([lse, log_prob, entropy]);
+        dz.extend(reference::dlogits(&z, Some(id as usize), row, [weight, bonus, TEMPERATURE]));
+    }
+    let dz = Tensor::new(device, &[x.shape()[0], o.out], dz)?.cast(o.dtype)?;
+    let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
+    ops::linear_backward_weight(&mut dhead, &dz, &x, &samples)?;
+    Ok([values, ops::linear_backward_input(&[&dz], &[&head])?.to_vec()?, dhead.to_vec()?])
+}
+
+#[test]
+fn cuts_of_the_vocabulary_and_of_rows_change_no_bit_of_a_loss() {
+    let Some(device) = emulated(Schedule::Random(3)) else { return };
+    let operands = |lengths, out, width, dtype, top_k| Operands { lengths, out, width, dtype, top_k };
+    for o in [
+        operands([300, 5], 700, 9, Dtype::F32, None),
+        operands([7, 262], 513, 8, Dtype::F32, Some(20)),
+        operands([1, 2], 600, 5, Dtype::F32, Some(599)),
+        operands([3, 1], 40, 4, Dtype::F32, Some(1)),
+        operands([258, 3], 520, 16, Dtype::BF16, None),
+        operands([5, 9], 300, 33, Dtype::BF16, None),
+    ] {
+        let want = match o.dtype {
+            Dtype::BF16 => composed(&device, &o).unwrap(),
+            _ => computed(&Device::cpu_with(1, Simd::Reference), &o, 0).unwrap(),
+        };
+        for most in [1 << 20, 256 * o.lengths.iter().sum::<usize>().min(256), 256 * o.out] {
+            let got = computed(&device, &o, most).unwrap();
+            for ((got, want), what) in got.iter().zip(&want).zip(["values", "dx", "dhead"]) {
+                let case = format!("{:?} x {} x {} in {}, {most} logits", o.lengths, o.out, o.width, o.dtype);
+                compare_bits(got, want).unwrap_or_else(|e| panic!("{what} of {case}: {e}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_logits_are_kept_in_the_order_of_their_indices() {
+    let Some(device) = emulated(Schedule::Random(3)) else { return };
+    let head = [1.0f32, 3.0, -0.0, 3.0, 0.0, 3.0].to_vec();
+    let x = Tensor::new(&device, &[1, 1], vec![1f32]).unwrap();
+    let head = Weight::new(&Tensor::new(&device, &[6, 1], head).unwrap(), Dtype::F32).unwrap();
+    let samples = Samples::of_lengths([1]);
+    for (k, id, kept) in [(2, 1, vec![1, 3]), (2, 2, vec![1, 2, 3]), (5, 1, vec![0, 1, 2, 3, 5])] {
+        let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
+        let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
+        let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
+        let _ = ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead)).unwrap();
+        let dhead = dhead.to_vec::<f32>().unwrap();
+        let moved: Vec<usize> = (0..6).filter(|&i| dhead[i] != 0.0).collect();
+        assert_eq!(moved, kept, "top {k}, target {id}");
+    }
+}
+
+#[test]
+fn the_first_row_whose_logits_are_not_finite_is_named() {
+    let Some(device) = emulated(Schedule::Random(3)) else { return };
+    let x = Tensor::new(&device, &[4, 1], vec![1f32, f32::NAN, f32::INFINITY, f32::NAN]).unwrap();
+    let head = Weight::new(&Tensor::new(&device, &[3, 1], vec![1f32; 3]).unwrap(), Dtype::F32).unwrap();
+    let target = Target { id: 1, weight: 1.0, bonus: 0.0 };
+    let (targets, samples) = ([Some(target), None, Some(target), Some(target)], Samples::of_lengths([4]));
+    let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+    let error = ops::cross_entropy(&x, &head, &rows, &mut 0.0).unwrap_err();
+    assert!(matches!(error, Error::NotFinite { row: 2, .. }), "{error}");
+}

@@ -1,0 +1,50 @@
+//! What this build and this machine have for GPUs.
+use super::cuda;
+
+/// What there is, and why not where something is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// The CUDA version of the driver, as `13.0`, or why there is none to use.
+    pub driver: Result<String, String>,
+    /// The GPUs that the driver knows, or why they cannot be told.
+    pub devices: Result<Vec<Found>, String>,
+    /// Which kernels for GPUs this build holds, or why none.
+    pub kernels: &'static str,
+    /// Whether it holds any.
+    pub has_kernels: bool,
+    /// Whether it holds the emulator.
+    pub has_emulator: bool,
+    /// `built`, or why this build has no emulator.
+    pub emulator: &'static str,
+}
+
+/// A GPU of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What it calls itself.
+    pub name: String,
+    /// Its architecture, as `sm_90`.
+    pub architecture: String,
+    /// Its memory.
+    pub bytes: usize,
+}
+
+/// Looks at this build and this machine.
+pub fn survey() -> Survey {
+    let version = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    let found = |(name, (major, minor), bytes): (String, (i32, i32), usize)| Found {
+        name,
+        architecture: format!("sm_{major}{minor}"),
+        bytes,
+    };
+    Survey {
+        driver: cuda::driver().map(version).map_err(|error| error.to_string()),
+        devices: cuda::devices()
+            .map(|devices| devices.into_iter().map(found).collect())
+            .map_err(|error| error.to_string()),
+        kernels: env!("XTRAIN_IMAGE"),
+        has_kernels: !cuda::IMAGE.is_empty(),
+        has_emulator: cfg!(all(feature = "emu", xtrain_emu)),
+        emulator: env!("XTRAIN_EMULATOR"),
+    }
+}

@@ -1,0 +1,143 @@
+//! The choice of tokens: greedy, or a draw by integer weights under penalty, temperature, top-k, top-p and
+//! min-p, at an address of its own (docs/numerics.md, section 7).
+use std::fmt;
+
+use super::shapes;
+use crate::{Device, Error, Result, Tensor, gpu, reference};
+
+/// How the token of one row is chosen, and where its random number stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampleRow<'a> {
+    /// The run's seed.
+    pub seed: u64,
+    /// The sequence's own number.
+    pub id: u64,
+    /// The position of the token that is chosen.
+    pub position: u32,
+    /// Divides the logits, finite and at least 0; 0 takes the largest.
+    pub temperature: f32,
+    /// Keeps so many of the largest; 0 keeps all.
+    pub top_k: u32,
+    /// Removes the smallest whose probabilities add up to at most `1 - top_p`; in (0, 1], 1 keeps all.
+    pub top_p: f32,
+    /// Keeps what has at least so much of the largest probability; in [0, 1], 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies other logits of ids that were seen; finite and above 0, 1 for none.
+    pub penalty: f32,
+    /// The ids that were seen, in any order.
+    pub seen: &'a [u32],
+}
+
+/// A chosen token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampled {
+    /// Its id.
+    pub token: u32,
+    /// `x_y - lse(x)`, x being the logits as given.
+    pub log_prob: f32,
+    /// `z_y - lse(z)`, z being what penalty, temperature and filters left; 0 at temperature 0.
+    pub processed: f32,
+}
+
+/// Why a row has no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Undrawable {
+    /// A logit is a NaN or +inf.
+    NotFinite,
+    /// Every logit is -inf.
+    NothingLeft,
+    /// Penalty and temperature drive the largest logit out of range.
+    Overflow,
+}
+
+impl fmt::Display for Undrawable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Undrawable::NotFinite => "a logit is a NaN or +inf",
+            Undrawable::NothingLeft => "every logit is -inf",
+            Undrawable::Overflow => "penalty and temperature drive the largest logit out of range",
+        })
+    }
+}
+
+/// The longest row: integer weights add up below 2^64.
+const MAX_VOCAB: usize = 1 << 19;
+
+/// A token for each row of `logits [N, V]`, f32, or why there is none. A token is a function of its row,
+/// its options and its address alone. Integer weights, whose sums have no order; log-probabilities by
+/// chunks of 128 and *sum32* over them.
+///
+/// On a processor this is the plain reference; who serves tokens there keeps sorted rows and buffers of
+/// its own.
+///
+/// # Errors
+/// [`Error::Shape`] unless there is an entry of `rows` for each row and `V` in `1..=2^19`,
+/// [`Error::Index`] for an id that was seen and is not below `V`, [`Error::Argument`] for an option
+/// outside its range.
+pub fn sample_rows(
+    logits: &Tensor,
+    rows: &[SampleRow<'_>],
+) -> Result<Vec<std::result::Result<Sampled, Undrawable>>> {
+    const OP: &str = "sample_rows";
+    let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
+        return Err(Error::Shape { op: OP, want: "logits [N, V], N rows", got: shapes(&[logits]) });
+    };
+    if !(1..=MAX_VOCAB).contains(&v) {
+        return Err(Error::Shape { op: OP, want: "1 to 524288 logits a row", got: shapes(&[logits]) });
+    }
+    rows.iter().try_for_each(|row| check(OP, row, v))?;
+    if let Device::Gpu(gpu) = logits.device() {
+        return gpu::sample_rows(gpu, logits, rows);
+    }
+    let data = logits.data::<f32>()?;
+    Ok(data.chunks_exact(v).zip(rows).map(|(x, row)| reference::sample(x, row)).collect())
+}
+
+fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {
+    let SampleRow { temperature, top_p, min_p, penalty, seen, .. } = *row;
+    if let Some(at) = seen.iter().position(|&id| id as usize >= v) {
+        let (got, bound) = (u64::from(seen[at]), v as u64);
+        return Err(Error::Index { op, what: "seen id", at, got, bound });
+    }
+    let require = |holds: bool, want, got: f32| {
+        if holds { Ok(()) } else { Err(Error::Argument { op, want, got: got.to_string() }) }
+    };
+    require(temperature.is_finite() && temperature >= 0.0, "a finite temperature >= 0", temperature)?;
+    require(top_p > 0.0 && top_p <= 1.0, "top_p in (0, 1]", top_p)?;
+    require((0.0..=1.0).contains(&min_p), "min_p in [0, 1]", min_p)?;
+    require(penalty.is_finite() && penalty > 0.0, "a finite penalty > 0", penalty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_outside_their_range_are_refused_by_name() {
+        let logits = Tensor::new(&Device::cpu(), &[1, 2], vec![1f32, 2.0]).unwrap();
+        let row = SampleRow {
+            seed: 1,
+            id: 2,
+            position: 3,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalty: 1.0,
+            seen: &[],
+        };
+        assert!(sample_rows(&logits, &[row]).is_ok());
+        let bad = [
+            (SampleRow { temperature: -1.0, ..row }, "sample_rows: want a finite temperature >= 0, got -1"),
+            (SampleRow { top_p: 0.0, ..row }, "sample_rows: want top_p in (0, 1], got 0"),
+            (SampleRow { min_p: f32::NAN, ..row }, "sample_rows: want min_p in [0, 1], got NaN"),
+            (SampleRow { penalty: 0.0, ..row }, "sample_rows: want a finite penalty > 0, got 0"),
+            (SampleRow { seen: &[1, 2], ..row }, "sample_rows: seen id 2 at index 1 is not below 2"),
+        ];
+        for (row, want) in bad {
+            assert_eq!(sample_rows(&logits, &[row]).unwrap_err().to_string(), want);
+        }
+        assert!(matches!(sample_rows(&logits, &[]), Err(Error::Shape { .. })));
+    }
+}

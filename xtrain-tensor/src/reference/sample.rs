@@ -1,0 +1,82 @@
+//! The choice of a token, step by step as docs/numerics.md, section 7, has it.
+use super::reduce::lse;
+use crate::math::exp;
+use crate::ops::{SampleRow, Sampled, Undrawable};
+use crate::rng::{Purpose, uniform_u64};
+
+/// The token of a row, or why there is none.
+pub(crate) fn sample(x: &[f32], row: &SampleRow<'_>) -> Result<Sampled, Undrawable> {
+    if x.iter().any(|x| x.is_nan() || *x == f32::INFINITY) {
+        return Err(Undrawable::NotFinite);
+    }
+    if largest(x) == f32::NEG_INFINITY {
+        return Err(Undrawable::NothingLeft);
+    }
+    let mut z = x.to_vec();
+    for &id in row.seen {
+        let x = x[id as usize];
+        z[id as usize] = if x > 0.0 { x / row.penalty } else { x * row.penalty };
+    }
+    let greedy = row.temperature == 0.0;
+    if !greedy {
+        z.iter_mut().for_each(|z| *z /= row.temperature);
+    }
+    let most = largest(&z);
+    if most.is_infinite() {
+        return Err(Undrawable::Overflow);
+    }
+    let (token, processed) = if greedy {
+        (z.iter().position(|&z| z == most).expect("the largest is there"), 0.0)
+    } else {
+        let weights = keep(&mut z, most, row);
+        let token = draw(&weights, row);
+        (token, z[token] - lse(&z))
+    };
+    Ok(Sampled { token: token as u32, log_prob: x[token] - lse(x), processed })
+}
+
+fn largest(z: &[f32]) -> f32 {
+    z.iter().fold(f32::NEG_INFINITY, |m, &z| if z > m { z } else { m })
+}
+
+/// Removes what top-k, top-p and min-p remove: z is -inf there. Returns the integer weights, 0 there.
+fn keep(z: &mut [f32], most: f32, row: &SampleRow<'_>) -> Vec<u64> {
+    let integer = |w: f32| if w > 0.0 { ((f64::from(w) * 2f64.powi(44)) as u64).max(1) } else { 0 };
+    let mut weights: Vec<u64> = z.iter().map(|&z| integer(exp(z - most))).collect();
+    // the smallest first; of equal ones the last
+    let mut order: Vec<usize> = (0..z.len()).collect();
+    order.sort_by(|&a, &b| z[a].partial_cmp(&z[b]).expect("no NaN").then(b.cmp(&a)));
+    let mut removed = match row.top_k as usize {
+        0 => 0,
+        k => z.len().saturating_sub(k),
+    };
+    let total: u64 = order[removed..].iter().map(|&i| weights[i]).sum();
+    let budget = ((1.0 - f64::from(row.top_p)) * total as f64) as u64;
+    let mut spent = 0;
+    for &i in &order[removed..order.len() - 1] {
+        spent += weights[i];
+        if spent > budget {
+            break;
+        }
+        removed += 1;
+    }
+    let few = (0..z.len()).filter(|&i| exp(z[i] - most) < row.min_p);
+    let gone: Vec<usize> = order[..removed].iter().copied().chain(few).collect();
+    for i in gone {
+        (z[i], weights[i]) = (f32::NEG_INFINITY, 0);
+    }
+    weights
+}
+
+/// The lowest i with `W_0 + ... + W_i > r`, r being the high 64 bits of u S.
+fn draw(weights: &[u64], row: &SampleRow<'_>) -> usize {
+    let u = uniform_u64(row.seed, row.id, row.position, Purpose::Sample);
+    let total: u64 = weights.iter().sum();
+    let r = ((u128::from(u) * u128::from(total)) >> 64) as u64;
+    let mut sum = 0;
+    let passed = |&w: &u64| {
+        sum += w;
+        sum > r
+    };
+    weights.iter().position(passed).expect("r is below the sum")
+}
