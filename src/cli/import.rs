@@ -45,6 +45,6 @@ pub fn run(args: &ImportArgs) -> Result<(), CliError> {
         std::fs::create_dir_all(above).map_err(|error| CliError::io(above, &error))?;
     }
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), &args.out, 2)?;
-    store::save_model(&checkpoints, &subject)?;
-    export::say("imported into", &args.out, &subject)
+    let saved = store::save_model(&checkpoints, &subject)?;
+    export::say("imported into", &saved.path, &subject)
 }
