@@ -13,7 +13,7 @@ use crate::model::store;
 /// Flags of `xtrain import`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Every command reads such a model where it stands; what is imported has a checksum for every tensor besides,
+Every command reads such a model where it stands; what is imported has a checksum for every tensor besides, \
 and weights in f32. `xtrain train --init RUN` trains on from it.
 
 Examples:
