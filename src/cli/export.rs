@@ -12,7 +12,7 @@ use crate::report::units;
 /// Flags of `xtrain export`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-A Hugging Face directory holds config.json (which transformers 4 and 5 read), model.safetensors and the
+A Hugging Face directory holds config.json (which transformers 4 and 5 read), model.safetensors and the \
 tokenizer; a GGUF file holds all of it. OUT must not exist; it is there whole or not at all.
 
 Examples:

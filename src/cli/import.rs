@@ -13,7 +13,7 @@ use crate::model::store;
 /// Flags of `xtrain import`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Every command reads such a model where it stands; what is imported has a checksum for every tensor besides,
+Every command reads such a model where it stands; what is imported has a checksum for every tensor besides, \
 and weights in f32. `xtrain train --init RUN` trains on from it.
 
 Examples:
@@ -45,6 +45,6 @@ pub fn run(args: &ImportArgs) -> Result<(), CliError> {
         std::fs::create_dir_all(above).map_err(|error| CliError::io(above, &error))?;
     }
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), &args.out, 2)?;
-    store::save_model(&checkpoints, &subject)?;
-    export::say("imported into", &args.out, &subject)
+    let saved = store::save_model(&checkpoints, &subject)?;
+    export::say("imported into", &saved.path, &subject)
 }

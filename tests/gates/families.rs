@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use xtrain::decode::KvKind;
-use xtrain::model::{Eager, Functional, Kv, Linear, Model, NoCache, Param, Result, Rows, Sight, Turn, hf};
+use xtrain::model::{
+    Biases, Config, Eager, Functional, Grads, Kv, Linear, Model, NoCache, Param, Processing, Result, Rows,
+    Sight, Turn, hf, objective,
+};
 use xtrain::tensor::testing::assert_bits_eq;
 use xtrain::tensor::{Device, Dtype, Tensor};
 
@@ -221,5 +224,72 @@ fn both_spellings_of_a_config_have_the_same_bits() {
         let again = Model::new(old, r.model.params.clone()).unwrap();
         let prompt = r.prompt("4");
         assert_bits_eq(&logits(&again, &prompt), &logits(&r.model, &prompt), name);
+    }
+}
+
+/// A small model with a bias at every projection, none of them zero.
+fn biased(compute: Dtype) -> Model {
+    let cfg = Config {
+        vocab: 40,
+        dim: 24,
+        ffn_dim: 36,
+        n_layers: 2,
+        n_heads: 3,
+        n_kv_heads: 1,
+        head_dim: 8,
+        max_positions: 64,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        biases: Biases { qkv: true, o: true, mlp: true },
+        windows: vec![None, Some(5)],
+        ..Config::default()
+    };
+    let mut model = Model::init(&cfg, compute, &Device::cpu(), 3).unwrap();
+    for p in model.params.iter_mut().filter(|p| p.name().ends_with(".bias")) {
+        let (seed, data) = (p.slot() as u64, p.value_mut().data_mut::<f32>().unwrap());
+        data.copy_from_slice(&xtrain::tensor::testing::arbitrary(data.len(), seed));
+    }
+    model
+}
+
+/// The loss of two samples and its gradients, in walk order.
+fn gradients(model: &Model, micro: usize) -> (f32, Vec<Tensor>) {
+    let tokens = |n: u32| -> Vec<u32> { (0..20).map(|i| (i * n + n) % 40).collect() };
+    let samples = [7, 11].map(|n| xtrain::model::Sample::window(&tokens(n), 1.0 / 38.0));
+    let (mut loss, mut grads) = (0f32, Grads::zeros(&model.params).unwrap());
+    for part in samples.chunks(micro) {
+        objective::backward(model, part, Processing::default(), (&mut loss, &mut grads)).unwrap();
+    }
+    (loss, grads.finish().unwrap())
+}
+
+#[test]
+fn gradients_of_biases_are_the_slope_of_the_loss_and_do_not_see_the_micro_batch() {
+    let model = biased(Dtype::F32);
+    let (_, grads) = gradients(&model, 2);
+    let of_biases = |p: &&Param| p.name().ends_with(".bias");
+    assert_eq!(model.params.iter().filter(of_biases).count(), 2 * 7);
+    for p in model.params.iter().filter(of_biases) {
+        let g = grads[p.slot()].data::<f32>().unwrap();
+        let square: f64 = g.iter().map(|&g| f64::from(g).powi(2)).sum();
+        let step = 0.02 / square.sqrt();
+        let moved = |sign: f64| {
+            let mut model = model.clone();
+            let own = model.params.iter_mut().find(|own| own.slot() == p.slot()).unwrap();
+            let data = own.value_mut().data_mut::<f32>().unwrap();
+            data.iter_mut().zip(g).for_each(|(x, &g)| *x += (sign * step * f64::from(g)) as f32);
+            f64::from(gradients(&model, 2).0)
+        };
+        let (risen, want) = (moved(1.0) - moved(-1.0), 2.0 * step * square);
+        // the second term is the rounding of two losses of about 4
+        assert!((risen - want).abs() < 0.02 * want + 3e-6, "{}: {risen} against {want}", p.name());
+    }
+    for compute in [Dtype::F32, Dtype::BF16] {
+        let model = biased(compute);
+        for (p, (one, two)) in
+            model.params.iter().zip(gradients(&model, 2).1.iter().zip(&gradients(&model, 1).1))
+        {
+            assert_bits_eq(one.data().unwrap(), two.data().unwrap(), p.name());
+        }
     }
 }
