@@ -4,8 +4,8 @@ use xtrain::model::{
     objective,
 };
 use xtrain::tensor::ops::Target;
-use xtrain::tensor::testing::assert_bits_eq;
-use xtrain::tensor::{Device, Dtype, Simd, Tensor};
+use xtrain::tensor::testing::{assert_bits_eq, emulated, times};
+use xtrain::tensor::{Device, Dtype, Schedule, Simd, Tensor};
 
 use crate::fixtures::{f32s, golden, json, lines, model, sha, tensors};
 
@@ -30,7 +30,7 @@ pub(crate) fn logits(model: &Model, seq: &[u32]) -> Vec<f32> {
 /// The logits of all rows, in one pass without a cache.
 pub(crate) fn logits_of(model: &Model, rows: &Rows) -> Vec<f32> {
     let hidden = model.forward(&mut Eager, &mut NoCache::new(rows).unwrap(), rows).unwrap();
-    model.logits(&hidden).unwrap().data().unwrap().to_vec()
+    model.logits(&hidden).unwrap().to_vec().unwrap()
 }
 
 /// The prompts of a fixture, the long one followed by its greedy tokens.
@@ -61,7 +61,8 @@ pub(crate) fn cache(model: &Model, seq: &[u32]) -> Vec<f32> {
     let _ = model.forward(&mut Eager, &mut store, &rows).unwrap();
     let head = |t: &Tensor, h: usize| -> Vec<f32> {
         let (heads, hd) = (t.shape()[1], t.shape()[2]);
-        let row = |n: usize| t.data::<f32>().unwrap()[(n * heads + h) * hd..][..hd].to_vec();
+        let values = t.read::<f32>().unwrap();
+        let row = |n: usize| values[(n * heads + h) * hd..][..hd].to_vec();
         (0..t.shape()[0]).flat_map(row).collect()
     };
     seen.iter().flat_map(|t| (0..t.shape()[1]).flat_map(|h| head(t, h)).collect::<Vec<_>>()).collect()
@@ -91,6 +92,41 @@ fn every_line_of_models_is_met() {
         }
     }
     assert_eq!(lines.len(), 41);
+}
+
+/// The longer suite meets every line of f32; the test command the caches, a prompt of each model, and three of
+/// the twenty steps.
+#[test]
+fn the_gpu_has_the_golden_bits_in_f32() {
+    let Some(device) = emulated(Schedule::Random(5)) else { return };
+    let (mut met, usual) = (0, times(1, 100) == 1);
+    for (name, want) in lines("models.txt") {
+        let got = match name.split('/').collect::<Vec<_>>()[..] {
+            ["F", m, i] if i == "0" || !usual => {
+                let m = format!("models/{m}");
+                sha(logits(&model(&m, Dtype::F32, &device), &prompt(&m, i)))
+            }
+            ["K", m] => {
+                let m = format!("models/{m}");
+                sha(cache(&model(&m, Dtype::F32, &device), &prompt(&m, "2")))
+            }
+            _ => continue,
+        };
+        assert_eq!(got, want, "{name} on {device}");
+        met += 1;
+    }
+    let steps = times(3, 20) as usize;
+    for (case, line) in [(PRETRAIN, "T"), (SFT, "Tsft")] {
+        let (curve, _) = train((case, &device), Dtype::F32, (steps, 2));
+        for (i, (loss, norm)) in curve.into_iter().enumerate() {
+            let want = |what: &str| golden("training.txt", &format!("{line}/{what}/{i}"));
+            let got = [loss, norm].map(|bits| format!("{bits:08x}"));
+            assert_eq!(got, [want("loss"), want("norm")], "{line} on {device}, step {i}");
+            met += 2;
+        }
+    }
+    println!("golden lines on the GPU: {met}");
+    assert!(met >= 20, "{met} lines met");
 }
 
 #[test]
@@ -163,7 +199,7 @@ pub(crate) fn hyper_parameters() -> OptimConfig {
 
 /// All weights, in walk order.
 pub(crate) fn weights(model: &Model) -> Vec<f32> {
-    model.params.iter().flat_map(|p| p.value().data::<f32>().unwrap().to_vec()).collect()
+    model.params.iter().flat_map(|p| p.value().to_vec::<f32>().unwrap()).collect()
 }
 
 /// Trains so many steps in micro-batches; returns `(loss, norm)` of each and the final weights.

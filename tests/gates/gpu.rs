@@ -1,5 +1,10 @@
 //! The gates of the GPU: in f32 a whole training run on the emulated device, whatever the order of its
 //! threads and the split into micro-batches, has the processor's bytes.
+use std::sync::Arc;
+
+use xtrain::model::checkpoint::{CheckpointDir, RealFs};
+use xtrain::model::store::{self, Standing};
+use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer, weigh};
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::emulated;
@@ -8,6 +13,7 @@ use xtrain::tensor::{Device, Dtype, Schedule as Order};
 use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
 use xtrain::verify::{self, Asked};
 
+use crate::cli::Scratch;
 use crate::dice::Dice;
 
 fn config(tied: bool) -> Config {
@@ -56,7 +62,13 @@ fn run(trainer: &mut Trainer, micro: usize) -> Vec<(String, Vec<u32>)> {
         let report = trainer.step(samples(step), micro).unwrap();
         all.push((format!("loss and norm {step}"), vec![report.loss.to_bits(), report.grad_norm.to_bits()]));
     }
-    let Trainer { model, optimizer, .. } = trainer;
+    all.extend(state(trainer));
+    all
+}
+
+/// Weights and moments, under names.
+fn state(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
+    let (Trainer { model, optimizer, .. }, mut all) = (trainer, Vec::new());
     for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
         for (what, x) in [("", p.value()), ("m.", m), ("v.", v)] {
             let bits = x.to_vec::<f32>().unwrap().iter().map(|x| x.to_bits()).collect();
@@ -178,5 +190,26 @@ fn tokens_drawn_on_the_gpu_are_those_of_the_processor_and_all_that_a_step_copies
     // a token, two log-probabilities and a status for each of three rows, where their logits are 444 bytes
     for (step, &(allocations, downloaded)) in steps.iter().enumerate().skip(4) {
         assert!(allocations == 0 && downloaded <= 3 * 32, "step {step}: {allocations}, {downloaded} bytes");
+    }
+}
+
+#[test]
+fn a_run_saved_on_the_gpu_goes_on_to_the_same_bytes_on_the_processor_and_back() {
+    let Some(device) = emulated(Order::Backward) else { return };
+    let want = run(&mut trainer(true, &Device::cpu()), 3);
+    for (first, second) in [(&device, &Device::cpu()), (&Device::cpu(), &device)] {
+        let scratch = Scratch::new(&format!("gpu-resume-{}", first.threads()));
+        let mut before = trainer(true, first);
+        before.step(samples(0), 3).unwrap();
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+        let standing = Standing { seed: 0, best: None };
+        let _saved = store::save(&checkpoints, &before, &Tokenizer::byte(), standing).unwrap();
+        let parts = (OptimConfig::default(), before.schedule);
+        let mut after = store::resume(&scratch.0, (Dtype::F32, second), parts).unwrap().trainer;
+        let got = [1, 2].map(|step| after.step(samples(step), 2).unwrap());
+        for (report, (name, bits)) in got.iter().zip(&want[1..]) {
+            assert_eq!([report.loss.to_bits(), report.grad_norm.to_bits()], bits[..], "{name} from {first}");
+        }
+        same(state(&after), &want[3..], &format!("from {first} to {second}"));
     }
 }
