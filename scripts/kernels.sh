@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compiles all kernels for every architecture of build/nvcc.rs, prints registers, spills and shared memory of
-# each, and fails on a spill. Needs CUDA_HOME (scripts/nvcc.sh).
+# each, and fails on a spill in a hot one: those that run in every layer of a step. Needs CUDA_HOME
+# (scripts/nvcc.sh).
 # usage: bash scripts/kernels.sh [architecture ...]
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
@@ -27,8 +28,9 @@ for arch in ${*:-$all}; do
             printf "%-36s %9d %7d %7d\n", name, registers, spill[name], shared
         }
     ' "$out/$arch.txt" | sort | tee "$out/table"
-    if awk '$3 > 0 { found = 1 } END { exit !found }' "$out/table"; then
-        echo "error: kernels spill registers on sm_$arch" >&2
+    if awk '$3 > 0 && /^(linear|attention|decode_attention|rms_norm|rope|silu_mul|add_|write_heads)/ { found = 1 }
+        END { exit !found }' "$out/table"; then
+        echo "error: hot kernels spill registers on sm_$arch" >&2
         failed=1
     fi
 done

@@ -4,7 +4,7 @@ use xtrain::model::{
     objective,
 };
 use xtrain::tensor::ops::Target;
-use xtrain::tensor::testing::{assert_bits_eq, emulated, times};
+use xtrain::tensor::testing::{assert_bits_eq, gpus, times};
 use xtrain::tensor::{Device, Dtype, Schedule, Simd, Tensor};
 
 use crate::fixtures::{f32s, golden, json, lines, model, sha, tensors};
@@ -98,17 +98,20 @@ fn every_line_of_models_is_met() {
 /// the twenty steps.
 #[test]
 fn the_gpu_has_the_golden_bits_in_f32() {
-    let Some(device) = emulated(Schedule::Random(5)) else { return };
+    gpus(&[Schedule::Random(5)]).iter().for_each(met_on);
+}
+
+fn met_on(device: &Device) {
     let (mut met, usual) = (0, times(1, 100) == 1);
     for (name, want) in lines("models.txt") {
         let got = match name.split('/').collect::<Vec<_>>()[..] {
             ["F", m, i] if i == "0" || !usual => {
                 let m = format!("models/{m}");
-                sha(logits(&model(&m, Dtype::F32, &device), &prompt(&m, i)))
+                sha(logits(&model(&m, Dtype::F32, device), &prompt(&m, i)))
             }
             ["K", m] => {
                 let m = format!("models/{m}");
-                sha(cache(&model(&m, Dtype::F32, &device), &prompt(&m, "2")))
+                sha(cache(&model(&m, Dtype::F32, device), &prompt(&m, "2")))
             }
             _ => continue,
         };
@@ -117,7 +120,7 @@ fn the_gpu_has_the_golden_bits_in_f32() {
     }
     let steps = times(3, 20) as usize;
     for (case, line) in [(PRETRAIN, "T"), (SFT, "Tsft")] {
-        let (curve, _) = train((case, &device), Dtype::F32, (steps, 2));
+        let (curve, _) = train((case, device), Dtype::F32, (steps, 2));
         for (i, (loss, norm)) in curve.into_iter().enumerate() {
             let want = |what: &str| golden("training.txt", &format!("{line}/{what}/{i}"));
             let got = [loss, norm].map(|bits| format!("{bits:08x}"));
@@ -125,7 +128,7 @@ fn the_gpu_has_the_golden_bits_in_f32() {
             met += 2;
         }
     }
-    println!("golden lines on the GPU: {met}");
+    println!("golden lines on {device}: {met}");
     assert!(met >= 20, "{met} lines met");
 }
 

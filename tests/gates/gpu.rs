@@ -7,7 +7,7 @@ use xtrain::model::store::{self, Standing};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer, weigh};
 use xtrain::tensor::ops::Target;
-use xtrain::tensor::testing::emulated;
+use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, Schedule as Order};
 
 use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
@@ -94,8 +94,8 @@ fn three_steps_on_the_gpu_have_the_bytes_of_the_processor() {
     let mut compared = 0;
     for tied in [false, true] {
         let want = run(&mut trainer(tied, &Device::cpu()), 3);
-        for (order, micro) in [(Order::Forward, 3), (Order::Priorities(3), 1), (Order::Random(4), 2)] {
-            let Some(device) = emulated(order) else { return };
+        let devices = gpus(&[Order::Forward, Order::Priorities(3), Order::Random(4)]);
+        for (device, micro) in devices.into_iter().zip([3, 1, 2, 3]) {
             let what = format!("tied {tied}, {device}, micro-batches of {micro}");
             compared += same(run(&mut trainer(tied, &device), micro), &want, &what);
         }
@@ -105,9 +105,12 @@ fn three_steps_on_the_gpu_have_the_bytes_of_the_processor() {
 
 #[test]
 fn a_step_after_warm_up_asks_the_device_for_no_memory_and_copies_only_scalars_back() {
-    let Some(device) = emulated(Order::Forward) else { return };
-    let Device::Gpu(gpu) = &device else { panic!("an emulated device is a GPU") };
-    let mut trainer = trainer(true, &device);
+    gpus(&[Order::Forward]).iter().for_each(warm);
+}
+
+fn warm(device: &Device) {
+    let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
+    let mut trainer = trainer(true, device);
     let step = |trainer: &mut Trainer| {
         let before = gpu.traffic();
         trainer.step(samples(0), 3).unwrap();
@@ -124,10 +127,12 @@ fn a_step_after_warm_up_asks_the_device_for_no_memory_and_copies_only_scalars_ba
 }
 
 /// Every cache, page, chunk and batch on the GPU, against the processor in f32, against itself in bf16.
-#[track_caller]
 fn rollouts(compute: Dtype) {
-    let Some(device) = emulated(Order::Priorities(9)) else { return };
-    let model = Model::init(&config(true), compute, &device, 3).unwrap();
+    gpus(&[Order::Priorities(9)]).iter().for_each(|device| rollouts_on(device, compute));
+}
+
+fn rollouts_on(device: &Device, compute: Dtype) {
+    let model = Model::init(&config(true), compute, device, 3).unwrap();
     let requests = verify::requests(&verify::prompts(&model, (1, 3), 5), 5, 1);
     let asked = Asked { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
     let verdicts = verify::verify(&model, &requests, &asked, &mut |_| ()).unwrap();
@@ -135,7 +140,7 @@ fn rollouts(compute: Dtype) {
         assert!(verdict.holds(), "{verdict:?}");
     }
     let values: u64 = verdicts.iter().map(|v| v.values).sum();
-    println!("rollouts on the GPU in {compute}: {values} values compared, 0 differ");
+    println!("rollouts on {device} in {compute}: {values} values compared, 0 differ");
     assert!(values > 50_000, "{values}");
 }
 
@@ -167,10 +172,13 @@ fn engine<'m>(model: &'m Model) -> Engine<'m> {
 
 #[test]
 fn tokens_drawn_on_the_gpu_are_those_of_the_processor_and_all_that_a_step_copies_back() {
-    let Some(device) = emulated(Order::Random(11)) else { return };
-    let Device::Gpu(gpu) = &device else { panic!("an emulated device is a GPU") };
+    gpus(&[Order::Random(11)]).iter().for_each(drawn);
+}
+
+fn drawn(device: &Device) {
+    let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
     let model = |device: &Device| Model::init(&config(false), Dtype::F32, device, 3).unwrap();
-    let (there, here) = (model(&device), model(&Device::cpu()));
+    let (there, here) = (model(device), model(&Device::cpu()));
     let mut engine_there = engine(&there);
     let mut steps = Vec::new();
     while !engine_there.is_idle() {
@@ -195,10 +203,13 @@ fn tokens_drawn_on_the_gpu_are_those_of_the_processor_and_all_that_a_step_copies
 
 #[test]
 fn a_run_saved_on_the_gpu_goes_on_to_the_same_bytes_on_the_processor_and_back() {
-    let Some(device) = emulated(Order::Backward) else { return };
+    gpus(&[Order::Backward]).iter().for_each(moved);
+}
+
+fn moved(device: &Device) {
     let want = run(&mut trainer(true, &Device::cpu()), 3);
-    for (first, second) in [(&device, &Device::cpu()), (&Device::cpu(), &device)] {
-        let scratch = Scratch::new(&format!("gpu-resume-{}", first.threads()));
+    for (first, second) in [(device, &Device::cpu()), (&Device::cpu(), device)] {
+        let scratch = Scratch::new("gpu-resume");
         let mut before = trainer(true, first);
         before.step(samples(0), 3).unwrap();
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();

@@ -11,7 +11,8 @@ use crate::{Device, Result, Schedule};
 /// # Panics
 /// If there is none and `XTRAIN_REQUIRE_EMU` is set: a skip must not count as a pass.
 pub fn emulated(schedule: Schedule) -> Option<Device> {
-    required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU")
+    static NOTE: Once = Once::new();
+    required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", &NOTE)
 }
 
 /// The emulated GPU that checks every access; none, with a note, where this build has no emulator.
@@ -19,18 +20,31 @@ pub fn emulated(schedule: Schedule) -> Option<Device> {
 /// # Panics
 /// If there is none and `XTRAIN_REQUIRE_EMU` is set.
 pub fn checked(schedule: Schedule) -> Option<Device> {
-    required(Device::checked(schedule), "XTRAIN_REQUIRE_EMU")
+    static NOTE: Once = Once::new();
+    required(Device::checked(schedule), "XTRAIN_REQUIRE_EMU", &NOTE)
 }
 
-static NOTE: Once = Once::new();
+/// The GPU of this machine; none, with a note, where it has none.
+///
+/// # Panics
+/// If there is none and `XTRAIN_REQUIRE_GPU` is set.
+pub fn cuda() -> Option<Device> {
+    static NOTE: Once = Once::new();
+    required(Device::cuda(0), "XTRAIN_REQUIRE_GPU", &NOTE)
+}
+
+/// Every GPU that a gate runs on: the emulated one under these schedules, and that of this machine.
+pub fn gpus(schedules: &[Schedule]) -> Vec<Device> {
+    schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
+}
 
 /// A device that tests may do without, unless the environment asks for it.
-fn required(device: Result<Device>, variable: &str) -> Option<Device> {
+fn required(device: Result<Device>, variable: &str, note: &Once) -> Option<Device> {
     let missing = |error| {
         let asked = std::env::var_os(variable).is_some_and(|value| value == "1");
         assert!(!asked, "{variable}=1, but {error}");
         // past the capture of tests: a skip has to be seen
-        NOTE.call_once(|| drop(writeln!(std::io::stderr(), "note: the kernels were not run: {error}")));
+        note.call_once(|| drop(writeln!(std::io::stderr(), "note: kernels were not run: {error}")));
     };
     device.map_err(missing).ok()
 }

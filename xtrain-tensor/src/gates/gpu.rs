@@ -85,6 +85,11 @@ mod tests {
     }
 
     #[test]
+    fn the_gpu_of_this_machine_has_the_bits_of_the_reference() {
+        through(&Vec::from_iter(testing::cuda()));
+    }
+
+    #[test]
     fn no_kernel_leaves_its_memory_reads_what_nobody_wrote_or_races() {
         through(&devices(testing::checked));
     }
