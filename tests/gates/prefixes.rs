@@ -47,7 +47,7 @@ pub(crate) fn over(cases: std::ops::Range<u64>) -> Result<[u64; 3], String> {
         for part in [0..6, 6..10] {
             oracle.requests[part.clone()].iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
             let done = oracle.finish_part(&mut engine, part);
-            rows += done.map_err(|e| format!("gate prefixes, case {case}, {o:?}: {e}"))? as u64;
+            rows += done.map_err(|e| format!("gate prefixes, case {case}, seed 37, {o:?}: {e}"))? as u64;
         }
         let c = engine.counters();
         let due: usize = oracle.requests.iter().map(|r| r.prompt.len()).sum();

@@ -47,8 +47,8 @@ impl Shape {
 
     fn bf16(hd: usize) -> Shape {
         let (warps, columns, stages, parts) = match hd {
-            ..=64 => (4, 64, 2, 1),
-            ..=128 => (4, 32, 2, 1),
+            0..=64 => (4, 64, 2, 1),
+            65..=128 => (4, 32, 2, 1),
             _ => (2, 32, 1, 2),
         };
         let rows = 2 * mma_ld(hd) * (2 * 16 * warps + 2 * columns * stages);

@@ -47,13 +47,15 @@ impl Kernels {
 
     fn list(memory: Memory) -> Kernels {
         let mut by_name = HashMap::new();
-        // SAFETY: both functions return the first of a list of static kernels, or null.
         let mut next = match memory {
+            // SAFETY: it returns the first of a list of static kernels, or null.
             Memory::Plain => unsafe { ffi::xtemu_plain() },
+            // SAFETY: as above.
             Memory::Checked => unsafe { ffi::xtemu_checked() },
         };
-        // SAFETY: every kernel of the list is static, its name a C string, and it has `count` parameters.
+        // SAFETY: every kernel of the list is static; the last one's `next` is null.
         while let Some(kernel) = unsafe { next.as_ref() } {
+            // SAFETY: a kernel's name is a static C string, and it has `count` parameters.
             let (name, parameters) = unsafe {
                 let parameters = std::slice::from_raw_parts(kernel.parameters, kernel.count as usize);
                 (CStr::from_ptr(kernel.name), parameters)
