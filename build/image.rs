@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec;
 
-use crate::nvcc::{ARCHITECTURES, Nvcc, PTX};
+use crate::nvcc::{ARCHITECTURES, FLAGS, Nvcc, PTX};
 use crate::refuse;
 
 /// The PTX in the repository, for builds without nvcc: a line with the hash of its sources, then the text,
@@ -87,7 +87,7 @@ fn write_ptx(nvcc: &Nvcc, out: &Path) {
     }
 }
 
-/// FNV-1a over the names and contents of all that nvcc reads.
+/// FNV-1a over the flags of nvcc, and the names and contents of all that it reads.
 fn hash() -> u64 {
     let entries = fs::read_dir("../kernels").map(|entries| entries.flatten().map(|entry| entry.path()));
     let is_source = |path: &PathBuf| path.extension().is_some_and(|e| e == "cu" || e == "cuh");
@@ -95,11 +95,13 @@ fn hash() -> u64 {
         entries.map(|paths| paths.filter(is_source).collect()).unwrap_or_default();
     sources.sort();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut take = |bytes: &[u8]| {
+        bytes.iter().for_each(|&b| hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    };
+    FLAGS.iter().chain([&PTX]).for_each(|flag| take(flag.as_bytes()));
     for path in sources {
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes().to_vec();
-        for byte in name.into_iter().chain(fs::read(&path).unwrap_or_default()) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        take(path.file_name().unwrap_or_default().as_encoded_bytes());
+        take(&fs::read(&path).unwrap_or_default());
     }
     hash
 }

@@ -7,7 +7,7 @@ use crate::refuse;
 
 /// The flags of every compilation: fast, but no multiplication and addition are contracted, so that the
 /// order of docs/numerics.md is the order of the machine code.
-const FLAGS: [&str; 3] = ["-std=c++17", "-O3", "-fmad=false"];
+pub(crate) const FLAGS: [&str; 3] = ["-std=c++17", "-O3", "-fmad=false"];
 
 /// The architectures of the image: Ampere to Blackwell.
 pub(crate) const ARCHITECTURES: [&str; 6] = ["80", "86", "89", "90a", "100", "120"];

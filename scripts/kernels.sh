@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 nvcc=$(readlink -f "${CUDA_HOME:?where nvcc is: scripts/nvcc.sh}/bin/nvcc")
-flags=$(sed -n 's/^const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
+flags=$(sed -n 's/^pub(crate) const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
 all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
@@ -28,6 +28,7 @@ for arch in ${*:-$all}; do
             printf "%-36s %9d %7d %7d\n", name, registers, spill[name], shared
         }
     ' "$out/$arch.txt" | sort | tee "$out/table"
+    [ -s "$out/table" ] || { echo "error: no kernel of sm_$arch was reported" >&2; exit 1; }
     if awk '$3 > 0 && /^(linear|attention|decode_attention|rms_norm|rope|silu_mul|add_|write_heads)/ { found = 1 }
         END { exit !found }' "$out/table"; then
         echo "error: hot kernels spill registers on sm_$arch" >&2

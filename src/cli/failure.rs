@@ -7,7 +7,7 @@ use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
-use crate::{decode, evaluate, model, training, verify};
+use crate::{decode, evaluate, model, tensor, training, verify};
 
 fn of_kind(kind: ErrorKind) -> Exit {
     if kind == ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
@@ -51,6 +51,7 @@ impl From<model::Error> for CliError {
         let exit = match &error {
             model::Error::NotFinite { .. } => Exit::Diverged,
             model::Error::Config { .. } => Exit::Usage,
+            model::Error::Tensor(tensor::Error::Device { .. }) => Exit::Device,
             _ => Exit::Data,
         };
         CliError::new(exit, error)
@@ -86,6 +87,7 @@ impl From<StoreError> for CliError {
         match error {
             StoreError::Checkpoint(e) => e.into(),
             StoreError::Tokenizer(e) => e.into(),
+            StoreError::Model(e @ model::Error::Tensor(tensor::Error::Device { .. })) => e.into(),
             other => CliError::new(Exit::Data, other),
         }
     }

@@ -106,7 +106,12 @@ impl Tensor {
 
     /// A tensor on a GPU of whatever values: a kernel writes all of them.
     pub(crate) fn on_gpu(gpu: &Gpu, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
-        let buffer = gpu.buffer(shape.iter().product::<usize>() * dtype.bytes())?;
+        let n: usize = shape.iter().product();
+        if u32::try_from(n).is_err() {
+            let want = "fewer than 2^32 elements, which kernels count to";
+            return Err(Error::Argument { op: "Tensor on a GPU", want, got: format!("{shape:?}") });
+        }
+        let buffer = gpu.buffer(n * dtype.bytes())?;
         let storage = Storage::Gpu(Arc::new(buffer), dtype);
         Ok(Tensor { shape: shape.to_vec(), storage, device: Device::Gpu(gpu.clone()) })
     }

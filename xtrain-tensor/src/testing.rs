@@ -12,7 +12,7 @@ use crate::{Device, Result, Schedule};
 /// If there is none and `XTRAIN_REQUIRE_EMU` is set: a skip must not count as a pass.
 pub fn emulated(schedule: Schedule) -> Option<Device> {
     static NOTE: Once = Once::new();
-    required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", &NOTE)
+    required(Device::emulated(schedule), ("XTRAIN_REQUIRE_EMU", "the kernels on the emulator"), &NOTE)
 }
 
 /// The emulated GPU that checks every access; none, with a note, where this build has no emulator.
@@ -21,7 +21,11 @@ pub fn emulated(schedule: Schedule) -> Option<Device> {
 /// If there is none and `XTRAIN_REQUIRE_EMU` is set.
 pub fn checked(schedule: Schedule) -> Option<Device> {
     static NOTE: Once = Once::new();
-    required(Device::checked(schedule), "XTRAIN_REQUIRE_EMU", &NOTE)
+    required(
+        Device::checked(schedule),
+        ("XTRAIN_REQUIRE_EMU", "the kernels with every access checked"),
+        &NOTE,
+    )
 }
 
 /// The GPU of this machine; none, with a note, where it has none.
@@ -30,7 +34,7 @@ pub fn checked(schedule: Schedule) -> Option<Device> {
 /// If there is none and `XTRAIN_REQUIRE_GPU` is set.
 pub fn cuda() -> Option<Device> {
     static NOTE: Once = Once::new();
-    required(Device::cuda(0), "XTRAIN_REQUIRE_GPU", &NOTE)
+    required(Device::cuda(0), ("XTRAIN_REQUIRE_GPU", "the gates on a GPU"), &NOTE)
 }
 
 /// Every GPU that a gate runs on: the emulated one under these schedules, and that of this machine.
@@ -39,12 +43,12 @@ pub fn gpus(schedules: &[Schedule]) -> Vec<Device> {
 }
 
 /// A device that tests may do without, unless the environment asks for it.
-fn required(device: Result<Device>, variable: &str, note: &Once) -> Option<Device> {
+fn required(device: Result<Device>, (variable, what): (&str, &str), note: &Once) -> Option<Device> {
     let missing = |error| {
         let asked = std::env::var_os(variable).is_some_and(|value| value == "1");
         assert!(!asked, "{variable}=1, but {error}");
         // past the capture of tests: a skip has to be seen
-        note.call_once(|| drop(writeln!(std::io::stderr(), "note: kernels were not run: {error}")));
+        note.call_once(|| drop(writeln!(std::io::stderr(), "note: not run, {what}: {error}")));
     };
     device.map_err(missing).ok()
 }

@@ -30,22 +30,27 @@ const SCHEDULES: [Schedule; 4] =
     [Schedule::Forward, Schedule::Backward, Schedule::Random(7), Schedule::Priorities(8)];
 
 /// Whether the GPU gives a case the bits of the reference.
-fn promised(case: &&Case) -> bool {
+fn promised(case: &Case) -> bool {
     !case.name.contains("bf16") || SAME_IN_BF16.contains(&case.op)
 }
 
-/// Every case of which that is promised on the devices, by turns.
+/// Every case on the devices, by turns; its bits where they are promised.
 fn gate(cases: &[Case], devices: &[Device]) -> Result<Counts, Difference> {
     let (mut counts, reference) = (Counts::default(), reference());
-    for (i, case) in cases.iter().filter(promised).enumerate() {
+    for (i, case) in cases.iter().enumerate() {
         let device = &devices[i % devices.len()];
         let check = Comparison { gate: GATE, case: format!("{case} on {}", name(device)), seed: case.seed };
-        let want = case.whole(&reference).map_err(|error| check.refused(&error))?;
         let got = case.whole(device);
         if matches!(&got, Err(Error::Argument { want: HEAD_SIZES, .. })) {
             continue;
         }
-        counts.values += check.same(got, &want)?;
+        if promised(case) {
+            let want = case.whole(&reference).map_err(|error| check.refused(&error))?;
+            counts.values += check.same(got, &want)?;
+        } else {
+            // other bits, by its tensor cores; but a device that checks finds nothing
+            let _ = got.map_err(|error| check.refused(&error))?;
+        }
         counts.cases += 1;
     }
     Ok(counts)

@@ -98,6 +98,10 @@ impl Cuda {
             );
             return Err(error(what));
         }
+        let count = CudaContext::device_count().map_err(refused("counting devices"))?;
+        if i64::from(ordinal) >= i64::from(count) {
+            return Err(error(format!("cuda:{ordinal}: this machine has {count} GPUs, counted from 0")));
+        }
         let opened = refused("opening the device");
         let context = CudaContext::new(ordinal as usize).map_err(opened)?;
         // SAFETY: events would order streams among each other; there is one.

@@ -48,7 +48,8 @@ use crate::Result;
 use indices::Indices;
 use memory::Memory;
 
-/// A GPU, or its emulation. Cloning shares it.
+/// A GPU, or its emulation. Cloning shares it. Its operations are issued by one thread at a time: lists of
+/// indices on their way to a kernel are not guarded against another thread's.
 #[derive(Clone)]
 pub struct Gpu {
     shared: Arc<Shared>,
