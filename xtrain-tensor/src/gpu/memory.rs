@@ -46,7 +46,7 @@ impl Memory {
     }
 }
 
-/// The size of block that serves `bytes`: an eighth above a power of two at most.
+/// The size of block that serves `bytes`: a quarter larger at most, or 256 bytes.
 fn class(bytes: usize) -> usize {
     let grain = (bytes.max(256).next_power_of_two() / 8).max(256);
     bytes.max(1).div_ceil(grain) * grain
@@ -118,7 +118,7 @@ mod tests {
     use super::class;
 
     #[test]
-    fn a_block_is_at_most_an_eighth_larger_than_asked_or_256_bytes() {
+    fn a_block_is_at_most_a_quarter_larger_than_asked_or_256_bytes() {
         for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, 123_456_789]) {
             let got = class(bytes);
             assert!(got >= bytes.max(1) && got <= (bytes + bytes / 4).max(bytes + 256), "{bytes}: {got}");
