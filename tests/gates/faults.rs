@@ -1,5 +1,7 @@
 //! Every planted fault has a gate that was seen red.
 use xtrain::tensor::faults::{self, FAULTS};
+use xtrain::tensor::testing::gpus;
+use xtrain::tensor::{Device, Schedule};
 
 use crate::{invariance, own, prefixes, resume, training};
 
@@ -19,6 +21,8 @@ enum Gate {
     Packing,
     /// A small gate of its own.
     Own(fn() -> own::Seen),
+    /// A small gate on a GPU, where there is one or an emulator.
+    Gpu(fn(&Device) -> own::Seen),
 }
 
 /// Each fault and the gate that catches it.
@@ -35,6 +39,8 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("greedy-last-of-equal-maxima", Gate::Own(own::ties)),
     ("sampler-f32-running-sum", Gate::Own(own::ranges)),
     ("micro-batch-total-added", Gate::Splits),
+    ("index-list-not-renewed", Gate::Gpu(own::lists)),
+    ("shared-buffer-written", Gate::Gpu(own::sharing)),
     ("recompute-from-another-layer", Gate::Splits),
     ("one-accumulator-for-a-tied-table", Gate::Splits),
     ("documents-see-each-other", Gate::Packing),
@@ -63,6 +69,14 @@ fn seen(fault: &str, gate: Gate) -> Result<String, String> {
         Gate::Splits => training(faults::with(fault, || training::over(12, |run| training::splits(run, 2)))),
         Gate::Resume => training(faults::with(fault, || resume::over(4))),
         Gate::Packing => training(faults::with(fault, || training::over(2, training::packed))),
+        Gate::Gpu(gate) => {
+            let devices = gpus(&[Schedule::Forward]);
+            let missed = devices.iter().find_map(|device| faults::with(fault, || gate(device)).ok());
+            match missed {
+                Some(n) => Err(format!("{fault} was not seen: {n} values are right")),
+                None => Ok(format!("gate {fault}, seed {}, on {} devices", own::SEED, devices.len())),
+            }
+        }
         Gate::Own(gate) => match faults::with(fault, gate) {
             Ok(n) => Err(missed(format!("{n} values are right"))),
             Err(text) => Ok(text),
@@ -91,6 +105,11 @@ fn the_gates_are_green_without_a_fault() {
     training::over(2, training::packed).unwrap();
     resume::over(4).unwrap();
     for (fault, gate) in CAUGHT {
+        if let Gate::Gpu(gate) = gate {
+            gpus(&[Schedule::Forward]).iter().for_each(|device| {
+                gate(device).unwrap_or_else(|e| panic!("{fault} is off: {e}"));
+            });
+        }
         if let Gate::Own(gate) = gate {
             gate().unwrap_or_else(|e| panic!("{fault} is off: {e}"));
         }

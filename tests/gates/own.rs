@@ -12,7 +12,7 @@ use xtrain::tensor::{Device, Dtype, Simd, Tensor};
 
 use crate::dice::Dice;
 
-const SEED: u64 = 20_251_120;
+pub(crate) const SEED: u64 = 20_251_120;
 
 /// How many values were compared; else the gate and what it saw.
 pub(crate) type Seen = Result<usize, String>;
@@ -149,4 +149,27 @@ pub(crate) fn vocabulary() -> Seen {
         }
     }
     Ok(5 * c)
+}
+
+/// Two lists of ids, one after another, each give their own rows.
+pub(crate) fn lists(device: &Device) -> Seen {
+    let table = arbitrary(5 * 3, SEED);
+    let w = Tensor::new(device, &[5, 3], table.clone()).map_err(refused)?;
+    for id in [[0u32, 1, 2], [3, 4, 0]] {
+        let got = ops::embedding(&w, &id, Dtype::F32).and_then(|y| y.to_vec::<f32>()).map_err(refused)?;
+        let want: Vec<f32> = id.iter().flat_map(|&i| table[i as usize * 3..][..3].to_vec()).collect();
+        compare_bits(&got, &want).or_else(|e| differ("lists", format!("rows {id:?} on {device}: {e}")))?;
+    }
+    Ok(18)
+}
+
+/// What is added to a clone does not reach its origin.
+pub(crate) fn sharing(device: &Device) -> Seen {
+    let values = arbitrary(40, SEED);
+    let origin = Tensor::new(device, &[40], values.clone()).map_err(refused)?;
+    let mut clone = origin.clone();
+    ops::accumulate(&mut clone, &origin).map_err(refused)?;
+    let got = origin.to_vec::<f32>().map_err(refused)?;
+    compare_bits(&got, &values).or_else(|e| differ("sharing", format!("on {device}: {e}")))?;
+    Ok(40)
 }
