@@ -126,6 +126,11 @@ impl FromStr for DeviceName {
 }
 
 impl Common {
+    /// The processor, for commands that read a model and compute nothing.
+    pub fn of_processor() -> Common {
+        Common { device: DeviceName::Cpu, dtype: None, threads: None }
+    }
+
     /// The device, with its threads.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::common::Common;
-use super::{CliError, loaded, out};
+use super::{CliError, Exit, loaded, out};
 use crate::model::export::{self, Subject};
 use crate::model::gguf::Quant;
 use crate::report::units;
@@ -30,9 +30,6 @@ pub struct ExportArgs {
     /// The type of matrices; q8_0 in GGUF alone.
     #[arg(long = "type", value_name = "TYPE", default_value = "f32")]
     pub quant: Stored,
-    /// Where and how the model runs.
-    #[command(flatten)]
-    pub common: Common,
 }
 
 /// What a model is written as.
@@ -67,13 +64,28 @@ pub fn run(args: &ExportArgs) -> Result<(), CliError> {
         Stored::Q8 => Quant::Q8_0,
     };
     let named = if args.out.extension().is_some_and(|e| e == "gguf") { Format::Gguf } else { Format::Hf };
-    let loaded = loaded::open(&args.model, &args.common)?;
+    let format = args.format.unwrap_or(named);
+    if format == Format::Hf && quant == Quant::Q8_0 {
+        let message = "--type q8_0: want f32, f16 or bf16 in a Hugging Face directory";
+        return Err(CliError::new(Exit::Usage, message).hint("--format gguf has it"));
+    }
+    free(&args.out)?;
+    let loaded = loaded::open(&args.model, &Common::of_processor())?;
     let subject = Subject { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
-    match args.format.unwrap_or(named) {
+    match format {
         Format::Hf => export::huggingface(&args.out, &subject, quant)?,
         Format::Gguf => export::gguf(&args.out, &subject, quant)?,
     }
     say("wrote", &args.out, &subject)
+}
+
+/// Refuses a place where something is.
+pub(super) fn free(out: &Path) -> Result<(), CliError> {
+    if out.exists() {
+        let message = format!("{}: there is something already", out.display());
+        return Err(CliError::new(Exit::Usage, message).hint("name another place"));
+    }
+    Ok(())
 }
 
 /// Says what stands where.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::common::Common;
-use super::{CliError, Exit, export, loaded};
+use super::{CliError, export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::export::Subject;
 use crate::model::store;
@@ -25,9 +25,6 @@ pub struct ImportArgs {
     /// Directory of the run to make.
     #[arg(value_name = "RUN")]
     pub out: PathBuf,
-    /// Where and how the model runs.
-    #[command(flatten)]
-    pub common: Common,
 }
 
 /// Imports the model.
@@ -35,16 +32,21 @@ pub struct ImportArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &ImportArgs) -> Result<(), CliError> {
-    if args.out.exists() {
-        let message = format!("{}: there is something already", args.out.display());
-        return Err(CliError::new(Exit::Usage, message).hint("name another directory"));
-    }
-    let loaded = loaded::open(&args.model, &args.common)?;
+    export::free(&args.out)?;
+    let loaded = loaded::open(&args.model, &Common::of_processor())?;
     let subject = Subject { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
     if let Some(above) = args.out.parent() {
         std::fs::create_dir_all(above).map_err(|error| CliError::io(above, &error))?;
     }
-    let checkpoints = CheckpointDir::open(Arc::new(RealFs), &args.out, 2)?;
-    let saved = store::save_model(&checkpoints, &subject)?;
-    export::say("imported into", &saved.path, &subject)
+    let saved = CheckpointDir::open(Arc::new(RealFs), &args.out, 2)
+        .map_err(CliError::from)
+        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &subject)?));
+    match saved {
+        Ok(saved) => export::say("imported into", &saved.path, &subject),
+        Err(error) => {
+            // it was not there before: half a run would only be in the way of the next try
+            let _ = std::fs::remove_dir_all(&args.out);
+            Err(error)
+        }
+    }
 }

@@ -50,8 +50,8 @@ fn what_is_imported_and_exported_has_the_bytes_of_every_tensor() {
             same(&open(&scratch.0.join(got)), &want);
         }
     }
-    refused(&scratch.0, &["export", "run0", "hf0"], 65, &["hf0", "a path where nothing is"]);
-    refused(&scratch.0, &["export", "run0", "other", "--type", "q8_0"], 65, &["Q8_0", "Hugging Face"]);
+    refused(&scratch.0, &["export", "run0", "hf0"], 2, &["hf0", "there is something already"]);
+    refused(&scratch.0, &["export", "run0", "other", "--type", "q8_0"], 2, &["q8_0", "Hugging Face"]);
     refused(&scratch.0, &["import", "hf0", "run0"], 2, &["run0"]);
 }
 
