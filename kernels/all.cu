@@ -33,7 +33,10 @@ XT_BEGIN
 #include "rows.cu"
 #include "fused_add_rms_norm.cu"
 #include "fused_heads.cu"
+#include "fused_norm_linears.cu"
 #include "sample_chunks.cu"
 #include "sample_cut.cu"
 #include "silu_mul.cu"
+#include "fused_norm_swiglu.cu"
+#include "tensor_core.cu"
 XT_END

@@ -1,16 +1,62 @@
-// decode_attention    attention of single rows, split over the chunks of their keys, then merged in rising order
+// decode_attention    attention of single rows, split over the chunks of their keys, merged in rising order by the last block
 //                     q [N, nh, hd], k and v [S, nkv, hd] -> parts: (m, l) [R, nh, C], o [R, nh, C, hd] -> y [N, nh, hd],
-//                     of the rows listed in `rows` [R]
+//                     L [N, nh] if it is wanted, of the rows listed in `rows` [R]
 // Order: as attention.cu: a part is one chunk of 64 keys, never a merged one (merging is not associative), and
 // the merge walks a row's chunks in rising order. C: the most chunks that a row sees.
 // CPU twin: ops/attention.rs.
 #include "attention.cuh"
 
+// The chunks of one head's row, n of them, into y and, where it is not null, L: a thread four d's of hd.
+// Reads the parts once: (2 + hd) * 4 bytes a chunk; the loads of a chunk do not wait for the chain.
+template <class T>
+XT_DEV void merge_parts(const float* ml, const float* parts, uint32_t n, T* y, float* lse, uint32_t d, uint32_t hd) {
+  float m = ml[0], l = ml[1];
+  float4 o = *(const float4*)(parts + d);
+  for (uint32_t i = 1; i < n; i++) {
+    float mc = ml[2 * i], lc = ml[2 * i + 1];
+    float4 oc = *(const float4*)(parts + (size_t)i * hd + d);
+    float top = max_of(m, mc), a = exp_of(m - top), b = exp_of(mc - top);
+    l = fmaf(l, a, lc * b);
+    o.x = fmaf(o.x, a, oc.x * b);
+    o.y = fmaf(o.y, a, oc.y * b);
+    o.z = fmaf(o.z, a, oc.z * b);
+    o.w = fmaf(o.w, a, oc.w * b);
+    m = top;
+  }
+  if (lse && d == 0) *lse = m + log_of(l);
+  store(y + d, o.x / l + 0.0f);
+  store(y + d + 1, o.y / l + 0.0f);
+  store(y + d + 2, o.z / l + 0.0f);
+  store(y + d + 3, o.w / l + 0.0f);
+}
+
+// Where the parts of the heads of a (row, kv head) lie, and their ends: [R, nh, C] (m, l) and o [hd], y [N, nh, hd].
+template <class T>
+struct Parts {
+  float *ml, *o;
+  T* y;
+  float* lse;
+  uint32_t* met;   // a counter a (row, kv head), at zero
+};
+
+// Ends a block of chunk attention: the last of the row's `n` blocks merges what all have left.
+template <class T>
+XT_DEV void merge_last(const Parts<T>& p, uint32_t row, uint32_t n, uint32_t chunks, uint32_t nh, uint32_t hd, uint32_t group) {
+  if (n == 1) __syncthreads();
+  else if (!xt_last_block(p.met + blockIdx.x * gridDim.y + blockIdx.y, n)) return;
+  uint32_t quads = hd / 4, first = blockIdx.y * group;
+  for (uint32_t i = threadIdx.x; i < group * quads; i += blockDim.x) {
+    uint32_t h = first + i / quads;
+    size_t from = ((size_t)blockIdx.x * nh + h) * chunks, at = (size_t)row * nh + h;
+    merge_parts(p.ml + from * 2, p.o + from * hd, n, p.y + at * hd, p.lse ? p.lse + at : nullptr, i % quads * 4, hd);
+  }
+}
+
 // Launch: a block of 128 threads a (row, kv head, chunk); blocks beyond a row's own chunks end at once, so the
 // grid may stay while rows grow. Shared memory: K (64 rows of hd + 4), the group's queries and p: 19 KB at hd = 64.
 // Scores: a thread a (key, every other head), one chain over hd. p v: a thread a d, for 4 heads at a time.
 // Bytes: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of parts.
-XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float* v, float* parts_ml, float* parts_o,
+XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float* v, float* parts_ml, float* parts_o, float* y, float* lse, uint32_t* met,
                                      const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
   const Seen see = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(float, keys);
@@ -70,48 +116,6 @@ XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float
     for (uint32_t e = 0; e < 4; e++)
       if (e < n_heads) parts_o[(out + (size_t)(h + e) * chunks) * hd + d] = o[e];
   }
+  merge_last(Parts<float>{parts_ml, parts_o, y, lse, met}, row, (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
 }
 XT_EXPORT(decode_attention_f32)
-
-// Launch: a block a (row, head), a thread four d's; L is written where `lse` is not null.
-// Reads a row's parts once: (2 + hd) * 4 bytes a head and chunk; the loads of a chunk do not wait for the chain.
-template <class T>
-XT_DEV void merge_parts(const float* parts_ml, const float* parts_o, T* y, float* lse, const uint32_t* rows, const Seen& see,
-                        uint32_t chunks, uint32_t nh, uint32_t hd) {
-  const uint32_t row = rows[blockIdx.x], hi = see.pos[row] + 1, lo = first_seen(see, hi - 1);
-  const uint32_t n = (hi + CHUNK - 1) / CHUNK - lo / CHUNK;
-  const size_t from = ((size_t)blockIdx.x * nh + blockIdx.y) * chunks, at = (size_t)row * nh + blockIdx.y;
-  for (uint32_t d = threadIdx.x * 4; d < hd; d += blockDim.x * 4) {
-    float m = parts_ml[from * 2], l = parts_ml[from * 2 + 1];
-    float4 o = *(const float4*)(parts_o + from * hd + d);
-    for (uint32_t i = 1; i < n; i++) {
-      float mc = parts_ml[(from + i) * 2], lc = parts_ml[(from + i) * 2 + 1];
-      float4 oc = *(const float4*)(parts_o + (from + i) * hd + d);
-      float top = max_of(m, mc), a = exp_of(m - top), b = exp_of(mc - top);
-      l = fmaf(l, a, lc * b);
-      o.x = fmaf(o.x, a, oc.x * b);
-      o.y = fmaf(o.y, a, oc.y * b);
-      o.z = fmaf(o.z, a, oc.z * b);
-      o.w = fmaf(o.w, a, oc.w * b);
-      m = top;
-    }
-    if (lse && d == 0) lse[at] = m + log_of(l);
-    T* to = y + at * hd + d;
-    store(to, o.x / l + 0.0f);
-    store(to + 1, o.y / l + 0.0f);
-    store(to + 2, o.z / l + 0.0f);
-    store(to + 3, o.w / l + 0.0f);
-  }
-}
-
-XT_KERNEL(decode_attention_merge_f32, 64)(const float* parts_ml, const float* parts_o, float* y, float* lse, const uint32_t* rows, SEEN,
-                                          uint32_t chunks, uint32_t nh, uint32_t hd) {
-  merge_parts(parts_ml, parts_o, y, lse, rows, {seq, pos, table, page, stride, window}, chunks, nh, hd);
-}
-XT_EXPORT(decode_attention_merge_f32)
-
-XT_KERNEL(decode_attention_merge_bf16, 64)(const float* parts_ml, const float* parts_o, bf16* y, float* lse, const uint32_t* rows, SEEN,
-                                           uint32_t chunks, uint32_t nh, uint32_t hd) {
-  merge_parts(parts_ml, parts_o, y, lse, rows, {seq, pos, table, page, stride, window}, chunks, nh, hd);
-}
-XT_EXPORT(decode_attention_merge_bf16)

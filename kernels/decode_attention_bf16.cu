@@ -1,7 +1,7 @@
 // decode_attention in bf16    the parts of single rows by mma.sync: decode_attention.cu, attention_bf16.cu
-//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16 -> parts (m, l) [R, nh, C], o [R, nh, C, hd] in f32
+//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16 -> parts (m, l) [R, nh, C], o [R, nh, C, hd] in f32 -> y, L
 // Order: that of attention_bf16.cu: the 16-row operand holds the query heads of the group (zeros to 16), so a row has
-// its bits whatever stands beside it; a part is one chunk of 64 keys. Merged by decode_attention_merge_bf16.
+// its bits whatever stands beside it; a part is one chunk of 64 keys. Merged as in decode_attention.cu.
 // Launch: a block of 4 warps a (row, kv head, chunk). Scores: a warp 16 keys; p v: a warp every fourth 8 of hd.
 // Shared memory: K and V (64 rows of hd + 8, all on the way at once), 16 queries, scores, p: 27 KB at hd = 64, so 8
 // blocks an SM and 128 KB on the way, which is what the latency of 4 TB/s asks for. Bytes: K and V once for the group,
@@ -9,7 +9,7 @@
 // CPU twin: ops/attention.rs.
 #include "attention_mma.cuh"
 
-XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* parts_ml, float* parts_o,
+XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* parts_ml, float* parts_o, bf16* y, float* lse, uint32_t* met,
                                       const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
   const Seen see = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(bf16, keys);
@@ -95,5 +95,6 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
     }
     if (h0 + 16 < group) __syncthreads();
   }
+  merge_last(Parts<bf16>{parts_ml, parts_o, y, lse, met}, row, (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
 }
 XT_EXPORT(decode_attention_bf16)

@@ -28,22 +28,49 @@ XT_DEV void bring_chunk(bf16* s, const bf16* g, uint32_t lines, uint32_t there, 
   }
 }
 
-template <int T>
-XT_DEV void few_rows_bf16(const bf16* x, const bf16* w, const Output& out, uint32_t rows, uint32_t outs, uint32_t width) {
+// The rows x [N, in] of a product, and what must be known of them before the first chunk: nothing.
+struct PlainRows { const bf16* x; };
+XT_DEV void settle(const PlainRows&, uint32_t, uint32_t, uint32_t, uint32_t) {}
+XT_DEV void bring_rows(const PlainRows& x, bf16* s, uint32_t lines, uint32_t n0, uint32_t rows, uint32_t width, uint32_t at) {
+  bring_chunk(s, x.x + (size_t)n0 * width, lines, rows - n0, width, at);
+}
+
+// The weights w [out, in] of a block, the outputs o0 .. o0 + 15 of a product.
+struct PlainWeights {
+  const bf16* w;
+  Output out;
+  uint32_t o0, outs;
+};
+XT_DEV void bring_weights(const PlainWeights& w, bf16* s, uint32_t width, uint32_t at) {
+  bring_chunk(s, w.w + (size_t)w.o0 * width, 16, w.outs - w.o0, width, at);
+}
+XT_DEV void leave_all(const PlainWeights& w, const float* total, uint32_t values, uint32_t n0, uint32_t rows) {
+  for (uint32_t i = threadIdx.x; i < values; i += blockDim.x) {
+    uint32_t o = w.o0 + i % 16, n = n0 + i / 16;
+    if (o < w.outs && n < rows) leave(w.out, total[i], o, (size_t)n * w.outs + o);
+  }
+}
+
+template <int T, class Rows, class Weights>
+XT_DEV void few_rows_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t width) {
   const uint32_t ROWS = 8 * T, VALUES = 16 * ROWS;
   XT_DYN_SHARED(float, total);                          // [row][output], then the same for each warp's chunk
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x / 32;
-  uint32_t o0 = blockIdx.y * 16, n0 = blockIdx.x * ROWS, chunks = (width + 255) / 256, lines = min(ROWS, rows);
+  uint32_t n0 = blockIdx.x * ROWS, chunks = (width + 255) / 256, lines = min(ROWS, rows);
   float* part = total + VALUES;
   bf16* ws = reinterpret_cast<bf16*>(part + warps * VALUES) + warp * (16 + lines) * 264;
   bf16* xs = ws + 16 * 264;
   for (uint32_t i = threadIdx.x; i < VALUES; i += blockDim.x) total[i] = 0.0f;
   for (uint32_t first = 0; first < chunks; first += warps) {
-    uint32_t chunk = first + warp;
-    if (chunk < chunks) {
-      uint32_t at = chunk * 256, n = min(256u, width - at);
-      bring_chunk(ws, w + (size_t)o0 * width, 16, outs - o0, width, at);
-      bring_chunk(xs, x + (size_t)n0 * width, lines, rows - n0, width, at);
+    uint32_t at = (first + warp) * 256;
+    bool here = at < width;
+    if (here) {
+      bring_weights(w, ws, width, at);
+      xt_cp_commit();
+    }
+    if (first == 0) settle(x, lines, n0, rows, width);  // while the weights are on their way
+    if (here) {
+      bring_rows(x, xs, lines, n0, rows, width, at);
       xt_cp_commit();
       xt_cp_wait<0>();
       __syncwarp();
@@ -51,7 +78,7 @@ XT_DEV void few_rows_bf16(const bf16* x, const bf16* w, const Output& out, uint3
 #pragma unroll
       for (int t = 0; t < T; t++) c[t][0] = c[t][1] = c[t][2] = c[t][3] = 0.0f;
 #pragma unroll 4
-      for (uint32_t k = 0; k < n; k += 16) {
+      for (uint32_t k = 0; k < min(256u, width - at); k += 16) {
         uint32_t a[4];
         xt_ldmatrix_x4(a, ws + (lane & 15) * 264 + k + (lane >> 4) * 8);
 #pragma unroll
@@ -75,23 +102,20 @@ XT_DEV void few_rows_bf16(const bf16* x, const bf16* w, const Output& out, uint3
       for (uint32_t j = 0; j < min(warps, chunks - first); j++) total[i] = total[i] + part[j * VALUES + i];
     __syncthreads();
   }
-  for (uint32_t i = threadIdx.x; i < VALUES; i += blockDim.x) {
-    uint32_t o = o0 + i % 16, n = n0 + i / 16;
-    if (o < outs && n < rows) leave(out, total[i], o, (size_t)n * outs + o);
-  }
+  leave_all(w, total, VALUES, n0, rows);
 }
 
 XT_KERNEL(linear_few_bf16_8, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  few_rows_bf16<1>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+  few_rows_bf16<1>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, rounded}, blockIdx.y * 16, outs}, rows, width);
 }
 XT_EXPORT(linear_few_bf16_8)
 
 XT_KERNEL(linear_few_bf16_16, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  few_rows_bf16<2>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+  few_rows_bf16<2>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, rounded}, blockIdx.y * 16, outs}, rows, width);
 }
 XT_EXPORT(linear_few_bf16_16)
 
 XT_KERNEL(linear_few_bf16_32, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  few_rows_bf16<4>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+  few_rows_bf16<4>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, rounded}, blockIdx.y * 16, outs}, rows, width);
 }
 XT_EXPORT(linear_few_bf16_32)

@@ -7,9 +7,37 @@
 //   an SM; 24 KiB at in = 768: eight); 22 KB an SM in flight cover the latency. A row waits for one chain
 //   of 256 fma (0.55 us); rows come from L1.
 
+// The rows x [N, in] of a product, as they are: row n from k on, and four values of it.
+struct PlainRowsF32 {
+  const float* x;
+  struct Line { const float* x; };
+};
+XT_DEV void settle(const PlainRowsF32&, uint32_t, uint32_t, uint32_t) {}
+XT_DEV PlainRowsF32::Line line_of(const PlainRowsF32& x, uint32_t n, uint32_t, uint32_t width, uint32_t k) {
+  return {x.x + (size_t)n * width + k};
+}
+XT_DEV float value(const PlainRowsF32::Line& x, uint32_t k) { return x.x[k]; }
+XT_DEV float4 values(const PlainRowsF32::Line& x, uint32_t k) { return *reinterpret_cast<const float4*>(x.x + k); }
+
+// The weights w [out, in] of a block, the outputs o0 .. o0 + 7 of a product.
+struct PlainWeightsF32 {
+  const float* w;
+  Output out;
+  uint32_t o0, outs;
+};
+// The weights of the block's line o; null: it has none.
+XT_DEV const float* weights_of(const PlainWeightsF32& w, uint32_t o, uint32_t width) {
+  return w.o0 + o < w.outs ? w.w + (size_t)(w.o0 + o) * width : nullptr;
+}
+// The sum y of line o and row n; all threads of the block come here.
+XT_DEV void leave_one(const PlainWeightsF32& w, float y, uint32_t o, uint32_t n, uint32_t rows) {
+  o += w.o0;
+  if (o < w.outs && n < rows) leave(w.out, y, o, (size_t)n * w.outs + o);
+}
+
 // One chain: R rows by one output's weights s, over n of their k.
-template <int R>
-XT_DEV void chain(const float* const x[R], const float* s, uint32_t n, bool vector, float c[R]) {
+template <int R, class Line>
+XT_DEV void chain(const Line (&x)[R], const float* s, uint32_t n, bool vector, float (&c)[R]) {
   uint32_t k = 0;
   if (vector) {
 #pragma unroll 4
@@ -17,48 +45,50 @@ XT_DEV void chain(const float* const x[R], const float* s, uint32_t n, bool vect
       float4 w = *reinterpret_cast<const float4*>(s + k);
 #pragma unroll
       for (int r = 0; r < R; r++) {
-        float4 v = *reinterpret_cast<const float4*>(x[r] + k);
+        float4 v = values(x[r], k);
         c[r] = fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, fmaf(v.x, w.x, c[r]))));
       }
     }
   }
   for (; k < n; k++)
 #pragma unroll
-    for (int r = 0; r < R; r++) c[r] = fmaf(x[r][k], s[k], c[r]);
+    for (int r = 0; r < R; r++) c[r] = fmaf(value(x[r], k), s[k], c[r]);
 }
 
-template <int R>
-XT_DEV void few_rows(const float* x, const float* w, const Output& out, uint32_t rows, uint32_t outs, uint32_t width) {
+template <int R, class Rows, class Weights>
+XT_DEV void few_rows(const Rows& x, const Weights& w, uint32_t rows, uint32_t width) {
   XT_DYN_SHARED(float, weights);
   uint32_t piece = min((width + 255) / 256 * 256, 2048u), line = piece + 4;
   float* part = weights + 8 * line;                     // [chunk][row][output]
-  uint32_t o0 = blockIdx.x * 8, n0 = blockIdx.y * 16, m = min(16u, rows - n0), groups = (m + R - 1) / R;
+  uint32_t n0 = blockIdx.y * 16, m = min(16u, rows - n0), groups = (m + R - 1) / R;
   bool vector = (width & 3) == 0;
   float y = 0.0f;
   for (uint32_t at = 0; at < width; at += piece) {
     uint32_t len = min(piece, width - at);
-    for (uint32_t o = 0; o < 8 && o0 + o < outs; o++) {
-      const float* from = w + (size_t)(o0 + o) * width + at;
+    for (uint32_t o = 0; o < 8; o++) {
+      const float* from = weights_of(w, o, width);
+      if (!from) continue;
       if (vector) {
-        for (uint32_t k = threadIdx.x * 4; k < len; k += 512) xt_cp_async16(weights + o * line + k, from + k);
+        for (uint32_t k = threadIdx.x * 4; k < len; k += 512) xt_cp_async16(weights + o * line + k, from + at + k);
       } else {
-        for (uint32_t k = threadIdx.x; k < len; k += 128) weights[o * line + k] = from[k];
+        for (uint32_t k = threadIdx.x; k < len; k += 128) weights[o * line + k] = from[at + k];
       }
     }
     xt_cp_commit();
+    if (at == 0) settle(x, n0, m, width);               // while the weights are on their way
     xt_cp_wait<0>();
     __syncthreads();
     uint32_t o = threadIdx.x & 7, chunks = (len + 255) / 256;
-    for (uint32_t task = threadIdx.x >> 3; task < chunks * groups; task += 16) {
-      uint32_t chunk = task / groups, r0 = task % groups * R;
-      if (o0 + o >= outs) continue;
-      uint32_t k = chunk * 256;
+    bool there = weights_of(w, o, width);
+    for (uint32_t task = threadIdx.x >> 3; there && task < chunks * groups; task += 16) {
+      uint32_t chunk = task / groups, r0 = task % groups * R, k = chunk * 256;
       float c[R];
-      const float* lines[R];
+      decltype(line_of(x, 0, 0, 0, 0)) lines[R];
 #pragma unroll
       for (int r = 0; r < R; r++) {
+        uint32_t n = min(r0 + r, m - 1);                // past the last row: the last
         c[r] = 0.0f;
-        lines[r] = x + (size_t)(n0 + min(r0 + r, m - 1)) * width + at + k;   // past the last row: the last
+        lines[r] = line_of(x, n0 + n, n, width, at + k);
       }
       chain<R>(lines, weights + o * line + k, min(256u, len - k), vector, c);
 #pragma unroll
@@ -66,19 +96,18 @@ XT_DEV void few_rows(const float* x, const float* w, const Output& out, uint32_t
     }
     __syncthreads();
     for (uint32_t chunk = 0; chunk < chunks; chunk++)
-      if (threadIdx.x < m * 8 && o0 + o < outs) y = y + part[chunk * 128 + threadIdx.x];
+      if (threadIdx.x < m * 8 && there) y = y + part[chunk * 128 + threadIdx.x];
     __syncthreads();
   }
-  uint32_t o = o0 + (threadIdx.x & 7), n = n0 + (threadIdx.x >> 3);
-  if (o < outs && n < rows) leave(out, y, o, (size_t)n * outs + o);
+  leave_one(w, y, threadIdx.x & 7, n0 + (threadIdx.x >> 3), rows);
 }
 
 XT_KERNEL(linear_one_f32, 128)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  few_rows<1>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+  few_rows<1>(PlainRowsF32{x}, PlainWeightsF32{w, {nullptr, bias, h, y, rounded}, blockIdx.x * 8, outs}, rows, width);
 }
 XT_EXPORT(linear_one_f32)
 
 XT_KERNEL(linear_few_f32, 128)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  few_rows<4>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+  few_rows<4>(PlainRowsF32{x}, PlainWeightsF32{w, {nullptr, bias, h, y, rounded}, blockIdx.x * 8, outs}, rows, width);
 }
 XT_EXPORT(linear_few_f32)

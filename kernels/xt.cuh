@@ -8,6 +8,8 @@ typedef struct { uint16_t u; } bf16;            // storage type, 2 bytes, same o
 #ifdef __CUDACC__  // ------------------------------------------------------------------ device
 // A kernel that is launched with at most `threads` threads a block.
 #define XT_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
+// The same, with registers for `blocks` blocks a multiprocessor: without the number ptxas may spill to fit more.
+#define XT_KERNEL_FOR(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name
 #define XT_EXPORT(name)
 #define XT_BEGIN
 #define XT_END
@@ -49,7 +51,26 @@ XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;}"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) : "l"(da), "l"(db), "r"(acc) : "memory");
 }
+#else  // a kernel that asks for it anyway stops here
+XT_DEV void xt_wgmma_fence() {}
+XT_DEV void xt_proxy_fence() {}
+XT_DEV void xt_wgmma_commit() {}
+template <int N> XT_DEV void xt_wgmma_wait() {}
+XT_DEV void xt_wgmma_m64n64k16(float*, uint64_t, uint64_t, int) { __trap(); }
 #endif
+// Whether this block is the last of `blocks` to come to `counter`, which begins at zero and is left at zero. What the
+// others wrote before they came is then there to be read. All threads of a block call it, blocks call it once a launch.
+XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
+  __shared__ uint32_t before;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) before = atomicAdd(counter, 1u);
+  __syncthreads();
+  if (before + 1 != blocks) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
 // Two f32 to bf16, to nearest, ties to even, NaN to 0x7fff: `low` in the lower half.
 XT_DEV uint32_t xt_pack_bf16(float low, float high) {
   uint32_t r;

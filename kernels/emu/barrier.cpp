@@ -1,4 +1,5 @@
-// Barriers of a block: all threads that the block began with come to one place in the source.
+// Barriers of a block: all threads that the block began with come to one place in the source. And meetings of
+// blocks, where the last to come goes on.
 #include "worker.hpp"
 
 #include "check.hpp"
@@ -38,6 +39,10 @@ void block_barrier(const char* file, int line) { arrive(Vote::Any, 0, file, line
 int block_vote(Vote vote, int predicate, const char* file, int line) {
   arrive(vote, predicate, file, line);
   return worker->result;
+}
+
+void come_to(const void* counter, bool last) {
+  if (worker->launch->checked) check_coming(*worker, counter, last);
 }
 
 }  // namespace xtemu

@@ -22,6 +22,7 @@ void check_launch(Launch& launch) { launch.begin = tick(); }
 void check_block(Worker& w) {
   w.block_synced = tick();
   w.launch->block_begins.push_back(w.block_synced);
+  w.others.clear();
   for (Warp& warp : w.warps) {
     warp.synced = 0;
     warp.knowledge.reset();
@@ -38,6 +39,14 @@ void check_collective(Warp& warp, uint32_t mask) {
     for (int i = 0; i < 32; i++) if (mask >> i & 1) known = std::max(known, until[i][other]);
     for (int i = 0; i < 32; i++) if (mask >> i & 1) until[i][other] = known;
   }
+}
+
+void check_coming(Worker& w, const void* counter, bool last) {
+  auto& came = w.launch->came[counter];
+  came.push_back({w.launch->block_begins.back(), tick()});
+  if (!last) return;
+  w.others.insert(w.others.end(), came.begin(), came.end());
+  came.clear();
 }
 
 // ---- states
@@ -62,9 +71,13 @@ struct Asker {
 
   uint64_t block_begin() const { return w.launch->block_begins.back(); }
 
-  // Whether an access at `then` was before all that this block does, by the order of launches (and, in
-  // shared memory, of blocks).
-  bool before(uint64_t then) const { return then < (shared ? block_begin() : w.launch->begin); }
+  // Whether an access at `then` was before what this block does now, by the order of launches, by a meeting of
+  // blocks, or (in shared memory) by the order of blocks.
+  bool before(uint64_t then) const {
+    if (then < (shared ? block_begin() : w.launch->begin)) return true;
+    for (const Past& past : w.others) if (then >= past.begin && then < past.end && past.begin != block_begin()) return true;
+    return false;
+  }
 
   // Whether lane `lane` of `in` at `then` was before this moment.
   bool ordered(uint64_t then, int in, int lane) const {

@@ -18,6 +18,7 @@
 #define XT_BEGIN namespace {
 #define XT_END }
 #define XT_KERNEL(name, threads) constexpr uint32_t xt_max_threads_##name = threads; static void name
+#define XT_KERNEL_FOR(name, threads, blocks) XT_KERNEL(name, threads)
 #define XT_EXPORT(k)                                                                                     \
   static ::xtemu::Export xt_export_##k({nullptr, #k, &::xtemu::Signature<decltype(&k)>::template call<&k>, \
                                         ::xtemu::Signature<decltype(&k)>::parameters,                      \
@@ -96,6 +97,20 @@ template <class T> static inline T atomic_cas(T* p, T expected, T v) {
 #define atomicAdd ::xtemu::atomic_add
 #define atomicMax ::xtemu::atomic_max
 #define atomicCAS ::xtemu::atomic_cas
+
+// ---- meetings of blocks
+static inline bool xt_last_block(uint32_t* counter, uint32_t blocks) {
+  XT_SHARED(uint32_t, before, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *before = atomicAdd(counter, 1u);
+    ::xtemu::come_to(counter, *before + 1 == blocks);
+  }
+  __syncthreads();
+  if (*before + 1 != blocks) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  return true;
+}
 
 // ---- asynchronous copies
 namespace xtemu {

@@ -26,6 +26,9 @@ void block_barrier(const char* file, int line);
 enum class Vote { All, Any, Count };
 int block_vote(Vote vote, int predicate, const char* file, int line);
 
+// A block, by one of its threads, has come to where blocks meet; the last one goes on with what all have written.
+void come_to(const void* counter, bool last);
+
 // All lanes of `mask` meet; the last to come runs `operation` for all, from their `in` to their `out`.
 typedef void (*Operation)(uint32_t mask, Lane* lanes);
 const uint32_t* collective(uint32_t mask, Operation operation, const char* file, int line);

@@ -118,3 +118,20 @@ XT_KERNEL(fault_misaligned, 32)(const float* x, float* y) {
   y[threadIdx.x] = v.x + v.w;
 }
 XT_EXPORT(fault_misaligned)
+
+// Not a fault: the last of three blocks adds what all have left.
+XT_KERNEL(fault_none_of_blocks, 64)(const float* x, float* y) {
+  uint32_t t = threadIdx.x;
+  y[blockIdx.x * 64 + t] = x[blockIdx.x * 64 + t];
+  if (xt_last_block(reinterpret_cast<uint32_t*>(y + 255), 3)) y[t] = (y[t] + y[64 + t]) + y[128 + t];
+}
+XT_EXPORT(fault_none_of_blocks)
+
+// A block leaves something after it came to the meeting.
+XT_KERNEL(fault_late_for_blocks, 64)(const float* x, float* y) {
+  uint32_t t = threadIdx.x;
+  bool last = xt_last_block(reinterpret_cast<uint32_t*>(y + 255), 3);
+  y[blockIdx.x * 64 + t] = x[blockIdx.x * 64 + t];
+  if (last) y[t] = (y[t] + y[64 + t]) + y[128 + t];
+}
+XT_EXPORT(fault_late_for_blocks)

@@ -1,6 +1,7 @@
 // The state of a launch, and of the worker (a thread of the host) that runs its blocks, one at a time.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +14,9 @@
 namespace xtemu {
 
 // ---- a launch
+// What a block has done, from its begin to where it met others.
+struct Past { uint64_t begin, end; };
+
 struct Launch {
   const Kernel* kernel;
   void** args;
@@ -30,6 +34,7 @@ struct Launch {
 
   uint64_t begin = 0;                  // checked: when it began
   std::vector<uint64_t> block_begins;  // checked: when each block began, in the order they ran
+  std::map<const void*, std::vector<Past>> came;  // checked: the blocks that came to a counter
 
   uint32_t threads() const { return block.x * block.y * block.z; }
   uint64_t size() const { return (uint64_t)grid.x * grid.y * grid.z; }
@@ -95,6 +100,7 @@ struct Worker {
   int result = 0;      // of the last vote
   uint32_t alive = 0;  // threads that have not ended
   uint64_t block_synced = 0;  // checked: when all threads last met
+  std::vector<Past> others;   // checked: what other blocks did before they met this one, the last
   char* shared = nullptr;     // 256 KB: dynamic, then the variables
   std::vector<Variable> variables;
   uint32_t shared_end = 0;

@@ -145,8 +145,17 @@ impl Functional for Watched {
         Eager.rms_norm(x, w, eps)
     }
 
-    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Linear; G]) -> Result<[Tensor; G]> {
-        Eager.linears(x, ws)
+    fn norm_linears<const G: usize>(
+        &mut self,
+        h: &Tensor,
+        norm: (&Param, f32),
+        ws: [&Linear; G],
+    ) -> Result<[Tensor; G]> {
+        Eager.norm_linears(h, norm, ws)
+    }
+
+    fn norm_swiglu(&mut self, h: &Tensor, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Tensor> {
+        Eager.norm_swiglu(h, norm, gate_up)
     }
 
     fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
@@ -161,10 +170,6 @@ impl Functional for Watched {
 
     fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, see: Sight<'_>) -> Result<Tensor> {
         Eager.attention(q, kv, see)
-    }
-
-    fn silu_mul(&mut self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-        Eager.silu_mul(gate, up)
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {

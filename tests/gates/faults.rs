@@ -40,6 +40,7 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("sampler-f32-running-sum", Gate::Own(own::ranges)),
     ("micro-batch-total-added", Gate::Splits),
     ("index-list-not-renewed", Gate::Gpu(own::lists)),
+    ("graph-with-old-arguments", Gate::Gpu(own::graphs)),
     ("shared-buffer-written", Gate::Gpu(own::sharing)),
     ("recompute-from-another-layer", Gate::Splits),
     ("one-accumulator-for-a-tied-table", Gate::Splits),

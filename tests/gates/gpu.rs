@@ -201,6 +201,38 @@ fn drawn(device: &Device) {
     }
 }
 
+/// Kernels, graphs, and kernels with other arguments in a graph, of each step of a rollout.
+fn steps(device: &Device, n_layers: usize, compute: Dtype) -> Vec<[u64; 3]> {
+    let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
+    let model = Model::init(&Config { n_layers, ..config(true) }, compute, device, 3).unwrap();
+    let mut engine = engine(&model);
+    let mut steps = Vec::new();
+    while !engine.is_idle() {
+        let before = gpu.traffic();
+        engine.step().unwrap();
+        let after = gpu.traffic();
+        let of = |t: xtrain::tensor::Traffic| [t.launches, t.graphs, t.changed];
+        steps.push(std::array::from_fn(|i| of(after)[i] - of(before)[i]));
+    }
+    steps
+}
+
+#[test]
+fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
+    for device in gpus(&[Order::Forward]) {
+        for compute in [Dtype::F32, Dtype::BF16] {
+            let [two, five] = [2, 5].map(|n| steps(&device, n, compute));
+            println!("{device} in {compute}, kernels, graphs and changed kernels a step: {two:?}, {five:?}");
+            for (step, (two, five)) in two.iter().zip(&five).enumerate().skip(4) {
+                let [kernels, graphs, changed] = *five;
+                assert_eq!(kernels - two[0], 3 * 6, "step {step}: {two:?} of 2 layers, {five:?} of 5");
+                assert_eq!(graphs, 1, "step {step}: {five:?}");
+                assert!(changed <= kernels / 4, "step {step}: {five:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_run_saved_on_the_gpu_goes_on_to_the_same_bytes_on_the_processor_and_back() {
     gpus(&[Order::Backward]).iter().for_each(moved);

@@ -173,3 +173,21 @@ pub(crate) fn sharing(device: &Device) -> Seen {
     compare_bits(&got, &values).or_else(|e| differ("sharing", format!("on {device}: {e}")))?;
     Ok(40)
 }
+
+/// The same kernels with other arguments, again and again: a graph from the second time on.
+pub(crate) fn graphs(device: &Device) -> Seen {
+    let (x, gain) = (arbitrary(3 * 40, SEED), arbitrary(40, SEED + 1));
+    for eps in [1e-6, 1e-3, 0.1, 3.0] {
+        let run = |device: &Device| {
+            let x = Tensor::new(device, &[3, 40], x.clone())?;
+            let gain = Tensor::new(device, &[40], gain.clone())?;
+            let y = ops::rms_norm(&x, &gain, eps, Dtype::F32)?;
+            let z = ops::silu_mul(&y, &x, Dtype::F32)?;
+            let z = ops::add(&ops::add(&z, &y)?, &x)?;
+            ops::rms_norm(&z, &gain, eps, Dtype::F32)?.to_vec::<f32>()
+        };
+        let (got, want) = (run(device).map_err(refused)?, run(&Device::cpu()).map_err(refused)?);
+        compare_bits(&got, &want).or_else(|e| differ("graphs", format!("eps {eps} on {device}: {e}")))?;
+    }
+    Ok(4 * 120)
+}

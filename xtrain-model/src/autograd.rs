@@ -138,27 +138,8 @@ impl<'t> Tape<'t> {
         })));
         Var { value, node, rounded: Dtype::F32 }
     }
-}
 
-impl<'t> Functional for Tape<'t> {
-    type X = Var;
-
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Var> {
-        let y = ops::embedding(w.value(), id, w.compute())?;
-        let (slot, id) = (w.slot(), id.to_vec());
-        Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.slot_mut(slot), &id, &dy)?)))
-    }
-
-    fn rms_norm(&mut self, x: &Var, w: &Param, eps: f32) -> Result<Var> {
-        let y = ops::rms_norm(&x.value, w.value(), eps, w.compute())?;
-        let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
-        Ok(self.record(y, move |b, dy| {
-            let dw = (b.grads.slot_mut(slot), b.samples);
-            let dx = ops::rms_norm_backward(&x.value, &gain, eps, &dy, dw)?;
-            b.add(&x, dx)
-        }))
-    }
-
+    /// Linears that read one `x`.
     fn linears<const G: usize>(&mut self, x: &Var, ws: [&Linear; G]) -> Result<[Var; G]> {
         let mut packed = Vec::with_capacity(G);
         let mut ys = Vec::with_capacity(G);
@@ -184,6 +165,51 @@ impl<'t> Functional for Tape<'t> {
             b.add(&x, ops::linear_backward_input(&dys, &ws)?)
         }));
         Ok(ys.try_into().expect("one output for each of G weights"))
+    }
+
+    fn silu_mul(&mut self, gate: &Var, up: &Var) -> Result<Var> {
+        let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
+        let (gate, up) = (gate.clone(), up.clone());
+        Ok(self.record(y, move |b, dy| {
+            let (dg, du) = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.rounded)?;
+            b.add(&gate, dg)?;
+            b.add(&up, du)
+        }))
+    }
+}
+
+impl<'t> Functional for Tape<'t> {
+    type X = Var;
+
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Var> {
+        let y = ops::embedding(w.value(), id, w.compute())?;
+        let (slot, id) = (w.slot(), id.to_vec());
+        Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.slot_mut(slot), &id, &dy)?)))
+    }
+
+    fn rms_norm(&mut self, x: &Var, w: &Param, eps: f32) -> Result<Var> {
+        let y = ops::rms_norm(&x.value, w.value(), eps, w.compute())?;
+        let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
+        Ok(self.record(y, move |b, dy| {
+            let dw = (b.grads.slot_mut(slot), b.samples);
+            let dx = ops::rms_norm_backward(&x.value, &gain, eps, &dy, dw)?;
+            b.add(&x, dx)
+        }))
+    }
+
+    fn norm_linears<const G: usize>(
+        &mut self,
+        h: &Var,
+        (w, eps): (&Param, f32),
+        ws: [&Linear; G],
+    ) -> Result<[Var; G]> {
+        let x = self.rms_norm(h, w, eps)?;
+        self.linears(&x, ws)
+    }
+
+    fn norm_swiglu(&mut self, h: &Var, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Var> {
+        let [gate, up] = self.norm_linears(h, norm, gate_up)?;
+        self.silu_mul(&gate, &up)
     }
 
     fn linear_add(&mut self, h: &Var, x: &Var, w: &Linear) -> Result<Var> {
@@ -231,16 +257,6 @@ impl<'t> Functional for Tape<'t> {
             b.add(&q, dq)?;
             b.add(&k, dk)?;
             b.add(&v, dv)
-        }))
-    }
-
-    fn silu_mul(&mut self, gate: &Var, up: &Var) -> Result<Var> {
-        let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
-        let (gate, up) = (gate.clone(), up.clone());
-        Ok(self.record(y, move |b, dy| {
-            let (dg, du) = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.rounded)?;
-            b.add(&gate, dg)?;
-            b.add(&up, du)
         }))
     }
 

@@ -1,5 +1,5 @@
 //! The operations a forward pass may use, over values that a tape may or may not watch.
-use xtrain_tensor::ops::{self, Slots, Visible};
+use xtrain_tensor::ops::{self, Affine, Slots, Visible};
 use xtrain_tensor::{RopeTable, Tensor};
 
 use crate::error::Result;
@@ -14,8 +14,15 @@ pub trait Functional {
 
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Self::X>;
     fn rms_norm(&mut self, x: &Self::X, w: &Param, eps: f32) -> Result<Self::X>;
-    /// Linears that read one `x`: their gradients by it are one running sum.
-    fn linears<const G: usize>(&mut self, x: &Self::X, ws: [&Linear; G]) -> Result<[Self::X; G]>;
+    /// Linears that read one normed `h`: their gradients by it are one running sum.
+    fn norm_linears<const G: usize>(
+        &mut self,
+        h: &Self::X,
+        norm: (&Param, f32),
+        ws: [&Linear; G],
+    ) -> Result<[Self::X; G]>;
+    /// `silu(gate(n)) up(n)` of the normed `h`.
+    fn norm_swiglu(&mut self, h: &Self::X, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Self::X>;
     /// `h + (x Wᵀ + b)`: a projection back into the residual stream.
     fn linear_add(&mut self, h: &Self::X, x: &Self::X, w: &Linear) -> Result<Self::X>;
     /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
@@ -23,7 +30,6 @@ pub trait Functional {
     /// Over the keys that each row sees: those of its sequence up to its own, the last of them where there is
     /// a window.
     fn attention(&mut self, q: &Self::X, kv: Kv<'_, Self::X>, see: Sight<'_>) -> Result<Self::X>;
-    fn silu_mul(&mut self, gate: &Self::X, up: &Self::X) -> Result<Self::X>;
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }
 
@@ -34,6 +40,21 @@ pub struct Turn<'a> {
     pub table: &'a RopeTable,
     /// The position of each row.
     pub pos: &'a [u32],
+}
+
+/// New rows on their way to an attention: projections that are not yet normed or turned.
+#[derive(Debug, Clone, Copy)]
+pub struct Heads<'a, X> {
+    /// Queries `[N, nh hd]`.
+    pub q: &'a X,
+    /// Keys `[N, nkv hd]`.
+    pub k: &'a X,
+    /// Values `[N, nkv, hd]`, as they stay.
+    pub v: &'a X,
+    /// The gains over a head of queries and over one of keys, and their eps.
+    pub norms: Option<([&'a Param; 2], f32)>,
+    /// By what angles queries and keys are rotated.
+    pub turn: Turn<'a>,
 }
 
 /// Keys and values `[S, nkv, hd]` that the rows of a pass may attend to, and where they lie.
@@ -80,14 +101,22 @@ impl Functional for Eager {
         Ok(ops::rms_norm(x, w.value(), eps, w.compute())?)
     }
 
-    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Linear; G]) -> Result<[Tensor; G]> {
-        let mut ys = Vec::with_capacity(G);
-        for w in ws {
-            let Linear { weight, bias } = w;
-            let bias = bias.as_ref().map(Param::value);
-            ys.push(ops::linear(x, &*weight.packed()?, bias, weight.compute())?);
-        }
+    fn norm_linears<const G: usize>(
+        &mut self,
+        h: &Tensor,
+        norm: (&Param, f32),
+        ws: [&Linear; G],
+    ) -> Result<[Tensor; G]> {
+        let packed = ws.iter().map(|w| w.weight.packed()).collect::<Result<Vec<_>>>()?;
+        let affine: Vec<Affine<'_>> = ws.iter().zip(&packed).map(|(w, packed)| w.affine(packed)).collect();
+        let ys = ops::norm_linears(h, (norm.0.value(), norm.1), &affine)?;
         Ok(ys.try_into().expect("one output for each of G weights"))
+    }
+
+    fn norm_swiglu(&mut self, h: &Tensor, norm: (&Param, f32), [gate, up]: [&Linear; 2]) -> Result<Tensor> {
+        let packed = [gate.weight.packed()?, up.weight.packed()?];
+        let affine = [gate.affine(&packed[0]), up.affine(&packed[1])];
+        Ok(ops::norm_swiglu(h, (norm.0.value(), norm.1), affine)?)
     }
 
     fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
@@ -107,10 +136,6 @@ impl Functional for Eager {
 
     fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, see: Sight<'_>) -> Result<Tensor> {
         Ok(ops::attention(q, kv.k, kv.v, &see.in_slots(kv.slots))?.0)
-    }
-
-    fn silu_mul(&mut self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-        Ok(ops::silu_mul(gate, up, gate.dtype())?)
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {

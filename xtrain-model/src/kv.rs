@@ -2,7 +2,7 @@
 use xtrain_tensor::ops::Slots;
 
 use crate::error::{Error, Result};
-use crate::functional::{Functional, Kv};
+use crate::functional::{Functional, Heads, Kv};
 use crate::rows::Rows;
 
 /// A home for keys and values. A cache implements it for [`Eager`](crate::Eager) alone, so that a
@@ -14,6 +14,24 @@ pub trait KvStore<F: Functional> {
     /// # Errors
     /// When there is no room, or a row does not follow what is held.
     fn extend(&mut self, layer: usize, k: F::X, v: F::X, rows: &Rows) -> Result<Kv<'_, F::X>>;
+
+    /// Norms and turns the heads of `rows`, then [`extend`](KvStore::extend): the queries `[N, nh, hd]`, and all
+    /// that they may see.
+    ///
+    /// # Errors
+    /// As [`extend`](KvStore::extend), and for a position that the table has no angles for.
+    fn admit(
+        &mut self,
+        f: &mut F,
+        layer: usize,
+        new: Heads<'_, F::X>,
+        rows: &Rows,
+    ) -> Result<(F::X, Kv<'_, F::X>)> {
+        let Heads { q, k, v, norms, turn } = new;
+        let q = f.norm_rope(q, norms.map(|(n, eps)| (n[0], eps)), &turn)?;
+        let k = f.norm_rope(k, norms.map(|(n, eps)| (n[1], eps)), &turn)?;
+        Ok((q, self.extend(layer, k, v.clone(), rows)?))
+    }
 }
 
 /// No memory: the rows of a pass see each other. This is training, and naive recompute.

@@ -5,7 +5,7 @@ use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::functional::{Functional, Sight, Turn};
+use crate::functional::{Functional, Heads, Sight, Turn};
 use crate::kv::KvStore;
 use crate::params::{Block, Params};
 use crate::rows::Rows;
@@ -105,11 +105,8 @@ impl Model {
         K: KvStore<F>,
     {
         let (block, eps) = (&self.params.blocks[layer], self.cfg.norm_eps as f32);
-        let x = f.rms_norm(h, &block.input_norm, eps)?;
-        let h = self.attend(f, kv, rows, (layer, block), (h, &x))?;
-        let x = f.rms_norm(&h, &block.post_norm, eps)?;
-        let [gate, up] = f.linears(&x, [&block.gate, &block.up])?;
-        let y = f.silu_mul(&gate, &up)?;
+        let h = self.attend(f, kv, rows, (layer, block), h)?;
+        let y = f.norm_swiglu(&h, (&block.post_norm, eps), [&block.gate, &block.up])?;
         f.linear_add(&h, &y, &block.down)
     }
 
@@ -124,7 +121,7 @@ impl Model {
         kv: &mut K,
         rows: &Rows,
         (layer, w): (usize, &Block),
-        (h, x): (&F::X, &F::X),
+        h: &F::X,
     ) -> Result<F::X>
     where
         F: Functional,
@@ -132,14 +129,12 @@ impl Model {
     {
         let Config { n_heads, n_kv_heads, head_dim, .. } = self.cfg;
         let (n, eps) = (rows.len(), self.cfg.norm_eps as f32);
-        let norms = w.qk_norm.as_ref();
-        let turn = Turn { table: &self.rope, pos: &rows.pos };
-        let [q, k, v] = f.linears(x, [&w.q, &w.k, &w.v])?;
-        let q = f.norm_rope(&q, norms.map(|n| (&n[0], eps)), &turn)?;
-        let k = f.norm_rope(&k, norms.map(|n| (&n[1], eps)), &turn)?;
+        let [q, k, v] = f.norm_linears(h, (&w.input_norm, eps), [&w.q, &w.k, &w.v])?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
-        let see = Sight { rows, window: self.cfg.window(layer) };
-        let y = f.attention(&q, kv.extend(layer, k, v, rows)?, see)?;
+        let norms = w.qk_norm.as_ref().map(|[q, k]| ([q, k], eps));
+        let turn = Turn { table: &self.rope, pos: &rows.pos };
+        let (q, seen) = kv.admit(f, layer, Heads { q: &q, k: &k, v: &v, norms, turn }, rows)?;
+        let y = f.attention(&q, seen, Sight { rows, window: self.cfg.window(layer) })?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;
         f.linear_add(h, &y, &w.o)
     }

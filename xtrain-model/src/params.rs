@@ -1,7 +1,7 @@
 //! The parameters of a model, each under its name in a checkpoint.
 use std::sync::{Arc, OnceLock};
 
-use xtrain_tensor::ops::Weight;
+use xtrain_tensor::ops::{Affine, Weight};
 use xtrain_tensor::{Device, Dtype, Tensor, fill_normal};
 
 use crate::config::Config;
@@ -70,6 +70,13 @@ impl Param {
 pub struct Linear {
     pub weight: Param,       // [out, in]
     pub bias: Option<Param>, // [out]
+}
+
+impl Linear {
+    /// What the operations read of it, its matrix packed.
+    pub(crate) fn affine<'a>(&'a self, packed: &'a Weight) -> Affine<'a> {
+        Affine { weight: packed, bias: self.bias.as_ref().map(Param::value) }
+    }
 }
 
 /// The parameters of one block.

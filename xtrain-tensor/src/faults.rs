@@ -24,6 +24,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("window-off-by-one", "a row of an attention sees one position more than its window"),
     ("documents-see-each-other", "the documents packed in a sample are one sequence"),
     ("index-list-not-renewed", "a GPU takes a list of indices for another one of its length"),
+    ("graph-with-old-arguments", "a graph of kernels runs again with the arguments of the step before"),
     ("shared-buffer-written", "a GPU writes a tensor in place that another one shares"),
     ("recompute-from-another-layer", "a recomputed layer begins with the embedding, not with its own input"),
     ("micro-batch-total-added", "a weight's gradient takes a micro-batch's total, not its chunks"),

@@ -1,5 +1,5 @@
 //! The contiguous cache: one run of slots for each sequence, allocated at once.
-use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
+use xtrain_model::{Eager, Error, Heads, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
@@ -38,17 +38,39 @@ impl Contiguous {
             _ => Ok(()),
         }
     }
+
+    /// Room for the rows of a pass at `layer`.
+    fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
+        self.ledger.enter(layer, rows)?;
+        let room = self.ledger.ahead().try_for_each(|(seq, len)| self.check_room(seq, len));
+        room.inspect_err(|_| self.ledger.abandon())
+    }
+
+    /// The rows are written.
+    fn leave(&mut self, layer: usize) -> Kv<'_, Tensor> {
+        self.ledger.leave(layer);
+        Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots }
+    }
 }
 
 impl KvStore<Eager> for Contiguous {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
         self.pool.check(&k, &v, rows)?;
-        self.ledger.enter(layer, rows)?;
-        let room = self.ledger.ahead().try_for_each(|(seq, len)| self.check_room(seq, len));
-        room.inspect_err(|_| self.ledger.abandon())?;
+        self.enter(layer, rows)?;
         self.pool.write(layer, [&k, &v], rows, &self.slots)?;
-        self.ledger.leave(layer);
-        Ok(Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots })
+        Ok(self.leave(layer))
+    }
+
+    fn admit(
+        &mut self,
+        _: &mut Eager,
+        layer: usize,
+        new: Heads<'_, Tensor>,
+        rows: &Rows,
+    ) -> Result<(Tensor, Kv<'_, Tensor>)> {
+        self.enter(layer, rows)?;
+        let q = self.pool.admit(layer, &new, rows, &self.slots)?;
+        Ok((q, self.leave(layer)))
     }
 }
 

@@ -17,7 +17,7 @@ pub use paged::Paged;
 
 use std::fmt::Debug;
 
-use xtrain_model::{Eager, Kv, KvStore, Model, Result, Rows};
+use xtrain_model::{Eager, Heads, Kv, KvStore, Model, Result, Rows};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 /// The keys and values of many sequences, for passes without a tape.
@@ -97,6 +97,16 @@ pub trait Cache: KvStore<Eager> + Debug {
 impl KvStore<Eager> for Box<dyn Cache> {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
         (**self).extend(layer, k, v, rows)
+    }
+
+    fn admit(
+        &mut self,
+        f: &mut Eager,
+        layer: usize,
+        new: Heads<'_, Tensor>,
+        rows: &Rows,
+    ) -> Result<(Tensor, Kv<'_, Tensor>)> {
+        (**self).admit(f, layer, new, rows)
     }
 }
 

@@ -1,5 +1,5 @@
 //! The paged cache: slots are handed out a page at a time, shared, and copied on write.
-use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
+use xtrain_model::{Eager, Error, Heads, Kv, KvStore, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
@@ -172,18 +172,38 @@ impl Paged {
         }
         self.settle(done)
     }
+
+    /// Room for the rows of a pass, at its first layer for all of them.
+    fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
+        self.ledger.enter(layer, rows)?;
+        if layer == 0 { self.make_room_for_pass() } else { Ok(()) }
+    }
+
+    /// The rows are written.
+    fn leave(&mut self, layer: usize) -> Kv<'_, Tensor> {
+        self.ledger.leave(layer);
+        Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots }
+    }
 }
 
 impl KvStore<Eager> for Paged {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
         self.pool.check(&k, &v, rows)?;
-        self.ledger.enter(layer, rows)?;
-        if layer == 0 {
-            self.make_room_for_pass()?;
-        }
+        self.enter(layer, rows)?;
         self.pool.write(layer, [&k, &v], rows, &self.slots)?;
-        self.ledger.leave(layer);
-        Ok(Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots })
+        Ok(self.leave(layer))
+    }
+
+    fn admit(
+        &mut self,
+        _: &mut Eager,
+        layer: usize,
+        new: Heads<'_, Tensor>,
+        rows: &Rows,
+    ) -> Result<(Tensor, Kv<'_, Tensor>)> {
+        self.enter(layer, rows)?;
+        let q = self.pool.admit(layer, &new, rows, &self.slots)?;
+        Ok((q, self.leave(layer)))
     }
 }
 

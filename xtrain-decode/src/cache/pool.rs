@@ -1,6 +1,6 @@
 //! The keys and values of every layer, by slot.
-use xtrain_model::{Result, Rows};
-use xtrain_tensor::ops::{self, SlotRange, Slots};
+use xtrain_model::{Heads, Result, Rows};
+use xtrain_tensor::ops::{self, NewHeads, SlotRange, Slots};
 use xtrain_tensor::{Error, Tensor, faults};
 
 use super::{CacheShape, Usage};
@@ -55,17 +55,58 @@ impl Pool {
 
     /// Writes the keys and values of `rows` into the slots of their positions.
     pub(super) fn write(&mut self, layer: usize, kv: [&Tensor; 2], rows: &Rows, slots: &Slots) -> Result<()> {
-        let place = |(&seq, &pos): (&u32, &u32)| slot(slots, seq, pos as usize) as u32;
-        let places: Vec<u32> = rows.seq.iter().zip(&rows.pos).map(place).collect();
+        let places = places(slots, rows);
+        let spared = self.spared(layer, &rows.pos, &places)?;
         for (pool, new) in [&mut self.k[layer], &mut self.v[layer]].into_iter().zip(kv) {
-            if faults::on("dropped-cache-write") && layer + 1 == self.shape.n_layers {
-                write_all_but_position_2(pool, new, &rows.pos, &places)?;
-            } else {
-                ops::scatter_rows(pool, new, &places)?;
-            }
+            ops::scatter_rows(pool, new, &places)?;
+        }
+        self.wrote(layer, rows, spared)
+    }
+
+    /// Norms and turns the heads of `rows` and writes keys and values into the slots of their positions;
+    /// the queries `[N, nh, hd]`.
+    pub(super) fn admit(
+        &mut self,
+        layer: usize,
+        new: &Heads<'_, Tensor>,
+        rows: &Rows,
+        slots: &Slots,
+    ) -> Result<Tensor> {
+        let places = places(slots, rows);
+        let spared = self.spared(layer, &rows.pos, &places)?;
+        let heads =
+            |x: &Tensor| x.reshape(&[rows.len(), x.width() / self.shape.head_dim, self.shape.head_dim]);
+        let new = NewHeads {
+            q: &heads(new.q)?,
+            k: &heads(new.k)?,
+            v: new.v,
+            norms: new.norms.map(|([q, k], eps)| ([q.value(), k.value()], eps)),
+            table: new.turn.table,
+            pos: new.turn.pos,
+            slots: &places,
+        };
+        let q = ops::write_heads(&new, [&mut self.k[layer], &mut self.v[layer]])?;
+        self.wrote(layer, rows, spared)?;
+        Ok(q)
+    }
+
+    fn wrote(&mut self, layer: usize, rows: &Rows, spared: Option<Spared>) -> Result<()> {
+        if let Some(Spared { places, k, v }) = spared {
+            ops::scatter_rows(&mut self.k[layer], &k, &places)?;
+            ops::scatter_rows(&mut self.v[layer], &v, &places)?;
         }
         self.written += (rows.len() * self.shape.bytes_per_token() / self.shape.n_layers) as u64;
         Ok(())
+    }
+
+    /// The planted fault: what is not overwritten.
+    fn spared(&self, layer: usize, pos: &[u32], places: &[u32]) -> Result<Option<Spared>> {
+        if !faults::on("dropped-cache-write") || layer + 1 < self.shape.n_layers {
+            return Ok(None);
+        }
+        let places: Vec<u32> = places.iter().zip(pos).filter(|&(_, &p)| p == 2).map(|(&at, _)| at).collect();
+        let (k, v) = (ops::gather_rows(&self.k[layer], &places)?, ops::gather_rows(&self.v[layer], &places)?);
+        Ok(Some(Spared { places, k, v }))
     }
 
     /// Copies slots inside every layer; source and target do not overlap.
@@ -99,6 +140,18 @@ impl Pool {
     }
 }
 
+/// Slots, and what is in them.
+struct Spared {
+    places: Vec<u32>,
+    k: Tensor,
+    v: Tensor,
+}
+
+/// The slot of each row.
+fn places(slots: &Slots, rows: &Rows) -> Vec<u32> {
+    rows.seq.iter().zip(&rows.pos).map(|(&seq, &pos)| slot(slots, seq, pos as usize) as u32).collect()
+}
+
 /// Where position `pos` of sequence `seq` is written.
 fn slot(slots: &Slots, seq: u32, pos: usize) -> usize {
     match slots {
@@ -113,11 +166,4 @@ fn slot(slots: &Slots, seq: u32, pos: usize) -> usize {
 
 fn zeros(shape: &CacheShape, n_slots: usize) -> Result<Tensor> {
     Ok(Tensor::zeros(&shape.device, &[n_slots, shape.n_kv_heads, shape.head_dim], shape.dtype)?)
-}
-
-/// The planted fault.
-fn write_all_but_position_2(pool: &mut Tensor, new: &Tensor, pos: &[u32], places: &[u32]) -> Result<()> {
-    let kept: Vec<u32> = (0..pos.len() as u32).filter(|&n| pos[n as usize] != 2).collect();
-    let places: Vec<u32> = kept.iter().map(|&n| places[n as usize]).collect();
-    Ok(ops::scatter_rows(pool, &ops::gather_rows(new, &kept)?, &places)?)
 }

@@ -54,6 +54,20 @@ fn a_kernel_without_a_fault_passes() {
 }
 
 #[test]
+fn what_the_last_block_reads_must_have_been_left_before_the_meeting() {
+    let blocks = Grid::blocks([3, 1, 1], 64);
+    for open in [testing::emulated, testing::checked] {
+        for schedule in SCHEDULES {
+            let Some(gpu) = gpu(open, schedule) else { return };
+            let y = run(&gpu, "fault_none_of_blocks", blocks, &[]).unwrap();
+            assert!((0..64).all(|t| y[t] == (3 * t + 3 + 192) as f32), "{y:?}");
+            assert_eq!(y[255].to_bits(), 0, "the counter of {schedule:?}");
+        }
+    }
+    caught("fault_late_for_blocks", blocks, &["race: read of an unordered write"]);
+}
+
+#[test]
 fn a_missing_barrier_is_found() {
     let texts = ["race: read of an unordered write", "race: write after an unordered read", "never written"];
     caught("fault_missing_barrier", block(256), &texts);

@@ -17,6 +17,8 @@ mod rows;
 mod scene;
 mod split;
 mod table;
+#[cfg(all(test, feature = "emu", xtrain_emu))]
+mod tensor_core;
 mod values;
 mod zero;
 

@@ -95,7 +95,7 @@ pub(crate) fn attention(
     see: &Visible<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let (runs, single): (Vec<_>, Vec<_>) =
-        tiles::runs(see).into_iter().partition(|run: &Range<usize>| !tiles::split(see, run));
+        tiles::runs(see).into_iter().partition(|run: &Range<usize>| !tiles::split(run));
     let single = single.into_iter().flatten().map(|n| n as u32).collect::<Vec<_>>();
     let operands = Operands::new(gpu, operands, heads, see)?;
     operands.tiles(&runs, see)?;

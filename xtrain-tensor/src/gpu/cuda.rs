@@ -1,16 +1,21 @@
 //! A CUDA device, by way of its driver. The driver is looked for when a device is opened, so that this
 //! compiles and runs on machines without one.
-use std::collections::HashMap;
+mod functions;
+mod graph;
+
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{self, CUfunction_attribute, CUmemPool_attribute};
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream};
+use cudarc::driver::sys::{self, CUmemPool_attribute};
+use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nvrtc::Ptx;
 
-use super::{Arg, Found, Grid, Launcher};
+use functions::Functions;
+use graph::Chain;
+
+use super::{Arg, Call, Found, Graph, Launcher};
 use crate::{Error, Result};
 
 /// The kernels: machine code and PTX, or PTX, or nothing; see build/image.rs.
@@ -21,9 +26,6 @@ const CUDA: i32 = 13000;
 
 /// What to do about a driver that is missing or old.
 const NEEDS: &str = "xtrain needs the NVIDIA driver 580 or newer (CUDA 13)";
-
-/// Dynamic shared memory that every kernel may use; more is asked for by kernel.
-const SHARED: u32 = 48 << 10;
 
 fn error(what: String) -> Error {
     Error::Device { what }
@@ -72,16 +74,10 @@ pub(super) fn devices() -> Result<Vec<Found>> {
 /// The launcher of a real GPU: one stream, on which everything is in order.
 pub(super) struct Cuda {
     name: String,
+    wgmma: bool,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    module: Arc<CudaModule>,
-    functions: Mutex<HashMap<&'static str, Loaded>>,
-}
-
-/// A kernel, and the dynamic shared memory that it may use.
-struct Loaded {
-    function: CudaFunction,
-    shared: u32,
+    functions: Arc<Functions>,
 }
 
 impl Cuda {
@@ -115,28 +111,11 @@ impl Cuda {
             "loading the kernels ({}) for sm_{major}{minor}",
             env!("XTRAIN_IMAGE")
         )))?;
-        Ok(Cuda { name, context, stream, module, functions: Mutex::default() })
+        Ok(Cuda { name, wgmma: major == 9, context, stream, functions: Arc::new(Functions::of(module)) })
     }
 
     fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(refused("its context"))
-    }
-
-    /// The kernel, allowed `shared` bytes of dynamic shared memory.
-    fn function(&self, kernel: &'static str, shared: u32) -> Result<CudaFunction> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if !functions.contains_key(kernel) {
-            let function = self.module.load_function(kernel).map_err(refused(kernel))?;
-            functions.insert(kernel, Loaded { function, shared: SHARED });
-        }
-        let loaded = functions.get_mut(kernel).expect("it was inserted above");
-        if shared > loaded.shared {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let allowed = loaded.function.set_attribute(attribute, shared as i32);
-            allowed.map_err(refused(&format!("{kernel} with {shared} bytes of shared memory")))?;
-            loaded.shared = shared;
-        }
-        Ok(loaded.function.clone())
     }
 }
 
@@ -154,6 +133,10 @@ fn keep_memory(context: &CudaContext) -> Result<(), DriverError> {
 impl Launcher for Cuda {
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn has_wgmma(&self) -> bool {
+        self.wgmma
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
@@ -207,16 +190,22 @@ impl Launcher for Cuda {
         copied.map_err(refused("a copy on the device"))
     }
 
-    unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
+    unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
         self.bind()?;
-        let function = self.function(kernel, grid.shared)?;
+        let function = self.functions.get(kernel, grid.shared)?;
         let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
         let ([x, y, z], block) = (grid.blocks, (grid.threads, 1, 1));
-        let (function, stream) = (function.cu_function(), self.stream.cu_stream());
+        let stream = self.stream.cu_stream();
         // SAFETY: as promised by the caller; the driver copies the arguments before it returns.
         let launched =
             unsafe { result::launch_kernel(function, (x, y, z), block, grid.shared, stream, &mut addresses) };
         launched.map_err(refused(kernel))
+    }
+
+    unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
+        // SAFETY: as promised by the caller.
+        let chain = unsafe { Chain::new(self.stream.clone(), self.functions.clone(), calls)? };
+        Ok(Box::new(chain))
     }
 }
 

@@ -5,12 +5,12 @@ mod source;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::{Arg, Grid, Launcher, Schedule};
+use super::{Arg, Call, Graph, Grid, Launcher, Schedule};
 use crate::{Error, Result};
 use kernels::{Kernels, Memory};
 
 /// The launcher that needs no GPU.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Emulated {
     schedule: Schedule,
     kernels: &'static Kernels,
@@ -76,6 +76,10 @@ impl Launcher for Emulated {
         format!("emulated{checked}, schedule {:?}", self.schedule)
     }
 
+    fn has_wgmma(&self) -> bool {
+        true
+    }
+
     fn exact(&self) -> bool {
         self.checks()
     }
@@ -122,7 +126,7 @@ impl Launcher for Emulated {
         Ok(())
     }
 
-    unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
+    unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
         let found = self.kernels.find(kernel, args)?;
         let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
         let config = self.config(grid);
@@ -138,6 +142,33 @@ impl Launcher for Emulated {
         }
         let text = CStr::from_bytes_until_nul(&text).expect("snprintf ends with zero");
         Err(error(source::named(&text.to_string_lossy())))
+    }
+
+    unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
+        let calls = calls.iter().map(|call| (call.kernel, call.grid, call.args.to_vec())).collect();
+        Ok(Box::new(Chain { on: self.clone(), calls }))
+    }
+}
+
+/// Calls one after another, with arguments of their own, as a driver keeps them.
+#[derive(Debug)]
+struct Chain {
+    on: Emulated,
+    calls: Vec<(&'static str, Grid, Vec<Arg>)>,
+}
+
+impl Graph for Chain {
+    unsafe fn set(&mut self, at: usize, call: Call<'_>) -> Result<()> {
+        self.calls[at] = (call.kernel, call.grid, call.args.to_vec());
+        Ok(())
+    }
+
+    unsafe fn run(&self) -> Result<()> {
+        for &(kernel, grid, ref args) in &self.calls {
+            // SAFETY: as promised by the caller for each call.
+            unsafe { self.on.launch(Call { kernel, grid, args })? };
+        }
+        Ok(())
     }
 }
 

@@ -1,12 +1,13 @@
-//! Lists of ids, positions and slots on the device. A pass hands the same few lists to every layer:
-//! each is brought over once, and found again by its values.
-use std::sync::{Mutex, PoisonError};
+//! Lists of ids, positions and slots on the device. A pass hands the same few lists to every layer: each is brought
+//! over once, and found again by its values. The lists of one step come to the places of the step before, in the
+//! order in which they are first asked for, so that a graph of kernels finds them where it did.
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{At, Gpu, Launcher};
 use crate::{Result, faults};
 
-/// Lists that are kept; no operation takes more than a few at once.
-const KEPT: usize = 16;
+/// Lists that are kept: more than any operation asks for at once.
+const KEPT: usize = 32;
 
 /// The lists that the device holds.
 #[derive(Debug, Default)]
@@ -17,7 +18,12 @@ pub(super) struct Indices {
 #[derive(Debug, Default)]
 struct Lists {
     kept: Vec<List>,
+    /// Requests so far.
     clock: u64,
+    /// Steps so far: one ends when something is brought to the host.
+    step: u64,
+    /// Lists of this step.
+    distinct: usize,
 }
 
 #[derive(Debug)]
@@ -25,55 +31,89 @@ struct List {
     values: Vec<u32>,
     at: u64,
     capacity: usize,
+    /// When, and in which step, it was last asked for.
     used: u64,
+    step: u64,
 }
 
-impl Gpu {
-    /// Where the device holds `values`. Good until the next operation: a list that goes unused for
-    /// sixteen others gives its place away, in the order of the stream.
-    pub(crate) fn indices(&self, values: &[u32]) -> Result<At> {
-        let shared = &*self.shared;
-        let mut lists = shared.indices.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        lists.clock += 1;
-        let now = lists.clock;
+impl Lists {
+    fn find(&self, values: &[u32]) -> Option<usize> {
         let same = |list: &List| match faults::on("index-list-not-renewed") {
             true => list.values.len() == values.len(),
             false => list.values == values,
         };
-        if let Some(list) = lists.kept.iter_mut().find(|list| same(list)) {
-            list.used = now;
-            return Ok(At(list.at));
+        self.kept.iter().position(same)
+    }
+
+    /// A place for a new list: the next one that this step has not used, else a fresh one, else that of the list
+    /// which went unused for longest. True: kernels that wait may read it.
+    fn place(&mut self) -> (usize, bool) {
+        let unused = (self.distinct..self.kept.len()).find(|&i| self.kept[i].step != self.step);
+        if let Some(place) = unused {
+            return (place, false);
         }
-        let old = if lists.kept.len() < KEPT { None } else { lists.kept.iter_mut().min_by_key(|l| l.used) };
-        let list = match old {
-            Some(list) => list,
-            None => {
-                lists.kept.push(List { values: Vec::new(), at: 0, capacity: 0, used: 0 });
-                lists.kept.last_mut().expect("just pushed")
-            }
-        };
+        if self.kept.len() < KEPT {
+            self.kept.push(List { values: Vec::new(), at: 0, capacity: 0, used: 0, step: u64::MAX });
+            return (self.kept.len() - 1, false);
+        }
+        let oldest = self.kept.iter().enumerate().min_by_key(|(_, list)| list.used);
+        oldest.map_or((0, true), |(place, list)| (place, list.step == self.step))
+    }
+
+    /// Marks a list of this step.
+    fn mark(&mut self, place: usize) -> At {
+        let list = &mut self.kept[place];
+        self.distinct += usize::from(list.step != self.step);
+        (list.used, list.step) = (self.clock, self.step);
+        At(list.at)
+    }
+}
+
+impl Gpu {
+    /// Where the device holds `values`. Good for the operation that asks.
+    pub(crate) fn indices(&self, values: &[u32]) -> Result<At> {
+        let shared = &*self.shared;
+        let mut lists = shared.indices.lock();
+        lists.clock += 1;
+        if let Some(found) = lists.find(values) {
+            return Ok(lists.mark(found));
+        }
+        let (place, awaited) = lists.place();
+        if awaited {
+            self.flush()?;
+        }
+        let list = &mut lists.kept[place];
+        // what the list held is gone, whether the copy succeeds or not
+        list.values.clear();
         if list.capacity < values.len() {
-            list.values.clear();
             let capacity = values.len().next_power_of_two().max(64);
-            let at = shared.memory.allocate(&*shared.launcher, 4 * capacity)?;
+            let at = self.allocate(4 * capacity)?;
             if list.capacity > 0 {
                 shared.launcher.free(list.at);
             }
             (list.at, list.capacity) = (at, capacity);
         }
-        // what the list held is gone, whether the copy succeeds or not
-        list.values.clear();
         self.send(list.at, bytemuck::cast_slice(values))?;
         list.values.extend_from_slice(values);
-        list.used = now;
-        Ok(At(list.at))
+        Ok(lists.mark(place))
     }
 }
 
 impl Indices {
+    fn lock(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a step: no operation is under way, and nothing waits.
+    pub(super) fn end_step(&self) {
+        let mut lists = self.lock();
+        lists.step += 1;
+        lists.distinct = 0;
+    }
+
     /// Gives the device its memory back.
     pub(super) fn free_all(&self, launcher: &dyn Launcher) {
-        for list in self.lists.lock().unwrap_or_else(PoisonError::into_inner).kept.drain(..) {
+        for list in self.lock().kept.drain(..) {
             if list.capacity > 0 {
                 launcher.free(list.at);
             }

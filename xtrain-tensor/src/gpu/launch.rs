@@ -33,7 +33,7 @@ impl Grid {
 pub(crate) struct At(pub(crate) u64);
 
 /// An argument of a kernel, by value.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Arg {
     At(u64),
     U32(u32),
@@ -79,6 +79,14 @@ macro_rules! args {
 }
 pub(crate) use args;
 
+/// A kernel with its arguments.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Call<'a> {
+    pub(crate) kernel: &'static str,
+    pub(crate) grid: Grid,
+    pub(crate) args: &'a [Arg],
+}
+
 /// In which order the emulator lets threads run. No order changes a bit of any result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +104,8 @@ pub enum Schedule {
 /// Who runs kernels and owns memory.
 pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
+    /// Whether it has the warpgroup products of sm_90.
+    fn has_wgmma(&self) -> bool;
     /// Whether blocks have exactly the bytes asked for and go back to the device when they are freed, so
     /// that an access past one or after its end is noticed.
     fn exact(&self) -> bool {
@@ -118,5 +128,24 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     ///
     /// # Safety
     /// The arguments match the kernel's signature and point to live memory.
-    unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()>;
+    unsafe fn launch(&self, call: Call<'_>) -> Result<()>;
+    /// Calls that run one after another whenever they are asked to; none runs now.
+    ///
+    /// # Safety
+    /// As [`Launcher::launch`], whenever it runs.
+    unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>>;
+}
+
+/// Calls that run as one.
+pub(crate) trait Graph: fmt::Debug + Send {
+    /// Gives the call at this place another grid and other arguments, for all runs to come.
+    ///
+    /// # Safety
+    /// As [`Launcher::launch`], whenever it runs.
+    unsafe fn set(&mut self, at: usize, call: Call<'_>) -> Result<()>;
+    /// Runs all calls in order.
+    ///
+    /// # Safety
+    /// As [`Launcher::launch`], for each.
+    unsafe fn run(&self) -> Result<()>;
 }

@@ -1,4 +1,8 @@
 //! Matrix products: which kernel, over which grid.
+mod normed;
+
+pub(crate) use normed::{norm_linears, norm_swiglu, takes_normed};
+
 use super::{At, Gpu, Grid, args};
 use crate::ops::{Samples, Weight};
 use crate::{Dtype, Result, Tensor};

@@ -1,6 +1,6 @@
 //! Device memory: taken from shelves of freed blocks, so that after the first step of a loop the device
 //! is asked for none.
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{At, Gpu, Launcher};
@@ -14,7 +14,8 @@ pub(super) struct Memory {
 
 #[derive(Debug, Default)]
 struct Shelves {
-    free: HashMap<usize, Vec<u64>>,
+    /// By size, in the order of addresses: a step that asks for the same blocks gets the same ones.
+    free: HashMap<usize, BTreeSet<u64>>,
     allocations: u64,
 }
 
@@ -31,11 +32,7 @@ impl Memory {
     /// Asks the device for a block.
     pub(super) fn allocate(&self, launcher: &dyn Launcher, bytes: usize) -> Result<u64> {
         self.lock().allocations += 1;
-        // what is free but of other sizes may be what is missing
-        launcher.allocate(bytes).or_else(|_| {
-            self.free_all(launcher);
-            launcher.allocate(bytes)
-        })
+        launcher.allocate(bytes)
     }
 
     /// Gives the device back all that is free.
@@ -64,13 +61,13 @@ impl Buffer {
     pub(super) fn take(home: &Gpu, bytes: usize) -> Result<Buffer> {
         let (memory, launcher) = (&home.shared.memory, &*home.shared.launcher);
         if launcher.exact() {
-            return Ok(Buffer { at: memory.allocate(launcher, bytes)?, bytes, home: home.clone() });
+            return Ok(Buffer { at: home.allocate(bytes)?, bytes, home: home.clone() });
         }
         let class = class(bytes);
-        let kept = memory.lock().free.get_mut(&class).and_then(Vec::pop);
+        let kept = memory.lock().free.get_mut(&class).and_then(BTreeSet::pop_first);
         let at = match kept {
             Some(at) => at,
-            None => memory.allocate(launcher, class)?,
+            None => home.allocate(class)?,
         };
         Ok(Buffer { at, bytes, home: home.clone() })
     }
@@ -109,7 +106,7 @@ impl Drop for Buffer {
         if self.home.shared.launcher.exact() {
             return self.home.shared.launcher.free(self.at);
         }
-        self.home.shared.memory.lock().free.entry(class(self.bytes)).or_default().push(self.at);
+        self.home.shared.memory.lock().free.entry(class(self.bytes)).or_default().insert(self.at);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
 pub(crate) mod attention;
+mod counters;
 mod cuda;
 mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
@@ -16,6 +17,7 @@ mod memory;
 mod norm;
 mod optim;
 mod pointwise;
+mod queue;
 mod rope;
 mod rows;
 mod sample;
@@ -27,13 +29,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use emulated::kernel_names;
+pub(crate) use emulated::{kernel_names, mma_dot16};
 pub(crate) use finite::all_finite;
 pub(crate) use fused::{add_rms_norm, write_heads};
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
-pub(crate) use launch::{Arg, At, Grid, Launcher, args};
-pub(crate) use linear::{After, bias_gradient, input_gradient, linear, weight_gradient};
+pub(crate) use launch::{Arg, At, Call, Graph, Grid, Launcher, args};
+pub(crate) use linear::{
+    After, bias_gradient, input_gradient, linear, norm_linears, norm_swiglu, takes_normed, weight_gradient,
+};
 pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
 pub(crate) use norm::{rms_norm, rms_norm_backward};
@@ -45,8 +49,10 @@ pub(crate) use sample::sample_rows;
 pub use survey::{Found, Survey, survey};
 
 use crate::Result;
+use counters::Counters;
 use indices::Indices;
 use memory::Memory;
+use queue::Queue;
 
 /// A GPU, or its emulation. Cloning shares it. Its operations are issued by one thread at a time: lists of
 /// indices on their way to a kernel are not guarded against another thread's.
@@ -59,6 +65,8 @@ struct Shared {
     launcher: Box<dyn Launcher>,
     memory: Memory,
     indices: Indices,
+    counters: Counters,
+    queue: Queue,
     launches: AtomicU64,
     uploaded: AtomicU64,
     downloaded: AtomicU64,
@@ -67,8 +75,12 @@ struct Shared {
 /// What a GPU has done since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traffic {
-    /// Kernels launched.
+    /// Kernels launched, one by one or in a graph.
     pub launches: u64,
+    /// Graphs run.
+    pub graphs: u64,
+    /// Kernels of a graph whose arguments were changed before it ran.
+    pub changed: u64,
     /// Bytes copied from the host.
     pub uploaded: u64,
     /// Bytes copied to the host.
@@ -131,6 +143,8 @@ impl Gpu {
                 launcher,
                 memory: Memory::default(),
                 indices: Indices::default(),
+                counters: Counters::default(),
+                queue: Queue::default(),
                 launches: AtomicU64::new(0),
                 uploaded: AtomicU64::new(0),
                 downloaded: AtomicU64::new(0),
@@ -143,11 +157,20 @@ impl Gpu {
         self.shared.launcher.name()
     }
 
+    /// Whether it has the warpgroup products of sm_90.
+    #[cfg(all(test, feature = "emu", xtrain_emu))]
+    pub(crate) fn has_wgmma(&self) -> bool {
+        self.shared.launcher.has_wgmma()
+    }
+
     /// What it has done so far.
     pub fn traffic(&self) -> Traffic {
-        let Shared { memory, launches, uploaded, downloaded, .. } = &*self.shared;
+        let Shared { memory, queue, launches, uploaded, downloaded, .. } = &*self.shared;
+        let counts = queue.counts();
         Traffic {
             launches: launches.load(Ordering::Relaxed),
+            graphs: counts.graphs,
+            changed: counts.changed,
             uploaded: uploaded.load(Ordering::Relaxed),
             downloaded: downloaded.load(Ordering::Relaxed),
             allocations: memory.allocations(),
@@ -159,7 +182,8 @@ impl Gpu {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Runs a kernel; an empty grid runs nothing.
+    /// Runs a kernel, after all that was asked for before; an empty grid runs nothing. It may wait until the host
+    /// must see what it did: an error of its own comes then.
     ///
     /// # Safety
     /// `args` are what the kernel's signature asks for, and its pointers hold what the kernel reads and
@@ -168,15 +192,37 @@ impl Gpu {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        self.shared.launches.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as promised by the caller.
-        unsafe { self.shared.launcher.launch(kernel, grid, args) }
+        let Shared { launcher, queue, launches, .. } = &*self.shared;
+        launches.fetch_add(1, Ordering::Relaxed);
+        let call = Call { kernel, grid, args };
+        // SAFETY: as promised by the caller. Memory outlives what waits: blocks go back to the device after a
+        // flush, and whoever writes to one by another way than a kernel flushes first.
+        match launcher.exact() {
+            true => unsafe { launcher.launch(call) },
+            false => unsafe { queue.push(&**launcher, call) },
+        }
+    }
+
+    /// Hands the device all that waits.
+    fn flush(&self) -> Result<()> {
+        self.shared.queue.flush(&*self.shared.launcher)
+    }
+
+    /// Asks the device for memory; what is free but of other sizes may be what is missing.
+    fn allocate(&self, bytes: usize) -> Result<u64> {
+        let Shared { launcher, memory, .. } = &*self.shared;
+        memory.allocate(&**launcher, bytes).or_else(|_| {
+            self.flush()?;
+            memory.free_all(&**launcher);
+            memory.allocate(&**launcher, bytes)
+        })
     }
 
     /// Values of the host, brought to the device.
     pub(crate) fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let buffer = self.buffer(bytes.len())?;
+        self.flush()?;
         self.send(buffer.at(), bytes)?;
         Ok(buffer)
     }
@@ -190,6 +236,8 @@ impl Gpu {
     pub(crate) fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); buffer.bytes() / size_of::<T>()];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        self.flush()?;
+        self.shared.indices.end_step();
         self.shared.launcher.download(bytes, buffer.at())?;
         self.shared.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(values)
@@ -203,6 +251,7 @@ impl Gpu {
     /// Memory of zeros.
     pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
         let buffer = self.buffer(bytes)?;
+        self.flush()?;
         self.shared.launcher.zero(buffer.at(), bytes)?;
         Ok(buffer)
     }
@@ -212,6 +261,7 @@ impl Gpu {
     /// # Safety
     /// Both ranges lie in live buffers of this device and do not overlap.
     pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        self.flush()?;
         // SAFETY: as promised by the caller.
         unsafe { self.shared.launcher.copy(to, from, bytes) }
     }
@@ -219,7 +269,9 @@ impl Gpu {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.queue.close();
         self.indices.free_all(&*self.launcher);
+        self.counters.free_all(&*self.launcher);
         self.memory.free_all(&*self.launcher);
     }
 }

@@ -1,6 +1,6 @@
 //! The choice of tokens: four launches for all rows, five where ids are penalised; sixteen bytes a row
 //! come back.
-use super::{Buffer, Gpu, Grid, args};
+use super::{At, Gpu, Grid, args};
 use crate::ops::{SampleRow, Sampled, Undrawable};
 use crate::{Dtype, Result, Tensor};
 
@@ -20,8 +20,8 @@ pub(crate) fn sample_rows(
     let chunks = v.div_ceil(CHUNK);
     let x = logits.at(gpu, Dtype::F32)?;
     let (options, seen) = words(rows);
-    let options = gpu.upload(&options)?;
-    let penalised = penalise(gpu, logits, &options, &seen)?;
+    let options = gpu.indices(&options)?;
+    let penalised = penalise(gpu, logits, options, &seen)?;
     let y = match &penalised {
         Some(y) => y.at(gpu, Dtype::F32)?,
         None => x,
@@ -36,11 +36,11 @@ pub(crate) fn sample_rows(
     // a chunk of a row; the blocks are those that each kernel's header asks for.
     unsafe {
         gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), width, count])?;
-        let args = args![y, options.arg(), raw.arg(), states.arg(), width, count];
+        let args = args![y, options, raw.arg(), states.arg(), width, count];
         gpu.launch("sample_cut_f32", by_row(512), args)?;
-        let args = args![y, options.arg(), states.arg(), kept.arg(), total.arg(), width, count];
+        let args = args![y, options, states.arg(), kept.arg(), total.arg(), width, count];
         gpu.launch("sample_weigh_f32", by_chunk, args)?;
-        let (options, states) = (options.arg(), states.arg());
+        let states = states.arg();
         let sums = [raw.arg(), kept.arg(), total.arg()];
         let args = args![x, y, options, states, sums[0], sums[1], sums[2], picked.arg(), width, count];
         gpu.launch("sample_pick_f32", by_row(32), args)?;
@@ -49,13 +49,13 @@ pub(crate) fn sample_rows(
 }
 
 /// The logits under the penalties of their rows; none where no row has one.
-fn penalise(gpu: &Gpu, logits: &Tensor, options: &Buffer, seen: &[u32]) -> Result<Option<Tensor>> {
+fn penalise(gpu: &Gpu, logits: &Tensor, options: At, seen: &[u32]) -> Result<Option<Tensor>> {
     if seen.is_empty() {
         return Ok(None);
     }
     let y = Tensor::on_gpu(gpu, logits.shape(), Dtype::F32)?;
     let (from, to) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?);
-    let args = args![from, to, options.arg(), gpu.indices(seen)?, logits.width() as u32];
+    let args = args![from, to, options, gpu.indices(seen)?, logits.width() as u32];
     // SAFETY: both are [n, v]; the ids that a row has seen are below v and lie in `seen`.
     unsafe {
         gpu.copy(to.0, from.0, 4 * logits.len())?;

@@ -1,5 +1,4 @@
-//! Steps of a forward pass as one kernel on a GPU. Each has the bits of its parts, one after another; the
-//! model still calls the parts.
+//! Steps of a forward pass as one kernel on a GPU. Each has the bits of its parts, one after another.
 use super::{accumulate, rms_norm, rope, rope_rows, rows, scatter_rows, shapes};
 use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, gpu};
 

@@ -244,7 +244,7 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
     Ok(())
 }
 
-fn check_bias(w: &Weight, bias: Option<&Tensor>) -> Result<()> {
+pub(super) fn check_bias(w: &Weight, bias: Option<&Tensor>) -> Result<()> {
     match bias {
         Some(b) if b.shape() != [w.out()] => {
             let got = vec![b.shape().to_vec(), vec![w.out(), w.width()]];

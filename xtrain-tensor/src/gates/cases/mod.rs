@@ -4,6 +4,7 @@ mod fused;
 mod linear;
 mod loss;
 mod norm;
+mod normed;
 mod optim;
 mod pointwise;
 mod rope;
@@ -18,6 +19,7 @@ pub(super) use linear::{
 };
 pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
 pub(super) use norm::{rms_norm, rms_norm_backward};
+pub(super) use normed::{norm_linears, norm_swiglu};
 pub(super) use optim::{adamw, adamw_all, global_norm, sum_of_squares};
 pub(super) use pointwise::{accumulate, add, all_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};

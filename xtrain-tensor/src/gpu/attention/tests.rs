@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::{HEAD_SIZES, Operands, tiles};
-use crate::gpu::emulated::mma_dot16;
+use crate::gpu::mma_dot16;
 use crate::ops::{self, Saved, Slots, Visible};
 use crate::reference::{self, F32, Heads, Mode};
 use crate::testing::arbitrary;

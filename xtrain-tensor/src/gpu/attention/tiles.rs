@@ -18,9 +18,9 @@ pub(super) fn runs(see: &Visible<'_>) -> Vec<Range<usize>> {
     runs
 }
 
-/// Whether a run has so few rows, and so many keys, that its chunks are better computed side by side.
-pub(super) fn split(see: &Visible<'_>, run: &Range<usize>) -> bool {
-    run.len() <= 4 && chunks(see, run.end - 1) > 1
+/// Whether a run has so few rows that its chunks are better computed side by side.
+pub(super) fn split(run: &Range<usize>) -> bool {
+    run.len() <= 4
 }
 
 /// Tiles of at most `size` (row, head of one group) pairs: (first row, pairs to skip, pairs), those with

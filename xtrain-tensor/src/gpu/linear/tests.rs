@@ -3,7 +3,8 @@
 use half::bf16;
 
 use super::*;
-use crate::gpu::emulated::mma_dot16;
+use crate::gpu::mma_dot16;
+use crate::ops::Affine;
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, Schedule, Simd, ops, round_bf16};
 
@@ -190,6 +191,44 @@ fn a_row_has_the_same_bits_beside_any_number_of_rows() {
             let all = all.get_or_insert_with(|| y.clone());
             compare_bits(&y, &all[(most - n) * outs..])
                 .unwrap_or_else(|e| panic!("{n} rows in {dtype}: {e}"));
+        }
+    }
+}
+
+/// The kernels that norm their rows, against the norm and the product one after another.
+#[test]
+fn products_of_normed_rows_have_the_bits_of_their_parts() {
+    for (turn, [rows, outs, width]) in SHAPES.into_iter().filter(|s| s[0] <= 8).enumerate() {
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let device = gpu(turn);
+            let seed = 40 + turn as u64;
+            let h = on(&device, [rows, width], &arbitrary(rows * width, seed), Dtype::F32);
+            let gain = on(&device, [1, width], &arbitrary(width, seed + 1), Dtype::F32);
+            let gain = gain.reshape(&[width]).unwrap();
+            let w = |at: u64, outs: usize| {
+                Weight::new(
+                    &on(&device, [outs, width], &arbitrary(outs * width, seed + at), Dtype::F32),
+                    dtype,
+                )
+                .unwrap()
+            };
+            let (ws, up) = ([w(2, outs), w(3, 7), w(4, 16)], w(5, outs));
+            let affine = |weight| Affine { weight, bias: None };
+
+            let x = ops::rms_norm(&h, &gain, 1e-6, dtype).unwrap();
+            let got = ops::norm_linears(&h, (&gain, 1e-6), &ws.each_ref().map(affine)).unwrap();
+            let bits = |y: &Tensor| y.to_f32().unwrap().to_vec::<f32>().unwrap();
+            let label = format!("{rows} x {outs} x {width} {dtype:?}");
+            for (w, got) in ws.iter().zip(&got) {
+                let want = ops::linear(&x, w, None, dtype).unwrap();
+                compare_bits(&bits(got), &bits(&want)).unwrap_or_else(|e| panic!("{label}: {e}"));
+            }
+
+            let (gate, before) = (ops::linear(&x, &up, None, dtype).unwrap(), as_gpu(&device).traffic());
+            let got_gated = ops::norm_swiglu(&h, (&gain, 1e-6), [affine(&ws[0]), affine(&up)]).unwrap();
+            assert_eq!(as_gpu(&device).traffic().launches - before.launches, 1, "{label}");
+            let want = ops::silu_mul(&got[0], &gate, dtype).unwrap();
+            compare_bits(&bits(&got_gated), &bits(&want)).unwrap_or_else(|e| panic!("{label} gated: {e}"));
         }
     }
 }

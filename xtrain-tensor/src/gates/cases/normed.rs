@@ -1,0 +1,115 @@
+//! Cases of products of normed rows: as many rows as one launch takes on a GPU, and more.
+use super::DTYPES;
+use crate::gates::case::{Case, join, pick, split, tensor};
+use crate::gates::values::{Values, label};
+use crate::ops::{self, Affine, Weight};
+use crate::{Dtype, Tensor};
+
+/// Rows, width, outputs of each weight.
+const SHAPES: [(usize, usize, &[usize]); 7] = [
+    (1, 8, &[8, 16, 3]),
+    (3, 33, &[40, 7]),
+    (8, 256, &[32, 16, 16]),
+    (5, 264, &[24, 24]),
+    (9, 64, &[17, 16, 1]),
+    (2, 2056, &[9]),
+    (4, 515, &[33, 1, 20]),
+];
+
+/// An f32 residual stream, its gain, and weights with every other one biased.
+struct Operands {
+    n: usize,
+    width: usize,
+    outs: Vec<usize>,
+    dtype: Dtype,
+    h: Vec<f32>,
+    gain: Vec<f32>,
+    ws: Vec<[Vec<f32>; 2]>,
+    seed: u64,
+    name: String,
+}
+
+impl Operands {
+    fn all(first_seed: u64) -> Vec<Operands> {
+        let mut all = Vec::new();
+        for (i, (n, width, outs)) in SHAPES.into_iter().enumerate() {
+            for (d, dtype) in DTYPES.into_iter().enumerate() {
+                let (seed, values) = ((i * 2 + d) as u64 + first_seed, Values::of(i + d));
+                let weights = |(&out, at): (&usize, u64)| {
+                    [values.fill(out * width, seed + 1000 * at), values.fill(out, seed + 1000 * at + 500)]
+                };
+                all.push(Operands {
+                    h: values.fill(n * width, seed),
+                    gain: Values::Plain.fill(width, seed + 300),
+                    ws: outs.iter().zip(1..).map(weights).collect(),
+                    name: format!("{n}x{outs:?}x{width}-{}", label(dtype, values)).replace(' ', ""),
+                    outs: outs.to_vec(),
+                    n,
+                    width,
+                    dtype,
+                    seed,
+                });
+            }
+        }
+        all
+    }
+
+    fn label(&self) -> (String, u64) {
+        (self.name.clone(), self.seed)
+    }
+
+    /// On the device, with those rows alone.
+    fn on(&self, device: &crate::Device, rows: &[usize]) -> crate::Result<On> {
+        let &Operands { width, dtype, .. } = self;
+        let h = tensor(device, &[rows.len(), width], &pick(&self.h, width, rows), Dtype::F32)?;
+        let gain = tensor(device, &[width], &self.gain, Dtype::F32)?;
+        let mut ws = Vec::new();
+        for (i, ([w, b], &out)) in self.ws.iter().zip(&self.outs).enumerate() {
+            let weight = Weight::new(&tensor(device, &[out, width], w, Dtype::F32)?, dtype)?;
+            let bias = (i % 2 == 0).then(|| tensor(device, &[out], b, Dtype::F32)).transpose()?;
+            ws.push((weight, bias));
+        }
+        Ok(On { h, gain, ws })
+    }
+}
+
+struct On {
+    h: Tensor,
+    gain: Tensor,
+    ws: Vec<(Weight, Option<Tensor>)>,
+}
+
+impl On {
+    fn affine(&self) -> Vec<Affine<'_>> {
+        self.ws.iter().map(|(weight, bias)| Affine { weight, bias: bias.as_ref() }).collect()
+    }
+}
+
+pub(crate) fn norm_linears() -> Vec<Case> {
+    let case = |all: Operands| {
+        Case::rows("norm_linears", all.label(), all.n, move |device, rows| {
+            let on = all.on(device, rows)?;
+            let ys = ops::norm_linears(&on.h, (&on.gain, 1e-6), &on.affine())?;
+            let split = ys.iter().map(|y| split(y, rows.len())).collect::<crate::Result<Vec<_>>>()?;
+            Ok(split.into_iter().reduce(join).expect("a weight or more"))
+        })
+    };
+    Operands::all(1701).into_iter().map(case).collect()
+}
+
+pub(crate) fn norm_swiglu() -> Vec<Case> {
+    let case = |mut all: Operands| {
+        // gate and up have one shape; the second's values are the first's in another order
+        all.outs = vec![all.outs[0]; 2];
+        let [mut w, mut b] = all.ws[0].clone();
+        w.reverse();
+        b.reverse();
+        all.ws = vec![all.ws[0].clone(), [w, b]];
+        Case::rows("norm_swiglu", all.label(), all.n, move |device, rows| {
+            let on = all.on(device, rows)?;
+            let ws = on.affine();
+            split(&ops::norm_swiglu(&on.h, (&on.gain, 1e-6), [ws[0], ws[1]])?, rows.len())
+        })
+    };
+    Operands::all(1751).into_iter().map(case).collect()
+}
