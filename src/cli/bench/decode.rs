@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use serde::Serialize;
 
 use super::DecodeArgs;
+use super::ideal::Ideal;
 use super::subject::{self, Load, Subject};
 use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out};
@@ -29,6 +30,7 @@ struct Report {
     per_forward_ms: PerForward,
     cache_bytes: usize,
     cache_bytes_per_token: usize,
+    ideal_step: Ideal,
     #[serde(skip_serializing_if = "Option::is_none")]
     per_token: Option<PerUnit>,
     samples: Vec<Timings>,
@@ -77,6 +79,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         per_forward_ms: PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) },
         cache_bytes,
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
+        ideal_step: Ideal::of(&model, load.batch, load.prompt_len + load.max_new / 2),
         per_token: meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new),
         samples,
     };
@@ -114,6 +117,6 @@ impl Report {
             }
         }
         let traffic = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
-        format!("{text}\n{}{traffic}", table.render())
+        format!("{text}\n{}\n{}{traffic}", table.render(), self.ideal_step.table())
     }
 }

@@ -1,5 +1,6 @@
 //! `xtrain bench`: speed, as tables or JSON.
 mod decode;
+mod ideal;
 mod kv;
 mod subject;
 mod traffic;

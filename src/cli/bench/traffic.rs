@@ -8,6 +8,8 @@ use crate::tensor::{Device, Traffic};
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct PerUnit {
     launches: f64,
+    graphs: f64,
+    changed: f64,
     bytes_to_device: f64,
     bytes_to_host: f64,
     allocations: f64,
@@ -28,6 +30,8 @@ impl Meter {
         let per = |from: u64, to: u64| (to - from) as f64 / units.max(1) as f64;
         Some(PerUnit {
             launches: per(from.launches, to.launches),
+            graphs: per(from.graphs, to.graphs),
+            changed: per(from.changed, to.changed),
             bytes_to_device: per(from.uploaded, to.uploaded),
             bytes_to_host: per(from.downloaded, to.downloaded),
             allocations: per(from.allocations, to.allocations),
@@ -41,7 +45,9 @@ impl PerUnit {
         let head = format!("for each {unit}");
         let mut table = Table::new([Column::words(&head), Column::numbers("")]);
         for (what, value) in [
-            ("kernels launched", self.launches),
+            ("kernels", self.launches),
+            ("graphs that hold them", self.graphs),
+            ("kernels changed in a graph", self.changed),
             ("bytes to the device", self.bytes_to_device),
             ("bytes to the host", self.bytes_to_host),
             ("allocations", self.allocations),
