@@ -158,8 +158,7 @@ impl Gpu {
     }
 
     /// Whether it has the warpgroup products of sm_90.
-    #[cfg(all(test, feature = "emu", xtrain_emu))]
-    pub(crate) fn has_wgmma(&self) -> bool {
+    pub fn has_wgmma(&self) -> bool {
         self.shared.launcher.has_wgmma()
     }
 
