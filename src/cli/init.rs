@@ -1,5 +1,5 @@
 //! Training that begins with the weights of a model.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::Value;
 
@@ -21,15 +21,30 @@ pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
 /// Opens the model that `train.init` names and puts its sizes into `[model]`.
 ///
 /// # Errors
-/// A model that cannot be opened; sizes in `[model]` that are not its own; a context that it does not serve.
+/// A model that cannot be opened; as [`describe`].
 pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Opened>, CliError> {
+    let Some(path) = describe(config)? else { return Ok(None) };
+    let opened = store::open(&path, training::compute(config.train.dtype), device)?;
+    opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    adopt(config, opened.model.config())?;
+    Ok(Some(opened))
+}
+
+/// Puts the sizes of the model that `train.init` names into `[model]`, from the headers of its files; returns
+/// where it is.
+///
+/// # Errors
+/// A model that is not there; sizes in `[model]` that are not its own; a context that it does not serve.
+pub(super) fn describe(config: &mut RunConfig) -> Result<Option<PathBuf>, CliError> {
     if config.train.init.is_empty() {
         return Ok(None);
     }
     let path = loaded::find(Path::new(&config.train.init))?;
-    let opened = store::open(&path, training::compute(config.train.dtype), device)?;
-    opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    let cfg = opened.model.config();
+    adopt(config, &store::config_of(&path)?)?;
+    Ok(Some(path))
+}
+
+fn adopt(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     let own = section(cfg);
     if config.model != own && config.model != ModelSection::default() {
         let message = format!("[model] sets sizes that are not those of {}", config.train.init);
@@ -41,7 +56,7 @@ pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Ope
         return Err(CliError::new(Exit::Usage, message).hint(format_args!("--set train.context={want}")));
     }
     config.model = own;
-    Ok(Some(opened))
+    Ok(())
 }
 
 /// The sizes of a model as a section of the configuration.

@@ -11,6 +11,7 @@ pub mod bench;
 pub mod common;
 pub mod completions;
 pub mod doctor;
+pub mod dry_run;
 pub mod eval;
 pub mod export;
 pub mod generate;
@@ -18,6 +19,7 @@ pub mod import;
 pub mod init;
 pub mod inspect;
 pub mod interrupt;
+pub mod job;
 pub mod loaded;
 pub mod logits;
 pub mod monitor;
@@ -142,9 +144,12 @@ fn guarded(work: impl FnOnce() -> Exit) -> Exit {
 
 /// The command line as structs; nothing where it asked for help or the version, which are printed.
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliError> {
-    let parsed = command().try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = command().try_get_matches_from(words).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((cli, matches))
+    });
     match parsed {
-        Ok(cli) => Ok(Some(cli)),
+        Ok((cli, matches)) => common::check_page_size(&matches).map(|()| Some(cli)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 out::print(error.render().to_string()).map(|()| None)

@@ -41,9 +41,9 @@ pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     if let Some(packed) = tokens.file() {
         packed.verify()?;
     }
-    let split = Split::tail(tokens.len(), data.val_fraction)?;
-    check_validation(config, &split)?;
-    Ok(Source { tokens, tokenizer, split })
+    let source = Source::new(config, tokens, tokenizer)?;
+    check_validation(config, &source.split)?;
+    Ok(source)
 }
 
 /// Refuses to hold out what nothing can be predicted of.

@@ -8,8 +8,8 @@ use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, read_json,
-    require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerView, describe, load_weights, newest_described,
+    newest_good, read_json, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -200,6 +200,22 @@ pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, Stor
     Ok(Opened { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
 }
 
+/// The shape of the model that [`open`] opens, from config.json and the headers of its files: no weight is read.
+///
+/// # Errors
+/// As [`open`], but for what is in the tensors.
+pub fn config_of(path: &Path) -> Result<Config, StoreError> {
+    if path.is_file() {
+        return gguf::config_of(path);
+    }
+    let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
+    let config = match path.join("checkpoints").is_dir() {
+        true => newest_described(&RealFs, path)?.1,
+        false => describe(&RealFs, path, &options)?,
+    };
+    Ok(hf::from_json(&config)?)
+}
+
 /// Saves a model without a trainer as step 0 of a directory of checkpoints, durably and with checksums.
 ///
 /// # Errors
@@ -311,8 +327,7 @@ fn shapes_fit(file: &Path, config: &Value, got: &[TensorInfo]) -> Result<(), Che
 /// As [`open`]; as [`Tokenizer::load`] where there is none.
 pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
     if path.join("checkpoints").is_dir() {
-        let newest = newest_good(&RealFs, path, &LoadOptions::default())?;
-        return Ok(Tokenizer::load(&newest.loaded.path)?);
+        return Ok(Tokenizer::load(&newest_described(&RealFs, path)?.0)?);
     }
     if path.is_file() && gguf::recognises(path) {
         return gguf::tokenizer_of(path);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::jsonl::{self, Record};
 use super::text::Blocks;
-use super::{DataError, Role, TokenWriter};
+use super::{DataError, Role, TokenWriter, separator_of};
 use crate::tokenizer::Tokenizer;
 
 /// Bytes of text that are tokenised at a time.
@@ -30,10 +30,14 @@ pub struct Prepared {
     pub documents: u64,
 }
 
-/// Where tokens go.
+/// Where tokens go: documents, one after the other.
 pub(super) trait Sink {
+    /// Adds to the document.
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError>;
+    /// Ends the document, with a separator where it has none.
     fn end_document(&mut self) -> Result<(), DataError>;
+    /// Ends the document as it stands.
+    fn cut(&mut self);
 }
 
 impl Sink for TokenWriter {
@@ -44,11 +48,16 @@ impl Sink for TokenWriter {
     fn end_document(&mut self) -> Result<(), DataError> {
         TokenWriter::end_document(self)
     }
+
+    fn cut(&mut self) {
+        TokenWriter::cut(self);
+    }
 }
 
 /// Tokenises `inputs` into the token file `output`. A file named `*.jsonl` or `*.ndjson` has one record a line:
 /// `text`, or `prompt` and `completion`, whose prompt is masked out of the loss. Any other file is text: one
-/// document, or several with `<|endoftext|>` between them. Every document ends with the separator.
+/// document, or several with `<|endoftext|>` between them. Every document ends with the separator, and the file
+/// says where.
 ///
 /// # Errors
 /// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL of these fields (with the line); an
@@ -104,10 +113,10 @@ fn feed_text(
     sink: &mut impl Sink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    let mut blocks = Blocks::open(path, BLOCK)?;
+    let (mut blocks, separator) = (Blocks::open(path, BLOCK)?, separator_of(tokenizer)?);
     let mut bytes = 0;
     while let Some(text) = blocks.next()? {
-        sink.push(&tokenizer.encode(&text)?, Role::Learnt)?;
+        push_text(sink, &tokenizer.encode(&text)?, separator)?;
         bytes += text.len() as u64;
         report(bytes);
     }
@@ -120,9 +129,10 @@ fn feed_jsonl(
     sink: &mut impl Sink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
+    let separator = separator_of(tokenizer)?;
     jsonl::records(path, |record, bytes| {
         match record {
-            Record::Text(text) => sink.push(&tokenizer.encode(&text)?, Role::Learnt)?,
+            Record::Text(text) => push_text(sink, &tokenizer.encode(&text)?, separator)?,
             Record::Pair { prompt, completion } => {
                 sink.push(&tokenizer.encode(&prompt)?, Role::Read)?;
                 sink.push(&tokenizer.encode(&completion)?, Role::Learnt)?;
@@ -132,4 +142,15 @@ fn feed_jsonl(
         report(bytes);
         Ok(())
     })
+}
+
+/// Adds running text, in which separators end documents.
+fn push_text(sink: &mut impl Sink, ids: &[u32], separator: u32) -> Result<(), DataError> {
+    for part in ids.split_inclusive(|&id| id == separator) {
+        sink.push(part, Role::Learnt)?;
+        if part.ends_with(&[separator]) {
+            sink.cut();
+        }
+    }
+    Ok(())
 }

@@ -101,11 +101,6 @@ fn jsonl_records_become_documents_and_prompts_are_masked() {
     assert_eq!(excerpt.inputs, [256, 49, 43, 49, 61, 50]);
     assert_eq!(excerpt.targets, [None, None, None, None, Some(50), Some(10)]);
     assert_eq!(excerpt.target_count(), 2);
-    let examples = examples(&path, &Tokenizer::byte()).unwrap();
-    assert_eq!(examples.len(), 3);
-    assert_eq!(examples[0], Excerpt { inputs: vec![97, 98], targets: vec![Some(98), Some(256)] });
-    assert_eq!(examples[1].inputs, [49, 43, 49, 61, 50, 10]);
-    assert_eq!(examples[1].targets, [None, None, None, Some(50), Some(10), Some(256)]);
     let memory = Tokens::from_files(&[path], &Tokenizer::byte()).unwrap();
     assert_eq!(memory.learnt(0..10).unwrap(), learnt);
 }
@@ -178,6 +173,7 @@ fn progress_rises_to_the_whole() {
 #[test]
 fn a_large_vocabulary_takes_four_bytes_an_id() {
     let header = |vocab| header::Header {
+        version: header::Version::One,
         masked: header::Masked::Yes,
         vocab,
         digest: 1,
@@ -187,6 +183,8 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     };
     assert_eq!((header(65536).width(), header(65537).width()), (2, 4));
     assert_eq!(header(65536).file_length(), Some(64 + 18 + 2));
+    let listed = header::Header { version: header::Version::Two, documents: 3, ..header(65536) };
+    assert_eq!(listed.file_length(), Some(64 + 18 + 2 + 3 * 8));
     let dir = Scratch::new("wide");
     let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
     ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
@@ -230,25 +228,80 @@ fn a_damaged_token_file_is_refused_by_its_field() {
         |at: usize, value: &[u8]| resealed(&good, |bytes| bytes[at..at + value.len()].copy_from_slice(value));
     check(Vec::new(), "length: want at least 64 bytes, a header, found 0 bytes");
     check(good[..63].to_vec(), "length: want at least 64");
-    check(good[..good.len() - 1].to_vec(), "length: want 139 bytes for 35 tokens, found 138 bytes");
-    check([&good[..], &[0]].concat(), "found 140 bytes");
+    check(good[..good.len() - 1].to_vec(), "length: want 179 bytes for 35 tokens, found 178 bytes");
+    check([&good[..], &[0]].concat(), "found 180 bytes");
     check(edited(0, b"SAFE"), "magic: want \"XTOK");
-    check(edited(8, &[2]), "version: want 1, found 2");
+    check(edited(8, &[3]), "version: want 1 or 2, found 3");
+    check(edited(8, &[1]), "length: want 139 bytes for 35 tokens, found 179 bytes");
     check([&good[..20], &[9], &good[21..]].concat(), "checksum of the header");
     check(edited(12, &[4]), "bytes of an id: want 2 for a vocabulary of 257, found 4");
     check(edited(16, &[7]), "mask: want 0 or 1, found 7");
     check(edited(20, &[0; 4]), "vocabulary: want 1 to 524288, found 0");
-    check(edited(32, &[36]), "length: want 141 bytes for 36 tokens");
+    check(edited(32, &[36]), "length: want 181 bytes for 36 tokens");
     check(edited(32, &[0xff; 8]), "length: want a length that holds 18446744073709551615 tokens");
     check(edited(40, &[36]), "documents: want at most 35 (tokens), found 36");
+    check(edited(40, &[4]), "length: want 171 bytes");
     check(edited(52, &[1]), "bytes 52 to 60: want 0");
     check([&good[..70], &[good[70] ^ 1], &good[71..]].concat(), "checksum of the tokens");
-    let unknown = resealed(&good, |bytes| {
-        bytes[68..70].copy_from_slice(&300u16.to_le_bytes());
+    let body = |at: usize, value: &[u8]| {
+        resealed(&good, |bytes| {
+            bytes[at..at + value.len()].copy_from_slice(value);
+            let crc = crc32c::crc32c_append(0, &bytes[64..]);
+            bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+        })
+    };
+    check(body(68, &300u16.to_le_bytes()), "token 2 is 300, the vocabulary ends at 257");
+    // documents end at 7, 14, 21, 28, 35; the table begins at 139
+    check(body(147, &[7]), "end of a document: want above 7, at most 35 (tokens), found 7 for document 1");
+    check(body(139, &[0]), "end of a document: want above 0");
+    check(body(171, &[36]), "end of a document: want above 28, at most 35 (tokens), found 36");
+    check(body(171, &[34]), "end of the last document: want 35, found 34");
+}
+
+#[test]
+fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does_not() {
+    let dir = Scratch::new("ends");
+    let rows = "{\"text\":\"ab<|endoftext|>c\"}\n{\"text\":\"\"}\n{\"prompt\":\"a<|endoftext|>\",\"completion\":\"b\"}\n";
+    let inputs = [dir.file("a.txt", "x<|endoftext|><|endoftext|>yz"), dir.file("b.jsonl", rows)];
+    let file = prepared(&dir, &inputs, &Tokenizer::byte()).unwrap();
+    // x. | . | yz. | ab. | c. | a.b. (a separator inside a prompt ends nothing)
+    let want = [2, 3, 6, 9, 11, 15];
+    assert_eq!((file.ends().unwrap(), file.documents(), file.count()), (want.to_vec(), 6, 15));
+    let memory = Tokens::from_files(&inputs, &Tokenizer::byte()).unwrap();
+    assert_eq!(memory.ends().unwrap(), want);
+    assert_eq!(memory.ids(0..15).unwrap(), file.ids(0..15).unwrap());
+
+    let mut writer = TokenWriter::create(&dir.0.join("open.tok"), &Tokenizer::byte()).unwrap();
+    writer.push(&[1, 2], Role::Learnt).unwrap();
+    writer.cut();
+    writer.push(&[3], Role::Learnt).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(TokenFile::open(&dir.0.join("open.tok")).unwrap().ends().unwrap(), [2, 3]);
+
+    let bytes = std::fs::read(file.path()).unwrap();
+    let table = bytes.len() - 6 * 8;
+    let old = resealed(&bytes[..table], |bytes| {
+        bytes[8] = 1;
         let crc = crc32c::crc32c_append(0, &bytes[64..]);
         bytes[48..52].copy_from_slice(&crc.to_le_bytes());
     });
-    check(unknown, "token 2 is 300, the vocabulary ends at 257");
+    let old = TokenFile::open(&dir.file("old.tok", old)).unwrap();
+    old.verify().unwrap();
+    assert_eq!(old.ids(0..15).unwrap(), file.ids(0..15).unwrap());
+    assert_eq!(old.learnt(0..15).unwrap(), file.learnt(0..15).unwrap());
+    let error = old.ends().unwrap_err().to_string();
+    assert!(error.contains("old.tok: version: want 2, which says where documents end"), "{error}");
+}
+
+#[test]
+fn conversations_are_held_out_whole() {
+    let ends = [4, 9, 11, 20, 21];
+    let of = |share| Split::of_documents(&ends, share).map(|s| (s.train, s.validation));
+    assert_eq!(of(0.1).unwrap(), (0..20, 20..21));
+    assert_eq!(of(0.5).unwrap(), (0..9, 9..21));
+    assert_eq!(of(0.0).unwrap(), (0..21, 21..21));
+    assert_eq!(Split::of_documents(&[], 0.5).unwrap().train, 0..0);
+    assert!(of(1.0).is_err());
 }
 
 #[test]
