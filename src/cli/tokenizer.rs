@@ -49,7 +49,7 @@ pub fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let bytes: usize = texts.iter().map(String::len).sum();
     eprintln!("learning from {bytes} bytes");
     let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &[])?;
-    let [(_, json), _] = tokenizer.files();
+    let (_, json) = tokenizer.files()[0];
     file.write(json)?;
     file.finish()?;
     out::print(format!("wrote {}: {} tokens\n", args.out.display(), tokenizer.vocab_size()))

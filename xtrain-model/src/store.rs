@@ -151,7 +151,7 @@ pub fn save(
     let config = hf::to_json(model.config(), eos)?;
     let generation = serde_json::json!({ "eos_token_id": hf::eos_json(eos) });
     let generation = format!("{generation:#}");
-    let mut files: Vec<(&str, &[u8])> = tokenizer.files().to_vec();
+    let mut files: Vec<(&str, &[u8])> = tokenizer.files();
     files.push(("generation_config.json", generation.as_bytes()));
     let dtype = model.compute().to_string();
     Ok(dir.save(&Snapshot {
