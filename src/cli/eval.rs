@@ -11,6 +11,7 @@ use super::{CliError, Exit, out, source};
 use crate::config::{Packing, Task as Learnt};
 use crate::decode::{self, EngineOptions, Request, Stop};
 use crate::evaluate::evaluate;
+use crate::model::data::Content;
 use crate::model::tasks::{FileTask, Part, Task};
 use crate::report::{Column, Table};
 use crate::training::{Cut, split};
@@ -123,7 +124,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
         packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
         task: run.map_or(Learnt::Lm, |config| config.train.task),
     };
-    let tokens = source::tokens(&[file.to_path_buf()], tokenizer)?;
+    let tokens = source::tokens(&[file.to_path_buf()], tokenizer, Content::Any)?;
     let part = match args.val_fraction {
         Some(share) if share > 0.0 && share <= 1.0 => split(&tokens, cut.task, share)?.validation,
         Some(_) => {

@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 
 use super::out::Draft;
 use super::{CliError, Exit, out};
+use crate::model::chat::Message;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
 
@@ -62,6 +63,7 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
             match record {
                 Record::Text(text) => texts.push(text),
                 Record::Pair { prompt, completion } => texts.extend([prompt, completion]),
+                Record::Chat { messages, .. } => texts.extend(messages.iter().filter_map(Message::content)),
             }
             Ok(())
         })?;

@@ -4,6 +4,7 @@
 //! [`Split`] divides it; [`Windows`] of running text or [`DocumentWindows`] of whole documents say what a step
 //! reads, as a pure function of (seed, step); and [`evaluation_windows`] or [`Pieces`] cover each target of the
 //! validation part once.
+mod conversation;
 mod documents;
 mod error;
 mod excerpt;
@@ -24,7 +25,7 @@ pub use error::DataError;
 pub use excerpt::Excerpt;
 pub use order::Order;
 pub use permutation::Permutation;
-pub use prepare::{Prepared, Progress, prepare};
+pub use prepare::{Content, Prepared, Progress, prepare};
 pub use split::{Split, evaluation_windows};
 pub use token_file::TokenFile;
 pub use tokens::Tokens;

@@ -56,7 +56,7 @@ fn a_text_file_becomes_its_bytes_and_a_separator() {
         assert_eq!(file.ids(0..file.count()).unwrap(), want, "{text:?}");
         assert_eq!((file.vocab(), file.is_masked()), (257, false));
         assert_eq!(file.documents(), want.iter().filter(|&&id| id == 256).count() as u64);
-        let memory = Tokens::from_files(&[input], &Tokenizer::byte()).unwrap();
+        let memory = Tokens::from_files(&[input], &Tokenizer::byte(), Content::Any).unwrap();
         assert_eq!(memory.ids(0..memory.len()).unwrap(), want);
     }
 }
@@ -101,7 +101,7 @@ fn jsonl_records_become_documents_and_prompts_are_masked() {
     assert_eq!(excerpt.inputs, [256, 49, 43, 49, 61, 50]);
     assert_eq!(excerpt.targets, [None, None, None, None, Some(50), Some(10)]);
     assert_eq!(excerpt.target_count(), 2);
-    let memory = Tokens::from_files(&[path], &Tokenizer::byte()).unwrap();
+    let memory = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Any).unwrap();
     assert_eq!(memory.learnt(0..10).unwrap(), learnt);
 }
 
@@ -133,7 +133,20 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused("blank.jsonl", b"\n \r\n", "line 2: want a record, found the end of the file");
     refused("broken.jsonl", b"{\"text\": \"a\"}\n{\"text\": ", "line 2: want a JSON object");
     refused("list.jsonl", b"[1]", "line 1: want a JSON object, found an array");
-    refused("chat.jsonl", b"{\"messages\": []}", "chat template");
+    refused("chat.jsonl", b"{\"messages\": []}", "line 1: want \"messages\" as [{\"role\": ...");
+    refused("nobody.jsonl", b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"gpt\"}]}", {
+        "line 1: want \"messages\" with a turn of the role \"assistant\", found the roles \"user\", \"gpt\""
+    });
+    refused(
+        "role.jsonl",
+        b"{\"messages\":[{\"content\":\"a\"}]}",
+        "found messages: want messages as objects",
+    );
+    refused("content.jsonl", b"{\"messages\":[{\"role\":\"assistant\",\"content\":[1]}]}", {
+        "line 1: want \"messages\" that the tokenizer's chat template takes, found chat template: it refuses the \
+         messages: content has to be text"
+    });
+    refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
     refused("half.jsonl", b"{\"prompt\": \"a\"}", "found the fields \"prompt\"");
     refused(
         "both.jsonl",
@@ -267,7 +280,7 @@ fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does
     // x. | . | yz. | ab. | c. | a.b. (a separator inside a prompt ends nothing)
     let want = [2, 3, 6, 9, 11, 15];
     assert_eq!((file.ends().unwrap(), file.documents(), file.count()), (want.to_vec(), 6, 15));
-    let memory = Tokens::from_files(&inputs, &Tokenizer::byte()).unwrap();
+    let memory = Tokens::from_files(&inputs, &Tokenizer::byte(), Content::Any).unwrap();
     assert_eq!(memory.ends().unwrap(), want);
     assert_eq!(memory.ids(0..15).unwrap(), file.ids(0..15).unwrap());
 
@@ -304,6 +317,77 @@ fn conversations_are_held_out_whole() {
     assert!(of(1.0).is_err());
 }
 
+/// The byte tokenizer with another chat template.
+fn with_template(template: &str) -> Tokenizer {
+    let config = serde_json::json!({ "eos_token": "<|endoftext|>", "chat_template": template });
+    let json = Tokenizer::byte().files()[0].1.to_vec();
+    Tokenizer::from_parts(json, Some(config.to_string().into_bytes()), Path::new("tokenizer.json")).unwrap()
+}
+
+#[test]
+fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
+    let dir = Scratch::new("chat");
+    let row = r#"{"messages":[{"role":"user","content":"2"},{"role":"assistant","content":"ab"},"#
+        .to_string()
+        + r#"{"role":"user","content":"3"},{"role":"assistant","content":"c"}]}"#;
+    let path = dir.file("in.jsonl", format!("{row}\n{{\"prompt\":\"p\",\"completion\":\"q\"}}\n"));
+    let turns = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
+    let said = "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}";
+    // `.` ends a text, and a capital stands for what is learnt
+    for (template, want) in [
+        (None, "user\n2.assistant\nAB!user\n3.assistant\nC!"),
+        (Some(turns("{{ m.role[0] }}{{ m.content }}{{ eos_token }}")), "u2.AAB!u3.AC!"),
+        (Some(turns(&format!("{said}{{{{ m.content }}}}{{% endif %}}{{{{ eos_token }}}}"))), "2.AB!3.C!"),
+        (Some(turns("{{ m.content }}")), "2AB3C!"),
+        (Some(turns(&format!("{said}{{{{ m.content }}}}{{% endif %}};"))), "2;AB;3;C;!"),
+    ] {
+        let tokenizer = template.map_or_else(Tokenizer::byte, |template| with_template(&template));
+        let file = prepared(&dir, std::slice::from_ref(&path), &tokenizer).unwrap();
+        let count = file.count();
+        let shown: String = (file.ids(0..count).unwrap().into_iter().zip(file.learnt(0..count).unwrap()))
+            .map(|(id, learnt)| match (id, learnt) {
+                (256, false) => '.',
+                (256, true) => '!',
+                (id, false) => id as u8 as char,
+                (id, true) => (id as u8 as char).to_ascii_uppercase(),
+            })
+            .collect();
+        assert_eq!(shown, format!("{want}pQ!"));
+        assert_eq!(file.ends().unwrap(), [want.len() as u64, count], "{want}");
+        let memory = Tokens::from_files(std::slice::from_ref(&path), &tokenizer, Content::Conversations);
+        assert_eq!(memory.unwrap().learnt(0..count).unwrap(), file.learnt(0..count).unwrap());
+    }
+}
+
+#[test]
+fn a_chat_template_of_others_ends_a_turn_with_its_own_token() {
+    let (dir, tokenizer) = (Scratch::new("foreign"), fixture_tokenizer());
+    let row = r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}"#;
+    let file = prepared(&dir, &[dir.file("in.jsonl", row)], &tokenizer).unwrap();
+    let (ids, learnt) = (file.ids(0..file.count()).unwrap(), file.learnt(0..file.count()).unwrap());
+    let said: Vec<u32> = ids.iter().zip(&learnt).filter(|(_, learnt)| **learnt).map(|(&id, _)| id).collect();
+    assert_eq!(tokenizer.decode(&said), "Hello<|im_end|>\n");
+    assert_eq!(file.ends().unwrap(), [file.count()]);
+    assert!(tokenizer.decode(&ids).ends_with("<|im_start|>assistant\nHello<|im_end|>\n"), "{ids:?}");
+}
+
+#[test]
+fn what_has_no_answer_is_no_conversation() {
+    let dir = Scratch::new("answers");
+    let check = |name: &str, bytes: &str, want: &str| {
+        let path = dir.file(name, bytes);
+        let error = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Conversations).unwrap_err();
+        assert!(error.to_string().contains(want), "{error}");
+    };
+    check("a.txt", "text", "a.txt: kind of data: want JSONL with \"messages\", or");
+    let rows = "{\"prompt\":\"\",\"completion\":\"a\"}\n{\"text\":\"a\"}";
+    check(
+        "b.jsonl",
+        rows,
+        "b.jsonl: line 2: want \"messages\", or \"prompt\" and \"completion\", found \"text\"",
+    );
+}
+
 #[test]
 fn a_file_that_shrinks_under_its_reader_is_an_error() {
     let dir = Scratch::new("shrinks");
@@ -326,13 +410,16 @@ fn no_mutated_token_file_makes_the_reader_panic() {
         let draw = |i: u32, n: u64| uniform_u64(11, case, i, Purpose::Sample) % n;
         let mut bytes = good.clone();
         for i in 0..=draw(0, 3) as u32 {
-            let at = draw(10 + i, 64) as usize;
+            let at = draw(10 + i, if draw(50 + i, 4) == 0 { good.len() as u64 } else { 64 }) as usize;
             let edges = [0, 1, 2, 4, 0x7f, 0x80, 0xfe, 0xff];
             bytes[at] =
                 if draw(20 + i, 2) == 0 { edges[draw(30 + i, 8) as usize] } else { draw(40 + i, 256) as u8 };
         }
         if draw(1, 4) > 0 {
-            bytes = resealed(&bytes, |_| ());
+            bytes = resealed(&bytes, |bytes| {
+                let crc = crc32c::crc32c_append(0, &bytes[64..]);
+                bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+            });
         }
         match draw(2, 8) {
             0 => bytes.truncate(draw(3, good.len() as u64 + 1) as usize),
@@ -346,6 +433,10 @@ fn no_mutated_token_file_makes_the_reader_panic() {
             file.verify()?;
             assert!(file.ids(0..file.count())?.iter().all(|&id| id < file.vocab()));
             assert_eq!(file.learnt(0..file.count())?.len() as u64, file.count());
+            match file.ends() {
+                Ok(ends) => assert!(ends.is_sorted() && ends.last().copied().unwrap_or(0) == file.count()),
+                Err(error) => assert!(error.to_string().contains("version: want 2"), "{error}"),
+            }
             Ok(())
         });
         match read {

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::prepare::{Sink, feed};
-use super::{DataError, Excerpt, Role, TokenFile, separator_of};
+use super::{Content, DataError, Excerpt, Role, TokenFile, separator_of};
 use crate::tokenizer::Tokenizer;
 
 /// Packed tokens: documents one after the other, each ended by a separator.
@@ -109,12 +109,16 @@ impl Tokens {
     /// The tokens of text and JSONL files, tokenised into memory: what [`prepare`](super::prepare) would write.
     ///
     /// # Errors
-    /// As [`prepare`](super::prepare).
-    pub fn from_files(inputs: &[PathBuf], tokenizer: &Tokenizer) -> Result<Tokens, DataError> {
+    /// As [`prepare`](super::prepare); what is not of that content.
+    pub fn from_files(
+        inputs: &[PathBuf],
+        tokenizer: &Tokenizer,
+        content: Content,
+    ) -> Result<Tokens, DataError> {
         let vocab = u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19");
         let memory = Memory { vocab, ..Memory::default() };
         let mut gathered = Gathered { memory, separator: separator_of(tokenizer)? };
-        feed(inputs, tokenizer, &mut gathered, &mut |_| ())?;
+        feed(inputs, (tokenizer, content), &mut gathered, &mut |_| ())?;
         gathered.cut();
         Ok(Tokens { source: Source::Memory(gathered.memory) })
     }
