@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod commands_rollout;
+mod commands_sft;
 mod commands_train;
 mod commands_verify;
 mod corrupt;
@@ -23,7 +24,9 @@ mod invariance;
 mod kill;
 #[cfg(feature = "faults")]
 mod own;
+mod packing;
 mod prefixes;
+mod pytorch;
 mod resume;
 mod signals;
 mod training;

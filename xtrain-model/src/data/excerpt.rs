@@ -1,4 +1,5 @@
 //! What a training sample is made of.
+use xtrain_tensor::faults;
 
 /// Tokens that are read, and after each of them the token that it has to predict, where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,7 +25,8 @@ impl Excerpt {
     /// Adds what `other` holds as documents of their own.
     pub fn append(&mut self, other: Excerpt) {
         let at = self.inputs.len();
-        let first = (at > 0 && !other.inputs.is_empty()).then_some(at);
+        let joined = at == 0 || other.inputs.is_empty() || faults::on("window-joins-its-documents");
+        let first = (!joined).then_some(at);
         self.starts.extend(first.into_iter().chain(other.starts.iter().map(|start| at + start)));
         self.inputs.extend(other.inputs);
         self.targets.extend(other.targets);
