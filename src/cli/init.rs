@@ -10,18 +10,22 @@ use crate::model::{Config, Trainer};
 use crate::tensor::Device;
 use crate::training::{self, Source};
 
-/// The model's own tokenizer, where it has one, as the lowest layer of a configuration.
+/// What `data.tokenizer` is where neither the model has a tokenizer nor anybody names one.
+const NONE: &str = "(none)";
+
+/// The model's own tokenizer as the lowest layer of a configuration; [`NONE`] where it has none, so that
+/// [`open`] sees whether a higher layer names one.
 pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
     let path = loaded::find(model).ok()?;
-    let _ = store::tokenizer_of(&path).ok()?;
-    let value = Value::String(path.to_string_lossy().into_owned());
+    let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy().into_owned());
+    let value = Value::String(own.unwrap_or_else(|_| NONE.into()));
     Some(Layer::Flag { flag: "--init", key: "data.tokenizer", value })
 }
 
 /// Opens the model that `train.init` names and puts its sizes into `[model]`.
 ///
 /// # Errors
-/// A model that cannot be opened; sizes in `[model]` that are not its own; a context that it does not serve.
+/// A model that cannot be opened; one without a tokenizer where `data.tokenizer` names none; sizes in `[model]` that are not its own; a context that it does not serve.
 pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Opened>, CliError> {
     if config.train.init.is_empty() {
         return Ok(None);
@@ -29,6 +33,17 @@ pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Ope
     let path = loaded::find(Path::new(&config.train.init))?;
     let opened = store::open(&path, training::compute(config.train.dtype), device)?;
     opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    if opened.tokenizer.is_none() {
+        let (model, names) = (&config.train.init, &config.data.tokenizer);
+        if names == NONE {
+            let message = format!("{model} has no tokenizer, and `data.tokenizer` names none");
+            return Err(CliError::new(Exit::Usage, message)
+                .hint("--set data.tokenizer=FILE (a tokenizer.json), or =bytes if its ids are bytes"));
+        }
+        eprintln!(
+            "note: {model} has no tokenizer: its ids are taken to be those of data.tokenizer = {names}"
+        );
+    }
     let cfg = opened.model.config();
     let own = section(cfg);
     if config.model != own && config.model != ModelSection::default() {

@@ -109,6 +109,8 @@ pub struct Resumed {
     pub trainer: Trainer,
     /// What the run said of itself.
     pub standing: Standing,
+    /// The ids that end a text.
+    pub eos: Vec<u32>,
     /// The checkpoint.
     pub path: std::path::PathBuf,
     /// Newer checkpoints that were damaged. The caller prints them.
@@ -252,6 +254,7 @@ pub fn resume(
         )));
     }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
+    let eos = eos_of(&path, &config)?;
     let model = build(hf::from_json(&config)?, tensors, compute, device)?;
     let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
@@ -279,7 +282,7 @@ pub fn resume(
     trainer.optimizer = optimizer;
     let seed = if faults::on("resume-forgets-the-random-state") { 0 } else { data.seed };
     let standing = Standing { seed, best: best_loss.map(|loss| (loss, best_step)) };
-    Ok(Resumed { trainer, standing, path, refused: newest.refused })
+    Ok(Resumed { trainer, standing, eos, path, refused: newest.refused })
 }
 
 /// A model of loaded tensors.
