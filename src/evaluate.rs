@@ -1,10 +1,9 @@
 //! The loss of a model over tokens that it was not trained on.
 use std::ops::Range;
 
-use crate::model::data::{DataError, Excerpt, Tokens};
+use crate::model::data::{DataError, Tokens};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, Sample, objective};
-use crate::tensor::ops::Target;
 
 /// Rows of one forward pass of an evaluation.
 const ROWS: u64 = 2048;
@@ -68,13 +67,6 @@ impl From<model::Error> for Error {
     }
 }
 
-/// The excerpt as a sample whose targets weigh 1.
-pub(crate) fn sample(excerpt: Excerpt) -> Sample {
-    let Excerpt { inputs, targets, starts } = excerpt;
-    let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
-    Sample { inputs, targets: targets.into_iter().map(target).collect(), starts }
-}
-
 /// The loss over `windows` of `tokens`: each is read by itself, all but its last token, and predicts what is to
 /// be learnt of what follows.
 ///
@@ -94,7 +86,7 @@ pub fn evaluate(
         let (pass, others) = rest.split_at(fitting(rest));
         rest = others;
         let excerpts = pass.iter().map(|w| tokens.excerpt(w.clone())).collect::<Result<Vec<_>, _>>()?;
-        let samples: Vec<Sample> = excerpts.into_iter().map(sample).collect();
+        let samples: Vec<Sample> = excerpts.into_iter().map(Sample::from).collect();
         for sample in &samples {
             let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();
             bytes += tokenizer.text_bytes(&ids);

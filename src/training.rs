@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::config::RunConfig;
-use crate::evaluate::{self, Evaluation, evaluate, sample};
+use crate::evaluate::{self, Evaluation, evaluate};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::data::DataError;
 use crate::model::store::{self, Standing, StoreError};
-use crate::model::{self, Model, StepReport, Trainer};
+use crate::model::{self, Model, Sample, StepReport, Trainer};
 use crate::run::{self, JsonLines};
 
 pub use made::{begin, compute, keep, model_config, optim_config, schedule};
@@ -166,7 +166,7 @@ impl Training<'_> {
             }
             observer.enter(Phase::Step)?;
             let excerpts = self.reading.batch(&self.source.tokens, at, train.batch as u32)?;
-            let samples = excerpts.into_iter().map(sample).collect();
+            let samples = excerpts.into_iter().map(Sample::from).collect();
             let report = self.trainer.step(samples, train.micro_batch)?;
             let due =
                 |every: usize| every > 0 && report.step.is_multiple_of(every as u64) || report.step == last;

@@ -10,11 +10,15 @@ use crate::model::{Config, Trainer};
 use crate::tensor::Device;
 use crate::training::{self, Source};
 
-/// The model's own tokenizer, where it has one, as the lowest layer of a configuration.
+/// What `data.tokenizer` is where neither the model has a tokenizer nor anybody names one.
+const NONE: &str = "(none)";
+
+/// The model's own tokenizer as the lowest layer of a configuration; [`NONE`] where it has none, so that
+/// [`describe`] sees whether a higher layer names one.
 pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
     let path = loaded::find(model).ok()?;
-    let _ = store::tokenizer_of(&path).ok()?;
-    let value = Value::String(path.to_string_lossy().into_owned());
+    let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy().into_owned());
+    let value = Value::String(own.unwrap_or_else(|_| NONE.into()));
     Some(Layer::Flag { flag: "--init", key: "data.tokenizer", value })
 }
 
@@ -27,6 +31,12 @@ pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Ope
     let opened = store::open(&path, training::compute(config.train.dtype), device)?;
     opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
     adopt(config, opened.model.config())?;
+    if opened.tokenizer.is_none() {
+        let (model, names) = (&config.train.init, &config.data.tokenizer);
+        eprintln!(
+            "note: {model} has no tokenizer: its ids are taken to be those of data.tokenizer = {names}"
+        );
+    }
     Ok(Some(opened))
 }
 
@@ -34,13 +44,20 @@ pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Ope
 /// where it is.
 ///
 /// # Errors
-/// A model that is not there; sizes in `[model]` that are not its own; a context that it does not serve.
+/// A model that is not there; one without a tokenizer where `data.tokenizer` names none; sizes in `[model]` that
+/// are not its own; a context that it does not serve.
 pub(super) fn describe(config: &mut RunConfig) -> Result<Option<PathBuf>, CliError> {
     if config.train.init.is_empty() {
         return Ok(None);
     }
     let path = loaded::find(Path::new(&config.train.init))?;
-    adopt(config, &store::config_of(&path)?)?;
+    let cfg = store::config_of(&path)?;
+    if config.data.tokenizer == NONE {
+        let message = format!("{} has no tokenizer, and `data.tokenizer` names none", config.train.init);
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("--set data.tokenizer=FILE (a tokenizer.json), or =bytes if its ids are bytes"));
+    }
+    adopt(config, &cfg)?;
     Ok(Some(path))
 }
 

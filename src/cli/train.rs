@@ -38,7 +38,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
     /// Begins with the weights of a model instead of random ones: a run, a checkpoint, a Hugging Face
-    /// directory or a GGUF file. Its tokenizer is the default of data.tokenizer.
+    /// directory or a GGUF file. Its tokenizer is the default of data.tokenizer; one without a tokenizer is
+    /// refused unless data.tokenizer is set. The ids that end its texts are kept.
     #[arg(long, value_name = "MODEL")]
     pub init: Option<PathBuf>,
     /// Goes on with a run: its directory, or its name under runs/. What --set changes is kept in its
@@ -78,12 +79,13 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     if let Some(name) = &args.resume {
         let run = RunDir::open(name)?;
         let (was, config) = args.resumed(&run)?;
-        let source = source::open(&config)?;
+        let mut source = source::open(&config)?;
         check_data(&run, &source::record(&config, &source)?)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let made = (training::compute(config.train.dtype), &device);
         let hyper = (training::optim_config(&config), training::schedule(&config));
-        let Resumed { trainer, standing, path, refused } = store::resume(run.path(), made, hyper)?;
+        let Resumed { trainer, standing, eos, path, refused } = store::resume(run.path(), made, hyper)?;
+        source.tokenizer = source.tokenizer.with_ends(&eos);
         refused.iter().for_each(|r| eprintln!("warning: {r}"));
         let (at, steps) = (trainer.step_number(), config.train.steps as u64);
         if at >= steps {
@@ -105,9 +107,12 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     }
     let mut config = RunConfig::load(&args.config_layers())?;
     let begun = init::open(&mut config, &device)?;
-    let source = source::open(&config)?;
+    let mut source = source::open(&config)?;
     let trainer = match begun {
-        Some(begun) => init::trainer(begun, &config, &source)?,
+        Some(begun) => {
+            source.tokenizer = source.tokenizer.with_ends(&begun.eos);
+            init::trainer(begun, &config, &source)?
+        }
         None => training::begin(&config, source.tokenizer.vocab_size(), &device)?,
     };
     let reading = Reading::new(&config, &source, config.train.seed)?;

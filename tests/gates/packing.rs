@@ -1,7 +1,7 @@
 //! The gate of packed data: what a window of documents gives is what each of them gives alone.
 use std::ops::Range;
 
-use xtrain::model::data::{DocumentWindows, Excerpt, Long, Order, Pieces, Role, Tokens};
+use xtrain::model::data::{DocumentWindows, Long, Order, Pieces, Role, Tokens};
 use xtrain::model::{Config, Grads, Model, Result, Sample, Trainer, objective, weigh};
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype};
@@ -36,11 +36,6 @@ fn target(id: u32) -> Target {
     Target { id, weight: 1.0, bonus: 0.0 }
 }
 
-fn packed(excerpt: Excerpt) -> Sample {
-    let Excerpt { inputs, targets, starts } = excerpt;
-    Sample { inputs, targets: targets.into_iter().map(|id| id.map(target)).collect(), starts }
-}
-
 /// What each row of samples gives.
 fn values(model: &Model, samples: &[Sample]) -> Result<Bits, Difference> {
     let values = objective::evaluate(model, samples, &mut 0.0).map_err(failed)?;
@@ -65,7 +60,7 @@ fn case(number: u64) -> Result<usize, Difference> {
         let ranges = windows.ranges(step, 0, 1);
         let want: Vec<Sample> = ranges.iter().map(|range| alone(&cut(&all, range))).collect();
         let how = format!("documents of {lengths:?}, {long:?}, in {context}: window {ranges:?}");
-        let (got, want) = (values(&model, &[packed(got)])?, values(&model, &want)?);
+        let (got, want) = (values(&model, &[Sample::from(got)])?, values(&model, &want)?);
         compared += same_bits(("packed data", number, SEED), &how, (&got, &want))?;
     }
     Ok(compared)
@@ -121,6 +116,8 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         n_kv_heads: 1,
         head_dim: 4,
         max_positions: 512,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
         ..Config::default()
     };
     for (dtype, tie_embeddings) in [(Dtype::F32, true), (Dtype::F32, false), (Dtype::BF16, true)] {
@@ -133,7 +130,7 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         let tokens = Tokens::from_documents(all.clone(), 37).unwrap();
         let pieces = Pieces::cut(&tokens, &(0..870), (867, Long::Split)).unwrap();
         let windows = DocumentWindows::pack(&pieces, 867, (0, Order::Epochs)).unwrap();
-        let together = packed(windows.batch(&tokens, 0, 1).unwrap().remove(0));
+        let together = Sample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
         assert_eq!(together.starts, [512, 768]);
         let apart: Vec<Sample> = all.iter().map(|document| alone(document)).collect();
         let how = format!("{dtype}, tied: {tie_embeddings}");
@@ -155,7 +152,7 @@ fn a_step_of_packed_conversations_counts_their_answers() {
     let windows = DocumentWindows::pack(&pieces, 64, (0, Order::Epochs)).unwrap();
     assert_eq!(windows.per_epoch(), 1);
     let mut trainer: Trainer = run.trainer(&Device::cpu()).unwrap();
-    let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(packed).collect();
+    let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(Sample::from).collect();
     let report = trainer.step(batch, 1).unwrap();
     assert_eq!(report.tokens, all.iter().map(learnt).sum::<u64>());
 }

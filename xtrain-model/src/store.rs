@@ -109,6 +109,8 @@ pub struct Resumed {
     pub trainer: Trainer,
     /// What the run said of itself.
     pub standing: Standing,
+    /// The ids that end a text.
+    pub eos: Vec<u32>,
     /// The checkpoint.
     pub path: std::path::PathBuf,
     /// Newer checkpoints that were damaged. The caller prints them.
@@ -268,6 +270,7 @@ pub fn resume(
         )));
     }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
+    let eos = eos_of(&path, &config)?;
     let model = build(hf::from_json(&config)?, tensors, compute, device)?;
     let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
@@ -295,7 +298,7 @@ pub fn resume(
     trainer.optimizer = optimizer;
     let seed = if faults::on("resume-forgets-the-random-state") { 0 } else { data.seed };
     let standing = Standing { seed, best: best_loss.map(|loss| (loss, best_step)) };
-    Ok(Resumed { trainer, standing, path, refused: newest.refused })
+    Ok(Resumed { trainer, standing, eos, path, refused: newest.refused })
 }
 
 /// A model of loaded tensors.
@@ -327,10 +330,21 @@ fn shapes_fit(file: &Path, config: &Value, got: &[TensorInfo]) -> Result<(), Che
 /// As [`open`]; as [`Tokenizer::load`] where there is none.
 pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
     if path.join("checkpoints").is_dir() {
-        return Ok(Tokenizer::load(&newest_described(&RealFs, path)?.0)?);
+        return tokenizer_in(&newest_described(&RealFs, path)?.0);
     }
     if path.is_file() && gguf::recognises(path) {
         return gguf::tokenizer_of(path);
     }
-    Ok(Tokenizer::load(path)?)
+    tokenizer_in(path)
+}
+
+/// The tokenizer of a directory or file, for the ends of text that a `generation_config.json` in it has.
+fn tokenizer_in(path: &Path) -> Result<Tokenizer, StoreError> {
+    let tokenizer = Tokenizer::load(path)?;
+    Ok(match read_json(&RealFs, &path.join("generation_config.json")) {
+        Ok(Some(generation)) => tokenizer.with_ends(&hf::eos_ids(&generation)?),
+        Ok(None) => tokenizer,
+        Err(_) if path.is_file() => tokenizer,
+        Err(error) => return Err(error.into()),
+    })
 }

@@ -6,12 +6,20 @@ use std::time::{Duration, Instant};
 use super::ChatError;
 use crate::third_party::guarded;
 
-/// The longest that a template may take.
-const LONGEST: Duration = Duration::from_secs(10);
-/// A template that is done by then is not looked at: nearly all take less than a millisecond.
-const USUAL: Duration = Duration::from_millis(200);
-/// How much the process may grow after that.
-const GROWTH: u64 = 1 << 30;
+/// What a template may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// All of its time.
+    time: Duration,
+    /// A template that is done by then is not looked at: nearly all take less than a millisecond.
+    unseen: Duration,
+    /// How much the process may grow after that, in bytes.
+    growth: u64,
+}
+
+const LIMITS: Limits =
+    Limits { time: Duration::from_secs(10), unseen: Duration::from_millis(200), growth: 1 << 30 };
+
 /// Enough for the recursion limits of the engine in an unoptimised build.
 const STACK: usize = 16 << 20;
 
@@ -24,20 +32,27 @@ const STACK: usize = 16 << 20;
 pub(super) fn bounded<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
 ) -> Result<T, ChatError> {
+    within(LIMITS, work)
+}
+
+fn within<T: Send + 'static>(
+    limits: Limits,
+    work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
+) -> Result<T, ChatError> {
     let (tx, rx) = channel();
     let begun = Instant::now();
     let run = move || _ = tx.send(guarded(work));
     let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK).spawn(run);
     let thread = thread.map_err(|e| ChatError::Render { got: format!("no thread for it: {e}") })?;
-    let mut waited = rx.recv_timeout(USUAL);
+    let mut waited = rx.recv_timeout(limits.unseen);
     let before = resident();
     while let Err(RecvTimeoutError::Timeout) = waited {
         let limit = |what, want: String, got| Err(ChatError::Limit { what, want, got });
-        if begun.elapsed() > LONGEST {
-            return limit("time", format!("at most {} s", LONGEST.as_secs()), "more".into());
+        if begun.elapsed() > limits.time {
+            return limit("time", format!("at most {:?}", limits.time), "more".into());
         }
-        if resident().saturating_sub(before) > GROWTH {
-            return limit("memory", "at most 1 GiB".into(), "more".into());
+        if resident().saturating_sub(before) > limits.growth {
+            return limit("memory", format!("at most {} MiB", limits.growth >> 20), "more".into());
         }
         waited = rx.recv_timeout(Duration::from_millis(5));
     }
@@ -69,14 +84,31 @@ mod tests {
 
     #[test]
     fn what_never_ends_is_given_up() {
-        let begun = Instant::now();
-        let got = bounded::<()>(|| {
+        let limits = Limits { time: Duration::from_millis(40), unseen: Duration::from_millis(10), ..LIMITS };
+        let got = within::<()>(limits, || {
             loop {
-                thread::sleep(Duration::from_millis(50))
+                thread::sleep(Duration::from_millis(20));
             }
-        })
-        .unwrap_err();
-        assert!(matches!(got, ChatError::Limit { what: "time", .. }), "{got}");
-        assert!(begun.elapsed() < LONGEST + Duration::from_secs(2));
+        });
+        assert!(matches!(got, Err(ChatError::Limit { what: "time", .. })), "{got:?}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_takes_all_memory_is_given_up() {
+        let limits = Limits { growth: 64 << 20, unseen: Duration::from_millis(1), ..LIMITS };
+        let (stop, stopped) = channel::<()>();
+        let got = within::<()>(limits, move || {
+            let mut taken = Vec::new();
+            while let Err(std::sync::mpsc::TryRecvError::Empty) = stopped.try_recv() {
+                if taken.len() < 200 {
+                    taken.push(vec![1u8; 1 << 20]);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        });
+        drop(stop);
+        assert!(matches!(got, Err(ChatError::Limit { what: "memory", .. })), "{got:?}");
     }
 }

@@ -39,6 +39,8 @@ pub struct Tokenizer {
     kind: Kind,
     vocabulary: Vocabulary,
     eos: Vec<u32>,
+    /// Those of a model, where they are others.
+    ends: Vec<u32>,
     settings: Settings,
     json: Vec<u8>,
     config: Vec<u8>,
@@ -66,6 +68,7 @@ impl Tokenizer {
             kind: Kind::Byte,
             vocabulary: byte::vocabulary(),
             eos: vec![byte::END_OF_TEXT_ID],
+            ends: Vec::new(),
             settings: Settings::default(),
             json: byte::to_json().into_bytes(),
             config: default_config().into_bytes(),
@@ -128,6 +131,7 @@ impl Tokenizer {
             kind: Kind::Hf(Box::new(inner)),
             vocabulary,
             eos: Vec::new(),
+            ends: Vec::new(),
             settings: Settings::default(),
             json,
             config: default_config().into_bytes(),
@@ -181,7 +185,7 @@ impl Tokenizer {
     /// The text of `ids`, special tokens included: their bytes concatenated, U+FFFD for what is not UTF-8 and
     /// for an id outside the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> String {
-        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.bytes(id)).copied().collect();
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -190,8 +194,8 @@ impl Tokenizer {
         Stream::new(self)
     }
 
-    /// The bytes of one id; those of U+FFFD for an id outside the vocabulary.
-    fn bytes(&self, id: u32) -> &[u8] {
+    /// The bytes that one id stands for; those of U+FFFD for an id outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
         const UNKNOWN: &[u8] = "\u{fffd}".as_bytes();
         self.vocabulary.tokens.get(id as usize).and_then(Option::as_deref).unwrap_or(UNKNOWN)
     }
@@ -201,14 +205,20 @@ impl Tokenizer {
         self.vocabulary.tokens.len()
     }
 
-    /// The ids after which a completion is over: the `eos_token` of `tokenizer_config.json` first, then
-    /// `<|endoftext|>` where it is another one. Empty if the tokenizer has neither.
+    /// The ids after which a completion is over: those of [`with_ends`](Tokenizer::with_ends), else the
+    /// `eos_token` of `tokenizer_config.json` first, then `<|endoftext|>` where it is another one. Empty if the
+    /// tokenizer has neither.
     pub fn eos_ids(&self) -> &[u32] {
-        &self.eos
+        if self.ends.is_empty() { &self.eos } else { &self.ends }
     }
 
-    /// The id that ends a document in packed data: `<|endoftext|>`, else the first of
-    /// [`eos_ids`](Tokenizer::eos_ids).
+    /// This tokenizer for a model whose texts end with `ends`, in that order (its `generation_config.json` may
+    /// have more of them than the tokenizer has names for). None: as it was.
+    pub fn with_ends(self, ends: &[u32]) -> Tokenizer {
+        Tokenizer { ends: ends.to_vec(), ..self }
+    }
+
+    /// The id that ends a document in packed data: `<|endoftext|>`, else the tokenizer's own end of text.
     pub fn separator(&self) -> Option<u32> {
         self.eos.last().copied()
     }
@@ -216,7 +226,7 @@ impl Tokenizer {
     /// How many bytes of text `ids` stand for (for bits per byte); special tokens count nothing.
     pub fn text_bytes(&self, ids: &[u32]) -> u64 {
         let plain = ids.iter().filter(|id| self.vocabulary.special.binary_search(id).is_err());
-        plain.map(|&id| self.bytes(id).len() as u64).sum()
+        plain.map(|&id| self.token_bytes(id).len() as u64).sum()
     }
 
     /// A 64-bit digest (FNV-1a) of what each id means: data and models that agree on it share their ids.
