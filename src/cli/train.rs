@@ -22,10 +22,16 @@ Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the byte
 had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json, \
 and says so when the run is complete.
 
+The task `sft` learns what the assistant says in JSONL rows with `messages`, or the `completion` after a \
+`prompt`, and the token that ends it. Whole conversations fill the windows, and none sees another; one that is \
+longer than train.context keeps its beginning, which is counted and said. data.packing=documents fills windows \
+with whole documents of text; a longer one is split.
+
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
+  xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
   xtrain train --resume runs/shakespeare")]
 pub struct TrainArgs {
     /// Text, JSONL or packed tokens to train on; stands for data.files.

@@ -1,4 +1,6 @@
 //! Windows of whole documents against their promises.
+use std::slice::from_ref;
+
 use super::*;
 use crate::data::Role;
 use crate::data::order::draw;
@@ -26,7 +28,8 @@ fn each_piece_goes_into_the_fullest_window_that_holds_it() {
     let packed = DocumentWindows::pack(&pieces, 10, (0, Order::Epochs)).unwrap();
     let windows: Vec<&[Range<u64>]> =
         packed.begins.windows(2).map(|at| &packed.pieces[at[0]..at[1]]).collect();
-    let want: [&[Range<u64>]; 4] = [&[18..29], &[3..13, 29..31], &[13..18, 37..44], &[0..3, 31..37]];
+    let want: [&[Range<u64>]; 4] =
+        [from_ref(&(18..29)), &[3..13, 29..31], &[13..18, 37..44], &[0..3, 31..37]];
     assert_eq!(windows, want);
     assert_eq!(pieces.tally, Tally { documents: 7, long: 0, empty: 0, inputs: 37 });
 }
@@ -90,7 +93,7 @@ fn a_long_conversation_keeps_its_beginning_and_one_without_a_target_is_left_out(
     assert_eq!(pieces.ranges, [0..13, 20..26]);
     assert_eq!(pieces.tally, Tally { documents: 4, long: 1, empty: 2, inputs: 17 });
     let pieces = cut(&tokens, 8, Long::Truncate);
-    assert_eq!(pieces.ranges, std::slice::from_ref(&(20..26)));
+    assert_eq!(pieces.ranges, from_ref(&(20..26)));
     assert_eq!(pieces.tally, Tally { documents: 4, long: 1, empty: 3, inputs: 5 });
     let pieces = cut(&tokens, 8, Long::Split);
     assert_eq!(pieces.ranges, [8..17, 16..20, 20..26]);
