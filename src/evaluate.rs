@@ -1,13 +1,12 @@
 //! The loss of a model over tokens that it was not trained on.
 use std::ops::Range;
 
-use crate::model::data::{DataError, Excerpt, Tokens, evaluation_windows};
+use crate::model::data::{DataError, Tokens};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, Sample, objective};
-use crate::tensor::ops::Target;
 
 /// Rows of one forward pass of an evaluation.
-const ROWS: usize = 2048;
+const ROWS: u64 = 2048;
 
 /// What a model makes of tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,37 +67,26 @@ impl From<model::Error> for Error {
     }
 }
 
-/// The excerpt as a sample whose targets weigh 1.
-pub(crate) fn sample(excerpt: Excerpt) -> Sample {
-    let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
-    Sample {
-        inputs: excerpt.inputs,
-        targets: excerpt.targets.into_iter().map(target).collect(),
-        starts: Vec::new(),
-    }
-}
-
-/// The loss over `part` of `tokens`, in windows of `context` side by side: every token but the first
-/// is a target once. At most `limit` targets are read, from the start (0: all).
+/// The loss over `windows` of `tokens`: each is read by itself, all but its last token, and predicts what is to
+/// be learnt of what follows.
 ///
 /// The mean is an f64 sum in the order of the tokens: the same bits for any thread count.
 ///
 /// # Errors
-/// [`Error::Empty`] for a part of fewer than two tokens; a read that fails; an id outside the model's
-/// vocabulary.
+/// [`Error::Empty`] where nothing is predicted; a read that fails; an id outside the model's vocabulary.
 pub fn evaluate(
     model: &Model,
     tokens: &Tokens,
-    part: Range<u64>,
-    (context, limit): (usize, usize),
+    windows: &[Range<u64>],
     tokenizer: &Tokenizer,
 ) -> Result<Evaluation, Error> {
-    let end = if limit == 0 { part.end } else { part.end.min(part.start + limit as u64 + 1) };
-    let windows: Vec<Range<u64>> = evaluation_windows(part.start..end, context as u64).collect();
     let (mut sum, mut count, mut bytes) = (0f64, 0u64, 0u64);
-    for group in windows.chunks((ROWS / context.max(1)).max(1)) {
-        let excerpts = group.iter().map(|w| tokens.excerpt(w.clone())).collect::<Result<Vec<_>, _>>()?;
-        let samples: Vec<Sample> = excerpts.into_iter().map(sample).collect();
+    let mut rest = windows;
+    while !rest.is_empty() {
+        let (pass, others) = rest.split_at(fitting(rest));
+        rest = others;
+        let excerpts = pass.iter().map(|w| tokens.excerpt(w.clone())).collect::<Result<Vec<_>, _>>()?;
+        let samples: Vec<Sample> = excerpts.into_iter().map(Sample::from).collect();
         for sample in &samples {
             let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();
             bytes += tokenizer.text_bytes(&ids);
@@ -112,4 +100,14 @@ pub fn evaluate(
         return Err(Error::Empty);
     }
     Ok(Evaluation { loss: sum / count as f64, tokens: count, bytes })
+}
+
+/// How many of the first windows one pass takes: [`ROWS`] rows, or one window.
+fn fitting(windows: &[Range<u64>]) -> usize {
+    let mut rows = 0;
+    let beyond = windows.iter().position(|window| {
+        rows += window.end - window.start - 1;
+        rows > ROWS
+    });
+    beyond.unwrap_or(windows.len()).max(1)
 }

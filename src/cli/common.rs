@@ -2,7 +2,8 @@
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, ValueEnum};
 use xtrain_tensor::{Device, Schedule, Simd};
 
 use super::{CliError, Exit};
@@ -190,6 +191,26 @@ impl Layers {
     pub fn layers(&self) -> Vec<Layer> {
         let files = self.config.iter().cloned().map(Layer::File);
         files.chain(self.set.iter().cloned().map(Layer::Set)).collect()
+    }
+}
+
+/// Refuses `--page-size` beside a cache that has no pages.
+///
+/// # Errors
+/// The command line of `matches`, or of a command in it, has both.
+pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
+    if let Some((_, inner)) = matches.subcommand() {
+        return check_page_size(inner);
+    }
+    let typed = matches.try_contains_id("page_size").is_ok()
+        && matches.value_source("page_size") == Some(ValueSource::CommandLine);
+    match matches.try_get_one::<KvKind>("kv") {
+        Ok(Some(kind)) if typed && *kind != KvKind::Paged => {
+            let kind = kind.to_possible_value().map_or(String::new(), |name| name.get_name().to_string());
+            let message = format!("--page-size is of the paged cache, and --kv {kind} has no pages");
+            Err(CliError::new(Exit::Usage, message).hint("leave one of the two flags out"))
+        }
+        _ => Ok(()),
     }
 }
 

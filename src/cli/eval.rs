@@ -8,11 +8,13 @@ use serde::Serialize;
 use super::common::{CacheFlags, Common};
 use super::loaded::{self, Loaded};
 use super::{CliError, Exit, out, source};
+use crate::config::{Packing, Task as Learnt};
 use crate::decode::{self, EngineOptions, Request, Stop};
 use crate::evaluate::evaluate;
-use crate::model::data::Split;
+use crate::model::data::Content;
 use crate::model::tasks::{FileTask, Part, Task};
 use crate::report::{Column, Table};
+use crate::training::{Cut, split};
 
 /// New tokens that an answer may take beyond those of the longest right one.
 const SPARE: usize = 8;
@@ -39,6 +41,9 @@ pub struct EvalArgs {
     /// JSONL with `prompt` and `answer`: the share of prompts that greedy decoding answers exactly.
     #[arg(long, value_name = "FILE")]
     pub task: Option<PathBuf>,
+    /// How --data fills windows [default: as it was trained, else stream].
+    #[arg(long, value_name = "PACKING", requires = "data")]
+    pub packing: Option<Packing>,
     /// Tokens of a window of --data [default: the context it was trained with, or the model's positions].
     #[arg(long, value_name = "TOKENS", requires = "data")]
     pub context: Option<usize>,
@@ -113,16 +118,23 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
         let message = format!("--context: want 1 to {most}, the model's positions, got {context}");
         return Err(CliError::new(Exit::Usage, message));
     }
-    let tokens = source::tokens(&[file.to_path_buf()], tokenizer)?;
+    let run = loaded.config.as_ref();
+    let cut = Cut {
+        context,
+        packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
+        task: run.map_or(Learnt::Lm, |config| config.train.task),
+    };
+    let tokens = source::tokens(&[file.to_path_buf()], tokenizer, Content::Any)?;
     let part = match args.val_fraction {
-        Some(share) if share > 0.0 && share <= 1.0 => Split::tail(tokens.len(), share)?.validation,
+        Some(share) if share > 0.0 && share <= 1.0 => split(&tokens, cut.task, share)?.validation,
         Some(_) => {
             return Err(CliError::new(Exit::Usage, "--val-fraction: want a number above 0, at most 1"));
         }
         None => 0..tokens.len(),
     };
     let clock = Instant::now();
-    let found = evaluate(&loaded.model, &tokens, part, (context, 0), tokenizer)?;
+    let windows = cut.evaluation(&tokens, part, 0)?;
+    let found = evaluate(&loaded.model, &tokens, &windows, tokenizer)?;
     Ok(Loss {
         file: file.display().to_string(),
         loss: found.loss,

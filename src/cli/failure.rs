@@ -3,6 +3,7 @@ use std::io::ErrorKind;
 
 use super::{CliError, Exit};
 use crate::decode::sampler::SampleError;
+use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
@@ -30,6 +31,13 @@ impl From<TokenizerError> for CliError {
             TokenizerError::Argument { .. } => Exit::Usage,
             _ => Exit::Data,
         };
+        CliError::new(exit, error)
+    }
+}
+
+impl From<ChatError> for CliError {
+    fn from(error: ChatError) -> CliError {
+        let exit = if let ChatError::Missing { .. } = error { Exit::Usage } else { Exit::Data };
         CliError::new(exit, error)
     }
 }

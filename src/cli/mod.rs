@@ -8,9 +8,11 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub mod ask;
 pub mod bench;
+pub mod chat;
 pub mod common;
 pub mod completions;
 pub mod doctor;
+pub mod dry_run;
 pub mod eval;
 pub mod export;
 pub mod generate;
@@ -18,6 +20,7 @@ pub mod import;
 pub mod init;
 pub mod inspect;
 pub mod interrupt;
+pub mod job;
 pub mod loaded;
 pub mod logits;
 pub mod monitor;
@@ -29,6 +32,8 @@ pub mod quickstart;
 pub mod rollout;
 pub mod sample;
 pub mod source;
+pub mod template;
+pub mod tokenize;
 pub mod tokenizer;
 pub mod train;
 pub mod verify;
@@ -37,6 +42,8 @@ mod exit;
 mod failure;
 mod timed;
 mod version;
+
+use crate::model::third_party;
 
 pub use exit::{CliError, Exit};
 
@@ -78,6 +85,8 @@ pub enum Command {
     Quickstart(quickstart::QuickstartArgs),
     /// Packs text or JSONL into a file of tokens.
     Prepare(prepare::PrepareArgs),
+    /// Turns text into ids and back, and conversations into both.
+    Tokenize(tokenize::TokenizeArgs),
     /// Makes tokenizers.
     #[command(subcommand)]
     Tokenizer(tokenizer::TokenizerCommand),
@@ -87,6 +96,8 @@ pub enum Command {
     Eval(eval::EvalArgs),
     /// Continues a prompt.
     Generate(generate::GenerateArgs),
+    /// Holds a conversation in the terminal.
+    Chat(chat::ChatArgs),
     /// Completes every prompt of a JSONL file G times, all in one batch.
     Rollout(rollout::RolloutArgs),
     /// Proves on this machine that a model's rollouts have the bits of its training forward.
@@ -113,6 +124,9 @@ pub enum Command {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
+        if third_party::is_guarded() {
+            return; // it becomes an error of ours
+        }
         let payload = panic.payload();
         let owned = payload.downcast_ref::<String>().map(String::as_str);
         let text = owned.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -142,9 +156,12 @@ fn guarded(work: impl FnOnce() -> Exit) -> Exit {
 
 /// The command line as structs; nothing where it asked for help or the version, which are printed.
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliError> {
-    let parsed = command().try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = command().try_get_matches_from(words).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((cli, matches))
+    });
     match parsed {
-        Ok(cli) => Ok(Some(cli)),
+        Ok((cli, matches)) => common::check_page_size(&matches).map(|()| Some(cli)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 out::print(error.render().to_string()).map(|()| None)
@@ -180,10 +197,12 @@ fn run(command: &Command) -> Result<(), CliError> {
     match command {
         Command::Quickstart(args) => quickstart::run(args),
         Command::Prepare(args) => prepare::run(args),
+        Command::Tokenize(args) => tokenize::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Rollout(args) => rollout::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),

@@ -12,7 +12,7 @@ use crate::model::{Model, StepReport};
 use crate::report::units;
 use crate::report::{Progress, printable};
 use crate::run::JsonLines;
-use crate::training::{Error, Observer};
+use crate::training::{Error, Observer, Phase};
 
 /// Draws what a run shows of its model after a step.
 pub type Sampler<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
@@ -29,18 +29,26 @@ pub struct Monitor<'a> {
     pub sampler: Sampler<'a>,
     /// The newest checkpoint.
     pub last_saved: Option<PathBuf>,
+    phase: Option<Phase>,
     clock: Instant,
+    timing: Timing,
     tokens: u64,
     began: Instant,
     first_tokens: u64,
 }
 
-/// A line of `timings.jsonl`.
-#[derive(Serialize)]
+/// A line of `timings.jsonl`, in seconds: what the step itself took, and what was done after it.
+#[derive(Default, Serialize)]
 struct Timing {
     step: u64,
     step_time: f64,
     tokens_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eval_time: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample_time: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    save_time: Option<f64>,
 }
 
 impl<'a> Monitor<'a> {
@@ -58,10 +66,25 @@ impl<'a> Monitor<'a> {
             interrupt,
             sampler,
             last_saved,
+            phase: None,
             clock: began,
+            timing: Timing::default(),
             tokens,
             began,
             first_tokens,
+        }
+    }
+
+    /// Books the time since the last phase began.
+    fn book(&mut self) {
+        let took = self.clock.elapsed().as_secs_f64();
+        self.clock = Instant::now();
+        match self.phase {
+            Some(Phase::Step) => self.timing.step_time = took,
+            Some(Phase::Evaluate) => self.timing.eval_time = Some(took),
+            Some(Phase::Sample) => self.timing.sample_time = Some(took),
+            Some(Phase::Save) => self.timing.save_time = Some(took),
+            Some(Phase::Log | Phase::End) | None => {}
         }
     }
 
@@ -72,12 +95,22 @@ impl<'a> Monitor<'a> {
 }
 
 impl Observer for Monitor<'_> {
+    fn enter(&mut self, phase: Phase) -> Result<(), Error> {
+        self.book();
+        self.phase = Some(phase);
+        if !matches!(phase, Phase::Step | Phase::End) {
+            return Ok(());
+        }
+        let done = std::mem::take(&mut self.timing);
+        // What is saved before the first step is not a step's.
+        if done.step > 0 { Ok(self.timings.write(&done)?) } else { Ok(()) }
+    }
+
     fn step(&mut self, report: &StepReport, val: Option<&Evaluation>) -> Result<(), Error> {
-        let (step, step_time) = (report.step, self.clock.elapsed().as_secs_f64());
-        self.clock = Instant::now();
-        let tokens_per_second = (report.tokens - self.tokens) as f64 / step_time;
+        let step = report.step;
+        self.timing.step = step;
+        self.timing.tokens_per_second = (report.tokens - self.tokens) as f64 / self.timing.step_time;
         self.tokens = report.tokens;
-        self.timings.write(&Timing { step, step_time, tokens_per_second })?;
         let (tokens, seconds) = (report.tokens - self.first_tokens, self.began.elapsed().as_secs_f64());
         let rate = units::rate(tokens as f64 / seconds, "tok");
         self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));

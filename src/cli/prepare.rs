@@ -10,12 +10,14 @@ use crate::report::{Progress, units};
 /// Flags of `xtrain prepare`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-A .jsonl file holds an object a line, with `text`, or `prompt` and `completion`; any other \
-file is text. `xtrain train --data book.tok` trains on what is written.
+A .jsonl file holds an object a line, with `text`, or `prompt` and `completion`, or `messages`, which the \
+tokenizer's chat template writes; any other file is text. `xtrain train --data book.tok` trains on what is \
+written; of a prompt, or of what the assistant does not say, nothing is learnt.
 
 Examples:
   xtrain prepare book.txt --out book.tok
-  xtrain prepare a.jsonl b.jsonl --tokenizer tokenizer.json --out corpus.tok")]
+  xtrain prepare a.jsonl b.jsonl --tokenizer tokenizer.json --out corpus.tok
+  xtrain prepare chat.jsonl --tokenizer Qwen3-0.6B --out chat.tok")]
 pub struct PrepareArgs {
     /// Text or JSONL files, in order.
     #[arg(required = true, value_name = "FILE")]
@@ -23,7 +25,7 @@ pub struct PrepareArgs {
     /// The file of tokens to write, named *.tok.
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// `bytes`, or the path of a tokenizer.json.
+    /// `bytes`, or the path of a tokenizer.json or of a model.
     #[arg(long, value_name = "TOKENIZER", default_value = "bytes")]
     pub tokenizer: String,
 }

@@ -8,8 +8,8 @@ use toml::Value;
 
 use super::common::{CacheFlags, Common, Seed};
 use super::interrupt::Interrupt;
-use super::train::{self, Job};
-use super::{CliError, out, source, verify};
+use super::job::{self, Job};
+use super::{CliError, out, source, train, verify};
 use crate::config::{Layer, RunConfig};
 use crate::decode::{EngineOptions, Request, Stop, generate};
 use crate::model::Model;
@@ -20,7 +20,7 @@ use crate::model::tasks::{Corpus, Mix, Part, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
 use crate::run::RunDir;
-use crate::training;
+use crate::training::{self, Reading};
 
 /// What is trained, unless `--set` says otherwise.
 const CONFIG: &str = include_str!("../../configs/quickstart.toml");
@@ -78,8 +78,9 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let source = source::open(&config)?;
     run.write_data(&source::record(&config, &source)?)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: None };
-    train::go(&mut job, interrupt, args.cache.engine())?;
+    let reading = Reading::new(&config, &source, config.train.seed)?;
+    let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved: None };
+    job::go(&mut job, interrupt, args.cache.engine())?;
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
     out::print(answers(model, tokenizer, args.cache.engine())?)?;

@@ -2,8 +2,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{CliError, Exit};
-use crate::config::RunConfig;
-use crate::model::data::{Split, Tokens};
+use crate::config::{RunConfig, Task};
+use crate::model::data::{Content, Split, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
 use crate::run::DataRecord;
@@ -37,13 +37,17 @@ pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     }
     let tokenizer = tokenizer(&data.tokenizer)?;
     let files: Vec<PathBuf> = data.files.iter().map(PathBuf::from).collect();
-    let tokens = tokens(&files, &tokenizer)?;
+    let content = match config.train.task {
+        Task::Lm => Content::Any,
+        Task::Sft => Content::Conversations,
+    };
+    let tokens = tokens(&files, &tokenizer, content)?;
     if let Some(packed) = tokens.file() {
         packed.verify()?;
     }
-    let split = Split::tail(tokens.len(), data.val_fraction)?;
-    check_validation(config, &split)?;
-    Ok(Source { tokens, tokenizer, split })
+    let source = Source::new(config, tokens, tokenizer)?;
+    check_validation(config, &source.split)?;
+    Ok(source)
 }
 
 /// Refuses to hold out what nothing can be predicted of.
@@ -69,8 +73,8 @@ pub fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliErro
 /// The tokens of `files`: text and JSONL through the tokenizer, or one packed file.
 ///
 /// # Errors
-/// A file that is missing or bad, or was packed with another tokenizer.
-pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer) -> Result<Tokens, CliError> {
+/// A file that is missing or bad, is not of that content, or was packed with another tokenizer.
+pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
     let packed = |file: &Path| file.extension().is_some_and(|e| e == "tok");
     let tokens = match files {
         [one] if packed(one) => Tokens::open(one)?,
@@ -80,11 +84,16 @@ pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer) -> Result<Tokens, CliErr
             return Err(CliError::new(Exit::Usage, message)
                 .hint("pack all texts into one: xtrain prepare FILE... --out ALL.tok"));
         }
-        texts => Tokens::from_files(texts, tokenizer)?,
+        texts => Tokens::from_files(texts, tokenizer, content)?,
     };
     if let Some(file) = tokens.file().filter(|f| f.digest() != tokenizer.digest()) {
         let message = format!("{}: packed with another tokenizer than this one", file.path().display());
         return Err(CliError::new(Exit::Data, message).hint("pack it again: xtrain prepare --tokenizer ..."));
+    }
+    if let Some(file) = tokens.file().filter(|f| content == Content::Conversations && !f.is_masked()) {
+        let message = format!("{}: every token is to be learnt: no conversations", file.path().display());
+        return Err(CliError::new(Exit::Data, message)
+            .hint("pack JSONL with `messages`, or `prompt` and `completion`; --task lm trains on text"));
     }
     Ok(tokens)
 }

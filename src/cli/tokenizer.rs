@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 
 use super::out::Draft;
 use super::{CliError, Exit, out};
+use crate::model::chat::Message;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
 
@@ -49,7 +50,7 @@ pub fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let bytes: usize = texts.iter().map(String::len).sum();
     eprintln!("learning from {bytes} bytes");
     let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &[])?;
-    let [(_, json), _] = tokenizer.files();
+    let (_, json) = tokenizer.files()[0];
     file.write(json)?;
     file.finish()?;
     out::print(format!("wrote {}: {} tokens\n", args.out.display(), tokenizer.vocab_size()))
@@ -62,6 +63,7 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
             match record {
                 Record::Text(text) => texts.push(text),
                 Record::Pair { prompt, completion } => texts.extend([prompt, completion]),
+                Record::Chat { messages, .. } => texts.extend(messages.iter().filter_map(Message::content)),
             }
             Ok(())
         })?;

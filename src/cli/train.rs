@@ -7,17 +7,13 @@ use toml::Value;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
 use super::interrupt::Interrupt;
-use super::monitor::Monitor;
-use super::{CliError, Exit, init, out, sample, source};
-use crate::config::{Layer, Precision, RunConfig, seed_value};
-use crate::decode::EngineOptions;
-use crate::memory;
+use super::job::{self, Job};
+use super::{CliError, Exit, dry_run, init, out, source};
+use crate::config::{Layer, Precision, RunConfig, Task, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, Resumed, Standing};
-use crate::model::{Model, Trainer};
-use crate::report::{Progress, units};
 use crate::run::{self, DataRecord, RunDir};
-use crate::training::{self, End, Source, Training};
+use crate::training::{self, Reading};
 
 /// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
@@ -26,25 +22,35 @@ Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the byte
 had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json, \
 and says so when the run is complete.
 
+The task `sft` learns what the assistant says in JSONL rows with `messages`, or the `completion` after a \
+`prompt`, and the token that ends it. Whole conversations fill the windows, and none sees another; one that is \
+longer than train.context keeps its beginning, which is counted and said. data.packing=documents fills windows \
+with whole documents of text; a longer one is split.
+
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
+  xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
   xtrain train --resume runs/shakespeare")]
 pub struct TrainArgs {
     /// Text, JSONL or packed tokens to train on; stands for data.files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
+    /// What is learnt; stands for train.task.
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<Task>,
     /// Directory of the new run [default: runs/ and the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
     /// Begins with the weights of a model instead of random ones: a run, a checkpoint, a Hugging Face
-    /// directory or a GGUF file. Its tokenizer is the default of data.tokenizer.
+    /// directory or a GGUF file. Its tokenizer is the default of data.tokenizer; one without a tokenizer is
+    /// refused unless data.tokenizer is set. The ids that end its texts are kept.
     #[arg(long, value_name = "MODEL")]
     pub init: Option<PathBuf>,
     /// Goes on with a run: its directory, or its name under runs/. What --set changes is kept in its
     /// config.toml.
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data", "init"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data", "init", "task"])]
     pub resume: Option<PathBuf>,
     /// Keeps the input of each layer alone and computes the rest again: stands for train.recompute=true.
     #[arg(long)]
@@ -71,24 +77,21 @@ pub struct TrainArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &TrainArgs) -> Result<(), CliError> {
+    if args.dry_run {
+        return dry_run::run(args);
+    }
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
     if let Some(name) = &args.resume {
         let run = RunDir::open(name)?;
-        let mut layers = vec![Layer::File(run.config())];
-        layers.extend(args.config_layers());
-        let config = RunConfig::load(&layers)?;
-        let was = RunConfig::load(&layers[..1])?;
-        same_run(&was, &config)?;
-        if args.dry_run {
-            return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
-        }
-        let source = source::open(&config)?;
+        let (was, config) = args.resumed(&run)?;
+        let mut source = source::open(&config)?;
         check_data(&run, &source::record(&config, &source)?)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let made = (training::compute(config.train.dtype), &device);
         let hyper = (training::optim_config(&config), training::schedule(&config));
-        let Resumed { trainer, standing, path, refused } = store::resume(run.path(), made, hyper)?;
+        let Resumed { trainer, standing, eos, path, refused } = store::resume(run.path(), made, hyper)?;
+        source.tokenizer = source.tokenizer.with_ends(&eos);
         refused.iter().for_each(|r| eprintln!("warning: {r}"));
         let (at, steps) = (trainer.step_number(), config.train.steps as u64);
         if at >= steps {
@@ -103,27 +106,29 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
             run.write_config(&config)?;
         }
         eprintln!("resuming {} at step {at} of {steps}", run.path().display());
-        let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: Some(path) };
-        return go(&mut job, interrupt, args.cache.engine());
+        let reading = Reading::new(&config, &source, standing.seed)?;
+        let last_saved = Some(path);
+        let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved };
+        return job::go(&mut job, interrupt, args.cache.engine());
     }
     let mut config = RunConfig::load(&args.config_layers())?;
     let begun = init::open(&mut config, &device)?;
-    if args.dry_run {
-        return out::print(format!("{}{}", summary(&config)?, config.to_toml()));
-    }
-    let source = source::open(&config)?;
+    let mut source = source::open(&config)?;
     let trainer = match begun {
-        Some(begun) => init::trainer(begun, &config, &source)?,
+        Some(begun) => {
+            source.tokenizer = source.tokenizer.with_ends(&begun.eos);
+            init::trainer(begun, &config, &source)?
+        }
         None => training::begin(&config, source.tokenizer.vocab_size(), &device)?,
     };
-    training::windows(&config, &source, config.train.seed)?;
+    let reading = Reading::new(&config, &source, config.train.seed)?;
     let data = source::record(&config, &source)?;
     let run = RunDir::create(&args.new_run(), &config)?;
     run.write_data(&data)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let standing = Standing { seed: config.train.seed, best: None };
-    let mut job = Job { config, source, checkpoints, run, trainer, standing, last_saved: None };
-    go(&mut job, interrupt, args.cache.engine())
+    let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved: None };
+    job::go(&mut job, interrupt, args.cache.engine())
 }
 
 /// Refuses to go on with other data than the run began with.
@@ -156,71 +161,16 @@ fn same_run(was: &RunConfig, asked: &RunConfig) -> Result<(), CliError> {
     ))
 }
 
-/// A run that is ready to go on.
-pub(super) struct Job {
-    pub(super) config: RunConfig,
-    pub(super) source: Source,
-    pub(super) checkpoints: CheckpointDir,
-    pub(super) run: RunDir,
-    pub(super) trainer: Trainer,
-    pub(super) standing: Standing,
-    /// The checkpoint that it was taken up from.
-    pub(super) last_saved: Option<PathBuf>,
-}
-
-/// Trains to the end, or to a signal.
-pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(), CliError> {
-    job.trainer.keep = training::keep(&job.config);
-    let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
-    let steps = job.config.train.steps as u64;
-    eprintln!(
-        "{} parameters, {} training tokens, {} held out, {} steps into {}",
-        units::count(job.trainer.model.config().n_params() as u64),
-        units::count(job.source.split.train.end),
-        units::count(job.source.split.validation.end - job.source.split.validation.start),
-        steps,
-        job.run.path().display(),
-    );
-    let (out, context) = (job.source.split.validation.clone(), job.config.train.context);
-    if (1..=context as u64).contains(&(out.end - out.start)) {
-        eprintln!(
-            "note: what is held out is shorter than a context: each validation loss is of one short window"
-        );
-    }
-    let (mut metrics, timings) = job.run.logs_after(first)?;
-    let sampler =
-        |model: &Model, step: u64| sample::draw(model, &job.source.tokenizer, &job.config, (step, engine));
-    let progress = Progress::new("training", "step", steps, first);
-    let mut monitor = Monitor::new(progress, timings, interrupt, (&sampler, tokens));
-    monitor.last_saved = job.last_saved.take();
-    let end = Training {
-        config: &job.config,
-        source: &job.source,
-        checkpoints: &job.checkpoints,
-        metrics: &mut metrics,
-        trainer: &mut job.trainer,
-        standing: job.standing,
-    }
-    .run(&mut monitor);
-    let signal = monitor.signal();
-    let last = monitor.last_saved.clone();
-    monitor.progress.finish();
-    let resume = format!("go on with it: xtrain train --resume {}", job.run.path().display());
-    match (end, signal) {
-        (Ok(End::Done), _) => Ok(()),
-        (Ok(End::Stopped), Some(exit)) => Err(CliError::new(exit, "stopped by a signal, saved").hint(resume)),
-        (Ok(End::Stopped), None) => Ok(()),
-        (Err(error), _) => {
-            let error = CliError::from(error);
-            Err(match last {
-                Some(path) => error.hint(format_args!("the last good checkpoint is {}", path.display())),
-                None => error,
-            })
-        }
-    }
-}
-
 impl TrainArgs {
+    /// The configuration that a run had, and the one that it goes on with.
+    pub(super) fn resumed(&self, run: &RunDir) -> Result<(RunConfig, RunConfig), CliError> {
+        let mut layers = vec![Layer::File(run.config())];
+        layers.extend(self.config_layers());
+        let (was, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
+        same_run(&was, &config)?;
+        Ok((was, config))
+    }
+
     /// The configuration's layers: files, `--set`, and the flags that stand for a key.
     pub fn config_layers(&self) -> Vec<Layer> {
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
@@ -228,6 +178,10 @@ impl TrainArgs {
         if let Some(model) = &self.init {
             let value = Value::String(model.to_string_lossy().into_owned());
             layers.push(Layer::Flag { flag: "--init", key: "train.init", value });
+        }
+        if let Some(name) = self.task.and_then(|task| task.to_possible_value()) {
+            let value = Value::String(name.get_name().to_string());
+            layers.push(Layer::Flag { flag: "--task", key: "train.task", value });
         }
         if !self.data.is_empty() {
             let files = self.data.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
@@ -264,51 +218,4 @@ pub(super) fn flag_layers(seed: Option<u64>, dtype: Option<Precision>) -> Vec<La
         layers.push(Layer::Flag { flag: "--dtype", key: "train.dtype", value });
     }
     layers
-}
-
-/// What a configuration amounts to, as comments of TOML.
-fn summary(config: &RunConfig) -> Result<String, CliError> {
-    let train = &config.train;
-    let tokens = train.batch as u64 * train.context as u64;
-    let tokenizer = Path::new(&config.data.tokenizer);
-    let vocab = match config.model.vocab {
-        0 if tokenizer.exists() || config.data.tokenizer == "bytes" => {
-            Some(source::tokenizer(&config.data.tokenizer)?.vocab_size())
-        }
-        0 => None,
-        rows => Some(rows),
-    };
-    let rows = match vocab {
-        Some(rows) => format!("with {rows} rows of embedding"),
-        None => "without the rows of embedding, which the tokenizer decides".to_string(),
-    };
-    let cfg = training::model_config(config, vocab.unwrap_or(1));
-    let compute = training::compute(train.dtype);
-    let memory = memory::memory(&cfg, compute)?;
-    let at_once = train.micro_batch * train.context;
-    let kept = memory::activations(&cfg, compute, training::keep(config), at_once);
-    let lines = [
-        ("parameters", format!("{} ({rows})", units::count(config.model.parameters(vocab.unwrap_or(0))))),
-        (
-            "tokens",
-            format!(
-                "{} a step, {} in all",
-                units::count(tokens),
-                units::count(tokens.saturating_mul(train.steps as u64))
-            ),
-        ),
-        (
-            "memory",
-            format!(
-                "about {}: weights {}, gradients {}, moments {}, packed copies {}, activations {}",
-                units::bytes(memory.to_train() + kept),
-                units::bytes(memory.weights),
-                units::bytes(memory.gradients),
-                units::bytes(memory.moments),
-                units::bytes(memory.packed + memory.packed_backward),
-                units::bytes(kept),
-            ),
-        ),
-    ];
-    Ok(lines.iter().map(|(what, text)| format!("# {what}: {text}\n")).collect())
 }

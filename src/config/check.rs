@@ -131,6 +131,8 @@ fn names(key: &str) -> Option<Vec<&'static str>> {
         "model.preset" => Some(PRESETS.iter().map(|preset| preset.name).chain([""]).collect()),
         "train.schedule" => Some(vec!["cosine", "linear", "wsd", "constant"]),
         "train.dtype" => Some(vec!["f32", "bf16"]),
+        "train.task" => Some(vec!["lm", "sft"]),
+        "data.packing" => Some(vec!["stream", "documents"]),
         "train.order" => Some(vec!["random", "shuffled"]),
         _ => None,
     }

@@ -19,6 +19,7 @@ pub use layer::Layer;
 pub use nearest::nearest;
 pub use preset::{PRESETS, Preset, preset};
 pub use sections::{
-    DataSection, ModelSection, Order, Precision, RunConfig, SampleSection, Schedule, TrainSection,
+    DataSection, ModelSection, Order, Packing, Precision, RunConfig, SampleSection, Schedule, Task,
+    TrainSection,
 };
 pub use seed::seed_value;

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use toml::Value;
 
 use super::check::{Known, tree};
-use super::{Error, Layer, ModelSection, Result, RunConfig, preset};
+use super::{Error, Layer, ModelSection, Order, Packing, Result, RunConfig, Task, preset};
 use crate::decode::SampleOptions;
 
 impl RunConfig {
@@ -64,6 +64,12 @@ impl RunConfig {
         if !given("train.decay") {
             train.decay = train.steps / 5;
         }
+        if train.task == Task::Sft && !given("train.order") {
+            train.order = Order::Shuffled;
+        }
+        if train.task == Task::Sft && !given("data.packing") {
+            self.data.packing = Packing::Documents;
+        }
         Ok(())
     }
 
@@ -106,6 +112,13 @@ impl RunConfig {
         let divides = t == 0.0 || (SampleOptions::COLDEST..=f32::MAX).contains(&(t as f32));
         hold(divides, "sample.temperature", t, "0, or a number from 1e-30")?;
         hold(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
+        let packs = train.task == Task::Lm || self.data.packing == Packing::Documents;
+        hold(
+            packs,
+            "data.packing",
+            "stream",
+            "documents: train.task = sft never cuts a conversation in two",
+        )?;
         let share = self.data.val_fraction;
         hold((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0, below 1")?;
         hold(

@@ -49,6 +49,8 @@ pub struct ModelSection {
 /// `[train]`: batches, optimizer, schedule, and what happens every so many steps (0: never).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainSection {
+    /// What is learnt: every token of text, or the answers of conversations.
+    pub task: Task,
     /// The model that the weights begin as, whose sizes `[model]` then takes: a run, a checkpoint, a Hugging
     /// Face directory or a GGUF file. Empty: they are drawn from the seed.
     pub init: String,
@@ -99,7 +101,7 @@ pub struct TrainSection {
     pub save_every: usize,
     /// Checkpoints that are kept, at least 2.
     pub keep: usize,
-    /// How samples are drawn from the training part.
+    /// How samples are drawn from the training part. Default: `random`; `shuffled` for the task `sft`.
     pub order: Order,
 }
 
@@ -108,8 +110,10 @@ pub struct TrainSection {
 pub struct DataSection {
     /// Text, JSONL or packed token files, relative to the working directory.
     pub files: Vec<String>,
-    /// The share at the end of the tokens that is never trained on.
+    /// The share at the end of the tokens that is never trained on; of the conversations for the task `sft`.
     pub val_fraction: f64,
+    /// How tokens fill the windows of `train.context`. Default: `stream`; `documents` for the task `sft`.
+    pub packing: Packing,
     /// `bytes`, or the path of a `tokenizer.json`.
     pub tokenizer: String,
 }
@@ -131,6 +135,26 @@ pub struct SampleSection {
     pub top_p: f64,
     /// Keeps the tokens that have at least this share of the largest; 0 keeps all.
     pub min_p: f64,
+}
+
+/// What is learnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// Language modelling: every token of the text (of a `prompt` + `completion` the latter).
+    Lm,
+    /// Supervised fine-tuning: what the assistant says in `messages`, or the `completion` after a `prompt`.
+    Sft,
+}
+
+/// How tokens fill a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Packing {
+    /// One running text: a window begins anywhere and sees across the ends of documents.
+    Stream,
+    /// Whole documents: each sees itself alone, from position 0; a longer one is split.
+    Documents,
 }
 
 /// What a pass computes in.
@@ -190,6 +214,7 @@ impl Default for ModelSection {
 impl Default for TrainSection {
     fn default() -> TrainSection {
         TrainSection {
+            task: Task::Lm,
             init: String::new(),
             context: 256,
             batch: 16,
@@ -220,7 +245,12 @@ impl Default for TrainSection {
 
 impl Default for DataSection {
     fn default() -> DataSection {
-        DataSection { files: Vec::new(), val_fraction: 0.1, tokenizer: "bytes".to_string() }
+        DataSection {
+            files: Vec::new(),
+            val_fraction: 0.1,
+            packing: Packing::Stream,
+            tokenizer: "bytes".to_string(),
+        }
     }
 }
 

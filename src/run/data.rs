@@ -35,6 +35,9 @@ pub struct DataRecord {
     pub files: Vec<Digested>,
     /// The tokenizer.
     pub tokenizer: Digested,
+    /// `sha256:` of the tokenizer's chat templates, where it has some and texts are tokenised by the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
 }
 
 impl DataRecord {
@@ -54,6 +57,7 @@ impl DataRecord {
         Ok(DataRecord {
             files: files.iter().map(one).collect::<Result<_>>()?,
             tokenizer: tokenizer_digest(tokenizer, &source.tokenizer),
+            chat_template: template_digest(source),
         })
     }
 
@@ -73,9 +77,17 @@ impl DataRecord {
         }
         let all = |record: &DataRecord| record.files.iter().chain([&record.tokenizer]).cloned().collect();
         let (want, got): (Vec<Digested>, Vec<Digested>) = (all(self), all(found));
-        match want.iter().zip(&got).find(|(want, got)| want.digest != got.digest) {
-            Some((want, got)) => Err(changed(&want.file, &want.digest, &got.digest)),
-            None => Ok(()),
+        let other = want.iter().zip(&got).find(|(want, got)| want.digest != got.digest);
+        if let Some((want, got)) = other {
+            return Err(changed(&want.file, &want.digest, &got.digest));
+        }
+        // a run of an earlier version does not say
+        match (&self.chat_template, &found.chat_template) {
+            (Some(want), got) if got.as_ref() != Some(want) => {
+                let file = format!("the chat template of {}", self.tokenizer.file);
+                Err(changed(&file, want, got.as_deref().unwrap_or("none")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -105,6 +117,19 @@ fn tokenizer_digest(name: &str, tokenizer: &Tokenizer) -> Digested {
     Digested { file: name.to_string(), digest: format!("fnv1a:{:016x}", tokenizer.digest()) }
 }
 
+fn template_digest(source: &Source) -> Option<String> {
+    let templates = source.tokenizer.chat_templates();
+    if templates.is_empty() || source.tokens.file().is_some() {
+        return None;
+    }
+    let mut hash = Sha256::new();
+    for part in templates.iter().flat_map(|(name, text)| [name, text]) {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    Some(format!("sha256:{}", hex(&hash.finalize())))
+}
+
 /// `sha256:` and the hash of a file's bytes.
 fn sha256(path: &Path) -> Result<String> {
     let io = |error| Error::io(path, error);
@@ -117,6 +142,9 @@ fn sha256(path: &Path) -> Result<String> {
         }
         hash.update(&block[..n]);
     }
-    let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("sha256:{hex}"))
+    Ok(format!("sha256:{}", hex(&hash.finalize())))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod cli;
 mod commands;
+mod commands_chat;
 mod commands_rollout;
+mod commands_sft;
+mod commands_tokenize;
 mod commands_train;
 mod commands_verify;
 mod corrupt;
@@ -23,7 +26,9 @@ mod invariance;
 mod kill;
 #[cfg(feature = "faults")]
 mod own;
+mod packing;
 mod prefixes;
+mod pytorch;
 mod resume;
 mod signals;
 mod training;

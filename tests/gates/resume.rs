@@ -6,13 +6,13 @@ use std::sync::Arc;
 use xtrain::config::{Layer, RunConfig};
 use xtrain::evaluate::Evaluation;
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
-use xtrain::model::data::{Split, Tokens};
+use xtrain::model::data::{Role, Tokens};
 use xtrain::model::store::{self, Standing};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Model, StepReport, Trainer};
 use xtrain::run::RunDir;
 use xtrain::tensor::Device;
-use xtrain::training::{self, End, Error, Observer, Source, Training};
+use xtrain::training::{self, End, Error, Observer, Reading, Source, Training};
 
 use crate::dice::Dice;
 use crate::training::{Bits, Difference, failed, state};
@@ -44,6 +44,7 @@ impl Case {
             format!("train.batch={}", dice.between(2, 4)),
             format!("train.micro_batch={}", dice.between(1, 2)),
             format!("train.order={}", dice.pick(&["random", "shuffled"])),
+            format!("data.packing={}", dice.pick(&["stream", "documents"])),
             format!("train.dtype={}", dice.pick(&["f32", "bf16"])),
             format!("train.seed={}", 1 + dice.below(1000)),
             format!("train.steps={steps}"),
@@ -61,10 +62,13 @@ impl Case {
     fn source(&self) -> Source {
         let mut dice = Dice::new(SEED ^ 1, self.number);
         let tokenizer = Tokenizer::byte();
-        let ids = (0..600).map(|_| dice.below(90) as u32).collect();
-        let tokens = Tokens::from_ids(ids, tokenizer.vocab_size() as u32).expect("ids of bytes");
-        let split = Split::tail(tokens.len(), 0.1).expect("a share");
-        Source { tokens, tokenizer, split }
+        let mut documents: Vec<Vec<(u32, Role)>> = Vec::new();
+        for _ in 0..40 {
+            let ids = (0..dice.between(2, 28)).map(|_| (dice.below(90) as u32, Role::Learnt));
+            documents.push(ids.collect());
+        }
+        let tokens = Tokens::from_documents(documents, tokenizer.vocab_size() as u32).expect("ids of bytes");
+        Source::new(&self.config, tokens, tokenizer).expect("a share")
     }
 }
 
@@ -100,9 +104,11 @@ fn go(
     let checkpoints =
         CheckpointDir::open(Arc::new(RealFs), run.path(), case.config.train.keep).map_err(failed)?;
     let (mut metrics, _) = run.logs_after(trainer.step_number()).map_err(failed)?;
+    let reading = Reading::new(&case.config, &source, standing.seed).map_err(failed)?;
     let end = Training {
         config: &case.config,
         source: &source,
+        reading: &reading,
         checkpoints: &checkpoints,
         metrics: &mut metrics,
         trainer: &mut trainer,

@@ -15,7 +15,7 @@ const SEED: u64 = 20_250_608;
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     number: u64,
-    cfg: Config,
+    pub(crate) cfg: Config,
     dtype: Dtype,
     steps: u64,
     data: u64,
@@ -36,7 +36,7 @@ struct Way {
 pub(crate) struct Difference(pub(crate) String);
 
 impl Run {
-    fn draw(number: u64) -> Run {
+    pub(crate) fn draw(number: u64) -> Run {
         let mut dice = Dice::new(SEED, number);
         let n_kv_heads = dice.pick(&[1, 2]);
         let cfg = Config {
@@ -59,7 +59,7 @@ impl Run {
     }
 
     /// A trainer at step 0.
-    fn trainer(&self, device: &Device) -> Result<Trainer> {
+    pub(crate) fn trainer(&self, device: &Device) -> Result<Trainer> {
         let mut dice = Dice::new(SEED ^ 1, self.number);
         let scale = (self.cfg.dim as f32).sqrt().recip();
         let params = Params::load(&self.cfg, self.dtype, device, |_, shape| {
@@ -119,7 +119,7 @@ impl Way {
 /// Losses, norms, weights and moments of a run, under their names, in bits.
 pub(crate) type Bits = Vec<(String, Vec<u32>)>;
 
-fn bits(x: &xtrain::tensor::Tensor) -> Vec<u32> {
+pub(crate) fn bits(x: &xtrain::tensor::Tensor) -> Vec<u32> {
     x.data::<f32>().expect("weights and moments are f32").iter().map(|x| x.to_bits()).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The model, written once: [`Model::forward`] runs under a [`Tape`] to train and without one to
 //! decode.
 mod autograd;
+pub mod chat;
 pub mod checkpoint;
 mod config;
 pub mod data;
@@ -21,6 +22,7 @@ mod rows;
 mod schedule;
 pub mod store;
 pub mod tasks;
+pub mod third_party;
 pub mod tokenizer;
 mod trainer;
 

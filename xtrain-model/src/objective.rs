@@ -4,6 +4,7 @@ use xtrain_tensor::faults;
 use xtrain_tensor::ops::{self, LogProb, LossRows, Samples, Target};
 
 use crate::autograd::Tape;
+use crate::data::Excerpt;
 use crate::error::{Error, Result};
 use crate::functional::Eager;
 use crate::grads::Grads;
@@ -48,6 +49,15 @@ impl Sample {
             targets: tokens[1.min(tokens.len())..].iter().map(target).collect(),
             starts: Vec::new(),
         }
+    }
+}
+
+impl From<Excerpt> for Sample {
+    /// The excerpt with targets that weigh 1; [`Trainer::step`](crate::Trainer::step) weighs them anew.
+    fn from(excerpt: Excerpt) -> Sample {
+        let Excerpt { inputs, targets, starts } = excerpt;
+        let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
+        Sample { inputs, targets: targets.into_iter().map(target).collect(), starts }
     }
 }
 

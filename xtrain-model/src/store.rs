@@ -8,8 +8,8 @@ use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, load_weights, newest_good, read_json,
-    require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerView, describe, load_weights, newest_described,
+    newest_good, read_json, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -109,6 +109,8 @@ pub struct Resumed {
     pub trainer: Trainer,
     /// What the run said of itself.
     pub standing: Standing,
+    /// The ids that end a text.
+    pub eos: Vec<u32>,
     /// The checkpoint.
     pub path: std::path::PathBuf,
     /// Newer checkpoints that were damaged. The caller prints them.
@@ -151,7 +153,7 @@ pub fn save(
     let config = hf::to_json(model.config(), eos)?;
     let generation = serde_json::json!({ "eos_token_id": hf::eos_json(eos) });
     let generation = format!("{generation:#}");
-    let mut files: Vec<(&str, &[u8])> = tokenizer.files().to_vec();
+    let mut files: Vec<(&str, &[u8])> = tokenizer.files();
     files.push(("generation_config.json", generation.as_bytes()));
     let dtype = model.compute().to_string();
     Ok(dir.save(&Snapshot {
@@ -198,6 +200,22 @@ pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, Stor
     };
     let model = build(hf::from_json(&config)?, tensors, compute, device)?;
     Ok(Opened { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
+}
+
+/// The shape of the model that [`open`] opens, from config.json and the headers of its files: no weight is read.
+///
+/// # Errors
+/// As [`open`], but for what is in the tensors.
+pub fn config_of(path: &Path) -> Result<Config, StoreError> {
+    if path.is_file() {
+        return gguf::config_of(path);
+    }
+    let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
+    let config = match path.join("checkpoints").is_dir() {
+        true => newest_described(&RealFs, path)?.1,
+        false => describe(&RealFs, path, &options)?,
+    };
+    Ok(hf::from_json(&config)?)
 }
 
 /// Saves a model without a trainer as step 0 of a directory of checkpoints, durably and with checksums.
@@ -252,6 +270,7 @@ pub fn resume(
         )));
     }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
+    let eos = eos_of(&path, &config)?;
     let model = build(hf::from_json(&config)?, tensors, compute, device)?;
     let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
@@ -279,7 +298,7 @@ pub fn resume(
     trainer.optimizer = optimizer;
     let seed = if faults::on("resume-forgets-the-random-state") { 0 } else { data.seed };
     let standing = Standing { seed, best: best_loss.map(|loss| (loss, best_step)) };
-    Ok(Resumed { trainer, standing, path, refused: newest.refused })
+    Ok(Resumed { trainer, standing, eos, path, refused: newest.refused })
 }
 
 /// A model of loaded tensors.
@@ -311,11 +330,21 @@ fn shapes_fit(file: &Path, config: &Value, got: &[TensorInfo]) -> Result<(), Che
 /// As [`open`]; as [`Tokenizer::load`] where there is none.
 pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
     if path.join("checkpoints").is_dir() {
-        let newest = newest_good(&RealFs, path, &LoadOptions::default())?;
-        return Ok(Tokenizer::load(&newest.loaded.path)?);
+        return tokenizer_in(&newest_described(&RealFs, path)?.0);
     }
     if path.is_file() && gguf::recognises(path) {
         return gguf::tokenizer_of(path);
     }
-    Ok(Tokenizer::load(path)?)
+    tokenizer_in(path)
+}
+
+/// The tokenizer of a directory or file, for the ends of text that a `generation_config.json` in it has.
+fn tokenizer_in(path: &Path) -> Result<Tokenizer, StoreError> {
+    let tokenizer = Tokenizer::load(path)?;
+    Ok(match read_json(&RealFs, &path.join("generation_config.json")) {
+        Ok(Some(generation)) => tokenizer.with_ends(&hf::eos_ids(&generation)?),
+        Ok(None) => tokenizer,
+        Err(_) if path.is_file() => tokenizer,
+        Err(error) => return Err(error.into()),
+    })
 }

@@ -23,6 +23,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("mask-off-by-one", "a row of an attention does not see its own position"),
     ("window-off-by-one", "a row of an attention sees one position more than its window"),
     ("documents-see-each-other", "the documents packed in a sample are one sequence"),
+    ("window-joins-its-documents", "packed data does not say where the documents of a window begin"),
     ("index-list-not-renewed", "a GPU takes a list of indices for another one of its length"),
     ("graph-with-old-arguments", "a graph of kernels runs again with the arguments of the step before"),
     ("shared-buffer-written", "a GPU writes a tensor in place that another one shares"),

@@ -8,7 +8,7 @@ use xtrain_tensor::faults;
 
 use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind, Lock};
-use super::load::{LoadOptions, Loaded, load};
+use super::load::{Checkpoint, LoadOptions, Loaded, load};
 use super::save::{self, Observer, SaveStep};
 use super::snapshot::Snapshot;
 
@@ -227,6 +227,31 @@ impl CheckpointDir {
 /// [`CheckpointError::Missing`] for a run without checkpoints; [`CheckpointError::NoneGood`] with the reason
 /// for each if none can be loaded; [`CheckpointError::Io`].
 pub fn newest_good(fs: &dyn FileSystem, run: &Path, options: &LoadOptions<'_>) -> Result<Newest> {
+    let (loaded, refused) = newest(fs, run, &|path| {
+        let loaded = load(fs, path, options)?;
+        Ok((loaded.step, loaded))
+    })?;
+    Ok(Newest { loaded, refused })
+}
+
+/// The newest checkpoint of a run with a good manifest and config.json, and the latter: no tensor is read.
+///
+/// # Errors
+/// As [`newest_good`].
+pub fn newest_described(fs: &dyn FileSystem, run: &Path) -> Result<(PathBuf, serde_json::Value)> {
+    let found = newest(fs, run, &|path| {
+        let checkpoint = Checkpoint::open(fs, path)?;
+        Ok((checkpoint.step(), (path.to_path_buf(), checkpoint.config()?)))
+    })?;
+    Ok(found.0)
+}
+
+/// The newest checkpoint that `read` does not refuse and that is of the step of its name; newer ones are refused.
+fn newest<T>(
+    fs: &dyn FileSystem,
+    run: &Path,
+    read: &dyn Fn(&Path) -> Result<(u64, T)>,
+) -> Result<(T, Vec<Refused>)> {
     let dir = run.join("checkpoints");
     if fs.kind(&dir).map_err(CheckpointError::io("inspect", &dir))? != Kind::Directory {
         return Err(CheckpointError::Missing { path: dir, what: "the checkpoints of a run" });
@@ -246,11 +271,11 @@ pub fn newest_good(fs: &dyn FileSystem, run: &Path, options: &LoadOptions<'_>) -
     let mut refused = Vec::new();
     for (step, _, name) in found.into_iter().rev() {
         let path = dir.join(name);
-        match load(fs, &path, options) {
-            Ok(loaded) if loaded.step == step => return Ok(Newest { loaded, refused }),
-            Ok(loaded) => {
+        match read(&path) {
+            Ok((of, found)) if of == step => return Ok((found, refused)),
+            Ok((of, _)) => {
                 let (file, what) = (path.join(super::manifest::NAME), "step");
-                let (want, got) = (step.to_string(), loaded.step.to_string());
+                let (want, got) = (step.to_string(), of.to_string());
                 refused.push(Refused { path, why: CheckpointError::Inconsistent { file, what, want, got } });
             }
             Err(why) => refused.push(Refused { path, why }),

@@ -112,6 +112,11 @@ impl<'a> Checkpoint<'a> {
         Ok(Checkpoint { fs, dir, manifest: Manifest::decode(&path, &bytes)? })
     }
 
+    /// Optimizer steps done.
+    pub(super) fn step(&self) -> u64 {
+        self.manifest.step
+    }
+
     /// The path and the record of a file that has to be there.
     fn record(&self, name: &str) -> Result<(PathBuf, &FileRecord)> {
         let path = self.dir.join(name);

@@ -54,7 +54,7 @@ mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{CheckpointDir, Newest, Refused, Saved, newest_good};
+pub use directory::{CheckpointDir, Newest, Refused, Saved, newest_described, newest_good};
 pub use error::{CheckpointError, Result};
 pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
 pub(crate) use header::encode as safetensors_header;
@@ -66,4 +66,4 @@ pub use save::SaveStep;
 pub use simulated::{Injected, SimulatedFs};
 pub use snapshot::{Snapshot, TensorView, TrainerView};
 pub use tensors::{NamedTensor, require_shapes};
-pub use weights::{Weights, load_weights};
+pub use weights::{Weights, describe, load_weights};

@@ -32,31 +32,68 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// A shard, and the tensors that an index puts there.
+type Shard = (PathBuf, Option<Vec<String>>);
+
 /// Loads config.json and the weights of `dir`, widened to f32. A directory with a manifest is verified
 /// against it.
 ///
 /// # Errors
 /// [`CheckpointError`], naming the file, and the tensor where one is concerned.
 pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Weights> {
-    let there = |name: &str| {
-        let path = dir.join(name);
-        let kind = fs.kind(&path).map_err(CheckpointError::io("inspect", &path))?;
-        Ok((kind != Kind::Missing, path))
-    };
-    if there(manifest::NAME)?.0 {
+    if is_ours(fs, dir)? {
         let checkpoint = Checkpoint::open(fs, dir)?;
         let config = checkpoint.config()?;
         let tensors = checkpoint.model(&config, options)?;
         return Ok(Weights { config, tensors });
     }
-    if there("trainer")?.0 {
+    let (config, shards) = survey(fs, dir, options)?;
+    let mut tensors = Vec::new();
+    for (path, _) in &shards {
+        let mut file = open(fs, path, "the weights")?;
+        let mut from = Summed { file: &mut *file, crc: 0 };
+        for info in header::read(path, &mut from)? {
+            let (tensor, _) = tensors::read(path, info, &mut from)?;
+            tensors::check_finite(path, &tensor, options.non_finite)?;
+            tensors.push(tensor);
+        }
+    }
+    Ok(Weights { config, tensors })
+}
+
+/// config.json of `dir`, compared with the headers of its weights: no tensor is read.
+///
+/// # Errors
+/// As [`load_weights`].
+pub fn describe(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Value> {
+    match is_ours(fs, dir)? {
+        true => Checkpoint::open(fs, dir)?.config(),
+        false => Ok(survey(fs, dir, options)?.0),
+    }
+}
+
+/// Whether `dir` has a manifest.
+fn is_ours(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
+    if there(fs, &dir.join(manifest::NAME))? {
+        return Ok(true);
+    }
+    if there(fs, &dir.join("trainer"))? {
         let what = "the manifest of a checkpoint, without which nothing in it can be verified";
         return Err(CheckpointError::Missing { path: dir.join(manifest::NAME), what });
     }
+    Ok(false)
+}
+
+fn there(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
+    Ok(fs.kind(path).map_err(CheckpointError::io("inspect", path))? != Kind::Missing)
+}
+
+/// config.json and the shards of a directory without a manifest, whose headers are verified.
+fn survey(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<(Value, Vec<Shard>)> {
     let config = read_config(fs, dir)?;
-    let (sharded, index) = there("model.safetensors.index.json")?;
-    let (single, model) = there("model.safetensors")?;
-    let shards = match (single, sharded) {
+    let (model, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
+    let single = there(fs, &model)?;
+    let shards = match (single, there(fs, &index)?) {
         (true, _) => vec![(model, None)],
         (false, true) => read_index(fs, &index)?,
         (false, false) => {
@@ -77,21 +114,11 @@ pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) 
         let file = if single { &shards[0].0 } else { &index };
         check(file, &config, &infos)?;
     }
-    let mut tensors = Vec::with_capacity(infos.len());
-    for (path, _) in &shards {
-        let mut file = open(fs, path, "the weights")?;
-        let mut from = Summed { file: &mut *file, crc: 0 };
-        for info in header::read(path, &mut from)? {
-            let (tensor, _) = tensors::read(path, info, &mut from)?;
-            tensors::check_finite(path, &tensor, options.non_finite)?;
-            tensors.push(tensor);
-        }
-    }
-    Ok(Weights { config, tensors })
+    Ok((config, shards))
 }
 
 /// The shards of an index in the order of their names, each with the tensors that the index puts there.
-fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<(PathBuf, Option<Vec<String>>)>> {
+fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<Shard>> {
     let Index { weight_map } =
         json::decode(path, &read_small(fs, path, "the index of the shards", MAX_INDEX)?)?;
     if weight_map.is_empty() {

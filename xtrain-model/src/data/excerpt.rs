@@ -1,9 +1,5 @@
 //! What a training sample is made of.
-use std::path::Path;
-
-use super::jsonl::{self, Record};
-use super::{DataError, separator_of};
-use crate::tokenizer::Tokenizer;
+use xtrain_tensor::faults;
 
 /// Tokens that are read, and after each of them the token that it has to predict, where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -12,6 +8,8 @@ pub struct Excerpt {
     pub inputs: Vec<u32>,
     /// What follows each of them, where that is to be learnt; as long as `inputs`.
     pub targets: Vec<Option<u32>>,
+    /// Where its second document begins, the third, ...: rising places in `inputs`.
+    pub starts: Vec<usize>,
 }
 
 impl Excerpt {
@@ -20,35 +18,22 @@ impl Excerpt {
     pub fn new(ids: &[u32], learnt: &[bool]) -> Excerpt {
         let inputs = ids[..ids.len().saturating_sub(1)].to_vec();
         let following = ids.iter().zip(learnt).skip(1);
-        Excerpt { inputs, targets: following.map(|(&id, &learnt)| learnt.then_some(id)).collect() }
+        let targets = following.map(|(&id, &learnt)| learnt.then_some(id)).collect();
+        Excerpt { inputs, targets, starts: Vec::new() }
+    }
+
+    /// Adds what `other` holds as documents of their own.
+    pub fn append(&mut self, other: Excerpt) {
+        let at = self.inputs.len();
+        let joined = at == 0 || other.inputs.is_empty() || faults::on("window-joins-its-documents");
+        let first = (!joined).then_some(at);
+        self.starts.extend(first.into_iter().chain(other.starts.iter().map(|start| at + start)));
+        self.inputs.extend(other.inputs);
+        self.targets.extend(other.targets);
     }
 
     /// How many tokens are to be predicted.
     pub fn target_count(&self) -> usize {
         self.targets.iter().flatten().count()
     }
-}
-
-/// The records of a JSONL file, one excerpt each: a `text` whole, a `prompt` + `completion` with the completion
-/// alone to be learnt; each ends with the separator, also to be learnt. The first token of a `text` is not
-/// predicted: nothing stands before it.
-///
-/// # Errors
-/// As [`jsonl::records`]; a tokenizer without a separator.
-pub fn examples(path: &Path, tokenizer: &Tokenizer) -> Result<Vec<Excerpt>, DataError> {
-    let separator = separator_of(tokenizer)?;
-    let mut all = Vec::new();
-    jsonl::records(path, |record, _| {
-        let (mut ids, rest) = match record {
-            Record::Text(text) => (Vec::new(), text),
-            Record::Pair { prompt, completion } => (tokenizer.encode(&prompt)?, completion),
-        };
-        let mut learnt = vec![false; ids.len()];
-        ids.extend(tokenizer.encode(&rest)?);
-        ids.push(separator);
-        learnt.resize(ids.len(), true);
-        all.push(Excerpt::new(&ids, &learnt));
-        Ok(())
-    })?;
-    Ok(all)
 }

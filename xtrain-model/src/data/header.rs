@@ -3,7 +3,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic `XTOK\r\n\x1a\n` |
-//! | 8..12 | version, 1 |
+//! | 8..12 | version: 2; 1 for a file without the ends of its documents |
 //! | 12..16 | bytes of an id: 2 or 4 |
 //! | 16..20 | 1 where a mask of targets follows the ids, else 0 |
 //! | 20..24 | vocabulary |
@@ -15,7 +15,8 @@
 //! | 60..64 | CRC-32C of bytes 0..60 |
 //!
 //! All numbers are little-endian. The ids follow; then, with a mask, one bit for each token (bit i % 8 of byte
-//! i / 8): 1 where the token is to be learnt.
+//! i / 8): 1 where the token is to be learnt; then, from version 2, the end of each document in tokens, 8 bytes
+//! each: rising, the last one the number of tokens.
 use std::path::Path;
 
 use super::DataError;
@@ -24,17 +25,26 @@ use crate::tokenizer::MAX_VOCABULARY;
 /// Bytes of a header.
 pub(super) const SIZE: u64 = 64;
 const MAGIC: [u8; 8] = *b"XTOK\r\n\x1a\n";
-const VERSION: u32 = 1;
 
 /// What a header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
+    pub(super) version: Version,
     pub(super) masked: Masked,
     pub(super) vocab: u32,
     pub(super) digest: u64,
     pub(super) count: u64,
     pub(super) documents: u64,
     pub(super) body_crc: u32,
+}
+
+/// Which parts a file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// It does not say where its documents end.
+    One = 1,
+    /// A table of where they end stands behind the mask.
+    Two = 2,
 }
 
 /// Whether some tokens are not to be learnt.
@@ -50,17 +60,28 @@ impl Header {
         if self.vocab <= 1 << 16 { 2 } else { 4 }
     }
 
+    /// Where the mask begins, if that is a number.
+    pub(super) fn mask_at(&self) -> Option<u64> {
+        self.count.checked_mul(self.width())?.checked_add(SIZE)
+    }
+
+    /// Where the table of documents begins, if that is a number.
+    pub(super) fn ends_at(&self) -> Option<u64> {
+        let mask = if self.masked == Masked::Yes { self.count.div_ceil(8) } else { 0 };
+        self.mask_at()?.checked_add(mask)
+    }
+
     /// Bytes of the whole file, if that is a number.
     pub(super) fn file_length(&self) -> Option<u64> {
-        let mask = if self.masked == Masked::Yes { self.count.div_ceil(8) } else { 0 };
-        self.count.checked_mul(self.width())?.checked_add(mask)?.checked_add(SIZE)
+        let ends = if self.version == Version::Two { self.documents.checked_mul(8)? } else { 0 };
+        self.ends_at()?.checked_add(ends)
     }
 
     pub(super) fn to_bytes(self) -> [u8; SIZE as usize] {
         let mut bytes = [0; SIZE as usize];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
-        put(8, &VERSION.to_le_bytes());
+        put(8, &(self.version as u32).to_le_bytes());
         put(12, &(self.width() as u32).to_le_bytes());
         put(16, &u32::from(self.masked == Masked::Yes).to_le_bytes());
         put(20, &self.vocab.to_le_bytes());
@@ -85,9 +106,11 @@ impl Header {
                 format!("{:?}", bytes[..8].escape_ascii().to_string())
             }));
         }
-        if u32_at(8) != VERSION {
-            return Err(bad("version", VERSION.to_string(), u32_at(8).to_string()));
-        }
+        let version = match u32_at(8) {
+            1 => Version::One,
+            2 => Version::Two,
+            other => return Err(bad("version", "1 or 2".into(), other.to_string())),
+        };
         let crc = crc32c::crc32c_append(0, &bytes[..60]);
         if u32_at(60) != crc {
             return Err(bad("checksum of the header", format!("{crc:08x}"), format!("{:08x}", u32_at(60))));
@@ -98,6 +121,7 @@ impl Header {
             other => return Err(bad("mask", "0 or 1".into(), other.to_string())),
         };
         let header = Header {
+            version,
             masked,
             vocab: u32_at(20),
             digest: u64_at(24),

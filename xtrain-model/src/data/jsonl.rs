@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{DataError, text};
+use crate::chat::{ChatError, Json, Message};
 
 /// The longest line that is read, in bytes.
 const MAX_LINE: u64 = 64 << 20;
 
 /// What a line of training data holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// `{"text": ...}`: a document.
     Text(String),
@@ -22,51 +23,87 @@ pub enum Record {
         /// What is learnt.
         completion: String,
     },
+    /// `{"messages": [{"role": ..., "content": ...}, ...]}`: what the assistant says is to be learnt.
+    Chat {
+        /// The turns.
+        messages: Vec<Message>,
+        /// `tools`: what the assistant may call.
+        tools: Option<Json>,
+    },
 }
 
+/// What a line may be.
+const KINDS: &str = "\"text\", or \"prompt\" and \"completion\", or \"messages\"";
+
 impl Record {
+    /// The record of an object, which `line` is the text of.
+    ///
     /// # Errors
-    /// Other fields than `text`, or `prompt` and `completion`.
-    fn from_object(object: &Map<String, Value>) -> Result<Record, (&'static str, String)> {
-        if object.contains_key("messages") {
-            let got = "\"messages\", which needs a chat template (not supported yet)".to_string();
-            return Err(("\"text\", or \"prompt\" and \"completion\"", got));
-        }
+    /// Other fields than those of one kind of record.
+    fn from_object(object: &Map<String, Value>, line: &str) -> Result<Record, (&'static str, String)> {
         let field = |name: &str| match object.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(other) => Err(("strings as fields", format!("{name:?}: {}", kind_of(other)))),
         };
-        match (field("text")?, field("prompt")?, field("completion")?) {
-            (Some(text), None, None) => Ok(Record::Text(text)),
-            (None, Some(prompt), Some(completion)) => Ok(Record::Pair { prompt, completion }),
-            _ => Err(("\"text\", or \"prompt\" and \"completion\"", fields(object))),
+        match (field("text")?, field("prompt")?, field("completion")?, object.contains_key("messages")) {
+            (Some(text), None, None, false) => Ok(Record::Text(text)),
+            (None, Some(prompt), Some(completion), false) => Ok(Record::Pair { prompt, completion }),
+            (None, None, None, true) => Record::chat(line),
+            _ => Err((KINDS, fields(object))),
         }
+    }
+
+    /// # Errors
+    /// `messages` that are no list of messages, or have no turn of the assistant.
+    fn chat(line: &str) -> Result<Record, (&'static str, String)> {
+        const WANT: &str = "\"messages\" as [{\"role\": ..., \"content\": ...}, ...]";
+        // read again: templates write objects with their keys in the order of the text
+        let read = |line: &str| {
+            let json = Json::parse(line)?;
+            let messages = Message::list(&json.get("messages").unwrap_or_else(|| json.clone()))?;
+            Ok((messages, json.get("tools").filter(|tools| tools.kind() != "null")))
+        };
+        let (messages, tools) = read(line).map_err(|error: ChatError| (WANT, error.to_string()))?;
+        if messages.iter().all(|message| message.role() != "assistant") {
+            let mut roles: Vec<String> = messages.iter().map(|m| format!("{:?}", m.role())).collect();
+            roles.dedup();
+            roles.truncate(8);
+            let want = "\"messages\" with a turn of the role \"assistant\"";
+            return Err((want, format!("the roles {}", roles.join(", "))));
+        }
+        Ok(Record::Chat { messages, tools })
     }
 }
 
-/// Calls `each` with every record of `path` and the bytes read so far; blank lines are skipped.
+/// Calls `each` with every record of `path` and its place; blank lines are skipped.
 ///
 /// # Errors
 /// A file that cannot be read or has no record, a line that is no record (by its number), what `each` returns.
 pub fn records(
     path: &Path,
-    mut each: impl FnMut(Record, u64) -> Result<(), DataError>,
+    mut each: impl FnMut(Record, &Place) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     objects(path, |object, place| {
-        each(Record::from_object(object).map_err(|why| place.error(why))?, place.read)
+        each(Record::from_object(object, &place.text).map_err(|why| place.error(why))?, place)
     })
 }
 
 /// Where in a file an object stands.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     file: PathBuf,
     line: u64,
     read: u64,
+    text: String,
 }
 
 impl Place {
+    /// Bytes of the file up to the end of the line.
+    pub fn bytes(&self) -> u64 {
+        self.read
+    }
+
     pub(crate) fn error(&self, (want, got): (&'static str, String)) -> DataError {
         DataError::Line { file: self.file.clone(), line: self.line, want, got }
     }
@@ -82,7 +119,7 @@ pub(crate) fn objects(
 ) -> Result<(), DataError> {
     let file = File::open(path).map_err(|e| DataError::io(path, "open", &e))?;
     let mut reader = BufReader::new(file);
-    let mut place = Place { file: path.into(), line: 0, read: 0 };
+    let mut place = Place { file: path.into(), line: 0, read: 0, text: String::new() };
     let mut seen = 0u64;
     loop {
         let mut line = Vec::new();
@@ -104,7 +141,8 @@ pub(crate) fn objects(
             continue;
         }
         seen += 1;
-        match serde_json::from_str(&line) {
+        place.text = line;
+        match serde_json::from_str(&place.text) {
             Ok(Value::Object(object)) => each(&object, &place)?,
             Ok(other) => return Err(place.error(("a JSON object", kind_of(&other).into()))),
             Err(error) => return Err(place.error(("a JSON object", error.to_string()))),

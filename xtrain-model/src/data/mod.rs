@@ -1,12 +1,16 @@
 //! Text to packed tokens, and packed tokens to what a step trains on.
 //!
 //! [`prepare`] turns text and JSONL into a [`TokenFile`]; [`Tokens`] is such a file or the same in memory;
-//! [`Split`] divides it; [`Windows`] says what a step reads, as a pure function of (seed, step); and
-//! [`evaluation_windows`] covers each target of the validation part once.
+//! [`Split`] divides it; [`Windows`] of running text or [`DocumentWindows`] of whole documents say what a step
+//! reads, as a pure function of (seed, step); and [`evaluation_windows`] or [`Pieces`] cover each target of the
+//! validation part once.
+mod conversation;
+mod documents;
 mod error;
 mod excerpt;
 mod header;
 pub mod jsonl;
+mod order;
 mod permutation;
 mod prepare;
 mod split;
@@ -16,14 +20,16 @@ mod tokens;
 mod windows;
 mod writer;
 
+pub use documents::{DocumentWindows, Long, Pieces, Tally};
 pub use error::DataError;
-pub use excerpt::{Excerpt, examples};
+pub use excerpt::Excerpt;
+pub use order::Order;
 pub use permutation::Permutation;
-pub use prepare::{Prepared, Progress, prepare};
+pub use prepare::{Content, Prepared, Progress, prepare};
 pub use split::{Split, evaluation_windows};
 pub use token_file::TokenFile;
 pub use tokens::Tokens;
-pub use windows::{Order, Windows};
+pub use windows::Windows;
 pub use writer::TokenWriter;
 
 use crate::tokenizer::Tokenizer;

@@ -2,13 +2,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::conversation::{Chat, Ending};
 use super::jsonl::{self, Record};
 use super::text::Blocks;
-use super::{DataError, Role, TokenWriter};
+use super::{DataError, Role, TokenWriter, separator_of};
 use crate::tokenizer::Tokenizer;
 
 /// Bytes of text that are tokenised at a time.
 const BLOCK: usize = 1 << 20;
+
+/// What files may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Text and records of any kind.
+    Any,
+    /// Records with an answer to learn: `messages`, or `prompt` and `completion`.
+    Conversations,
+}
 
 /// How far [`prepare`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +40,14 @@ pub struct Prepared {
     pub documents: u64,
 }
 
-/// Where tokens go.
+/// Where tokens go: documents, one after the other.
 pub(super) trait Sink {
+    /// Adds to the document.
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError>;
+    /// Ends the document, with a separator where it has none.
     fn end_document(&mut self) -> Result<(), DataError>;
+    /// Ends the document as it stands.
+    fn cut(&mut self);
 }
 
 impl Sink for TokenWriter {
@@ -44,11 +58,17 @@ impl Sink for TokenWriter {
     fn end_document(&mut self) -> Result<(), DataError> {
         TokenWriter::end_document(self)
     }
+
+    fn cut(&mut self) {
+        TokenWriter::cut(self);
+    }
 }
 
 /// Tokenises `inputs` into the token file `output`. A file named `*.jsonl` or `*.ndjson` has one record a line:
-/// `text`, or `prompt` and `completion`, whose prompt is masked out of the loss. Any other file is text: one
-/// document, or several with `<|endoftext|>` between them. Every document ends with the separator.
+/// `text`, or `prompt` and `completion`, whose prompt is masked out of the loss, or `messages`, which the
+/// tokenizer's chat template writes and of which what the assistant says is to be learnt. Any other file is text:
+/// one document, or several with `<|endoftext|>` between them. Every document ends with the separator, but a
+/// conversation whose last turn has a token of its own that ends a text; and the file says where.
 ///
 /// # Errors
 /// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL of these fields (with the line); an
@@ -60,7 +80,7 @@ pub fn prepare(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared, DataError> {
     let mut writer = TokenWriter::create(output, tokenizer)?;
-    let bytes = feed(inputs, tokenizer, &mut writer, progress)?;
+    let bytes = feed(inputs, (tokenizer, Content::Any), &mut writer, progress)?;
     let prepared = Prepared { bytes, tokens: writer.count(), documents: writer.documents() };
     writer.finish()?;
     Ok(prepared)
@@ -69,7 +89,7 @@ pub fn prepare(
 /// Tokenises `inputs` into `sink`; returns their bytes.
 pub(super) fn feed(
     inputs: &[PathBuf],
-    tokenizer: &Tokenizer,
+    (tokenizer, content): (&Tokenizer, Content),
     sink: &mut impl Sink,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64, DataError> {
@@ -85,7 +105,14 @@ pub(super) fn feed(
     for (path, length) in inputs.iter().zip(lengths) {
         let mut report = |bytes: u64| progress(Progress { bytes: done + bytes.min(length), of });
         if is_jsonl(path) {
-            feed_jsonl(path, tokenizer, sink, &mut report)?;
+            feed_jsonl(path, (tokenizer, content), sink, &mut report)?;
+        } else if content == Content::Conversations {
+            return Err(DataError::Format {
+                file: path.clone(),
+                field: "kind of data",
+                want: "JSONL with \"messages\", or \"prompt\" and \"completion\", in each row".into(),
+                got: "text".into(),
+            });
         } else {
             feed_text(path, tokenizer, sink, &mut report)?;
         }
@@ -104,10 +131,10 @@ fn feed_text(
     sink: &mut impl Sink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    let mut blocks = Blocks::open(path, BLOCK)?;
+    let (mut blocks, separator) = (Blocks::open(path, BLOCK)?, separator_of(tokenizer)?);
     let mut bytes = 0;
     while let Some(text) = blocks.next()? {
-        sink.push(&tokenizer.encode(&text)?, Role::Learnt)?;
+        push_text(sink, &tokenizer.encode(&text)?, separator)?;
         bytes += text.len() as u64;
         report(bytes);
     }
@@ -116,20 +143,53 @@ fn feed_text(
 
 fn feed_jsonl(
     path: &Path,
-    tokenizer: &Tokenizer,
+    (tokenizer, content): (&Tokenizer, Content),
     sink: &mut impl Sink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    jsonl::records(path, |record, bytes| {
+    let (separator, mut chat) = (separator_of(tokenizer)?, None);
+    jsonl::records(path, |record, place| {
         match record {
-            Record::Text(text) => sink.push(&tokenizer.encode(&text)?, Role::Learnt)?,
+            Record::Text(_) if content == Content::Conversations => {
+                let want = "\"messages\", or \"prompt\" and \"completion\"";
+                return Err(place.error((want, "\"text\", which has no answer to learn".into())));
+            }
+            Record::Text(text) => {
+                push_text(sink, &tokenizer.encode(&text)?, separator)?;
+                sink.end_document()?;
+            }
             Record::Pair { prompt, completion } => {
                 sink.push(&tokenizer.encode(&prompt)?, Role::Read)?;
                 sink.push(&tokenizer.encode(&completion)?, Role::Learnt)?;
+                sink.end_document()?;
+            }
+            Record::Chat { messages, tools } => {
+                if chat.is_none() {
+                    chat = Some(Chat::of(tokenizer, place)?);
+                }
+                let chat = chat.as_ref().expect("made above");
+                let (tokens, ending) = chat.encode((&messages, tools), place)?;
+                for run in tokens.chunk_by(|a, b| a.1 == b.1) {
+                    sink.push(&run.iter().map(|token| token.0).collect::<Vec<_>>(), run[0].1)?;
+                }
+                match ending {
+                    Ending::Learnt => sink.cut(),
+                    Ending::Missing => sink.end_document()?,
+                }
             }
         }
-        sink.end_document()?;
-        report(bytes);
+        report(place.bytes());
         Ok(())
     })
+}
+
+/// Adds running text, in which separators end documents.
+fn push_text(sink: &mut impl Sink, ids: &[u32], separator: u32) -> Result<(), DataError> {
+    for part in ids.split_inclusive(|&id| id == separator) {
+        sink.push(part, Role::Learnt)?;
+        if part.ends_with(&[separator]) {
+            sink.cut();
+        }
+    }
+    Ok(())
 }

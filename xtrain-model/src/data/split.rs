@@ -24,6 +24,17 @@ impl Split {
         let at = if fraction == 0.0 { len } else { ((1.0 - fraction) * len as f64) as u64 };
         Ok(Split { train: 0..at, validation: at..len })
     }
+
+    /// The last `fraction` of the documents that end at `ends` for validation, counted as [`tail`](Split::tail)
+    /// counts tokens: no document is in both parts.
+    ///
+    /// # Errors
+    /// As [`tail`](Split::tail).
+    pub fn of_documents(ends: &[u64], fraction: f64) -> Result<Split, DataError> {
+        let documents = Split::tail(ends.len() as u64, fraction)?.train.end as usize;
+        let at = documents.checked_sub(1).map_or(0, |last| ends[last]);
+        Ok(Split { train: 0..at, validation: at..ends.last().copied().unwrap_or(0) })
+    }
 }
 
 /// Windows of at most `context` predictions, one after the other, that cover `part`: every token of it but the

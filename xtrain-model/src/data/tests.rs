@@ -56,7 +56,7 @@ fn a_text_file_becomes_its_bytes_and_a_separator() {
         assert_eq!(file.ids(0..file.count()).unwrap(), want, "{text:?}");
         assert_eq!((file.vocab(), file.is_masked()), (257, false));
         assert_eq!(file.documents(), want.iter().filter(|&&id| id == 256).count() as u64);
-        let memory = Tokens::from_files(&[input], &Tokenizer::byte()).unwrap();
+        let memory = Tokens::from_files(&[input], &Tokenizer::byte(), Content::Any).unwrap();
         assert_eq!(memory.ids(0..memory.len()).unwrap(), want);
     }
 }
@@ -101,12 +101,7 @@ fn jsonl_records_become_documents_and_prompts_are_masked() {
     assert_eq!(excerpt.inputs, [256, 49, 43, 49, 61, 50]);
     assert_eq!(excerpt.targets, [None, None, None, None, Some(50), Some(10)]);
     assert_eq!(excerpt.target_count(), 2);
-    let examples = examples(&path, &Tokenizer::byte()).unwrap();
-    assert_eq!(examples.len(), 3);
-    assert_eq!(examples[0], Excerpt { inputs: vec![97, 98], targets: vec![Some(98), Some(256)] });
-    assert_eq!(examples[1].inputs, [49, 43, 49, 61, 50, 10]);
-    assert_eq!(examples[1].targets, [None, None, None, Some(50), Some(10), Some(256)]);
-    let memory = Tokens::from_files(&[path], &Tokenizer::byte()).unwrap();
+    let memory = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Any).unwrap();
     assert_eq!(memory.learnt(0..10).unwrap(), learnt);
 }
 
@@ -138,7 +133,20 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused("blank.jsonl", b"\n \r\n", "line 2: want a record, found the end of the file");
     refused("broken.jsonl", b"{\"text\": \"a\"}\n{\"text\": ", "line 2: want a JSON object");
     refused("list.jsonl", b"[1]", "line 1: want a JSON object, found an array");
-    refused("chat.jsonl", b"{\"messages\": []}", "chat template");
+    refused("chat.jsonl", b"{\"messages\": []}", "line 1: want \"messages\" as [{\"role\": ...");
+    refused("nobody.jsonl", b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"gpt\"}]}", {
+        "line 1: want \"messages\" with a turn of the role \"assistant\", found the roles \"user\", \"gpt\""
+    });
+    refused(
+        "role.jsonl",
+        b"{\"messages\":[{\"content\":\"a\"}]}",
+        "found messages: want messages as objects",
+    );
+    refused("content.jsonl", b"{\"messages\":[{\"role\":\"assistant\",\"content\":[1]}]}", {
+        "line 1: want \"messages\" that the tokenizer's chat template takes, found chat template: it refuses the \
+         messages: content has to be text"
+    });
+    refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
     refused("half.jsonl", b"{\"prompt\": \"a\"}", "found the fields \"prompt\"");
     refused(
         "both.jsonl",
@@ -178,6 +186,7 @@ fn progress_rises_to_the_whole() {
 #[test]
 fn a_large_vocabulary_takes_four_bytes_an_id() {
     let header = |vocab| header::Header {
+        version: header::Version::One,
         masked: header::Masked::Yes,
         vocab,
         digest: 1,
@@ -187,6 +196,8 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     };
     assert_eq!((header(65536).width(), header(65537).width()), (2, 4));
     assert_eq!(header(65536).file_length(), Some(64 + 18 + 2));
+    let listed = header::Header { version: header::Version::Two, documents: 3, ..header(65536) };
+    assert_eq!(listed.file_length(), Some(64 + 18 + 2 + 3 * 8));
     let dir = Scratch::new("wide");
     let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
     ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
@@ -230,25 +241,151 @@ fn a_damaged_token_file_is_refused_by_its_field() {
         |at: usize, value: &[u8]| resealed(&good, |bytes| bytes[at..at + value.len()].copy_from_slice(value));
     check(Vec::new(), "length: want at least 64 bytes, a header, found 0 bytes");
     check(good[..63].to_vec(), "length: want at least 64");
-    check(good[..good.len() - 1].to_vec(), "length: want 139 bytes for 35 tokens, found 138 bytes");
-    check([&good[..], &[0]].concat(), "found 140 bytes");
+    check(good[..good.len() - 1].to_vec(), "length: want 179 bytes for 35 tokens, found 178 bytes");
+    check([&good[..], &[0]].concat(), "found 180 bytes");
     check(edited(0, b"SAFE"), "magic: want \"XTOK");
-    check(edited(8, &[2]), "version: want 1, found 2");
+    check(edited(8, &[3]), "version: want 1 or 2, found 3");
+    check(edited(8, &[1]), "length: want 139 bytes for 35 tokens, found 179 bytes");
     check([&good[..20], &[9], &good[21..]].concat(), "checksum of the header");
     check(edited(12, &[4]), "bytes of an id: want 2 for a vocabulary of 257, found 4");
     check(edited(16, &[7]), "mask: want 0 or 1, found 7");
     check(edited(20, &[0; 4]), "vocabulary: want 1 to 524288, found 0");
-    check(edited(32, &[36]), "length: want 141 bytes for 36 tokens");
+    check(edited(32, &[36]), "length: want 181 bytes for 36 tokens");
     check(edited(32, &[0xff; 8]), "length: want a length that holds 18446744073709551615 tokens");
     check(edited(40, &[36]), "documents: want at most 35 (tokens), found 36");
+    check(edited(40, &[4]), "length: want 171 bytes");
     check(edited(52, &[1]), "bytes 52 to 60: want 0");
     check([&good[..70], &[good[70] ^ 1], &good[71..]].concat(), "checksum of the tokens");
-    let unknown = resealed(&good, |bytes| {
-        bytes[68..70].copy_from_slice(&300u16.to_le_bytes());
+    let body = |at: usize, value: &[u8]| {
+        resealed(&good, |bytes| {
+            bytes[at..at + value.len()].copy_from_slice(value);
+            let crc = crc32c::crc32c_append(0, &bytes[64..]);
+            bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+        })
+    };
+    check(body(68, &300u16.to_le_bytes()), "token 2 is 300, the vocabulary ends at 257");
+    // documents end at 7, 14, 21, 28, 35; the table begins at 139
+    check(body(147, &[7]), "end of a document: want above 7, at most 35 (tokens), found 7 for document 1");
+    check(body(139, &[0]), "end of a document: want above 0");
+    check(body(171, &[36]), "end of a document: want above 28, at most 35 (tokens), found 36");
+    check(body(171, &[34]), "end of the last document: want 35, found 34");
+}
+
+#[test]
+fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does_not() {
+    let dir = Scratch::new("ends");
+    let rows = "{\"text\":\"ab<|endoftext|>c\"}\n{\"text\":\"\"}\n{\"prompt\":\"a<|endoftext|>\",\"completion\":\"b\"}\n";
+    let inputs = [dir.file("a.txt", "x<|endoftext|><|endoftext|>yz"), dir.file("b.jsonl", rows)];
+    let file = prepared(&dir, &inputs, &Tokenizer::byte()).unwrap();
+    // x. | . | yz. | ab. | c. | a.b. (a separator inside a prompt ends nothing)
+    let want = [2, 3, 6, 9, 11, 15];
+    assert_eq!((file.ends().unwrap(), file.documents(), file.count()), (want.to_vec(), 6, 15));
+    let memory = Tokens::from_files(&inputs, &Tokenizer::byte(), Content::Any).unwrap();
+    assert_eq!(memory.ends().unwrap(), want);
+    assert_eq!(memory.ids(0..15).unwrap(), file.ids(0..15).unwrap());
+
+    let mut writer = TokenWriter::create(&dir.0.join("open.tok"), &Tokenizer::byte()).unwrap();
+    writer.push(&[1, 2], Role::Learnt).unwrap();
+    writer.cut();
+    writer.push(&[3], Role::Learnt).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(TokenFile::open(&dir.0.join("open.tok")).unwrap().ends().unwrap(), [2, 3]);
+
+    let bytes = std::fs::read(file.path()).unwrap();
+    let table = bytes.len() - 6 * 8;
+    let old = resealed(&bytes[..table], |bytes| {
+        bytes[8] = 1;
         let crc = crc32c::crc32c_append(0, &bytes[64..]);
         bytes[48..52].copy_from_slice(&crc.to_le_bytes());
     });
-    check(unknown, "token 2 is 300, the vocabulary ends at 257");
+    let old = TokenFile::open(&dir.file("old.tok", old)).unwrap();
+    old.verify().unwrap();
+    assert_eq!(old.ids(0..15).unwrap(), file.ids(0..15).unwrap());
+    assert_eq!(old.learnt(0..15).unwrap(), file.learnt(0..15).unwrap());
+    let error = old.ends().unwrap_err().to_string();
+    assert!(error.contains("old.tok: version: want 2, which says where documents end"), "{error}");
+}
+
+#[test]
+fn conversations_are_held_out_whole() {
+    let ends = [4, 9, 11, 20, 21];
+    let of = |share| Split::of_documents(&ends, share).map(|s| (s.train, s.validation));
+    assert_eq!(of(0.1).unwrap(), (0..20, 20..21));
+    assert_eq!(of(0.5).unwrap(), (0..9, 9..21));
+    assert_eq!(of(0.0).unwrap(), (0..21, 21..21));
+    assert_eq!(Split::of_documents(&[], 0.5).unwrap().train, 0..0);
+    assert!(of(1.0).is_err());
+}
+
+/// The byte tokenizer with another chat template.
+fn with_template(template: &str) -> Tokenizer {
+    let config = serde_json::json!({ "eos_token": "<|endoftext|>", "chat_template": template });
+    let json = Tokenizer::byte().files()[0].1.to_vec();
+    Tokenizer::from_parts(json, Some(config.to_string().into_bytes()), Path::new("tokenizer.json")).unwrap()
+}
+
+#[test]
+fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
+    let dir = Scratch::new("chat");
+    let row = r#"{"messages":[{"role":"user","content":"2"},{"role":"assistant","content":"ab"},"#
+        .to_string()
+        + r#"{"role":"user","content":"3"},{"role":"assistant","content":"c"}]}"#;
+    let path = dir.file("in.jsonl", format!("{row}\n{{\"prompt\":\"p\",\"completion\":\"q\"}}\n"));
+    let turns = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
+    let said = "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}";
+    // `.` ends a text, and a capital stands for what is learnt
+    for (template, want) in [
+        (None, "user\n2.assistant\nAB!user\n3.assistant\nC!"),
+        (Some(turns("{{ m.role[0] }}{{ m.content }}{{ eos_token }}")), "u2.AAB!u3.AC!"),
+        (Some(turns(&format!("{said}{{{{ m.content }}}}{{% endif %}}{{{{ eos_token }}}}"))), "2.AB!3.C!"),
+        (Some(turns("{{ m.content }}")), "2AB3C!"),
+        (Some(turns(&format!("{said}{{{{ m.content }}}}{{% endif %}};"))), "2;AB;3;C;!"),
+    ] {
+        let tokenizer = template.map_or_else(Tokenizer::byte, |template| with_template(&template));
+        let file = prepared(&dir, std::slice::from_ref(&path), &tokenizer).unwrap();
+        let count = file.count();
+        let shown: String = (file.ids(0..count).unwrap().into_iter().zip(file.learnt(0..count).unwrap()))
+            .map(|(id, learnt)| match (id, learnt) {
+                (256, false) => '.',
+                (256, true) => '!',
+                (id, false) => id as u8 as char,
+                (id, true) => (id as u8 as char).to_ascii_uppercase(),
+            })
+            .collect();
+        assert_eq!(shown, format!("{want}pQ!"));
+        assert_eq!(file.ends().unwrap(), [want.len() as u64, count], "{want}");
+        let memory = Tokens::from_files(std::slice::from_ref(&path), &tokenizer, Content::Conversations);
+        assert_eq!(memory.unwrap().learnt(0..count).unwrap(), file.learnt(0..count).unwrap());
+    }
+}
+
+#[test]
+fn a_chat_template_of_others_ends_a_turn_with_its_own_token() {
+    let (dir, tokenizer) = (Scratch::new("foreign"), fixture_tokenizer());
+    let row = r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}"#;
+    let file = prepared(&dir, &[dir.file("in.jsonl", row)], &tokenizer).unwrap();
+    let (ids, learnt) = (file.ids(0..file.count()).unwrap(), file.learnt(0..file.count()).unwrap());
+    let said: Vec<u32> = ids.iter().zip(&learnt).filter(|(_, learnt)| **learnt).map(|(&id, _)| id).collect();
+    assert_eq!(tokenizer.decode(&said), "Hello<|im_end|>\n");
+    assert_eq!(file.ends().unwrap(), [file.count()]);
+    assert!(tokenizer.decode(&ids).ends_with("<|im_start|>assistant\nHello<|im_end|>\n"), "{ids:?}");
+}
+
+#[test]
+fn what_has_no_answer_is_no_conversation() {
+    let dir = Scratch::new("answers");
+    let check = |name: &str, bytes: &str, want: &str| {
+        let path = dir.file(name, bytes);
+        let error = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Conversations).unwrap_err();
+        assert!(error.to_string().contains(want), "{error}");
+    };
+    check("a.txt", "text", "a.txt: kind of data: want JSONL with \"messages\", or");
+    let rows = "{\"prompt\":\"\",\"completion\":\"a\"}\n{\"text\":\"a\"}";
+    check(
+        "b.jsonl",
+        rows,
+        "b.jsonl: line 2: want \"messages\", or \"prompt\" and \"completion\", found \"text\"",
+    );
 }
 
 #[test]
@@ -273,13 +410,16 @@ fn no_mutated_token_file_makes_the_reader_panic() {
         let draw = |i: u32, n: u64| uniform_u64(11, case, i, Purpose::Sample) % n;
         let mut bytes = good.clone();
         for i in 0..=draw(0, 3) as u32 {
-            let at = draw(10 + i, 64) as usize;
+            let at = draw(10 + i, if draw(50 + i, 4) == 0 { good.len() as u64 } else { 64 }) as usize;
             let edges = [0, 1, 2, 4, 0x7f, 0x80, 0xfe, 0xff];
             bytes[at] =
                 if draw(20 + i, 2) == 0 { edges[draw(30 + i, 8) as usize] } else { draw(40 + i, 256) as u8 };
         }
         if draw(1, 4) > 0 {
-            bytes = resealed(&bytes, |_| ());
+            bytes = resealed(&bytes, |bytes| {
+                let crc = crc32c::crc32c_append(0, &bytes[64..]);
+                bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+            });
         }
         match draw(2, 8) {
             0 => bytes.truncate(draw(3, good.len() as u64 + 1) as usize),
@@ -293,6 +433,10 @@ fn no_mutated_token_file_makes_the_reader_panic() {
             file.verify()?;
             assert!(file.ids(0..file.count())?.iter().all(|&id| id < file.vocab()));
             assert_eq!(file.learnt(0..file.count())?.len() as u64, file.count());
+            match file.ends() {
+                Ok(ends) => assert!(ends.is_sorted() && ends.last().copied().unwrap_or(0) == file.count()),
+                Err(error) => assert!(error.to_string().contains("version: want 2"), "{error}"),
+            }
             Ok(())
         });
         match read {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::DataError;
-use super::header::{self, Header, Masked};
+use super::header::{self, Header, Masked, Version};
 
 /// An open token file. Its header and length are verified; ids are checked as they are read. It is never
 /// mapped into memory: a file that shrinks under a reader is an error, not a dead process.
@@ -113,15 +113,46 @@ impl TokenFile {
             return Ok(vec![true; (range.end - range.start) as usize]);
         }
         let (first, last) = (range.start / 8, (range.end - 1) / 8);
-        let bits =
-            self.bytes(header::SIZE + self.header.count * self.header.width() + first, last + 1 - first)?;
+        let mask = self.header.mask_at().expect("checked when the file was opened");
+        let bits = self.bytes(mask + first, last + 1 - first)?;
         Ok(range.map(|i| bits[(i / 8 - first) as usize] >> (i % 8) & 1 == 1).collect())
     }
 
-    /// Reads the whole file once: its checksum and every id.
+    /// Where each document ends, in tokens: rising, the last at [`count`](TokenFile::count).
     ///
     /// # Errors
-    /// Another checksum than the header's, an id outside the vocabulary, a read that fails.
+    /// A file that does not say (version 1), ends that are not rising or do not end with the tokens, a read that
+    /// fails.
+    pub fn ends(&self) -> Result<Vec<u64>, DataError> {
+        let bad = |field, want: String, got: String| {
+            Err(DataError::Format { file: self.path.clone(), field, want, got })
+        };
+        if self.header.version == Version::One {
+            let want = "2, which says where documents end (xtrain prepare writes it)";
+            return bad("version", want.into(), "1".into());
+        }
+        let at = self.header.ends_at().expect("checked when the file was opened");
+        let bytes = self.bytes(at, self.header.documents * 8)?;
+        let (mut ends, mut last) = (Vec::with_capacity(bytes.len() / 8), 0);
+        for end in bytes.chunks_exact(8).map(|b| u64::from_le_bytes(std::array::from_fn(|i| b[i]))) {
+            if end <= last || end > self.count() {
+                let want = format!("above {last}, at most {} (tokens)", self.count());
+                return bad("end of a document", want, format!("{end} for document {}", ends.len()));
+            }
+            ends.push(end);
+            last = end;
+        }
+        if last != self.count() {
+            return bad("end of the last document", self.count().to_string(), last.to_string());
+        }
+        Ok(ends)
+    }
+
+    /// Reads the whole file once: its checksum, every id, and where documents end.
+    ///
+    /// # Errors
+    /// Another checksum than the header's, an id outside the vocabulary, as [`ends`](TokenFile::ends), a read that
+    /// fails.
     pub fn verify(&self) -> Result<(), DataError> {
         const BLOCK: u64 = 1 << 20;
         let end = self.header.file_length().expect("checked when the file was opened");
@@ -145,7 +176,10 @@ impl TokenFile {
             self.ids(at..next)?;
             at = next;
         }
-        Ok(())
+        match self.header.version {
+            Version::One => Ok(()),
+            Version::Two => self.ends().map(|_| ()),
+        }
     }
 
     fn check(&self, range: &Range<u64>) -> Result<(), DataError> {

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::prepare::{Sink, feed};
-use super::{DataError, Excerpt, Role, TokenFile, separator_of};
+use super::{Content, DataError, Excerpt, Role, TokenFile, separator_of};
 use crate::tokenizer::Tokenizer;
 
 /// Packed tokens: documents one after the other, each ended by a separator.
@@ -18,27 +18,51 @@ enum Source {
     File(TokenFile),
 }
 
-/// Tokens in memory; `learnt` is as long as `ids`.
-#[derive(Debug)]
+/// Tokens in memory; `learnt` is as long as `ids`, `ends` are those of the documents.
+#[derive(Debug, Default)]
 struct Memory {
     ids: Vec<u32>,
     learnt: Vec<bool>,
+    ends: Vec<u64>,
     vocab: u32,
-    separator: Option<u32>,
 }
 
-impl Sink for Memory {
+impl Memory {
+    /// Ends the document as it stands; nothing where there is none.
+    fn cut(&mut self) {
+        let at = self.ids.len() as u64;
+        if self.ends.last().copied().unwrap_or(0) < at {
+            self.ends.push(at);
+        }
+    }
+}
+
+/// Tokens on their way into memory.
+struct Gathered {
+    memory: Memory,
+    separator: u32,
+}
+
+impl Sink for Gathered {
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
-        self.ids.extend_from_slice(ids);
-        self.learnt.resize(self.ids.len(), role == Role::Learnt);
+        let Memory { ids: all, learnt, .. } = &mut self.memory;
+        all.extend_from_slice(ids);
+        learnt.resize(all.len(), role == Role::Learnt);
         Ok(())
     }
 
     fn end_document(&mut self) -> Result<(), DataError> {
-        match (self.separator, self.ids.last()) {
-            (Some(separator), Some(&last)) if last != separator => self.push(&[separator], Role::Learnt),
-            _ => Ok(()),
+        let Memory { ids, ends, .. } = &self.memory;
+        let open = ends.last().copied().unwrap_or(0) < ids.len() as u64;
+        if open && !ids.ends_with(&[self.separator]) {
+            self.push(&[self.separator], Role::Learnt)?;
         }
+        self.cut();
+        Ok(())
+    }
+
+    fn cut(&mut self) {
+        self.memory.cut();
     }
 }
 
@@ -51,29 +75,52 @@ impl Tokens {
         Ok(Tokens { source: Source::File(TokenFile::open(path)?) })
     }
 
-    /// `ids` of a vocabulary of `vocab`, all to be learnt.
+    /// `ids` of a vocabulary of `vocab`, one document, all to be learnt.
     ///
     /// # Errors
     /// An id outside the vocabulary.
     pub fn from_ids(ids: Vec<u32>, vocab: u32) -> Result<Tokens, DataError> {
-        if let Some(at) = ids.iter().position(|&id| id >= vocab) {
-            let (source, got) = ("tokens in memory".to_string(), ids[at]);
-            return Err(DataError::Vocabulary { source, at: at as u64, got, vocab });
+        Tokens::from_documents([ids.into_iter().map(|id| (id, Role::Learnt))], vocab)
+    }
+
+    /// Documents of a vocabulary of `vocab`: ids and their roles.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn from_documents<D>(documents: impl IntoIterator<Item = D>, vocab: u32) -> Result<Tokens, DataError>
+    where
+        D: IntoIterator<Item = (u32, Role)>,
+    {
+        let mut memory = Memory { vocab, ..Memory::default() };
+        for document in documents {
+            for (id, role) in document {
+                if id >= vocab {
+                    let (source, at) = ("tokens in memory".to_string(), memory.ids.len() as u64);
+                    return Err(DataError::Vocabulary { source, at, got: id, vocab });
+                }
+                memory.ids.push(id);
+                memory.learnt.push(role == Role::Learnt);
+            }
+            memory.cut();
         }
-        let learnt = vec![true; ids.len()];
-        Ok(Tokens { source: Source::Memory(Memory { ids, learnt, vocab, separator: None }) })
+        Ok(Tokens { source: Source::Memory(memory) })
     }
 
     /// The tokens of text and JSONL files, tokenised into memory: what [`prepare`](super::prepare) would write.
     ///
     /// # Errors
-    /// As [`prepare`](super::prepare).
-    pub fn from_files(inputs: &[PathBuf], tokenizer: &Tokenizer) -> Result<Tokens, DataError> {
+    /// As [`prepare`](super::prepare); what is not of that content.
+    pub fn from_files(
+        inputs: &[PathBuf],
+        tokenizer: &Tokenizer,
+        content: Content,
+    ) -> Result<Tokens, DataError> {
         let vocab = u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19");
-        let separator = Some(separator_of(tokenizer)?);
-        let mut memory = Memory { ids: Vec::new(), learnt: Vec::new(), vocab, separator };
-        feed(inputs, tokenizer, &mut memory, &mut |_| ())?;
-        Ok(Tokens { source: Source::Memory(memory) })
+        let memory = Memory { vocab, ..Memory::default() };
+        let mut gathered = Gathered { memory, separator: separator_of(tokenizer)? };
+        feed(inputs, (tokenizer, content), &mut gathered, &mut |_| ())?;
+        gathered.cut();
+        Ok(Tokens { source: Source::Memory(gathered.memory) })
     }
 
     /// How many there are.
@@ -124,6 +171,25 @@ impl Tokens {
         match &self.source {
             Source::Memory(memory) => Ok(slice(&memory.learnt, &range)?.to_vec()),
             Source::File(file) => file.learnt(range),
+        }
+    }
+
+    /// Where each document ends: rising, the last at [`len`](Tokens::len).
+    ///
+    /// # Errors
+    /// As [`TokenFile::ends`].
+    pub fn ends(&self) -> Result<Vec<u64>, DataError> {
+        match &self.source {
+            Source::Memory(memory) => Ok(memory.ends.clone()),
+            Source::File(file) => file.ends(),
+        }
+    }
+
+    /// Whether some tokens may be not to be learnt.
+    pub fn is_masked(&self) -> bool {
+        match &self.source {
+            Source::Memory(memory) => memory.learnt.contains(&false),
+            Source::File(file) => file.is_masked(),
         }
     }
 

@@ -1,20 +1,9 @@
 //! What a step trains on: a pure function of (seed, step).
 use std::ops::Range;
 
-use xtrain_tensor::rng::{Purpose, uniform_u64};
-
+use super::order::{Turn, draw, turn};
 use super::permutation::ROUNDS;
-use super::{DataError, Excerpt, Permutation, Tokens};
-
-/// In which order the windows of a part come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Each window starts anywhere, drawn uniformly: sample i of step t is addressed (seed, t, i).
-    Random,
-    /// Windows side by side, all of them once in each epoch, in an order drawn for the epoch. What is left over
-    /// at the ends, less than a window, changes from epoch to epoch.
-    Epochs,
-}
+use super::{DataError, Excerpt, Order, Tokens};
 
 /// The training windows of a part: `context + 1` tokens each, `context` predictions.
 ///
@@ -57,15 +46,12 @@ impl Windows {
     pub fn range(&self, step: u64, index: u32, batch: u32) -> Range<u64> {
         let length = self.part.end - self.part.start;
         let offset = match self.order {
-            Order::Random => self.draw(step, index, length - self.context),
+            Order::Random => draw((self.seed, step, index), length - self.context),
             Order::Epochs => {
+                let leftover = (length - 1) % self.context;
                 let number = u128::from(step) * u128::from(batch) + u128::from(index);
-                let (count, leftover) = (self.per_epoch(), (length - 1) % self.context);
-                let epoch = (number / u128::from(count)) as u64;
-                let key = |i| uniform_u64(self.seed, epoch, i as u32, Purpose::DataOrder);
-                let order = Permutation::new(count, std::array::from_fn(key));
-                let window = order.at((number % u128::from(count)) as u64);
-                self.draw(epoch, ROUNDS as u32, leftover + 1) + window * self.context
+                let Turn { epoch, place } = turn(self.seed, number, self.per_epoch());
+                draw((self.seed, epoch, ROUNDS as u32), leftover + 1) + place * self.context
             }
         };
         let start = self.part.start + offset;
@@ -78,11 +64,5 @@ impl Windows {
     /// A part that `tokens` do not have, a read that fails, an id outside the vocabulary.
     pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<Excerpt>, DataError> {
         (0..batch).map(|index| tokens.excerpt(self.range(step, index, batch))).collect()
-    }
-
-    /// A number below `n`, uniform: the high half of u * n.
-    fn draw(&self, id: u64, position: u32, n: u64) -> u64 {
-        let u = uniform_u64(self.seed, id, position, Purpose::DataOrder);
-        ((u128::from(u) * u128::from(n)) >> 64) as u64
     }
 }

@@ -3,7 +3,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::header::{self, Header, Masked};
+use super::header::{self, Header, Masked, Version};
 use super::{DataError, Role, separator_of};
 use crate::tokenizer::Tokenizer;
 
@@ -16,6 +16,7 @@ pub struct TokenWriter {
     file: BufWriter<File>,
     header: Header,
     mask: Vec<u8>,
+    ends: Vec<u64>,
     separator: u32,
     last: Option<u32>,
     finished: bool,
@@ -36,6 +37,7 @@ impl TokenWriter {
         let temporary = path.with_file_name(temporary_name);
         let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", &e))?;
         let header = Header {
+            version: Version::Two,
             masked: Masked::No,
             vocab: u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19"),
             digest: tokenizer.digest(),
@@ -49,6 +51,7 @@ impl TokenWriter {
             file: BufWriter::new(file),
             header,
             mask: Vec::new(),
+            ends: Vec::new(),
             separator,
             last: None,
             finished: false,
@@ -57,7 +60,7 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens in the role that training gives them.
+    /// Appends tokens to the document, in the role that training gives them.
     ///
     /// # Errors
     /// An id outside the vocabulary, a write that fails.
@@ -79,20 +82,34 @@ impl TokenWriter {
             self.header.masked = Masked::Yes;
         }
         self.header.count += ids.len() as u64;
-        self.header.documents += ids.iter().filter(|&&id| id == self.separator).count() as u64;
         self.last = ids.last().copied().or(self.last);
         self.put_body(&bytes)
     }
 
-    /// Ends the document with a separator, which is to be learnt; nothing where there is none to end.
+    /// Ends the document with a separator, which is to be learnt, where it does not end with one; nothing where
+    /// there is no document.
     ///
     /// # Errors
     /// As [`push`](TokenWriter::push).
     pub fn end_document(&mut self) -> Result<(), DataError> {
-        match self.last {
-            Some(last) if last != self.separator => self.push(&[self.separator], Role::Learnt),
-            _ => Ok(()),
+        if self.is_open() && self.last != Some(self.separator) {
+            self.push(&[self.separator], Role::Learnt)?;
         }
+        self.cut();
+        Ok(())
+    }
+
+    /// Ends the document as it stands; nothing where there is none.
+    pub fn cut(&mut self) {
+        if self.is_open() {
+            self.ends.push(self.header.count);
+            self.header.documents += 1;
+        }
+    }
+
+    /// Whether tokens stand behind the last document's end.
+    fn is_open(&self) -> bool {
+        self.ends.last().copied().unwrap_or(0) < self.header.count
     }
 
     /// Tokens so far.
@@ -100,20 +117,23 @@ impl TokenWriter {
         self.header.count
     }
 
-    /// Documents ended so far: the separators among the tokens.
+    /// Documents ended so far.
     pub fn documents(&self) -> u64 {
         self.header.documents
     }
 
-    /// Writes the header, forces all to disk and gives the file its name.
+    /// Ends the last document as it stands, writes the header, forces all to disk and gives the file its name.
     ///
     /// # Errors
     /// A write, sync or rename that fails; `path` is then what it was before.
     pub fn finish(mut self) -> Result<(), DataError> {
+        self.cut();
         if self.header.masked == Masked::Yes {
             let mask = std::mem::take(&mut self.mask);
             self.put_body(&mask)?;
         }
+        let ends: Vec<u8> = self.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+        self.put_body(&ends)?;
         let header = self.header.to_bytes();
         self.at("write", |file| file.seek(SeekFrom::Start(0)).map(|_| ()))?;
         self.put(&header)?;

@@ -20,7 +20,8 @@ mod tests;
 mod tokenizer;
 mod writer;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufReader, Write};
 use std::path::Path;
 
 pub use metadata::{Metadata, Value};
@@ -58,6 +59,28 @@ pub fn recognises(path: &Path) -> bool {
     read.is_ok() && &magic == b"GGUF"
 }
 
+/// The shape of the model in `path`, held against the file's table of tensors: none of them is read.
+///
+/// # Errors
+/// As [`read`].
+pub fn config_of(path: &Path) -> Result<Config, StoreError> {
+    let (mut file, length) = reader::open(path)?;
+    let header = read_header(path, &mut file, length)?;
+    let (cfg, arch) = shape(path, &mut file, &header)?;
+    fit(path, &header, (&cfg, arch))?;
+    Ok(cfg)
+}
+
+fn shape(path: &Path, file: &mut BufReader<File>, header: &Header) -> Result<(Config, Arch), StoreError> {
+    let arch = Arch::read(&header.metadata)?;
+    let divisors = match config::divisors_of(header, arch) {
+        // a head has at most 128 pairs: what is longer is refused as a shape, by `fit`
+        Some(entry) if entry.shape.len() == 1 && entry.shape[0] <= 128 => Some(entry.read(path, file)?.data),
+        _ => None,
+    };
+    Ok((config::read(header, arch, divisors)?, arch))
+}
+
 /// Reads the model in `path`.
 ///
 /// # Errors
@@ -65,15 +88,7 @@ pub fn recognises(path: &Path) -> bool {
 pub fn read(path: &Path) -> Result<Imported, StoreError> {
     let (mut file, length) = reader::open(path)?;
     let header = read_header(path, &mut file, length)?;
-    let arch = Arch::read(&header.metadata)?;
-    let divisors = match config::divisors_of(&header, arch) {
-        // a head has at most 128 pairs: what is longer is refused as a shape, below
-        Some(entry) if entry.shape.len() == 1 && entry.shape[0] <= 128 => {
-            Some(entry.read(path, &mut file)?.data)
-        }
-        _ => None,
-    };
-    let cfg = config::read(&header, arch, divisors)?;
+    let (cfg, arch) = shape(path, &mut file, &header)?;
     let wanted = fit(path, &header, (&cfg, arch))?;
     let tokenizer = tokenizer::read(&header.metadata)?;
     if let Some(tokens) = tokenizer.as_ref().map(|t| t.vocab_size()).filter(|&n| n > cfg.vocab) {

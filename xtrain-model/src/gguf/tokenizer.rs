@@ -197,7 +197,8 @@ pub(super) fn write_ends(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> {
 /// # Errors
 /// A tokenizer for which GGUF has no name, or with more ids than the model.
 pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, Value)>, StoreError> {
-    let [(name, text), (config_name, config)] = tokenizer.files();
+    let files = tokenizer.files();
+    let [(name, text), (config_name, config)] = [files[0], files[1]];
     let parse = |name: &str, bytes: &[u8]| -> Result<Json, StoreError> {
         serde_json::from_slice(bytes).map_err(|e| unnamed(name, "JSON", e))
     };

@@ -1,5 +1,6 @@
 //! The built-in tokenizer: a token is a byte.
 use std::fmt::Write;
+use std::ops::Range;
 
 use serde_json::Value;
 
@@ -19,6 +20,17 @@ pub(super) fn encode(text: &str) -> Vec<u32> {
         ids.extend(part.bytes().map(u32::from));
     }
     ids
+}
+
+/// The ids of `text` with the bytes that each stands for.
+pub(super) fn encode_with_places(text: &str) -> Vec<(u32, Range<usize>)> {
+    let mut at = 0;
+    let place = |id: u32| {
+        let from = at;
+        at += if id == END_OF_TEXT_ID { END_OF_TEXT.len() } else { 1 };
+        (id, from..at)
+    };
+    encode(text).into_iter().map(place).collect()
 }
 
 pub(super) fn vocabulary() -> Vocabulary {

@@ -1,6 +1,5 @@
 //! The seam to the `tokenizers` crate: the only file that calls it, and where its panics become errors.
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Range;
 use std::path::Path;
 
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
@@ -16,6 +15,7 @@ use tokenizers::{
 use super::alphabet::bytes_of;
 use super::json::bad;
 use super::{MAX_VOCABULARY, TokenizerError, Vocabulary};
+use crate::third_party;
 
 /// A tokenizer of the `tokenizers` crate.
 pub(super) type Inner = tokenizers::Tokenizer;
@@ -34,6 +34,8 @@ pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), Toke
     let mut inner = guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, got))?;
     guarded(|| inner.with_truncation(None).map(|_| ())).map_err(|got| bad(file, want, got))?;
     inner.with_padding(None);
+    // it would add special tokens, which nobody asks for here, and trim spaces off what a token stands for
+    inner.with_post_processor(None::<PostProcessorWrapper>);
     match inner.get_decoder() {
         Some(DecoderWrapper::ByteLevel(_)) => {}
         Some(_) => return Err(bad(file, "a decoder of type ByteLevel", "another type")),
@@ -76,6 +78,23 @@ fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> 
 pub(super) fn encode(inner: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
     guarded(|| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()))
         .map_err(|got| TokenizerError::Encode { got })
+}
+
+/// As [`encode`], with the bytes of `text` that each id stands for. Ids that share a character (or one that
+/// the normalizer composed) stand for all of it.
+///
+/// # Errors
+/// As [`encode`].
+pub(super) fn encode_with_places(
+    inner: &Inner,
+    text: &str,
+) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+    let encode = || {
+        let encoding = inner.encode(text, false)?;
+        let places = encoding.get_offsets().iter().map(|&(from, to)| from..to);
+        Ok(encoding.get_ids().iter().copied().zip(places).collect())
+    };
+    guarded(encode).map_err(|got| TokenizerError::Encode { got })
 }
 
 /// Trains a byte-level BPE and returns its `tokenizer.json`: the specials have ids 0, 1, ..., then come the
@@ -125,13 +144,5 @@ pub(super) fn train_bpe(
 
 /// Runs third-party code; its error or panic as text.
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(result) => result.map_err(|e| e.to_string()),
-        Err(panic) => Err(format!("its parser gave up: {}", panic_text(panic.as_ref()))),
-    }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
+    third_party::guarded(run)?.map_err(|e| e.to_string())
 }

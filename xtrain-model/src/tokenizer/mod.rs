@@ -4,16 +4,17 @@ mod byte;
 mod error;
 mod hf;
 mod json;
+mod mask;
+mod settings;
 mod stream;
 
 use std::path::Path;
-
-use serde_json::Value;
 
 pub use error::TokenizerError;
 pub use stream::Stream;
 
 use json::bad;
+use settings::Settings;
 
 /// The special token that ends a document.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
@@ -23,6 +24,7 @@ pub const MAX_VOCABULARY: u32 = 1 << 19;
 
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
+const TEMPLATE: &str = "chat_template.jinja";
 
 /// Text to token ids and back.
 ///
@@ -37,8 +39,13 @@ pub struct Tokenizer {
     kind: Kind,
     vocabulary: Vocabulary,
     eos: Vec<u32>,
+    /// Those of a model, where they are others.
+    ends: Vec<u32>,
+    settings: Settings,
     json: Vec<u8>,
     config: Vec<u8>,
+    /// `chat_template.jinja`, where it is a file of its own.
+    template: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone)]
@@ -61,13 +68,17 @@ impl Tokenizer {
             kind: Kind::Byte,
             vocabulary: byte::vocabulary(),
             eos: vec![byte::END_OF_TEXT_ID],
+            ends: Vec::new(),
+            settings: Settings::default(),
             json: byte::to_json().into_bytes(),
             config: default_config().into_bytes(),
+            template: None,
         }
     }
 
     /// The tokenizer in the directory `path` (`tokenizer.json`), or in the file `path`. A
-    /// `tokenizer_config.json` beside it names the end-of-sequence token.
+    /// `tokenizer_config.json` beside it names the end-of-sequence token; it and a `chat_template.jinja` beside
+    /// it hold chat templates.
     ///
     /// # Errors
     /// A missing, unreadable, too large (64 MiB) or too deep (64) file, one that HF `tokenizers` refuses, a
@@ -78,9 +89,15 @@ impl Tokenizer {
         let Some(bytes) = json::read(&file)? else {
             return Err(TokenizerError::Io { file, doing: "open", got: "no such file".into() });
         };
-        let config = file.with_file_name(CONFIG);
-        let config_bytes = json::read(&config)?;
-        Tokenizer::from_parts(bytes, config_bytes, &file)
+        json::check_depth(&bytes, &file)?;
+        let config = json::read(&file.with_file_name(CONFIG))?;
+        let mut tokenizer = Tokenizer::from_parts(bytes, config, &file)?;
+        let template = file.with_file_name(TEMPLATE);
+        if let Some(bytes) = json::read(&template)? {
+            tokenizer.settings.template_of_its_own(&bytes, &template)?;
+            tokenizer.template = Some(bytes);
+        }
+        Ok(tokenizer)
     }
 
     /// The tokenizer of a `tokenizer.json` and of the `tokenizer_config.json` beside it; `file` is the name of
@@ -114,8 +131,11 @@ impl Tokenizer {
             kind: Kind::Hf(Box::new(inner)),
             vocabulary,
             eos: Vec::new(),
+            ends: Vec::new(),
+            settings: Settings::default(),
             json,
             config: default_config().into_bytes(),
+            template: None,
         };
         tokenizer.eos.extend(tokenizer.special_id(END_OF_TEXT));
         Ok(tokenizer)
@@ -165,7 +185,7 @@ impl Tokenizer {
     /// The text of `ids`, special tokens included: their bytes concatenated, U+FFFD for what is not UTF-8 and
     /// for an id outside the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> String {
-        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.bytes(id)).copied().collect();
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -174,8 +194,8 @@ impl Tokenizer {
         Stream::new(self)
     }
 
-    /// The bytes of one id; those of U+FFFD for an id outside the vocabulary.
-    fn bytes(&self, id: u32) -> &[u8] {
+    /// The bytes that one id stands for; those of U+FFFD for an id outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
         const UNKNOWN: &[u8] = "\u{fffd}".as_bytes();
         self.vocabulary.tokens.get(id as usize).and_then(Option::as_deref).unwrap_or(UNKNOWN)
     }
@@ -185,14 +205,20 @@ impl Tokenizer {
         self.vocabulary.tokens.len()
     }
 
-    /// The ids after which a completion is over: the `eos_token` of `tokenizer_config.json` first, then
-    /// `<|endoftext|>` where it is another one. Empty if the tokenizer has neither.
+    /// The ids after which a completion is over: those of [`with_ends`](Tokenizer::with_ends), else the
+    /// `eos_token` of `tokenizer_config.json` first, then `<|endoftext|>` where it is another one. Empty if the
+    /// tokenizer has neither.
     pub fn eos_ids(&self) -> &[u32] {
-        &self.eos
+        if self.ends.is_empty() { &self.eos } else { &self.ends }
     }
 
-    /// The id that ends a document in packed data: `<|endoftext|>`, else the first of
-    /// [`eos_ids`](Tokenizer::eos_ids).
+    /// This tokenizer for a model whose texts end with `ends`, in that order (its `generation_config.json` may
+    /// have more of them than the tokenizer has names for). None: as it was.
+    pub fn with_ends(self, ends: &[u32]) -> Tokenizer {
+        Tokenizer { ends: ends.to_vec(), ..self }
+    }
+
+    /// The id that ends a document in packed data: `<|endoftext|>`, else the tokenizer's own end of text.
     pub fn separator(&self) -> Option<u32> {
         self.eos.last().copied()
     }
@@ -200,7 +226,7 @@ impl Tokenizer {
     /// How many bytes of text `ids` stand for (for bits per byte); special tokens count nothing.
     pub fn text_bytes(&self, ids: &[u32]) -> u64 {
         let plain = ids.iter().filter(|id| self.vocabulary.special.binary_search(id).is_err());
-        plain.map(|&id| self.bytes(id).len() as u64).sum()
+        plain.map(|&id| self.token_bytes(id).len() as u64).sum()
     }
 
     /// A 64-bit digest (FNV-1a) of what each id means: data and models that agree on it share their ids.
@@ -215,13 +241,26 @@ impl Tokenizer {
         hash
     }
 
-    /// The files that hold this tokenizer, as (name, content): what [`save`](Tokenizer::save) writes.
-    /// A loaded tokenizer gives back the bytes that were loaded.
-    pub fn files(&self) -> [(&'static str, &[u8]); 2] {
-        [(FILE, &self.json), (CONFIG, &self.config)]
+    /// Special tokens under the names that chat templates know (`bos_token`, `eos_token`, ...), with their text.
+    pub fn special_tokens(&self) -> &[(String, String)] {
+        &self.settings.special_tokens
     }
 
-    /// Writes `tokenizer.json` and `tokenizer_config.json` into `dir`, which exists. HF `transformers` opens
+    /// The chat templates under their names; the usual one is `default`. Their text is as it was read:
+    /// [`crate::chat::ChatTemplate::of`] reads one.
+    pub fn chat_templates(&self) -> &[(String, String)] {
+        &self.settings.templates
+    }
+
+    /// The files that hold this tokenizer, as (name, content): `tokenizer.json`, `tokenizer_config.json` and,
+    /// where it had one, `chat_template.jinja`. A loaded tokenizer gives back the bytes that were loaded.
+    pub fn files(&self) -> Vec<(&'static str, &[u8])> {
+        let mut files = vec![(FILE, &self.json[..]), (CONFIG, &self.config[..])];
+        files.extend(self.template.as_ref().map(|bytes| (TEMPLATE, &bytes[..])));
+        files
+    }
+
+    /// Writes [`files`](Tokenizer::files) into `dir`, which exists. HF `transformers` opens
     /// the directory with `AutoTokenizer`.
     ///
     /// # Errors
@@ -239,26 +278,16 @@ impl Tokenizer {
     }
 
     fn configure(&mut self, bytes: Vec<u8>, file: &Path) -> Result<(), TokenizerError> {
-        let value: Value = serde_json::from_slice(&bytes).map_err(|e| bad(file, "JSON", e.to_string()))?;
-        let eos = &value["eos_token"];
-        let name = match eos {
-            Value::Null => None,
-            Value::String(name) => Some(name.as_str()),
-            _ => match eos["content"].as_str() {
-                None => {
-                    return Err(bad(file, "eos_token as a string or {\"content\": ...}", eos.to_string()));
-                }
-                name => name,
-            },
-        };
-        if let Some(name) = name {
+        json::check_depth(&bytes, file)?;
+        let settings = Settings::read(&bytes, file)?;
+        if let Some(name) = settings.special("eos_token") {
             let Some(id) = self.special_id(name) else {
                 return Err(bad(file, "an eos_token of the vocabulary", format!("{name:?}")));
             };
             self.eos = vec![id];
             self.eos.extend(self.special_id(END_OF_TEXT).filter(|&end| end != id));
         }
-        self.config = bytes;
+        (self.settings, self.config) = (settings, bytes);
         Ok(())
     }
 

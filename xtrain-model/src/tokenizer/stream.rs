@@ -19,7 +19,7 @@ impl<'t> Stream<'t> {
 
     /// The text that `id` completes; empty while a character is incomplete.
     pub fn push(&mut self, id: u32) -> String {
-        self.held.extend_from_slice(self.tokenizer.bytes(id));
+        self.held.extend_from_slice(self.tokenizer.token_bytes(id));
         let mut text = String::new();
         let keep = take_text(&self.held, &mut text);
         self.held.drain(..self.held.len() - keep);

@@ -1,0 +1,76 @@
+//! What a configuration asks for: model, optimizer, schedule.
+use crate::config::{self, Precision, RunConfig};
+use crate::model::{self, Config, Decay, Keep, Model, OptimConfig, Schedule, Trainer};
+use crate::tensor::{Device, Dtype};
+
+/// The model's shape in a configuration, for a vocabulary of `tokens`.
+pub fn model_config(config: &RunConfig, tokens: usize) -> Config {
+    let m = &config.model;
+    Config {
+        vocab: if m.vocab == 0 { tokens } else { m.vocab },
+        dim: m.dim,
+        ffn_dim: m.ffn_dim,
+        n_layers: m.n_layers,
+        n_heads: m.n_heads,
+        n_kv_heads: m.n_kv_heads,
+        head_dim: m.head_dim,
+        max_positions: config.train.context.max(m.max_positions),
+        rope_theta: m.rope_theta,
+        norm_eps: m.norm_eps,
+        qk_norm: m.qk_norm,
+        tie_embeddings: m.tie_embeddings,
+        ..Config::default()
+    }
+}
+
+/// The type that a configuration computes in.
+pub fn compute(precision: Precision) -> Dtype {
+    match precision {
+        Precision::F32 => Dtype::F32,
+        Precision::Bf16 => Dtype::BF16,
+    }
+}
+
+/// The optimizer of a configuration; no clipping is an infinite bound.
+pub fn optim_config(config: &RunConfig) -> OptimConfig {
+    let t = &config.train;
+    let clip = if t.clip == 0.0 { f64::INFINITY } else { t.clip };
+    OptimConfig { beta1: t.beta1, beta2: t.beta2, eps: t.eps, weight_decay: t.weight_decay, clip }
+}
+
+/// The learning rates of a configuration.
+pub fn schedule(config: &RunConfig) -> Schedule {
+    let t = &config.train;
+    let decay = match t.schedule {
+        config::Schedule::Constant => Decay::Constant,
+        config::Schedule::Linear => Decay::Linear,
+        config::Schedule::Cosine => Decay::Cosine,
+        config::Schedule::Wsd => Decay::Wsd,
+    };
+    Schedule {
+        decay,
+        peak: t.learning_rate,
+        min: t.min_learning_rate,
+        warmup: t.warmup as u64,
+        steps: t.steps as u64,
+        fall: t.decay as u64,
+    }
+}
+
+/// What a pass keeps for its backward.
+pub fn keep(config: &RunConfig) -> Keep {
+    match config.train.recompute {
+        true => Keep::LayerInputs,
+        false => Keep::Activations,
+    }
+}
+
+/// A trainer at step 0, its weights drawn from the configuration's seed.
+///
+/// # Errors
+/// [`model::Error::Config`] for a shape that no model can have.
+pub fn begin(config: &RunConfig, tokens: usize, device: &Device) -> Result<Trainer, model::Error> {
+    let model =
+        Model::init(&model_config(config, tokens), compute(config.train.dtype), device, config.train.seed)?;
+    Trainer::new(model, optim_config(config), schedule(config))
+}

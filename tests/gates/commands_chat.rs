@@ -1,0 +1,109 @@
+//! `xtrain chat`, as a user runs it: through a pipe, and through a terminal where there is `script`.
+use serde_json::Value;
+
+use crate::cli::{Scratch, refused, text};
+use crate::commands::{model, parsed};
+use crate::commands_tokenize::with_input;
+use crate::fixtures::{json, path};
+
+/// The replies to `input`, as JSON lines.
+fn replies(scratch: &Scratch, args: &[&str], input: &str) -> Vec<Value> {
+    let m = model();
+    let args = [&["chat", "--model", &m, "--json", "--max-new", "12"][..], args].concat();
+    let done = with_input(&scratch.0, &args, input.as_bytes());
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    text(&done.stdout).lines().map(parsed).collect()
+}
+
+fn ids(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn each_turn_is_the_completion_of_what_was_said_and_takes_its_rows_from_the_cache() {
+    let (scratch, m) = (Scratch::new("chat"), model());
+    let flags = ["--temperature", "0.9", "--seed", "3", "--system", "Be brief."];
+    let got = replies(&scratch, &flags, "Hi\n\nWhat is 2+2?\nand?\n");
+    assert_eq!(got.len(), 3);
+    let cases = json("tokenizers/qwen_bpe/chat_cases.json");
+    let begins = ids(&cases["cases"][4]["ids"]);
+    assert_eq!(ids(&got[0]["prompt_ids"])[..13], begins[..13], "the system prompt");
+    for (n, pair) in got.windows(2).enumerate() {
+        // the tokens of a turn begin with those of the one before and its reply
+        let seen = [ids(&pair[0]["prompt_ids"]), ids(&pair[0]["ids"])].concat();
+        let next = ids(&pair[1]["prompt_ids"]);
+        assert!(next.starts_with(&seen), "turn {n}: {seen:?} {next:?}");
+        // all whole pages of what the model computed: all but the reply's last token
+        let kept = (seen.len() - 1) / 16 * 16;
+        assert_eq!(pair[1]["recalled"].as_u64(), Some(kept as u64), "turn {n}");
+    }
+    for (n, turn) in got.iter().enumerate() {
+        let prompt: Vec<String> = ids(&turn["prompt_ids"]).iter().map(u64::to_string).collect();
+        let (prompt, id) = (prompt.join(","), n.to_string());
+        let args = ["generate", &m, "--tokens", &prompt, "--max-new", "12", "--json", "--sample-id", &id];
+        let alone = parsed(&crate::commands::done(&scratch.0, &[&args[..], &flags[..4]].concat()));
+        assert_eq!(alone["tokens"], turn["ids"], "turn {n}");
+    }
+    let off = replies(&scratch, &[&flags[..], &["--kv", "off"]].concat(), "Hi\n\nWhat is 2+2?\nand?\n");
+    for (with, without) in got.iter().zip(&off) {
+        assert_eq!((&with["ids"], &without["recalled"]), (&without["ids"], &0.into()));
+    }
+}
+
+#[test]
+fn a_pipe_gets_one_line_a_reply_and_commands_are_obeyed() {
+    let (scratch, m) = (Scratch::new("chat-pipe"), model());
+    let args = ["chat", &m, "--max-new", "40", "--seed", "1"];
+    let done = with_input(&scratch.0, &args, b"one\n/help\n/reset\none\r\ntwo");
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(shown.matches('\n').count(), 3, "{shown:?}");
+    assert!(shown.ends_with('\n') && !shown.contains('>'.to_string().repeat(3).as_str()));
+    let said = text(&done.stderr);
+    assert!(said.contains("/exit ends") && said.contains("[the conversation is forgotten]"), "{said}");
+    let got = replies(&scratch, &[], "one\n/reset\none\ntwo\n/exit\nthree\n");
+    assert_eq!(got.len(), 3);
+    assert_eq!(got[0]["prompt_ids"], got[1]["prompt_ids"], "nothing is left after a reset");
+    assert!(with_input(&scratch.0, &args, b"").stdout.is_empty());
+}
+
+#[test]
+fn a_conversation_beyond_the_positions_loses_its_oldest_turns_and_says_so() {
+    let (scratch, m) = (Scratch::new("chat-long"), model());
+    let turn = format!("{}\n", "word ".repeat(12));
+    let args =
+        ["chat", "--model", &m, "--json", "--max-new", "20", "--temperature", "0", "--system", "Be brief."];
+    let done = with_input(&scratch.0, &args, turn.repeat(9).as_bytes());
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let (lines, said) = (text(&done.stdout), text(&done.stderr));
+    assert!(said.contains("beyond the model's 256 positions: the 2 oldest messages are forgotten"), "{said}");
+    assert_eq!(lines.lines().count(), 9);
+    let first = ids(&parsed(lines.lines().next().unwrap())["prompt_ids"]);
+    for line in lines.lines().map(parsed) {
+        let prompt = ids(&line["prompt_ids"]);
+        assert!(prompt.len() + 20 <= 256 && prompt[..13] == first[..13], "the system prompt stays");
+    }
+    let long = format!("hi\n{}\n", "w".repeat(700));
+    let done = with_input(&scratch.0, &args, long.as_bytes());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(65), "{said}");
+    assert!(said.contains("error: standard input:2: the message is too long"), "{said}");
+    assert_eq!(text(&done.stdout).lines().count(), 1, "the reply before it was given");
+}
+
+#[test]
+fn a_chat_that_cannot_begin_is_refused_in_one_line() {
+    let scratch = Scratch::new("chat-refused");
+    let bare = path("models/llama_odd").display().to_string();
+    scratch.file("t.jinja", "{{ raise_exception('no ' + messages[0].content) }}");
+    refused(&scratch.0, &["chat"], 2, &["MODEL"]);
+    refused(&scratch.0, &["chat", "gone"], 66, &["gone"]);
+    refused(&scratch.0, &["chat", &bare], 66, &["no tokenizer.json", "a conversation"]);
+    refused(&scratch.0, &["chat", &model(), "--template", "gone.jinja"], 66, &["gone.jinja"]);
+    let done = with_input(&scratch.0, &["chat", &model(), "--template", "t.jinja"], b"way\n");
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(65), "{said}");
+    assert!(said.contains("standard input:1: chat template: it refuses the messages: no way"), "{said}");
+    let done = with_input(&scratch.0, &["chat", &model()], b"\xff\n");
+    assert!(text(&done.stderr).contains("standard input:1: want UTF-8"), "{done:?}");
+}

@@ -1,0 +1,243 @@
+//! Fine-tuning on conversations, and windows of whole documents, from outside.
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::commands::done;
+use crate::fixtures::path;
+
+/// The flags of a run that takes no time.
+fn tiny<'a>(run: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let keys = [
+        "model.dim=16",
+        "model.n_layers=1",
+        "model.n_heads=2",
+        "train.context=64",
+        "train.batch=2",
+        "train.sample_every=0",
+        "data.val_fraction=0.25",
+    ];
+    let sets = keys.iter().chain(more).flat_map(|key| ["--set", *key]);
+    ["train", "--run", run, "--data", data].into_iter().chain(sets).collect()
+}
+
+/// A row of one question and its answer.
+fn row(question: &str, answer: &str) -> String {
+    let turns = [("user", question), ("assistant", answer)];
+    let turns = turns.map(|(role, content)| serde_json::json!({ "role": role, "content": content }));
+    format!("{}\n", serde_json::json!({ "messages": turns }))
+}
+
+/// Eight conversations; those of an even number have an answer of two bytes, the others of three.
+fn conversations() -> String {
+    (0..8).map(|i| row(&format!("say {i}"), if i % 2 == 0 { "ok" } else { "yes" })).collect()
+}
+
+fn metrics(dir: &Path, run: &str) -> Vec<Value> {
+    let lines = fs::read_to_string(dir.join(run).join("metrics.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn weights(dir: &Path, run: &str, step: u64) -> Vec<u8> {
+    fs::read(dir.join(run).join(format!("checkpoints/step_{step:06}/model.safetensors"))).unwrap()
+}
+
+#[test]
+fn answers_alone_are_learnt_and_counted_and_packed_tokens_are_the_same_data() {
+    let scratch = Scratch::new("sft");
+    let dir = &scratch.0;
+    scratch.file("c.jsonl", &conversations());
+    let sft = |run, data, more: &[&'static str]| [&tiny(run, data, more)[..], &["--task", "sft"]].concat();
+    let shown = xtrain(dir, &sft("r", "c.jsonl", &["train.steps=4", "train.save_every=2"]));
+    let said = text(&shown.stderr);
+    assert!(shown.status.success(), "{said}");
+    // 6 to train on, of 23 or 24 inputs in windows of 64: two of them each
+    assert!(said.contains("6 conversations in 3 windows of at most 64 tokens (73.4 % full)"), "{said}");
+    assert!(!said.contains("note: "), "{said}");
+    // three windows an epoch, two a step: after three steps each answer and its end was learnt twice
+    let learnt = 3 * (3 + 4);
+    assert_eq!(metrics(dir, "r")[2]["num_tokens"], 2 * learnt);
+    let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
+    for line in ["task = \"sft\"", "packing = \"documents\"", "order = \"shuffled\""] {
+        assert!(config.contains(line), "{config}");
+    }
+    let eval = |run: &str, data: &str| -> Value {
+        let args = ["eval", run, "--data", data, "--val-fraction", "0.25", "--json"];
+        serde_json::from_str(&done(dir, &args)).unwrap()
+    };
+    let last = metrics(dir, "r")[3].clone();
+    let found = eval("r", "c.jsonl")["data"].clone();
+    assert_eq!((found["tokens"].clone(), found["loss"].clone()), (7.into(), last["val_loss"].clone()));
+
+    done(dir, &["prepare", "c.jsonl", "--out", "c.tok"]);
+    done(dir, &sft("p", "c.tok", &["train.steps=2"]));
+    done(dir, &["train", "--resume", "p", "--set", "train.steps=4"]);
+    assert_eq!(eval("r", "c.tok")["data"]["loss"], found["loss"]);
+    done(dir, &sft("q", "c.tok", &["train.steps=4"]));
+    assert_eq!(weights(dir, "q", 4), weights(dir, "r", 4));
+    done(dir, &sft("s", "c.tok", &["train.steps=4", "train.save_every=2", "train.schedule=constant"]));
+    done(dir, &sft("t", "c.jsonl", &["train.steps=2", "train.schedule=constant", "train.warmup=0"]));
+    assert_ne!(weights(dir, "s", 4), weights(dir, "r", 4));
+}
+
+#[test]
+fn a_conversation_longer_than_a_window_is_cut_counted_and_said() {
+    let scratch = Scratch::new("sft-long");
+    let (dir, long) = (&scratch.0, "a".repeat(90));
+    let rows = [row("a", "ok"), row("b", &long), row(&long, "ok"), row("c", "ok")];
+    scratch.file("c.jsonl", &rows.concat());
+    let shown = xtrain(dir, &[&tiny("r", "c.jsonl", &["train.steps=1"])[..], &["--task", "sft"]].concat());
+    let said = text(&shown.stderr);
+    for part in [
+        "3 conversations in 2 windows",
+        "note: 2 conversations longer than train.context = 64: cut off there",
+        "note: 1 conversation with nothing to learn within 64 tokens, left out",
+    ] {
+        assert!(shown.status.success() && said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn fine_tuning_begins_with_an_imported_model_and_its_chat_template() {
+    let scratch = Scratch::new("sft-init");
+    let (dir, model) = (&scratch.0, path("models/qwen3_tied").display().to_string());
+    scratch.file("c.jsonl", &conversations());
+    let train = ["train", "--task", "sft", "--init", &model, "--data", "c.jsonl", "--run", "r"];
+    let keys = ["train.context=128", "train.batch=1", "train.steps=3", "data.val_fraction=0.25"];
+    let sets = keys.iter().flat_map(|key| ["--set", *key]);
+    let words: Vec<&str> = train.into_iter().chain(sets).collect();
+    done(dir, &words);
+    let lines = metrics(dir, "r");
+    assert!(lines[2]["val_loss"].as_f64().unwrap() < lines[0]["loss"].as_f64().unwrap(), "{lines:?}");
+    // a resume goes on with the same conversations, and sees another chat template
+    let record = fs::read_to_string(dir.join("r/data.json")).unwrap();
+    assert!(record.contains("chat_template"), "{record}");
+    scratch.file("r/data.json", &record.replace("\"chat_template\": \"", "\"chat_template\": \"0"));
+    let args = ["train", "--resume", "r", "--set", "train.steps=4"];
+    refused(dir, &args, 65, &["chat template", "found "]);
+    scratch.file("r/data.json", &record);
+    done(dir, &args);
+}
+
+#[test]
+fn what_is_no_conversation_is_refused_by_file_line_and_field() {
+    let scratch = Scratch::new("sft-refused");
+    let dir = &scratch.0;
+    scratch.file("t.txt", "some text\n");
+    scratch.file(
+        "a.jsonl",
+        &format!("{}{{\"messages\":[{{\"role\":\"user\",\"content\":\"a\"}}]}}\n", row("a", "b")),
+    );
+    scratch.file("b.jsonl", "{\"messages\":[{\"role\":\"assistant\"}]}\n");
+    scratch.file("c.jsonl", "{\"messages\":\"hi\"}\n");
+    scratch.file("d.jsonl", "{\"text\":\"a\"}\n");
+    scratch.file("one.jsonl", &row("a", "b"));
+    done(dir, &["prepare", "t.txt", "--out", "t.tok"]);
+    for (file, parts) in [
+        ("t.txt", &["t.txt", "\"messages\"", "found text"][..]),
+        ("t.tok", &["t.tok", "every token is to be learnt", "hint: "]),
+        ("a.jsonl", &["a.jsonl: line 2: want \"messages\"", "\"assistant\"", "found the roles \"user\""]),
+        ("b.jsonl", &["b.jsonl: line 1: want \"messages\"", "content has to be text"]),
+        ("c.jsonl", &["c.jsonl: line 1: want \"messages\" as [", "a string"]),
+        ("d.jsonl", &["d.jsonl: line 1: want \"messages\", or \"prompt\"", "found \"text\""]),
+    ] {
+        refused(dir, &[&tiny("r", file, &[])[..], &["--task", "sft"]].concat(), 65, parts);
+    }
+    let sft = |more: &[&'static str]| [&tiny("r", "one.jsonl", more)[..], &["--task", "sft"]].concat();
+    refused(dir, &sft(&["data.packing=stream"]), 2, &["`data.packing`", "train.task = sft"]);
+    refused(dir, &sft(&["data.packing=bins"]), 2, &["`data.packing`", "stream, documents"]);
+    refused(dir, &sft(&[]), 65, &["a document with something to predict"]);
+    refused(dir, &["train", "--task", "rl"], 2, &["'rl'", "lm, sft"]);
+    assert!(!dir.join("r").exists());
+}
+
+#[test]
+fn windows_of_whole_documents_read_text_as_well() {
+    let scratch = Scratch::new("documents");
+    let dir = &scratch.0;
+    let rows: String =
+        (0..30).map(|i| format!("{{\"text\":\"{}\"}}\n", "the cat sat ".repeat(1 + i % 9))).collect();
+    scratch.file("t.jsonl", &rows);
+    let documents = |more: &[&'static str]| {
+        tiny("r", "t.jsonl", &[&["data.packing=documents", "train.order=shuffled"], more].concat())
+    };
+    let shown = xtrain(dir, &documents(&["train.steps=3"]));
+    let said = text(&shown.stderr);
+    assert!(shown.status.success() && said.contains(" documents in "), "{said}");
+    assert!(said.contains("documents longer than train.context = 64: split"), "{said}");
+    let whole: Value =
+        serde_json::from_str(&done(dir, &["eval", "r", "--data", "t.jsonl", "--json"])).unwrap();
+    let stream = ["eval", "r", "--data", "t.jsonl", "--packing", "stream", "--json"];
+    let stream: Value = serde_json::from_str(&done(dir, &stream)).unwrap();
+    // a running text predicts the first token of every document but the first, too
+    let tokens = |of: &Value| of["data"]["tokens"].as_u64().unwrap();
+    assert_eq!(tokens(&stream) - tokens(&whole), 29);
+}
+
+#[test]
+fn the_conversations_of_the_readme_are_learnt() {
+    let scratch = Scratch::new("sft-readme");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (config, data) = ("configs/conversations.toml", "examples/data/conversations.jsonl");
+    let (config, data) = (root.join(config).display().to_string(), root.join(data).display().to_string());
+    let words =
+        ["train", "-c", &config, "--data", &data, "--set", "train.steps=40", "--set", "train.warmup=4"];
+    done(&scratch.0, &words);
+    let lines = metrics(&scratch.0, "runs/conversations");
+    let (first, last) = (lines[0]["loss"].as_f64().unwrap(), lines[39]["val_loss"].as_f64().unwrap());
+    assert!(last < first / 2.0, "{first} to {last}");
+}
+
+#[test]
+fn a_step_s_time_is_without_what_follows_it() {
+    let scratch = Scratch::new("times");
+    scratch.file("t.txt", &"the cat sat on the mat\n".repeat(40));
+    let keys = ["train.steps=4", "train.eval_every=2", "train.save_every=4", "train.sample_every=4"];
+    done(&scratch.0, &[&tiny("r", "t.txt", &keys)[..], &["--set", "train.sample_every=4"]].concat());
+    let lines = fs::read_to_string(scratch.0.join("r/timings.jsonl")).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let has = |key: &str| lines.iter().map(|line| line[key].is_f64()).collect::<Vec<_>>();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(has("step_time"), [true; 4]);
+    assert_eq!(has("eval_time"), [false, true, false, true]);
+    assert_eq!(has("sample_time"), [false, false, false, true]);
+    assert_eq!(has("save_time"), [false, false, false, true]);
+}
+
+#[test]
+fn a_dry_run_opens_no_device_and_reads_no_weight() {
+    let scratch = Scratch::new("dry-init");
+    let dir = &scratch.0;
+    let from = path("models/qwen3_tied");
+    fs::create_dir(dir.join("m")).unwrap();
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(from.join(name), dir.join("m").join(name)).unwrap();
+    }
+    // a header without a sound weight behind it
+    let mut bytes = fs::read(from.join("model.safetensors")).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..].fill(0xff);
+    fs::write(dir.join("m/model.safetensors"), bytes).unwrap();
+    let args = ["train", "--init", "m", "--set", "train.context=32", "--device", "cuda:7", "--dry-run"];
+    let shown = ok(dir, &args);
+    assert!(shown.contains("dim = 64") && shown.contains("tokenizer = \"m\""), "{shown}");
+    refused(dir, &[&args[..5], &["--run", "r"]].concat(), 65, &["model.safetensors"]);
+    fs::remove_file(dir.join("m/model.safetensors")).unwrap();
+    refused(dir, &args, 66, &["model.safetensors"]);
+    let big = ["train", "--init", "m", "--dry-run", "--set", "train.context=300"];
+    fs::copy(from.join("model.safetensors"), dir.join("m/model.safetensors")).unwrap();
+    refused(dir, &big, 2, &["`train.context` = 300", "256"]);
+}
+
+#[test]
+fn a_page_size_needs_a_cache_of_pages() {
+    let scratch = Scratch::new("pages");
+    let model = path("models/qwen3_tied").display().to_string();
+    let args = ["generate", &model, "--tokens", "1,2", "--max-new", "1", "--page-size", "8", "--kv"];
+    refused(&scratch.0, &[&args[..], &["growing"]].concat(), 2, &["--page-size", "--kv growing", "hint: "]);
+    refused(&scratch.0, &[&args[..], &["off"]].concat(), 2, &["--page-size", "--kv off"]);
+    done(&scratch.0, &[&args[..], &["paged"]].concat());
+    done(&scratch.0, &args[..8]);
+}

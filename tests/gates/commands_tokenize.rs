@@ -1,0 +1,141 @@
+//! `xtrain tokenize`, as a user runs it.
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::commands::{model, parsed};
+use crate::fixtures::{json, path};
+
+/// Runs a command with `input` on its standard input.
+pub(crate) fn with_input(dir: &Path, args: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+    command.args(args).current_dir(dir).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // the child may leave before it has read all
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn tokenizer(name: &str) -> String {
+    path(&format!("tokenizers/{name}")).display().to_string()
+}
+
+#[test]
+fn text_from_anywhere_has_the_ids_of_the_reference_and_comes_back() {
+    let scratch = Scratch::new("tokenize");
+    for name in ["qwen_bpe", "llama3_bpe"] {
+        let (at, cases) = (tokenizer(name), json(&format!("tokenizers/{name}/cases.json")));
+        for case in cases["encode"].as_array().unwrap().iter().filter(|case| case["text"] != "").step_by(9) {
+            let text = case["text"].as_str().unwrap();
+            let file = scratch.file("t.txt", text).display().to_string();
+            let got = parsed(&ok(&scratch.0, &["tokenize", "--tokenizer", &at, "--json", "--file", &file]));
+            assert_eq!(
+                (&got["ids"], &got["tokens"]),
+                (&case["ids"], &json!(case["ids"].as_array().unwrap().len()))
+            );
+            assert_eq!(
+                (&got["bytes"], &got["characters"]),
+                (&json!(text.len()), &json!(text.chars().count()))
+            );
+            let piped = with_input(&scratch.0, &["tokenize", "--tokenizer", &at, "--json"], text.as_bytes());
+            assert_eq!(parsed(&crate::cli::text(&piped.stdout)), got);
+            let ids: Vec<String> = got["ids"].as_array().unwrap().iter().map(Value::to_string).collect();
+            let back = ["tokenize", "--tokenizer", &at, "--json", "--ids", &ids.join(",")];
+            assert_eq!(parsed(&ok(&scratch.0, &back))["text"], case["decoded"], "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_line_per_token_then_the_counts() {
+    let scratch = Scratch::new("pieces");
+    let shown = ok(&scratch.0, &["tokenize", "aé\n"]);
+    let want = "     97  \"a\"\n    195  \"\\xc3\"\n    169  \"\\xa9\"\n     10  \"\\n\"\n4 tokens, 4 bytes, 3 characters\n";
+    assert_eq!(shown, want);
+    let many = ok(&scratch.0, &["tokenize", "--model", &model(), "<|im_start|>user"]);
+    assert!(many.starts_with("      1  \"<|im_start|>\"\n"), "{many}");
+    assert_eq!(ok(&scratch.0, &["tokenize", "--ids", "72,105"]), "Hi\n");
+}
+
+#[test]
+fn conversations_are_rendered_as_hf_renders_them() {
+    let scratch = Scratch::new("tokenize-chat");
+    for name in ["qwen_bpe", "llama3_bpe"] {
+        let (at, cases) = (tokenizer(name), json(&format!("tokenizers/{name}/chat_cases.json")));
+        for prompted in [false, true] {
+            let fits =
+                |case: &&Value| case["add_generation_prompt"] == prompted && case["kwargs"] == json!({});
+            let cases: Vec<&Value> = cases["cases"].as_array().unwrap().iter().filter(fits).collect();
+            let lines = cases.iter().enumerate().map(|(i, case)| match i % 2 {
+                0 => format!("{}\n", json!({"messages": case["messages"]})),
+                _ => format!("\n{}\n", case["messages"]),
+            });
+            scratch.file("m.jsonl", &lines.collect::<String>());
+            let mut args = vec!["tokenize", "--tokenizer", &at, "--chat", "--file", "m.jsonl", "--json"];
+            args.extend(prompted.then_some("--add-generation-prompt"));
+            let got = ok(&scratch.0, &args);
+            assert_eq!(got.lines().count(), cases.len());
+            for (line, case) in got.lines().map(parsed).zip(cases) {
+                assert_eq!((&line["text"], &line["ids"]), (&case["text"], &case["ids"]));
+                let mask = line["assistant_mask"].as_array().unwrap();
+                assert_eq!(mask.len(), line["ids"].as_array().unwrap().len());
+                let said = case["messages"].as_array().unwrap().iter().any(|m| m["role"] == "assistant");
+                assert_eq!(mask.contains(&json!(1)), said);
+            }
+        }
+    }
+    let no_thoughts =
+        ["tokenize", "--tokenizer", &tokenizer("qwen_bpe"), "--chat", "--add-generation-prompt"];
+    let args = [&no_thoughts[..], &["--json", "--var", "enable_thinking=false"]].concat();
+    let got = with_input(&scratch.0, &args, b"[{\"role\":\"user\",\"content\":\"Hi\"}]");
+    let want = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    assert_eq!(parsed(&text(&got.stdout))["text"], want);
+}
+
+#[test]
+fn what_the_assistant_said_is_marked_and_a_file_can_stand_for_the_template() {
+    let scratch = Scratch::new("marked");
+    let line = br#"[{"role":"user","content":"ab"},{"role":"assistant","content":"cd"}]"#;
+    let shown = with_input(&scratch.0, &["tokenize", "--chat"], line);
+    let shown = text(&shown.stdout);
+    let marked: Vec<&str> = shown.lines().filter(|line| line.ends_with('*')).collect();
+    assert_eq!(marked, ["     99  \"c\" *", "    100  \"d\" *", "    256  \"<|endoftext|>\" *"], "{shown}");
+    assert!(shown.starts_with("user\nab<|endoftext|>assistant\ncd<|endoftext|>\n"), "{shown}");
+    assert!(shown.ends_with("21 tokens, 3 of the assistant, 45 bytes, 45 characters\n"), "{shown}");
+    scratch.file("t.jinja", "{% for m in messages %}{{ m.content | upper }}{{ sep }}{% endfor %}");
+    let args = ["tokenize", "--chat", "--template", "t.jinja", "--var", "sep=/", "--json"];
+    let got = with_input(&scratch.0, &args, line);
+    assert_eq!(parsed(&text(&got.stdout))["text"], "AB/CD/");
+}
+
+#[test]
+fn what_cannot_be_tokenised_is_refused_in_one_line() {
+    let scratch = Scratch::new("tokenize-refused");
+    scratch.file(
+        "m.jsonl",
+        "[{\"role\":\"user\",\"content\":\"a\"}]\n[{\"role\":\"robot\",\"content\":\"a\"}]\n",
+    );
+    scratch.file("bad.jsonl", "\n{\"messages\": []}\n");
+    scratch.file("t.jinja", "{% for %}");
+    scratch.file("not.json", "[]");
+    std::fs::write(scratch.0.join("bytes"), b"a\xff").unwrap();
+    let qwen = tokenizer("qwen_bpe");
+    let chat = |more: &[&'static str]| [&["tokenize", "--chat"][..], more].concat();
+    refused(&scratch.0, &["tokenize", "--ids", "72,257"], 2, &["257", "place 1", "vocabulary of 257"]);
+    refused(&scratch.0, &["tokenize", "a", "--file", "m.jsonl"], 2, &["--file"]);
+    refused(&scratch.0, &["tokenize", "a", "--var", "x=1"], 2, &["--chat"]);
+    refused(&scratch.0, &["tokenize", "--file", "gone"], 66, &["gone"]);
+    refused(&scratch.0, &["tokenize", "--file", "bytes"], 65, &["bytes", "UTF-8", "at 1"]);
+    refused(&scratch.0, &["tokenize", "a", "--tokenizer", "not.json"], 65, &["not.json"]);
+    refused(&scratch.0, &["tokenize", "a", "--tokenizer", "gone"], 66, &["gone"]);
+    refused(&scratch.0, &chat(&["--file", "bad.jsonl"]), 65, &["bad.jsonl:2", "empty", "messages"]);
+    let template = chat(&["--file", "m.jsonl", "--template", "t.jinja"]);
+    refused(&scratch.0, &template, 65, &["t.jinja", "line 1"]);
+    let robot = xtrain(&scratch.0, &[&chat(&["--file", "m.jsonl", "--tokenizer"])[..], &[&qwen]].concat());
+    let said = text(&robot.stderr);
+    assert_eq!(robot.status.code(), Some(65), "{said}");
+    assert!(said.contains("m.jsonl:2") && said.contains("Unknown role: robot"), "{said}");
+}

@@ -1,0 +1,158 @@
+//! The gate of packed data: what a window of documents gives is what each of them gives alone.
+use std::ops::Range;
+
+use xtrain::model::data::{DocumentWindows, Long, Order, Pieces, Role, Tokens};
+use xtrain::model::{Config, Grads, Model, Result, Sample, Trainer, objective, weigh};
+use xtrain::tensor::ops::{LogProb, Target};
+use xtrain::tensor::{Device, Dtype};
+
+use crate::dice::Dice;
+use crate::training::{Bits, Difference, Run, bits, failed, same_bits};
+
+const SEED: u64 = 20_251_122;
+
+/// Documents as they were made: ids, and whether each is to be learnt.
+type Documents = Vec<Vec<(u32, Role)>>;
+
+fn documents(dice: &mut Dice, vocab: usize, lengths: &[usize]) -> Documents {
+    let token = |dice: &mut Dice| {
+        let role = if dice.one_in(4) { Role::Read } else { Role::Learnt };
+        (dice.below(vocab) as u32, role)
+    };
+    lengths.iter().map(|&n| (0..n).map(|_| token(dice)).collect()).collect()
+}
+
+/// The sample of part of a document, made without the packed tokens.
+fn alone(document: &[(u32, Role)]) -> Sample {
+    let target = |&(id, role): &(u32, Role)| (role == Role::Learnt).then_some(target(id));
+    Sample {
+        inputs: document[..document.len() - 1].iter().map(|token| token.0).collect(),
+        targets: document[1..].iter().map(target).collect(),
+        starts: Vec::new(),
+    }
+}
+
+fn target(id: u32) -> Target {
+    Target { id, weight: 1.0, bonus: 0.0 }
+}
+
+/// What each row of samples gives.
+fn values(model: &Model, samples: &[Sample]) -> Result<Bits, Difference> {
+    let values = objective::evaluate(model, samples, &mut 0.0).map_err(failed)?;
+    let bits = |v: Option<LogProb>| v.map_or([0; 3], |v| [v.lse, v.log_prob, v.entropy].map(f32::to_bits));
+    Ok(vec![("values".into(), values.into_iter().flat_map(bits).collect())])
+}
+
+/// The documents of a case, packed and read as training reads them, window by window against each alone.
+fn case(number: u64) -> Result<usize, Difference> {
+    let (run, mut dice) = (Run::draw(number), Dice::new(SEED, number));
+    let model = run.trainer(&Device::cpu()).map_err(failed)?.model;
+    let lengths: Vec<usize> =
+        (0..dice.between(5, 20)).map(|_| dice.pick(&[1, 2, 3, 7, 18, 40, 90])).collect();
+    let all = documents(&mut dice, run.cfg.vocab, &lengths);
+    let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).map_err(failed)?;
+    let (context, long) = (dice.pick(&[8, 33, 64]), dice.pick(&[Long::Split, Long::Truncate]));
+    let pieces = Pieces::cut(&tokens, &(0..tokens.len()), (context, long)).map_err(failed)?;
+    let windows = DocumentWindows::pack(&pieces, context, (number, Order::Epochs)).map_err(failed)?;
+    let mut compared = 0;
+    for step in 0..windows.per_epoch() {
+        let got = windows.batch(&tokens, step, 1).map_err(failed)?.remove(0);
+        let ranges = windows.ranges(step, 0, 1);
+        let want: Vec<Sample> = ranges.iter().map(|range| alone(&cut(&all, range))).collect();
+        let how = format!("documents of {lengths:?}, {long:?}, in {context}: window {ranges:?}");
+        let (got, want) = (values(&model, &[Sample::from(got)])?, values(&model, &want)?);
+        compared += same_bits(("packed data", number, SEED), &how, (&got, &want))?;
+    }
+    Ok(compared)
+}
+
+/// The tokens of a range that lies inside one document.
+fn cut(all: &Documents, range: &Range<u64>) -> Vec<(u32, Role)> {
+    let mut start = 0;
+    for document in all {
+        let end = start + document.len() as u64;
+        if range.start < end {
+            return document[(range.start - start) as usize..(range.end - start) as usize].to_vec();
+        }
+        start = end;
+    }
+    panic!("{range:?} lies beyond the documents");
+}
+
+/// Runs the gate over `n` cases; how many values had the same bits.
+pub(crate) fn over(n: u64) -> Result<usize, Difference> {
+    (0..n).map(case).sum()
+}
+
+#[test]
+fn a_document_in_a_window_is_the_document_alone() {
+    let n = over(24).unwrap_or_else(|Difference(e)| panic!("{e}"));
+    println!("packed data: 24 sets of documents, {n} values, 0 differing bits");
+    assert!(n > 10_000, "{n}");
+}
+
+/// Loss and gradients of samples whose targets weigh the same.
+fn gradients(model: &Model, mut samples: Vec<Sample>) -> Bits {
+    weigh(&mut samples);
+    let (mut loss, mut grads) = (0f32, Grads::zeros(&model.params).unwrap());
+    objective::backward(model, &samples, Default::default(), (&mut loss, &mut grads)).unwrap();
+    let mut all = vec![("loss".to_string(), vec![loss.to_bits()])];
+    for (p, g) in model.params.iter().zip(&grads.finish().unwrap()) {
+        all.push((format!("gradient of {}", p.name()), bits(g)));
+    }
+    all
+}
+
+/// Sums over rows run in chunks of 256 rows counted from a sample's first row (docs/numerics.md, section 4), and
+/// chunks are added one by one: where documents fill whole chunks, packing moves no border, and no bit may differ.
+#[test]
+fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
+    let cfg = Config {
+        vocab: 37,
+        dim: 12,
+        ffn_dim: 16,
+        n_layers: 2,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 4,
+        max_positions: 512,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        ..Config::default()
+    };
+    for (dtype, tie_embeddings) in [(Dtype::F32, true), (Dtype::F32, false), (Dtype::BF16, true)] {
+        let cfg = Config { tie_embeddings, ..cfg.clone() };
+        let model =
+            Model::init(&cfg, dtype, &Device::cpu_with(2, xtrain::tensor::Simd::detect()), 5).unwrap();
+        let mut dice = Dice::new(SEED, 1);
+        // inputs: 512, 256, 99; the last may end anywhere
+        let all = documents(&mut dice, cfg.vocab, &[513, 257, 100]);
+        let tokens = Tokens::from_documents(all.clone(), 37).unwrap();
+        let pieces = Pieces::cut(&tokens, &(0..870), (867, Long::Split)).unwrap();
+        let windows = DocumentWindows::pack(&pieces, 867, (0, Order::Epochs)).unwrap();
+        let together = Sample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
+        assert_eq!(together.starts, [512, 768]);
+        let apart: Vec<Sample> = all.iter().map(|document| alone(document)).collect();
+        let how = format!("{dtype}, tied: {tie_embeddings}");
+        let pair = (&gradients(&model, vec![together]), &gradients(&model, apart));
+        let n = same_bits(("gradients of packed data", 0, SEED), &how, pair);
+        let n = n.unwrap_or_else(|Difference(e)| panic!("{e}"));
+        assert!(n > 1000, "{n}");
+    }
+}
+
+#[test]
+fn a_step_of_packed_conversations_counts_their_answers() {
+    let run = Run::draw(3);
+    let mut dice = Dice::new(SEED, 2);
+    let all = documents(&mut dice, run.cfg.vocab, &[20, 31, 9]);
+    let learnt = |d: &Vec<(u32, Role)>| d[1..].iter().filter(|token| token.1 == Role::Learnt).count() as u64;
+    let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).unwrap();
+    let pieces = Pieces::cut(&tokens, &(0..60), (64, Long::Truncate)).unwrap();
+    let windows = DocumentWindows::pack(&pieces, 64, (0, Order::Epochs)).unwrap();
+    assert_eq!(windows.per_epoch(), 1);
+    let mut trainer: Trainer = run.trainer(&Device::cpu()).unwrap();
+    let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(Sample::from).collect();
+    let report = trainer.step(batch, 1).unwrap();
+    assert_eq!(report.tokens, all.iter().map(learnt).sum::<u64>());
+}

@@ -1,0 +1,114 @@
+//! What a stranger's template may take: time, memory and stack.
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ChatError;
+use crate::third_party::guarded;
+
+/// What a template may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// All of its time.
+    time: Duration,
+    /// A template that is done by then is not looked at: nearly all take less than a millisecond.
+    unseen: Duration,
+    /// How much the process may grow after that, in bytes.
+    growth: u64,
+}
+
+const LIMITS: Limits =
+    Limits { time: Duration::from_secs(10), unseen: Duration::from_millis(200), growth: 1 << 30 };
+
+/// Enough for the recursion limits of the engine in an unoptimised build.
+const STACK: usize = 16 << 20;
+
+/// Runs `work` on a thread with a stack of its own and waits for it. What takes more than ten seconds, or
+/// grows the process by more than a GiB, is given up: its thread goes on until the process ends, since no
+/// thread can be ended from outside. Fuel ends most long templates before.
+///
+/// # Errors
+/// Those of `work`; [`ChatError::Limit`]; [`ChatError::Render`] for a panic.
+pub(super) fn bounded<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
+) -> Result<T, ChatError> {
+    within(LIMITS, work)
+}
+
+fn within<T: Send + 'static>(
+    limits: Limits,
+    work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
+) -> Result<T, ChatError> {
+    let (tx, rx) = channel();
+    let begun = Instant::now();
+    let run = move || _ = tx.send(guarded(work));
+    let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK).spawn(run);
+    let thread = thread.map_err(|e| ChatError::Render { got: format!("no thread for it: {e}") })?;
+    let mut waited = rx.recv_timeout(limits.unseen);
+    let before = resident();
+    while let Err(RecvTimeoutError::Timeout) = waited {
+        let limit = |what, want: String, got| Err(ChatError::Limit { what, want, got });
+        if begun.elapsed() > limits.time {
+            return limit("time", format!("at most {:?}", limits.time), "more".into());
+        }
+        if resident().saturating_sub(before) > limits.growth {
+            return limit("memory", format!("at most {} MiB", limits.growth >> 20), "more".into());
+        }
+        waited = rx.recv_timeout(Duration::from_millis(5));
+    }
+    // the answer is there: the thread ends at once
+    let _ = thread.join();
+    match waited {
+        Ok(done) => done.unwrap_or_else(|got| Err(ChatError::Render { got })),
+        Err(_) => Err(ChatError::Render { got: "its thread gave no answer".into() }),
+    }
+}
+
+/// The bytes of memory that the process has in use; 0 where the system does not say.
+fn resident() -> u64 {
+    const PAGE: u64 = 4096;
+    let read = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    read.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_and_an_answer_an_answer() {
+        assert_eq!(bounded(|| Ok(3)), Ok(3));
+        let got = bounded::<()>(|| panic!("deep")).unwrap_err();
+        assert_eq!(got, ChatError::Render { got: "its parser gave up: deep".into() });
+    }
+
+    #[test]
+    fn what_never_ends_is_given_up() {
+        let limits = Limits { time: Duration::from_millis(40), unseen: Duration::from_millis(10), ..LIMITS };
+        let got = within::<()>(limits, || {
+            loop {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert!(matches!(got, Err(ChatError::Limit { what: "time", .. })), "{got:?}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_takes_all_memory_is_given_up() {
+        let limits = Limits { growth: 64 << 20, unseen: Duration::from_millis(1), ..LIMITS };
+        let (stop, stopped) = channel::<()>();
+        let got = within::<()>(limits, move || {
+            let mut taken = Vec::new();
+            while let Err(std::sync::mpsc::TryRecvError::Empty) = stopped.try_recv() {
+                if taken.len() < 200 {
+                    taken.push(vec![1u8; 1 << 20]);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        });
+        drop(stop);
+        assert!(matches!(got, Err(ChatError::Limit { what: "memory", .. })), "{got:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! JSON whose objects keep their order: templates print tools and arguments as they were written.
+use std::fmt;
+
+use minijinja::Value;
+use minijinja::value::ValueKind;
+
+use super::ChatError;
+use crate::json::{MAX_DEPTH, too_deep};
+
+/// A JSON value. The keys of an object stay in the order of the text, as in Python.
+///
+/// A [`serde_json::Value`] can become one, with its keys in the order that it has them (sorted).
+#[derive(Clone, PartialEq)]
+pub struct Json(pub(super) Value);
+
+impl Json {
+    /// Reads JSON of any kind.
+    ///
+    /// # Errors
+    /// [`ChatError::Message`] for what is not JSON or nests deeper than 64.
+    pub fn parse(text: &str) -> Result<Json, ChatError> {
+        if let Some(at) = too_deep(text.as_bytes()) {
+            let got = format!("a level more than {MAX_DEPTH} at byte {at}");
+            return Err(ChatError::Message { want: "JSON nested at most 64 deep", got });
+        }
+        let read = serde_json::from_str::<Value>(text);
+        read.map(Json).map_err(|e| ChatError::Message { want: "JSON", got: e.to_string() })
+    }
+
+    /// The value under `key` of an object; none for anything else.
+    pub fn get(&self, key: &str) -> Option<Json> {
+        let value = self.0.get_attr(key).ok().filter(|_| self.0.kind() == ValueKind::Map)?;
+        (!value.is_undefined()).then_some(Json(value))
+    }
+
+    /// A string's text.
+    pub fn as_str(&self) -> Option<&str> {
+        self.0.as_str()
+    }
+
+    /// A list's items.
+    pub fn items(&self) -> Option<Vec<Json>> {
+        let items = self.0.try_iter().ok().filter(|_| self.0.kind() == ValueKind::Seq)?;
+        Some(items.map(Json).collect())
+    }
+
+    /// What it is, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self.0.kind() {
+            ValueKind::Bool => "a boolean",
+            ValueKind::Number => "a number",
+            ValueKind::String => "a string",
+            ValueKind::Seq => "a list",
+            ValueKind::Map => "an object",
+            _ => "null",
+        }
+    }
+}
+
+impl From<&serde_json::Value> for Json {
+    fn from(json: &serde_json::Value) -> Json {
+        use serde_json::Value as From;
+        Json(match json {
+            From::Null => Value::from(()),
+            From::Bool(b) => Value::from(*b),
+            From::Number(n) => match (n.as_i64(), n.as_u64()) {
+                (Some(n), _) => Value::from(n),
+                (_, Some(n)) => Value::from(n),
+                _ => Value::from(n.as_f64().unwrap_or(f64::NAN)),
+            },
+            From::String(text) => Value::from(text.as_str()),
+            From::Array(items) => Value::from_iter(items.iter().map(|item| Json::from(item).0)),
+            From::Object(fields) => {
+                Value::from_pairs(fields.iter().map(|(k, v)| (k.as_str(), Json::from(v).0)))
+            }
+        })
+    }
+}
+
+impl From<&str> for Json {
+    fn from(text: &str) -> Json {
+        Json(Value::from(text))
+    }
+}
+
+impl From<bool> for Json {
+    fn from(value: bool) -> Json {
+        Json(Value::from(value))
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

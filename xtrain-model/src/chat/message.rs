@@ -1,0 +1,64 @@
+//! One message of a conversation.
+use minijinja::Value;
+
+use super::{ChatError, Json};
+
+/// A message: an object with a `role`, mostly `content`, and whatever else its template reads
+/// (`tool_calls`, `reasoning_content`, ...).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    json: Json,
+    role: String,
+}
+
+impl Message {
+    /// A message of a text.
+    pub fn new(role: &str, content: &str) -> Message {
+        let json = Json(Value::from_pairs([("role", role), ("content", content)]));
+        Message { json, role: role.into() }
+    }
+
+    /// The message that `json` is.
+    ///
+    /// # Errors
+    /// [`ChatError::Message`] for something else than an object whose `role` is a string.
+    pub fn from_json(json: Json) -> Result<Message, ChatError> {
+        let want = "messages as objects with a string as \"role\"";
+        match json.get("role") {
+            Some(role) if role.as_str().is_some() => {
+                let role = role.as_str().unwrap_or_default().to_string();
+                Ok(Message { json, role })
+            }
+            Some(role) => Err(ChatError::Message { want, got: format!("{} as role", role.kind()) }),
+            None if json.kind() == "an object" => Err(ChatError::Message { want, got: "no role".into() }),
+            None => Err(ChatError::Message { want, got: json.kind().into() }),
+        }
+    }
+
+    /// The messages of a list of them.
+    ///
+    /// # Errors
+    /// As [`Message::from_json`]; something else than a list; an empty one.
+    pub fn list(json: &Json) -> Result<Vec<Message>, ChatError> {
+        let want = "a list of messages";
+        let items = json.items().ok_or(ChatError::Message { want, got: json.kind().into() })?;
+        if items.is_empty() {
+            return Err(ChatError::Message { want, got: "an empty one".into() });
+        }
+        items.into_iter().map(Message::from_json).collect()
+    }
+
+    /// Who speaks.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// The text, where the content is one.
+    pub fn content(&self) -> Option<String> {
+        self.json.get("content")?.as_str().map(str::to_string)
+    }
+
+    pub(super) fn value(&self) -> Value {
+        self.json.0.clone()
+    }
+}

@@ -1,0 +1,30 @@
+//! Chat templates: messages to text, as Hugging Face's `apply_chat_template` writes it, and which of it the
+//! assistant said.
+//!
+//! ```
+//! use xtrain_model::chat::{ChatTemplate, Message, Options};
+//!
+//! let template = ChatTemplate::parse("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")?;
+//! let messages = [Message::new("user", "Hi"), Message::new("assistant", "Hello")];
+//! let rendered = template.render(&messages, &Options::default())?;
+//! assert_eq!(rendered.text, "user: Hi\nassistant: Hello\n");
+//! # Ok::<(), xtrain_model::chat::ChatError>(())
+//! ```
+mod date;
+mod error;
+mod generation;
+mod guard;
+mod json;
+mod message;
+mod python;
+mod source;
+mod template;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+pub use error::ChatError;
+pub use json::Json;
+pub use message::Message;
+pub use source::BUILT_IN;
+pub use template::{ChatTemplate, MAX_OUTPUT, MAX_TEMPLATE, Options, Rendered};

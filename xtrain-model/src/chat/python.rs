@@ -1,0 +1,211 @@
+//! What Python prints: `json.dumps`, as the filter `tojson` of HF's templates.
+use std::io::{self, Write};
+
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+use serde::Serialize;
+use serde_json::ser::{CharEscape, Formatter, Serializer};
+
+use super::template::MAX_OUTPUT;
+
+/// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates:
+/// `json.dumps` with these arguments, without jinja's own escapes for HTML.
+///
+/// # Errors
+/// An argument of another kind, a value that is no JSON, more than [`MAX_OUTPUT`] bytes.
+pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: Kwargs) -> Result<Value, Error> {
+    let indent = indent.filter(|v| !v.is_none()).or(arguments.get::<Option<Value>>("indent")?);
+    let ascii = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let sorted = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let separators = arguments.get::<Option<Vec<String>>>("separators")?;
+    arguments.assert_all_used()?;
+    let refuse = |what: &'static str| Error::new(ErrorKind::InvalidOperation, what);
+    if value.kind() == ValueKind::Undefined {
+        return Err(refuse("tojson: an undefined value is no JSON"));
+    }
+    let indent = match indent.map(|v| (v.as_usize(), v)) {
+        None => None,
+        Some((_, v)) if v.kind() == ValueKind::None => None,
+        Some((Some(n), _)) if n <= 64 => Some(" ".repeat(n)),
+        Some((_, v)) if v.as_str().is_some_and(|s| s.len() <= 64) => v.as_str().map(str::to_string),
+        Some(_) => return Err(refuse("tojson: an indent of more than 64 spaces")),
+    };
+    let [item, key] = match separators {
+        None => [if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()],
+        Some(two) => two.try_into().map_err(|_| refuse("tojson: separators are two texts"))?,
+    };
+    let style = Style { item, key, indent, ascii, depth: 0, filled: false };
+    let mut out = Capped { bytes: Vec::new() };
+    let mut to = Serializer::with_formatter(&mut out, style);
+    let written = match sorted {
+        // the map of serde_json is sorted
+        true => serde_json::to_value(value).and_then(|value| value.serialize(&mut to)),
+        false => value.serialize(&mut to),
+    };
+    written.map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
+    String::from_utf8(out.bytes).map(Value::from).map_err(|_| refuse("tojson: text that is not UTF-8"))
+}
+
+/// Bytes up to the limit of a whole output.
+struct Capped {
+    bytes: Vec<u8>,
+}
+
+impl Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
+            return Err(io::Error::other("more JSON than an output may have"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How `json.dumps` writes.
+struct Style {
+    item: String,
+    key: String,
+    indent: Option<String>,
+    ascii: bool,
+    depth: usize,
+    /// Whether the innermost container has an item.
+    filled: bool,
+}
+
+impl Style {
+    fn line<W: ?Sized + Write>(&self, to: &mut W) -> io::Result<()> {
+        let Some(indent) = &self.indent else { return Ok(()) };
+        to.write_all(b"\n")?;
+        (0..self.depth).try_for_each(|_| to.write_all(indent.as_bytes()))
+    }
+
+    fn open<W: ?Sized + Write>(&mut self, to: &mut W, bracket: &[u8]) -> io::Result<()> {
+        (self.depth, self.filled) = (self.depth + 1, false);
+        to.write_all(bracket)
+    }
+
+    fn close<W: ?Sized + Write>(&mut self, to: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if self.filled {
+            self.line(to)?;
+        }
+        self.filled = true;
+        to.write_all(bracket)
+    }
+
+    fn next<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        if !first {
+            to.write_all(self.item.as_bytes())?;
+        }
+        self.line(to)
+    }
+}
+
+impl Formatter for Style {
+    fn begin_array<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
+        self.open(to, b"[")
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
+        self.close(to, b"]")
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        self.next(to, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.filled = true;
+        Ok(())
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
+        self.open(to, b"{")
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
+        self.close(to, b"}")
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        self.next(to, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
+        to.write_all(self.key.as_bytes())
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.filled = true;
+        Ok(())
+    }
+
+    fn write_f64<W: ?Sized + Write>(&mut self, to: &mut W, value: f64) -> io::Result<()> {
+        to.write_all(float(value).as_bytes())
+    }
+
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, to: &mut W, text: &str) -> io::Result<()> {
+        if !self.ascii {
+            return to.write_all(text.as_bytes());
+        }
+        for c in text.chars() {
+            match c {
+                ' '..='~' => to.write_all(&[c as u8])?,
+                _ => c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(to, "\\u{unit:04x}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_char_escape<W: ?Sized + Write>(&mut self, to: &mut W, escape: CharEscape) -> io::Result<()> {
+        match escape {
+            CharEscape::AsciiControl(byte) => write!(to, "\\u{byte:04x}"),
+            CharEscape::Quote => to.write_all(b"\\\""),
+            CharEscape::ReverseSolidus => to.write_all(b"\\\\"),
+            CharEscape::Solidus => to.write_all(b"/"),
+            CharEscape::Backspace => to.write_all(b"\\b"),
+            CharEscape::FormFeed => to.write_all(b"\\f"),
+            CharEscape::LineFeed => to.write_all(b"\\n"),
+            CharEscape::CarriageReturn => to.write_all(b"\\r"),
+            CharEscape::Tab => to.write_all(b"\\t"),
+        }
+    }
+}
+
+/// `repr` of a finite number: an exponent of two digits or more below 1e-4 and from 1e16 on.
+fn float(x: f64) -> String {
+    if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
+        return format!("{x:?}");
+    }
+    let text = format!("{x:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_what_python_prints() {
+        for (x, want) in [
+            (1.0, "1.0"),
+            (-0.5, "-0.5"),
+            (0.1, "0.1"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (1.5e300, "1.5e+300"),
+            (0.0001, "0.0001"),
+            (0.00001234, "1.234e-05"),
+            (-0.0, "-0.0"),
+            (123456789.125, "123456789.125"),
+        ] {
+            assert_eq!(float(x), want);
+        }
+    }
+}
