@@ -173,10 +173,9 @@ fn patterns_that_would_take_a_stack_or_for_ever_are_refused() {
     refused(split("(?=".repeat(100_000)), "a pattern");
     refused(split("(?=".repeat(300)), "a pattern");
     refused(split("[".repeat(300)), "a pattern");
-    refused(split("a{900}{900}{900}".into()), "tokenizer.json of HF");
     // what would look for ever in a text ends, as an error or as ids
     let begun = std::time::Instant::now();
-    for pattern in ["(?=(a+)+(a+)+(a+)+\\1z)", "(?=(a|a)+b)\\1", "(a*)*(?!a)b"] {
+    for pattern in ["a{900}{900}{900}", "(?=(a+)+(a+)+(a+)+\\1z)", "(?=(a|a)+b)\\1", "(a*)*(?!a)b"] {
         if let Err(error) = changed(split(pattern.into())) {
             assert!(error.to_string().contains("could not encode"), "{error}");
         }
