@@ -107,3 +107,55 @@ fn a_chat_that_cannot_begin_is_refused_in_one_line() {
     let done = with_input(&scratch.0, &["chat", &model()], b"\xff\n");
     assert!(text(&done.stderr).contains("standard input:1: want UTF-8"), "{done:?}");
 }
+
+#[test]
+fn a_chat_template_and_all_ends_of_text_stay_through_import_training_and_export() {
+    let scratch = Scratch::new("kept-template");
+    let from = path("models/llama3_rope");
+    std::fs::create_dir(scratch.0.join("m")).unwrap();
+    for file in std::fs::read_dir(from).unwrap().flatten() {
+        std::fs::copy(file.path(), scratch.0.join("m").join(file.file_name())).unwrap();
+    }
+    let template = "{{ bos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    scratch.file("m/chat_template.jinja", template);
+    scratch.file("t.txt", &"some text to train on, again and again\n".repeat(20));
+    let ends = |file: &str| {
+        let text = std::fs::read_to_string(scratch.0.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+        parsed(&text)["eos_token_id"].clone()
+    };
+    assert_eq!(ends("m/generation_config.json"), serde_json::json!([1, 4]));
+    let done = |args: &[&str]| crate::commands::done(&scratch.0, args);
+    done(&["import", "m", "imported"]);
+    let keys = ["train.steps=1", "train.context=16", "train.batch=2", "train.save_every=1", "train.keep=9"];
+    let set: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    done(&[&["train", "--init", "imported", "--data", "t.txt", "--run", "r"][..], &set].concat());
+    done(&["train", "--resume", "r", "--set", "train.steps=2"]);
+    for step in ["step_000000", "step_000001", "step_000002"] {
+        let at = format!("r/checkpoints/{step}/generation_config.json");
+        assert_eq!(ends(&at), serde_json::json!([1, 4]), "{step}");
+    }
+    done(&["export", "r", "out"]);
+    done(&["export", "r", "out.gguf"]);
+    assert_eq!(ends("out/generation_config.json"), serde_json::json!([1, 4]));
+    assert_eq!(std::fs::read_to_string(scratch.0.join("out/chat_template.jinja")).unwrap(), template);
+    for model in ["m", "imported", "r", "out", "out.gguf"] {
+        let args = ["tokenize", "--chat", "--json", "--model", model];
+        let got = with_input(&scratch.0, &args, br#"[{"role": "user", "content": "x"}]"#);
+        assert_eq!(parsed(&text(&got.stdout))["text"], "<|begin_of_text|>[x]", "{model}");
+    }
+}
+
+#[test]
+fn training_from_a_model_without_a_tokenizer_names_one_or_is_refused() {
+    let scratch = Scratch::new("no-tokenizer");
+    let bare = path("models/llama_odd").display().to_string();
+    scratch.file("t.txt", &"some text to train on, again and again\n".repeat(20));
+    let args = ["train", "--init", &bare, "--data", "t.txt", "--run", "r", "--set", "train.context=16"];
+    refused(&scratch.0, &args, 2, &["has no tokenizer", "data.tokenizer", "bytes"]);
+    refused(&scratch.0, &[&args[..], &["--dry-run"]].concat(), 2, &["has no tokenizer"]);
+    assert!(!scratch.0.join("r").exists());
+    let named = ["--set", "data.tokenizer=bytes", "--set", "train.steps=1", "--set", "train.batch=2"];
+    let done = crate::cli::xtrain(&scratch.0, &[&args[..], &named].concat());
+    let said = text(&done.stderr);
+    assert!(done.status.success() && said.contains("note: ") && said.contains("has no tokenizer"), "{said}");
+}

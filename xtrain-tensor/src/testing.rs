@@ -143,6 +143,33 @@ pub fn golden_sizes(prefix: &str) -> Vec<usize> {
     OPERATIONS.lines().filter_map(size).collect()
 }
 
+/// Whether this process runs the test `name` (its path in the crate) alone. If not, it runs it so in a process of
+/// its own, which has to pass: for a test that measures the memory of its process.
+///
+/// # Panics
+/// If the process fails.
+#[track_caller]
+pub fn alone(name: &str) -> bool {
+    const ALONE: &str = "XTRAIN_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some_and(|value| value == name) {
+        return true;
+    }
+    let test = std::env::current_exe().expect("a test has a file");
+    let mut run = std::process::Command::new(test);
+    run.args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(ALONE, name);
+    let done = run.output().expect("a test can be run again");
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(
+        done.status.success(),
+        "{name}: {}\n{said}\n{}",
+        done.status,
+        String::from_utf8_lossy(&done.stderr)
+    );
+    assert!(said.contains("1 passed"), "{name} is no test: {said}");
+    print!("{said}");
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

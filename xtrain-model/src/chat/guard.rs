@@ -15,24 +15,28 @@ struct Limits {
     unseen: Duration,
     /// How much the process may grow after that, in bytes.
     growth: u64,
+    /// Its stack, in bytes. Only what is used of it takes memory.
+    stack: usize,
 }
 
-const LIMITS: Limits =
-    Limits { time: Duration::from_secs(10), unseen: Duration::from_millis(200), growth: 1 << 30 };
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(5),
+    unseen: Duration::from_millis(200),
+    growth: 512 << 20,
+    stack: 64 << 20,
+};
 
-/// Enough for the recursion limits of the engine in an unoptimised build.
-const STACK: usize = 16 << 20;
-
-/// Runs `work` on a thread with a stack of its own and waits for it. What takes more than ten seconds, or
-/// grows the process by more than a GiB, is given up: its thread goes on until the process ends, since no
-/// thread can be ended from outside. Fuel ends most long templates before.
+/// Runs `work` on a thread with so much stack and waits for it. What takes more than five seconds, or grows the
+/// process by more than 512 MiB, is given up: its thread goes on until the process ends, since no thread can
+/// be ended from outside. Fuel ends most long templates before.
 ///
 /// # Errors
 /// Those of `work`; [`ChatError::Limit`]; [`ChatError::Render`] for a panic.
 pub(super) fn bounded<T: Send + 'static>(
+    stack: usize,
     work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
 ) -> Result<T, ChatError> {
-    within(LIMITS, work)
+    within(Limits { stack, ..LIMITS }, work)
 }
 
 fn within<T: Send + 'static>(
@@ -42,7 +46,7 @@ fn within<T: Send + 'static>(
     let (tx, rx) = channel();
     let begun = Instant::now();
     let run = move || _ = tx.send(guarded(work));
-    let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK).spawn(run);
+    let thread = thread::Builder::new().name("chat-template".into()).stack_size(limits.stack).spawn(run);
     let thread = thread.map_err(|e| ChatError::Render { got: format!("no thread for it: {e}") })?;
     let mut waited = rx.recv_timeout(limits.unseen);
     let before = resident();
@@ -77,8 +81,8 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error_and_an_answer_an_answer() {
-        assert_eq!(bounded(|| Ok(3)), Ok(3));
-        let got = bounded::<()>(|| panic!("deep")).unwrap_err();
+        assert_eq!(bounded(1 << 20, || Ok(3)), Ok(3));
+        let got = bounded::<()>(1 << 20, || panic!("deep")).unwrap_err();
         assert_eq!(got, ChatError::Render { got: "its parser gave up: deep".into() });
     }
 

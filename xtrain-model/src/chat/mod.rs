@@ -14,13 +14,17 @@ mod date;
 mod error;
 mod generation;
 mod guard;
+#[cfg(test)]
+mod hostile;
 mod json;
 mod message;
 mod python;
 mod source;
+mod tags;
 mod template;
 #[cfg(test)]
 mod tests;
+mod text;
 mod turns;
 
 pub use error::ChatError;

@@ -4,25 +4,33 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::generation::{MARKS, rewrite};
 use super::guard::bounded;
-use super::{ChatError, Json, Message, date, python};
+use super::tags::{Tags, code_lengths, word};
+use super::{ChatError, Json, Message, date, python, text};
 
 /// The longest template that is read, in bytes. Those in use have up to 50 KiB.
 pub const MAX_TEMPLATE: usize = 1 << 20;
 /// The longest text that a template may write, in bytes.
-pub const MAX_OUTPUT: usize = 64 << 20;
-/// Instructions of the engine; a message takes some hundred.
-const FUEL: u64 = 20_000_000;
+pub const MAX_OUTPUT: usize = 16 << 20;
+/// The longest run of code in one tag, in bytes without its texts. A chain of operators is as deep for the
+/// engine as it is long.
+const MAX_CODE: usize = 8 << 10;
+/// The most `elif`, each of which is inside the one before.
+const MAX_ELIF: usize = 1000;
+/// The stack of a template that is read, in bytes: for [`MAX_CODE`] levels.
+const PARSER: usize = 64 << 20;
 
 /// A template that turns messages into text, as `apply_chat_template` of Hugging Face's `transformers` does:
 /// blocks trimmed, `tojson` as `json.dumps`, `raise_exception`, `strftime_now`, `{% generation %}`,
 /// `{% break %}`, the methods of Python's strings and dictionaries.
 ///
 /// Templates are untrusted. Bounded are their length ([`MAX_TEMPLATE`]), their output ([`MAX_OUTPUT`]), their
-/// instructions, recursion, time (10 s) and memory (1 GiB); they see no file and no other template.
+/// instructions (200,000 and 50 a byte of what they are given), recursion, time (5 s) and memory (512 MiB, where
+/// the system tells); they see no file and no other template. A loop over `None`, which jinja2 refuses, is empty.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     engine: Arc<Environment<'static>>,
@@ -70,8 +78,9 @@ impl ChatTemplate {
         }
         // as jinja2 reads any text
         let source: Arc<str> = text.replace("\r\n", "\n").replace('\r', "\n").into();
+        check_code(&source)?;
         let (rewritten, has_generation) = rewrite(&source);
-        let engine = bounded(move || {
+        let engine = bounded(PARSER, move || {
             let mut engine = environment();
             engine.add_template_owned("chat", rewritten).map_err(|e| ChatError::Syntax { got: say(&e) })?;
             Ok(Arc::new(engine))
@@ -96,12 +105,17 @@ impl ChatTemplate {
     /// [`ChatError::Limit`] where it takes too much.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
         let given = Value::from_iter(messages.iter().map(Message::value));
-        let Some(marks) = marks(&self.source, &[&given], options) else {
+        let seen = seen(&given, options);
+        let Some(marks) = marks(&self.source, &seen) else {
             let want = "text without all of U+FDD0..=U+FDEF, which are no characters";
             return Err(ChatError::Message { want, got: "all of them".into() });
         };
-        let (engine, context) = (self.engine.clone(), context(given, options, marks));
-        let text = bounded(move || {
+        let (mut engine, context) = (Environment::clone(&self.engine), context(given, options, marks));
+        let fuel = 200_000 + 50 * (seen.len() as u64).min(400_000);
+        engine.set_fuel(Some(fuel));
+        // every instruction may make a value one level deeper, and printing it takes some hundred bytes a level
+        let stack = (fuel as usize * 900).min(1 << 30);
+        let text = bounded(stack, move || {
             let mut out = Out { bytes: Vec::new(), full: false };
             let template = engine.get_template("chat").map_err(|e| ChatError::Syntax { got: say(&e) })?;
             match template.render_captured_to(context, &mut out) {
@@ -111,7 +125,7 @@ impl ChatTemplate {
                     want: format!("at most {MAX_OUTPUT} bytes"),
                     got: "more".into(),
                 }),
-                Err(e) => Err(refusal(&e)),
+                Err(e) => Err(refusal(&e, fuel)),
             }
         })?;
         if !self.has_generation {
@@ -127,8 +141,13 @@ fn environment() -> Environment<'static> {
     let mut engine = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     engine.set_syntax(syntax.expect("the usual delimiters differ"));
-    engine.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    engine.set_fuel(Some(FUEL));
+    text::install(&mut engine);
+    // in Python nothing can be got from None one by one
+    engine.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
+    engine.add_test("sequence", |value: Value| {
+        // what has a length and items by number or key: jinja2 asks no more
+        value.is_undefined() || matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+    });
     engine.add_filter("tojson", |value: Value, indent: Option<Value>, arguments| {
         python::tojson(&value, indent, arguments)
     });
@@ -176,17 +195,37 @@ fn context(messages: Value, options: &Options, marks: [char; 2]) -> Value {
     Value::from_pairs(fields)
 }
 
-/// Two noncharacters that stand nowhere in what the template can print.
-fn marks(source: &str, values: &[&Value], options: &Options) -> Option<[char; 2]> {
-    let mut text = source.to_string();
-    values.iter().for_each(|value| text += &value.to_string());
-    for json in options.tools.iter().chain(&options.documents).chain(options.variables.iter().map(|(_, v)| v))
-    {
+/// All that a template is given, as text.
+fn seen(messages: &Value, options: &Options) -> String {
+    let mut text = messages.to_string();
+    let variables = options.variables.iter().map(|(_, value)| value);
+    for json in options.tools.iter().chain(&options.documents).chain(variables) {
         text += &json.0.to_string();
     }
     options.special_tokens.iter().for_each(|(_, special)| text += special);
-    let mut free = ('\u{fdd0}'..='\u{fdef}').filter(|&c| !text.contains(c));
+    text
+}
+
+/// Two noncharacters that stand nowhere in what the template can print.
+fn marks(source: &str, seen: &str) -> Option<[char; 2]> {
+    let mut free = ('\u{fdd0}'..='\u{fdef}').filter(|&c| !source.contains(c) && !seen.contains(c));
     Some([free.next()?, free.next()?])
+}
+
+/// Refuses what would be too deep for the engine.
+fn check_code(source: &str) -> Result<(), ChatError> {
+    let limit = |what, most: usize, got: usize| {
+        Err(ChatError::Limit { what, want: format!("at most {most}"), got: got.to_string() })
+    };
+    let longest = code_lengths(source).max().unwrap_or(0);
+    if longest > MAX_CODE {
+        return limit("bytes of code in one tag", MAX_CODE, longest);
+    }
+    let elifs = Tags::of(source).filter(|tag| word(&source[tag.start + 2..tag.end - 2]).starts_with("elif"));
+    match elifs.count() {
+        n if n > MAX_ELIF => limit("elif tags", MAX_ELIF, n),
+        _ => Ok(()),
+    }
 }
 
 /// Takes the marks out of `text`; what stood between them.
@@ -233,7 +272,7 @@ impl Write for Out {
 }
 
 /// What an error of the engine means.
-fn refusal(error: &Error) -> ChatError {
+fn refusal(error: &Error, fuel: u64) -> ChatError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = source {
         if let Some(Raised(message)) = inner.downcast_ref() {
@@ -243,7 +282,7 @@ fn refusal(error: &Error) -> ChatError {
     }
     match error.kind() {
         ErrorKind::OutOfFuel => {
-            let (want, got) = (format!("at most {FUEL}"), "more".into());
+            let (want, got) = (format!("at most {fuel}"), "more".into());
             ChatError::Limit { what: "its instructions", want, got }
         }
         _ => ChatError::Render { got: say(error) },

@@ -52,3 +52,120 @@ fn a_qwen_template_renders_as_hf_does() {
 fn a_llama3_template_renders_as_hf_does() {
     check_against_hf("llama3_bpe");
 }
+
+/// The parts that the assistant said in a conversation of two turns.
+#[track_caller]
+fn said(template: &str, want: &[&str]) {
+    let messages = [
+        Message::new("system", "s"),
+        Message::new("user", "é?"),
+        Message::new("assistant", "yes"),
+        Message::new("user", "b"),
+        Message::new("assistant", "nö"),
+    ];
+    let options = Options { special_tokens: vec![("eos_token".into(), "</s>".into())], ..Options::default() };
+    let template = ChatTemplate::parse(template).unwrap();
+    let (text, parts) = template.assistant(&messages, &options).unwrap();
+    let got: Vec<&str> = parts.into_iter().map(|part| &text[part]).collect();
+    assert_eq!(got, want, "{text}");
+    assert_eq!(text, template.render(&messages, &options).unwrap().text);
+}
+
+#[test]
+fn what_the_assistant_said_is_found_by_blocks_or_by_turns() {
+    said(BUILT_IN, &["yes</s>", "nö</s>"]);
+    let turns = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}\
+                 {% if add_generation_prompt %}<assistant>{% endif %}";
+    said(turns, &["yes</>", "nö</>"]);
+    let blocks = "{% for m in messages %}\n\
+                  {{ m.role }}:\n\
+                  {%- if m.role == 'assistant' %}\n    {% generation %}\n {{ m.content }}\n    {% endgeneration %}\n\
+                  {% else %}{{ m.content }}{% endif %}\n{% endfor %}";
+    said(blocks, &[" yes\n", " nö\n"]);
+    // a mark that stands in a message is no mark
+    let template =
+        ChatTemplate::parse("{{ messages[0].content }}{% generation %}x{% endgeneration %}").unwrap();
+    let rendered = template.render(&[Message::new("user", "\u{fdd0}\u{fdd1}")], &Options::default()).unwrap();
+    assert_eq!((rendered.text.as_str(), rendered.generated), ("\u{fdd0}\u{fdd1}x", Some(vec![6..7])));
+}
+
+#[test]
+fn a_turn_that_changes_with_what_follows_is_refused() {
+    let template = "{% for m in messages %}{{ m.content if loop.last else '-' }}{% endfor %}";
+    let template = ChatTemplate::parse(template).unwrap();
+    let [a, b] = [Message::new("user", "a"), Message::new("assistant", "b")];
+    let talk = [a.clone(), b.clone(), a.clone()];
+    assert_eq!(template.assistant(&talk, &Options::default()), Err(ChatError::Turn { at: 1 }));
+    let error = ChatTemplate::parse(BUILT_IN).unwrap().render(&[a], &Options::default()).unwrap_err();
+    assert!(error.to_string().contains("no token that ends a text"), "{error}");
+}
+
+#[test]
+fn the_template_is_that_of_the_name_or_of_the_tools_or_the_built_in_one() {
+    let config =
+        r#"{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}"#;
+    let json = Tokenizer::byte().files()[0].1.to_vec();
+    let named = Tokenizer::from_parts(json, Some(config.into()), Path::new("t")).unwrap();
+    let source =
+        |name, options: &Options| ChatTemplate::of(&named, name, options).map(|t| t.source().to_string());
+    let tools = Options { tools: Some(Json::parse("[]").unwrap()), ..Options::default() };
+    assert_eq!(source(None, &Options::default()).unwrap(), "d");
+    assert_eq!(source(None, &tools).unwrap(), "t");
+    assert_eq!(source(Some("default"), &tools).unwrap(), "d");
+    let error = source(Some("rag"), &tools).unwrap_err().to_string();
+    assert_eq!(error, "chat template \"rag\": there is none; there are default, tool_use");
+    let built_in = ChatTemplate::of(&Tokenizer::byte(), None, &Options::default()).unwrap();
+    assert!(built_in.source() == BUILT_IN && built_in.has_generation());
+}
+
+#[test]
+fn values_are_printed_as_python_prints_them() {
+    let tools = r#"[{"z": 1, "a": [true, null, 1.0, 1e20, "é<&'\u0001"], "e": {}, "f": []}]"#;
+    let options =
+        Options { tools: Some(Json::parse(tools).unwrap()), now: Some(86_400), ..Options::default() };
+    let render = |template: &str| {
+        let template = ChatTemplate::parse(template).unwrap();
+        template.render(&[Message::new("user", "a")], &options).map(|r| r.text)
+    };
+    for (template, want) in [
+        (
+            "{{ tools | tojson }}",
+            r#"[{"z": 1, "a": [true, null, 1.0, 1e+20, "é<&'\u0001"], "e": {}, "f": []}]"#,
+        ),
+        ("{{ tools[0].e | tojson(indent=2) }}{{ tools[0].f | tojson(indent=2) }}", "{}[]"),
+        ("{{ [1, {'b': 2}] | tojson(indent=1) }}", "[\n 1,\n {\n  \"b\": 2\n }\n]"),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", "{\"a\":2,\"b\":1}"),
+        ("{{ 'é🙂' | tojson(ensure_ascii=true) }}", "\"\\u00e9\\ud83d\\ude42\""),
+        ("{{ none }} {{ true }} {{ 1.0 }} {{ nobody }}|", "None True 1.0 |"),
+        ("{{ strftime_now('%d %b %Y') }}", "02 Jan 1970"),
+        ("{{ none is iterable }} {{ 'a' is sequence }} {{ {} is sequence }}", "False True True"),
+        ("{{ 'a-b-c'.rpartition('-')[0] }} {{ 'abc'.removeprefix('a') }} {{ 'a b'.split()[1] }}", "a-b bc b"),
+        ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
+        ("a\r\nb{% if true %}\n  c{% endif %}\n", "a\nb  c"),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(want), "{template}");
+    }
+    let refused = render("{{ undefined_name | tojson }}").unwrap_err().to_string();
+    assert!(refused.contains("undefined"), "{refused}");
+    let without = Options { now: None, ..options.clone() };
+    let fixed = ChatTemplate::parse("{{ strftime_now is defined }}").unwrap();
+    assert_eq!(fixed.render(&[Message::new("user", "a")], &without).unwrap().text, "False");
+}
+
+#[test]
+fn what_is_no_message_is_refused() {
+    for (json, want) in [
+        ("{}", "a list of messages, found an object"),
+        ("[]", "an empty one"),
+        ("[1]", "found a number"),
+        ("[{}]", "no role"),
+        ("[{\"role\": 1}]", "a number as role"),
+        ("[", "want JSON"),
+        ("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "64 deep"),
+    ] {
+        let error = Json::parse(json).and_then(|json| Message::list(&json)).unwrap_err().to_string();
+        assert!(error.contains(want), "{json}: {error}");
+    }
+    let long = ChatTemplate::parse(&" ".repeat(MAX_TEMPLATE + 1)).unwrap_err().to_string();
+    assert!(long.contains("its length: want at most 1048576 bytes, got 1048577"), "{long}");
+}

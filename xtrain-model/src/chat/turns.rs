@@ -12,7 +12,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that writes a turn
-    /// otherwise when more follows (as those that leave out earlier thoughts).
+    /// otherwise when more follows (as those that leave out earlier thoughts), or refuses the part before it.
     pub fn assistant(
         &self,
         messages: &[Message],
@@ -26,10 +26,10 @@ impl ChatTemplate {
         let prompted = Options { add_generation_prompt: true, ..options.clone() };
         let mut ranges = Vec::new();
         for at in (0..messages.len()).filter(|&at| messages[at].role() == "assistant") {
-            let before = self.render(&messages[..at], &prompted)?.text;
+            let before = self.part(at, &messages[..at], &prompted)?;
             let upto = match at + 1 == messages.len() {
                 true => text.clone(),
-                false => self.render(&messages[..=at], &whole)?.text,
+                false => self.part(at, &messages[..=at], &whole)?,
             };
             if !upto.starts_with(&before) || !text.starts_with(&upto) {
                 return Err(ChatError::Turn { at });
@@ -37,5 +37,14 @@ impl ChatTemplate {
             ranges.push(before.len()..upto.len());
         }
         Ok((text, ranges))
+    }
+
+    /// The text of a part of a conversation, which ends before or with the turn `at`; a template may refuse one.
+    fn part(&self, at: usize, messages: &[Message], options: &Options) -> Result<String, ChatError> {
+        match self.render(messages, options) {
+            Ok(rendered) => Ok(rendered.text),
+            Err(error @ ChatError::Limit { .. }) => Err(error),
+            Err(_) => Err(ChatError::Turn { at }),
+        }
     }
 }

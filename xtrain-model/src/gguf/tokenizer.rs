@@ -34,6 +34,8 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const TEMPLATE: &str = "tokenizer.chat_template";
+/// The names of those that are not the usual one.
+const TEMPLATES: &str = "tokenizer.chat_templates";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 /// Ids that end a text: the first is the one of `eos_token`.
 const ENDS: [&str; 3] =
@@ -149,11 +151,35 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
             config[field] = json!(token);
         }
     }
-    if let Some(template) = meta.text(TEMPLATE)? {
-        config["chat_template"] = json!(template);
+    match &templates(meta)?[..] {
+        [] => {}
+        [(name, text)] if name == "default" => config["chat_template"] = json!(text),
+        many => {
+            let each = many.iter().map(|(name, text)| json!({"name": name, "template": text}));
+            config["chat_template"] = each.collect();
+        }
     }
     let text = |json: &Json| format!("{json:#}\n").into_bytes();
     Ok(Some(Tokenizer::from_parts(text(&json), Some(text(&config)), meta.path())?))
+}
+
+/// The chat templates of a file by name: `tokenizer.chat_template`, and `tokenizer.chat_template.NAME`.
+///
+/// # Errors
+/// One that is no text.
+fn templates(meta: &Metadata) -> Result<Vec<(String, String)>, CheckpointError> {
+    let mut templates = Vec::new();
+    for (key, _) in &meta.values {
+        let name = match key.strip_prefix(TEMPLATE) {
+            Some("") => "default",
+            Some(name) if name.starts_with('.') => &name[1..],
+            _ => continue,
+        };
+        if let Some(text) = meta.text(key)? {
+            templates.push((name.to_string(), text.to_string()));
+        }
+    }
+    Ok(templates)
 }
 
 fn byte_level(use_regex: bool) -> Json {
@@ -253,10 +279,18 @@ pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, 
     values.extend(padding.map(|id| (PAD, Value::Int(id as i64))));
     values.extend(bos.map(|id| (BOS, Value::Int(id as i64))));
     values.push((ADD_BOS, Value::Bool(add_bos)));
-    if let Some(template) = config["chat_template"].as_str() {
-        values.push((TEMPLATE, Value::String(template.into())));
+    let mut values: Vec<(String, Value)> =
+        values.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+    let mut names = Vec::new();
+    for (name, text) in tokenizer.chat_templates() {
+        let key = if name == "default" { TEMPLATE.to_string() } else { format!("{TEMPLATE}.{name}") };
+        values.push((key, Value::String(text.clone())));
+        names.extend((name != "default").then(|| name.clone()));
     }
-    Ok(values.into_iter().map(|(key, value)| (key.to_string(), value)).collect())
+    if !names.is_empty() {
+        values.push((TEMPLATES.into(), Value::Strings(names)));
+    }
+    Ok(values)
 }
 
 fn unnamed(name: &str, want: &str, got: impl ToString) -> StoreError {

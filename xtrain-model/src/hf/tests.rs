@@ -169,3 +169,58 @@ fn what_no_family_has_is_not_written() {
         assert!(to_json(&cfg, &[]).is_err(), "{cfg:?}");
     }
 }
+
+#[test]
+fn mutated_configs_do_no_harm() {
+    let (seed, cases) = (json().to_string(), xtrain_tensor::testing::times(4_000, 40_000));
+    let values = [
+        "null",
+        "-1",
+        "0",
+        "1e400",
+        "18446744073709551615",
+        "1.5",
+        "\"\"",
+        "[]",
+        "{}",
+        "[null]",
+        "true",
+        "[[",
+    ];
+    let mut accepted = 0;
+    for case in 0..cases {
+        let mut state: u64 = case;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let mut text = seed.clone();
+        for _ in 0..1 + random(3) {
+            // the value after a colon, by chance, or a byte
+            let colons: Vec<usize> = text.match_indices(':').map(|(at, _)| at + 1).collect();
+            match (colons.is_empty(), random(3)) {
+                (false, 0 | 1) => {
+                    let from = colons[random(colons.len())];
+                    let to = text[from..].find([',', '}']).map_or(text.len(), |n| from + n);
+                    text.replace_range(from..to, values[random(values.len())]);
+                }
+                _ => {
+                    let at = random(text.len());
+                    let c = char::from(b"{}[],:\"0a"[random(9)]);
+                    text.replace_range(at..=at, c.encode_utf8(&mut [0; 4]));
+                }
+            }
+        }
+        let read = std::panic::catch_unwind(|| serde_json::from_str(&text).map(|json| from_json(&json)));
+        match read.unwrap_or_else(|_| panic!("case {case}: {text}")) {
+            Ok(Ok(cfg)) => {
+                cfg.check().unwrap();
+                accepted += 1;
+            }
+            Ok(Err(error)) => assert_eq!(error.to_string().lines().count(), 1, "case {case}: {error}"),
+            Err(_) => {}
+        }
+    }
+    println!("config.json: {accepted} of {cases} mutations are still configs");
+    assert!(accepted > 0 && accepted < cases / 2, "{accepted} of {cases}");
+}

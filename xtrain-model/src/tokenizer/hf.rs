@@ -80,8 +80,7 @@ pub(super) fn encode(inner: &Inner, text: &str) -> Result<Vec<u32>, TokenizerErr
         .map_err(|got| TokenizerError::Encode { got })
 }
 
-/// As [`encode`], with the bytes of `text` that each id stands for. Ids that share a character (or one that
-/// the normalizer composed) stand for all of it.
+/// As [`encode`], with the bytes of `text` that each id stands for.
 ///
 /// # Errors
 /// As [`encode`].

@@ -5,7 +5,8 @@ use super::{Kind, Tokenizer, TokenizerError, byte, hf};
 
 impl Tokenizer {
     /// The ids of `text`, as [`encode`](Tokenizer::encode) gives them, each with the bytes of `text` that it
-    /// stands for. The ids of one character (or of one that the normalizer composed) stand for all of it.
+    /// stands for. The ids of one character all stand for all of it; one that the normalizer composed stands for
+    /// the first of its characters.
     ///
     /// # Errors
     /// As [`encode`](Tokenizer::encode).

@@ -5,6 +5,9 @@ mod error;
 mod hf;
 mod json;
 mod mask;
+#[cfg(test)]
+mod mutations;
+mod pipeline;
 mod settings;
 mod stream;
 
@@ -126,6 +129,7 @@ impl Tokenizer {
         if byte::recognises(&json) {
             return Ok(Tokenizer { json, ..Tokenizer::byte() });
         }
+        pipeline::check(&json, file)?;
         let (inner, vocabulary) = hf::load(&json, file)?;
         let mut tokenizer = Tokenizer {
             kind: Kind::Hf(Box::new(inner)),

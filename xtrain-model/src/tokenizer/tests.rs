@@ -36,6 +36,17 @@ fn check_against_hf(name: &str) {
         let (text, want) = (case["text"].as_str().unwrap(), ids(&case["ids"]));
         assert_eq!(tokenizer.encode(text).unwrap(), want, "{text:?}");
         assert_eq!(tokenizer.decode(&want), case["decoded"].as_str().unwrap(), "{want:?}");
+        let places = tokenizer.encode_with_places(text).unwrap();
+        assert_eq!(places.iter().map(|(id, _)| *id).collect::<Vec<_>>(), want, "{text:?}");
+        let char_at = |byte: usize| text.char_indices().take_while(|(at, _)| *at < byte).count();
+        let got = places.iter().map(|(_, place)| [char_at(place.start), char_at(place.end)]);
+        let want =
+            case["offsets"].as_array().unwrap().iter().map(|pair| [0, 1].map(|i| pair[i].as_u64().unwrap()));
+        assert_eq!(
+            got.map(|pair| pair.map(|n| n as u64)).collect::<Vec<_>>(),
+            want.collect::<Vec<_>>(),
+            "{text:?}"
+        );
     }
     for case in cases["decode"].as_array().unwrap() {
         let ids = ids(&case["ids"]);
@@ -98,6 +109,101 @@ fn a_stream_of_any_bytes_says_what_decode_says() {
         let ids: Vec<u32> = (0..12).map(|i| edges[at(i) as usize % edges.len()]).collect();
         assert_eq!(streamed(&byte, &ids), byte.decode(&ids), "{ids:?}");
     }
+}
+
+#[test]
+fn a_stream_of_any_tokens_of_a_bpe_says_what_decode_says_and_splits_no_character() {
+    for name in ["qwen_bpe", "llama3_bpe"] {
+        let (tokenizer, _) = fixture(name);
+        for seed in 0..1000 {
+            let at = |i| xtrain_tensor::rng::uniform_u64(6, seed, i, xtrain_tensor::rng::Purpose::Sample);
+            let ids: Vec<u32> =
+                (0..20).map(|i| (at(i) % (tokenizer.vocab_size() as u64 + 2)) as u32).collect();
+            assert_eq!(streamed(&tokenizer, &ids), tokenizer.decode(&ids), "{ids:?}");
+        }
+        // the tokens of a text, cut anywhere: each piece is text, and no character is replaced
+        let text = "日本語 🙂 na\u{ef}ve 한국어 👩‍👧 שלום";
+        let ids = tokenizer.encode(text).unwrap();
+        for cut in 0..=ids.len() {
+            let mut stream = tokenizer.stream();
+            let pieces: Vec<String> = ids[..cut].iter().map(|&id| stream.push(id)).collect();
+            let shown = pieces.concat();
+            assert!(
+                tokenizer.decode(&ids).starts_with(&shown) && !shown.contains('\u{fffd}'),
+                "{cut}: {shown}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_mask_marks_the_ids_that_touch_a_part() {
+    let byte = Tokenizer::byte();
+    let masked = |text: &str, parts: &[std::ops::Range<usize>]| byte.encode_masked(text, parts).unwrap();
+    let (ids, mask) = masked("ab<|endoftext|>cd", &[1..4, 16..17]);
+    assert_eq!(ids, [97, 98, 256, 99, 100]);
+    assert_eq!(mask, [false, true, true, false, true]);
+    assert_eq!(masked("abc", &[0..0, 1..1, 3..3]).1, [false; 3]);
+    assert_eq!(masked("abc", &[0..1, 1..3]).1, [true; 3]);
+    assert_eq!(masked("abc", &[]).1, [false; 3]);
+    // a token across the edge of a part belongs to it, as in HF
+    let (qwen, _) = fixture("qwen_bpe");
+    let (ids, mask) = qwen.encode_masked("hello wor", &[7..9]).unwrap();
+    assert_eq!((qwen.decode(&ids[ids.len() - 1..]).as_str(), mask.last()), (" wor", Some(&true)));
+    assert_eq!(mask.iter().filter(|inside| **inside).count(), 1);
+}
+
+#[test]
+fn chat_templates_are_found_in_every_spelling_and_kept() {
+    let dir = scratch("templates");
+    Tokenizer::byte().save(&dir).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+    let named = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect()
+    };
+    write(CONFIG, r#"{"chat_template": "a"}"#);
+    assert_eq!(Tokenizer::load(&dir).unwrap().chat_templates(), named(&[("default", "a")]));
+    let two =
+        r#"{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}"#;
+    write(CONFIG, two);
+    let both = Tokenizer::load(&dir).unwrap();
+    assert_eq!(both.chat_templates(), named(&[("default", "a"), ("tool_use", "b")]));
+    write(TEMPLATE, "c\n");
+    let own = Tokenizer::load(&dir).unwrap();
+    assert_eq!(own.chat_templates(), named(&[("default", "c\n"), ("tool_use", "b")]));
+    let again = scratch("templates-again");
+    own.save(&again).unwrap();
+    assert_eq!(Tokenizer::load(&again).unwrap().files(), own.files());
+    assert_eq!(own.files().len(), 3);
+    for (config, want) in [
+        (r#"{"chat_template": 3}"#, "chat_template as a text"),
+        (r#"{"chat_template": [{"name": "a"}]}"#, "chat_template as a text"),
+        (
+            r#"{"chat_template": [{"name": "a", "template": ""}, {"name": "a", "template": ""}]}"#,
+            "different names",
+        ),
+        (r#"{"bos_token": 1}"#, "bos_token as a text"),
+        ("[]", "a JSON object"),
+        ("{", "JSON"),
+    ] {
+        write(CONFIG, config);
+        let error = Tokenizer::load(&dir).unwrap_err().to_string();
+        assert!(error.contains("tokenizer_config.json: want") && error.contains(want), "{error}");
+    }
+    write(CONFIG, "{}");
+    std::fs::write(dir.join(TEMPLATE), b"a\xff").unwrap();
+    let error = Tokenizer::load(&dir).unwrap_err().to_string();
+    assert!(error.contains("chat_template.jinja: want UTF-8"), "{error}");
+    let _ = (std::fs::remove_dir_all(dir), std::fs::remove_dir_all(again));
+}
+
+#[test]
+fn the_ends_of_a_model_stand_for_those_of_its_tokenizer() {
+    let (llama, _) = fixture("llama3_bpe");
+    let own = (llama.eos_ids().to_vec(), llama.separator());
+    let of_model = llama.clone().with_ends(&[1, 4]);
+    assert_eq!((of_model.eos_ids(), of_model.separator()), (&[1, 4][..], own.1));
+    assert_eq!((of_model.with_ends(&[]).eos_ids().to_vec(), own.0[0]), (own.0, 4));
 }
 
 #[test]

@@ -1,0 +1,176 @@
+//! Templates that mean harm: each ends in one line, none in an abort.
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use xtrain_tensor::testing::times;
+
+use super::*;
+
+/// What a template of a stranger ends with for one message.
+fn end(template: &str) -> String {
+    let rendered = ChatTemplate::parse(template)
+        .and_then(|template| template.render(&[Message::new("user", "a")], &Options::default()));
+    let said = rendered.map_or_else(|error| error.to_string(), |rendered| format!("= {}", rendered.text));
+    assert!(said.starts_with("= ") || said.lines().count() == 1 && said.len() < 1500, "{said}");
+    said
+}
+
+#[track_caller]
+fn check(template: &str, want: &str) {
+    let got = end(template);
+    assert!(got.contains(want), "{}: {got}", template.chars().take(80).collect::<String>());
+}
+
+#[test]
+fn what_never_ends_or_grows_without_bound_is_stopped() {
+    check("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "instructions");
+    check("{% macro f(n) %}{{ f(n+1) }}{% endmacro %}{{ f(1) }}", "recursion limit");
+    check("{% include 'chat' %}", "cannot be rendered");
+    check(
+        "{% set x='a'*9999999 %}{% for i in range(9) %}{{ x }}{% endfor %}",
+        "its text: want at most 16777216",
+    );
+    let lists =
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+    check(&format!("{lists}{{{{ ns.x | tojson }}}}"), "chat template: ");
+    check("{{ range(9223372036854775807) | list }}", "too many elements");
+}
+
+#[test]
+fn what_would_take_a_stack_is_refused_or_has_one() {
+    for (open, link, close) in [
+        ("{{ ", "not ", "1 }}"),
+        ("{{ ", "-", "1 }}"),
+        ("{{ 1", "|string", " }}"),
+        ("{{ x", ".a", " }}"),
+        ("{{ 1", "~1", " }}"),
+        ("{{ 1", "+1", ""),
+        ("{% if 1", " and 1", " %}{% endif %}"),
+    ] {
+        check(
+            &format!("{open}{}{close}", link.repeat(50_000)),
+            "bytes of code in one tag: want at most 8192",
+        );
+        // and what is not refused fits
+        end(&format!("{open}{}{close}", link.repeat(8000 / link.len())));
+    }
+    check(
+        &format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(5000)),
+        "elif tags: want at most 1000",
+    );
+    assert_eq!(end(&format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(1000))), "= ");
+    for (open, link) in [("{{ ", "("), ("{{ ", "["), ("{{ ", "{1:"), ("", "{% if 1 %}")] {
+        check(&format!("{open}{}", link.repeat(2000)), "cannot be read");
+    }
+    let nested = |print: &str| {
+        format!(
+            "{{% set ns = namespace(x=[1]) %}}{{% for a in range(99) %}}{{% for i in range(999) %}}\
+             {{% set ns.x = [ns.x] %}}{{% endfor %}}{{% endfor %}}{print}"
+        )
+    };
+    for print in ["", "{{ ns.x | string | length }}", "{{ ns.x == ns.x }}", "{{ ns.x | tojson | length }}"] {
+        end(&nested(print));
+    }
+}
+
+#[test]
+fn a_number_makes_no_allocation() {
+    let most = "a width of more than 9999";
+    check("{{ 'a\nb' | indent(99999999999999) }}", most);
+    check("{{ 'a\nb' | indent(width=99999999999999) }}", most);
+    check("{{ '%99999999999d' | format(1) }}", most);
+    check("{{ '%*d' | format(99999999999, 1) }}", most);
+    check("{{ '{:99999999999}'.format(1) }}", most);
+    check("{{ '{:{}}'.format(1, 99999999999) }}", most);
+    check("{{ [1] | tojson(indent=99999999999) }}", "more than 64 spaces");
+    check("{{ 'a' * 99999999999 }}", "cannot be rendered");
+    assert_eq!(end("{{ 'a\nb' | indent(2, true) }}{{ '%03d %s' | format(7, 'x') }}"), "=   a\n  b007 x");
+    assert_eq!(end("{{ '{:>4}{}'.format(1, 'y') }}"), "=    1y");
+}
+
+#[test]
+fn third_party_panics_are_errors() {
+    check("{{ 'abc'[::-9223372036854775808] }}", "its parser gave up");
+}
+
+/// Pieces of which templates are made.
+const PIECES: [&str; 40] = [
+    "{%",
+    "%}",
+    "{{",
+    "}}",
+    "{#",
+    "#}",
+    "{%-",
+    "-%}",
+    "{%+",
+    " if ",
+    " endif ",
+    " for m in messages ",
+    " endfor ",
+    " else ",
+    " elif ",
+    " set x = ",
+    " macro f(a) ",
+    " endmacro ",
+    " generation ",
+    " endgeneration ",
+    " raw ",
+    " endraw ",
+    "messages",
+    "[0]",
+    "['role']",
+    ".content",
+    " | tojson",
+    " | trim",
+    " ~ ",
+    " + ",
+    " * 99999",
+    " not in ",
+    " is defined ",
+    "namespace(x=1)",
+    "loop.index0",
+    "'%}'",
+    "\"",
+    "\\",
+    "\u{fdd0}",
+    "range(99999)",
+];
+
+fn mutate(template: &str, mut random: impl FnMut(usize) -> usize) -> String {
+    let mut chars: Vec<char> = template.chars().collect();
+    for _ in 0..1 + random(4) {
+        let (at, other) = (random(chars.len() + 1), random(chars.len() + 1));
+        let (from, to) = (at.min(other), at.max(other).min(at.min(other) + 40));
+        match random(4) {
+            0 => drop(chars.splice(at..at, PIECES[random(PIECES.len())].chars())),
+            1 => drop(chars.drain(from..to)),
+            2 => {
+                let copied = chars[from..to].to_vec();
+                drop(chars.splice(at..at, copied));
+            }
+            _ if at < chars.len() => chars[at] = char::from_u32(random(0x3000) as u32).unwrap_or('\0'),
+            _ => {}
+        }
+    }
+    chars.into_iter().collect()
+}
+
+#[test]
+fn mutated_templates_do_no_harm() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers");
+    let qwen = std::fs::read_to_string(dir.join("qwen_bpe/chat_template.jinja")).unwrap();
+    let (mut rendered, cases) = (0, times(4_000, 40_000));
+    for case in 0..cases {
+        let mut state = case;
+        let random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let text = mutate([&qwen, BUILT_IN][case as usize % 2], random);
+        let done = catch_unwind(AssertUnwindSafe(|| end(&text)));
+        let said = done.unwrap_or_else(|_| panic!("case {case}: {text:?}"));
+        rendered += u64::from(said.starts_with("= "));
+    }
+    println!("chat templates: {rendered} of {cases} mutations still render");
+    assert!(rendered > cases / 50 && rendered < cases / 2, "{rendered} of {cases}");
+}

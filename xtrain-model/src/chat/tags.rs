@@ -1,0 +1,153 @@
+//! The tags of a template, found as jinja finds them.
+use std::ops::Range;
+
+/// What a tag says, without its whitespace control.
+pub(super) fn word(inner: &str) -> &str {
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    inner.strip_suffix(['-', '+']).unwrap_or(inner).trim()
+}
+
+/// The places of the `{% %}` tags of a template, in order; those in comments, expressions and raw blocks are
+/// none.
+pub(super) struct Tags<'s>(Pieces<'s>);
+
+impl<'s> Tags<'s> {
+    pub(super) fn of(source: &'s str) -> Tags<'s> {
+        Tags(Pieces { source, at: 0 })
+    }
+}
+
+impl Iterator for Tags<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let source = self.0.source.as_bytes();
+        self.0.find(|piece| source[piece.start + 1] == b'%')
+    }
+}
+
+/// The lengths of code in the tags and expressions of a template, without their texts; also of one that is not
+/// closed.
+pub(super) fn code_lengths(source: &str) -> impl Iterator<Item = usize> {
+    let mut end = 0;
+    let mut pieces = Pieces { source, at: 0 };
+    let mut done = false;
+    std::iter::from_fn(move || match pieces.next() {
+        Some(piece) => {
+            end = piece.end;
+            Some(if source[piece.clone()].starts_with("{#") { 0 } else { code_length(&source[piece]) })
+        }
+        None if done => None,
+        None => {
+            done = true;
+            // what is not closed is still read by the engine
+            let rest = &source[end..];
+            rest.find("{{").into_iter().chain(rest.find("{%")).min().map(|open| code_length(&rest[open..]))
+        }
+    })
+}
+
+/// Bytes outside string literals.
+fn code_length(code: &str) -> usize {
+    let (mut quote, mut escaped, mut length) = (None, false, 0);
+    for byte in code.bytes() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if byte == b'\\' => escaped = true,
+            Some(open) if byte == open => quote = None,
+            Some(_) => {}
+            None => {
+                length += 1;
+                if matches!(byte, b'"' | b'\'') {
+                    quote = Some(byte);
+                }
+            }
+        }
+    }
+    length
+}
+
+/// The places of all tags, expressions and comments; raw text is left out.
+struct Pieces<'s> {
+    source: &'s str,
+    at: usize,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let rest = &self.source[self.at..];
+        let opens = |&i: &usize| matches!(rest.as_bytes().get(i + 1), Some(b'%' | b'{' | b'#'));
+        let open = rest.match_indices('{').map(|(i, _)| i).find(opens)?;
+        let start = self.at + open;
+        let close = match rest.as_bytes()[open + 1] {
+            b'#' => self.source[start + 2..].find("#}").map(|i| start + 4 + i)?,
+            b'{' => after(self.source, start + 2, "}}")?,
+            _ => after(self.source, start + 2, "%}")?,
+        };
+        self.at = close;
+        let is_tag = rest.as_bytes()[open + 1] == b'%';
+        if is_tag && word(&self.source[start + 2..close - 2]) == "raw" {
+            self.at = end_of_raw(self.source, close)?;
+        }
+        Some(start..close)
+    }
+}
+
+/// The place after the first `close` outside string literals.
+fn after(source: &str, from: usize, close: &str) -> Option<usize> {
+    let bytes = source.as_bytes();
+    let (mut at, mut quote) = (from, None);
+    while at < bytes.len() {
+        match (quote, bytes[at]) {
+            (Some(_), b'\\') => at += 1,
+            (Some(open), byte) if byte == open => quote = None,
+            (Some(_), _) => {}
+            (None, byte @ (b'"' | b'\'')) => quote = Some(byte),
+            (None, _) if bytes[at..].starts_with(close.as_bytes()) => return Some(at + close.len()),
+            (None, _) => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The place of the tag that ends a raw block.
+fn end_of_raw(source: &str, from: usize) -> Option<usize> {
+    let tags = source[from..].match_indices("{%").map(|(i, _)| from + i);
+    tags.into_iter().find(|&at| {
+        let inner = source[at + 2..].split("%}").next().unwrap_or_default();
+        word(inner) == "endraw"
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(source: &str, tags: &[&str]) {
+        let found: Vec<&str> = Tags::of(source).map(|tag| &source[tag]).collect();
+        assert_eq!(found, tags, "{source}");
+    }
+
+    #[test]
+    fn code_is_what_stands_outside_texts() {
+        let lengths = |source| code_lengths(source).collect::<Vec<_>>();
+        assert_eq!(lengths("a{{ 'long' + x }}{# comment #}{% if \"\\\"\" %}"), [11, 0, 10]);
+        assert_eq!(lengths("{% if x %}{{ open 'text"), [10, 9]);
+        assert_eq!(lengths("plain {"), [0; 0]);
+    }
+
+    #[test]
+    fn tags_are_those_outside_strings_comments_and_raw_text() {
+        check("a{% if x %}b{%- endif -%}", &["{% if x %}", "{%- endif -%}"]);
+        check("{# {% a %} #}{{ '{% b %}' }}{% set x = '%}' %}", &["{% set x = '%}' %}"]);
+        check("{% raw %}{% generation %}{%- endraw %}{% z %}", &["{% raw %}", "{%- endraw %}", "{% z %}"]);
+        check("{{ 'it\\'s }} {% x %}' }}{% y %}", &["{% y %}"]);
+        check("{ {% open", &[]);
+        check("{{ 'open", &[]);
+        check("é{% é %}", &["{% é %}"]);
+    }
+}

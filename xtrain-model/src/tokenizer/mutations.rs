@@ -1,0 +1,193 @@
+//! Tokenizer files that are damaged or mean harm: each is refused in one line, or works.
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use xtrain_tensor::testing::{alone, times};
+
+use super::*;
+
+/// A stream of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Values that mean something to a parser.
+fn value(random: &mut Random) -> Value {
+    let known = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(1u64 << 40),
+        json!(1e300),
+        json!(""),
+        json!("\u{0}"),
+        json!("Ġa"),
+        json!("a".repeat(5000)),
+        json!([]),
+        json!({}),
+        json!({"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}]}),
+        json!({"type": "Split", "pattern": {"Regex": "(?=(a+)+b)"}, "behavior": "Removed", "invert": false}),
+        json!({"type": "Split", "pattern": {"Regex": "a{900}{900}"}, "behavior": "Removed", "invert": false}),
+        json!({"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated", "invert": true}),
+        json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        json!({"type": "Replace", "pattern": {"String": ""}, "content": "aaaaaaaa"}),
+        json!({"type": "Prepend", "prepend": "x"}),
+        json!({"type": "WordPiece", "vocab": {}, "unk_token": "?"}),
+        json!({"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": 99}),
+        json!({"type": "Nothing"}),
+    ];
+    known[random.below(known.len())].clone()
+}
+
+/// A place in `json`, by chance; large objects are seldom entered.
+fn place<'v>(json: &'v mut Value, random: &mut Random) -> &'v mut Value {
+    let size = match &json {
+        Value::Array(items) => items.len(),
+        Value::Object(fields) => fields.len(),
+        _ => 0,
+    };
+    if size == 0 || random.below(5) == 0 {
+        return json;
+    }
+    let at = random.below(size);
+    match json {
+        Value::Array(items) => place(&mut items[at], random),
+        Value::Object(fields) => place(fields.values_mut().nth(at).expect("there are so many"), random),
+        _ => unreachable!("it has items"),
+    }
+}
+
+/// `seed` with one to three changes: of values where they stand, or of bytes.
+fn mutate(seed: &Value, random: &mut Random) -> Vec<u8> {
+    let mut json = seed.clone();
+    for _ in 0..random.below(3) {
+        *place(&mut json, random) = value(random);
+    }
+    let mut bytes = json.to_string().into_bytes();
+    for _ in 0..random.below(3) {
+        let (at, other) = (random.below(bytes.len()), random.below(bytes.len()));
+        match random.below(5) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = b"\"{}[],:0-9eEu\\\xff"[random.below(15)],
+            2 => drop(bytes.drain(at.min(other)..at.max(other).min(at.min(other) + 60))),
+            3 => {
+                let from = at.min(other);
+                let copied = bytes[from..at.max(other).min(from + 60)].to_vec();
+                drop(bytes.splice(at..at, copied));
+            }
+            _ => bytes.truncate(at + 1),
+        }
+        if bytes.is_empty() {
+            break;
+        }
+    }
+    bytes
+}
+
+const TEXT: &str = "the cat aaaaaaaaaaaaaaaaaaaaaaaaaaaa\n 12 日本 <|endoftext|> e\u{301}";
+
+/// Uses what was loaded; what it ended with.
+fn used(tokenizer: Result<Tokenizer, TokenizerError>) -> Result<(), TokenizerError> {
+    let tokenizer = tokenizer?;
+    let ids = tokenizer.encode(TEXT)?;
+    assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
+    assert_eq!(tokenizer.encode_masked(TEXT, &[3..9])?.0, ids);
+    tokenizer.decode(&ids);
+    (tokenizer.digest(), tokenizer.eos_ids().len(), tokenizer.special_tokens().len());
+    Ok(())
+}
+
+/// Gives `load` mutations of `seed`.
+fn all(name: &str, seed: &Value, cases: u64, load: impl Fn(Vec<u8>) -> Result<Tokenizer, TokenizerError>) {
+    let mut accepted = 0;
+    for case in 0..cases {
+        let bytes = mutate(seed, &mut Random(case));
+        let done = catch_unwind(AssertUnwindSafe(|| used(load(bytes))));
+        match done.unwrap_or_else(|_| panic!("{name}: case {case} panicked")) {
+            Ok(()) => accepted += 1,
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    println!("{name}: {accepted} of {cases} mutations still are tokenizers");
+    assert!((cases / 50..cases).contains(&accepted), "{name}: {accepted} of {cases}");
+}
+
+#[test]
+fn mutated_files_do_no_harm() {
+    if !alone("tokenizer::mutations::mutated_files_do_no_harm") {
+        return;
+    }
+    let file = Path::new("some/tokenizer.json");
+    // no pattern: building one takes longer than all the rest
+    let mut seed: Value = serde_json::from_str(&byte::to_json()).unwrap();
+    seed["added_tokens"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"id": 260, "content": "<|im_end|>", "special": true, "single_word": false,
+        "lstrip": false, "rstrip": false, "normalized": false}));
+    for (id, (a, b)) in (256..).zip([("t", "h"), ("th", "e"), ("Ġ", "a")]) {
+        seed["model"]["vocab"][format!("{a}{b}")] = json!(id);
+        seed["model"]["merges"].as_array_mut().unwrap().push(json!([a, b]));
+    }
+    seed["added_tokens"][0]["id"] = json!(259);
+    let bpe = Tokenizer::from_json(seed.to_string().into_bytes(), file).unwrap();
+    all("tokenizer.json", &seed, times(6_000, 60_000), |json| Tokenizer::from_json(json, file));
+    let config = json!({
+        "eos_token": {"content": "<|im_end|>", "lstrip": false}, "pad_token": "<|endoftext|>",
+        "chat_template": [{"name": "default", "template": "{{ messages }}"}, {"name": "tool_use", "template": ""}],
+        "model_max_length": 256, "added_tokens_decoder": {"0": {"content": "<|endoftext|>"}},
+    });
+    all("tokenizer_config.json", &config, times(6_000, 60_000), |config| {
+        let mut loaded = bpe.clone();
+        loaded.configure(config, Path::new("some/tokenizer_config.json"))?;
+        Ok(loaded)
+    });
+}
+
+/// What the byte tokenizer with a change ends with.
+fn changed(change: impl FnOnce(&mut Value)) -> Result<(), TokenizerError> {
+    let mut json: Value = serde_json::from_str(&byte::to_json()).unwrap();
+    change(&mut json);
+    used(Tokenizer::from_json(json.to_string().into_bytes(), Path::new("some/tokenizer.json")))
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut Value), want: &str) {
+    let error = changed(change).unwrap_err().to_string();
+    assert!(error.contains(want) && error.lines().count() == 1 && error.len() < 700, "{error}");
+}
+
+#[test]
+fn patterns_that_would_take_a_stack_or_for_ever_are_refused() {
+    let split = |pattern: String| {
+        move |json: &mut Value| {
+            json["pre_tokenizer"] = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+        }
+    };
+    refused(split("(?=".repeat(100_000)), "a pattern");
+    refused(split("(?=".repeat(300)), "a pattern");
+    refused(split("[".repeat(300)), "a pattern");
+    // what would look for ever in a text ends, as an error or as ids
+    let begun = std::time::Instant::now();
+    for pattern in ["a{900}{900}{900}", "(?=(a+)+(a+)+(a+)+\\1z)", "(?=(a|a)+b)\\1", "(a*)*(?!a)b"] {
+        if let Err(error) = changed(split(pattern.into())) {
+            assert!(error.to_string().contains("could not encode"), "{error}");
+        }
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+    let nested = |field: &'static str, inner: &'static str, leaf: Value| {
+        move |json: &mut Value| {
+            json[field] = (0..26).fold(leaf, |value, _| json!({"type": "Sequence", inner: [value]}));
+        }
+    };
+    refused(nested("pre_tokenizer", "pretokenizers", json!({"type": "Whitespace"})), "at most 8");
+    refused(nested("normalizer", "normalizers", json!({"type": "NFC"})), "at most 8");
+    refused(nested("decoder", "decoders", json!({"type": "Fuse"})), "at most 8");
+    refused(nested("post_processor", "processors", json!({"type": "ByteLevel"})), "at most 8");
+}

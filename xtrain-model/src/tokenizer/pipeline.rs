@@ -1,0 +1,81 @@
+//! The steps around a tokenizer's vocabulary, looked at before HF's parser builds them.
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::TokenizerError;
+use super::json::bad;
+
+/// The longest pattern, in bytes. Those in use have a few hundred.
+const MAX_PATTERN: usize = 4096;
+/// The deepest nesting in a pattern: its parser calls itself.
+const MAX_NESTING: usize = 64;
+/// The deepest sequence of sequences of steps: their parser tries each level in several ways.
+const MAX_STEPS: usize = 8;
+
+/// All of a `tokenizer.json` but its vocabulary.
+#[derive(Deserialize)]
+struct Pipeline {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
+    decoder: Value,
+}
+
+/// Refuses steps that would take their parser a stack or for ever.
+///
+/// # Errors
+/// What is no JSON object; patterns that are too long or too deep; steps nested too deep.
+pub(super) fn check(json: &[u8], file: &Path) -> Result<(), TokenizerError> {
+    let read = serde_json::from_slice::<Pipeline>(json);
+    let pipeline = read.map_err(|e| bad(file, "a tokenizer.json of HF tokenizers", e.to_string()))?;
+    let steps = [
+        ("normalizer", &pipeline.normalizer),
+        ("pre_tokenizer", &pipeline.pre_tokenizer),
+        ("post_processor", &pipeline.post_processor),
+        ("decoder", &pipeline.decoder),
+    ];
+    steps.into_iter().try_for_each(|(name, value)| walk(value, 0, (name, file)))
+}
+
+fn walk(value: &Value, depth: usize, (name, file): (&str, &Path)) -> Result<(), TokenizerError> {
+    // a sequence is an object with a list in it, its last step an object with an object in it
+    if depth > 2 * MAX_STEPS + 2 {
+        return Err(bad(file, format!("steps nested at most {MAX_STEPS} deep in {name}"), "more"));
+    }
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|item| walk(item, depth + 1, (name, file))),
+        Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
+            Value::String(pattern) if key == "Regex" => check_pattern(pattern, (name, file)),
+            value => walk(value, depth + 1, (name, file)),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn check_pattern(pattern: &str, (name, file): (&str, &Path)) -> Result<(), TokenizerError> {
+    let want = |limit: String| format!("a pattern {limit} in {name}");
+    if pattern.len() > MAX_PATTERN {
+        return Err(bad(file, want(format!("of at most {MAX_PATTERN} bytes")), pattern.len().to_string()));
+    }
+    let (mut depth, mut deepest, mut escaped) = (0usize, 0, false);
+    for byte in pattern.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    match deepest {
+        0..=MAX_NESTING => Ok(()),
+        _ => Err(bad(file, want(format!("nested at most {MAX_NESTING} deep")), deepest.to_string())),
+    }
+}
