@@ -13,6 +13,10 @@ fail() { echo "error: $*" >&2; exit 1; }
 need() { command -v "$1" > /dev/null || fail "scripts/arm.sh needs $1: $2"; }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || fail "this is $(uname -sm), not Linux on x86_64: on ARM itself, cargo test is enough"
+case "${1:-}" in
+    "" | check | gates | bits | cargo) ;;
+    *) fail "unknown command $1: expected check, gates, bits or cargo" ;;
+esac
 need cargo "install Rust"
 need cc "install a C compiler, which links build scripts"
 mkdir -p "${XTRAIN_ARM:-.arm}"
@@ -81,3 +85,41 @@ arm() {
 }
 
 check() { arm check --workspace --all-targets --locked; }
+
+# What compares instruction sets, and the golden bits of two other implementations; no test that starts xtrain
+# itself, since its own program cannot be run by the system here.
+gates() {
+    arm test --locked -p xtrain-tensor -p xtrain-decode --lib
+    arm test --locked -p xtrain --test gates -- golden families own:: training:: \
+        invariance::a_row_has_its_bits_in_any_company_first_thousand
+}
+
+# The same few steps of training, here and on ARM: all files of the checkpoint, f32 and bf16.
+bits() {
+    local out dtype where
+    out=$(mktemp -d)
+    cargo build --release --locked
+    arm build --profile test --locked
+    for dtype in f32 bf16; do
+        for where in here arm; do
+            train "$where" --dtype "$dtype" --run "$out/$dtype-$where"
+        done
+        (cd "$out/$dtype-here" && find metrics.jsonl checkpoints -type f | sort | xargs sha256sum) | tee "$out/sums"
+        (cd "$out/$dtype-arm" && sha256sum --quiet --check "$out/sums") || fail "ARM has other bits"
+    done
+    rm -r "$out"
+    echo "every file of both checkpoints is the same here and on ARM"
+}
+
+train() {
+    local program=(target/release/xtrain)
+    [ "$1" = here ] || program=("$root/usr/bin/qemu-aarch64" "target/arm/$target/debug/xtrain")
+    "${program[@]}" train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt \
+        --set train.steps=20 --set train.warmup=5 --set train.sample_every=0 --set train.eval_every=0 "${@:2}" > /dev/null
+}
+
+case "${1:-}" in
+    "") check && gates ;;
+    check | gates | bits) "$1" ;;
+    cargo) shift && arm "$@" ;;
+esac
