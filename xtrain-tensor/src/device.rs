@@ -42,12 +42,12 @@ impl Device {
     }
 
     /// The processor with `threads` threads (at least one, the caller's among them) and the
-    /// instructions `simd`. An instruction set that this machine lacks is replaced by the widest that
-    /// it has.
+    /// instructions `simd`. An instruction set that this machine lacks is replaced by the widest
+    /// narrower one that it has.
     pub fn cpu_with(threads: usize, simd: Simd) -> Device {
         Device::Cpu(Cpu {
             pool: Arc::new(Pool::new(threads.max(1))),
-            simd: simd.min(Simd::detect()),
+            simd: simd.or_narrower(),
             recycler: Arc::default(),
         })
     }

@@ -6,6 +6,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod reg;
 
@@ -42,6 +44,10 @@ pub(crate) fn dispatch<K: Kernel>(simd: Simd, kernel: K) -> K::Out {
         {
             return l.enter(kernel);
         }
+    }
+    #[cfg(target_arch = "aarch64")]
+    if simd >= Simd::Neon {
+        return kernel.run(neon::Neon);
     }
     let _ = simd;
     kernel.run(portable::Portable)

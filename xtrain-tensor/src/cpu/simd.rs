@@ -8,8 +8,10 @@ use std::str::FromStr;
 pub enum Simd {
     /// The slow walk through docs/numerics.md that all others are held to.
     Reference,
-    /// Lanes in plain Rust, which the compiler turns into what the target has (NEON on ARM).
+    /// Lanes in plain Rust.
     Portable,
+    /// NEON, which every 64-bit ARM has.
+    Neon,
     /// AVX2 and FMA.
     Avx2,
     /// AVX-512F.
@@ -20,28 +22,38 @@ pub enum Simd {
 
 impl Simd {
     /// Every set, narrowest first.
-    pub const ALL: [Simd; 5] = [Simd::Reference, Simd::Portable, Simd::Avx2, Simd::Avx512, Simd::Amx];
+    pub const ALL: [Simd; 6] =
+        [Simd::Reference, Simd::Portable, Simd::Neon, Simd::Avx2, Simd::Avx512, Simd::Amx];
 
     /// The widest set that this machine has.
     pub fn detect() -> Simd {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") && super::gemm_bf16::amx::detect() {
-                return Simd::Amx;
-            }
-            if is_x86_feature_detected!("avx512f") {
-                return Simd::Avx512;
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                return Simd::Avx2;
-            }
-        }
-        Simd::Portable
+        Simd::Amx.or_narrower()
+    }
+
+    /// This set, or where the machine lacks it the widest narrower one that it has.
+    pub(crate) fn or_narrower(self) -> Simd {
+        Simd::ALL.into_iter().rev().find(|s| *s <= self && s.exists()).unwrap_or(Simd::Reference)
     }
 
     /// The sets that this machine can run, narrowest first.
     pub fn available() -> impl Iterator<Item = Simd> {
-        Simd::ALL.into_iter().filter(|&s| s <= Simd::detect())
+        Simd::ALL.into_iter().filter(|s| s.exists())
+    }
+
+    /// Whether this machine has the set.
+    fn exists(self) -> bool {
+        match self {
+            Simd::Reference | Simd::Portable => true,
+            Simd::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx512 => is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
+            Simd::Amx => is_x86_feature_detected!("avx512f") && super::gemm_bf16::amx::detect(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Simd::Avx2 | Simd::Avx512 | Simd::Amx => false,
+        }
     }
 }
 
@@ -50,6 +62,7 @@ impl fmt::Display for Simd {
         f.write_str(match self {
             Simd::Reference => "reference",
             Simd::Portable => "portable",
+            Simd::Neon => "neon",
             Simd::Avx2 => "avx2",
             Simd::Avx512 => "avx512",
             Simd::Amx => "amx",
@@ -63,7 +76,28 @@ impl FromStr for Simd {
     fn from_str(s: &str) -> Result<Simd, String> {
         let known = Simd::ALL.into_iter().find(|x| x.to_string() == s);
         known.ok_or_else(|| {
-            format!("unknown instruction set {s:?}: expected reference, portable, avx2, avx512 or amx")
+            format!("unknown instruction set {s:?}: expected reference, portable, neon, avx2, avx512 or amx")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+
+    #[test]
+    fn every_set_has_its_name_and_one_that_is_missing_is_replaced_by_a_narrower_one() {
+        let available: Vec<Simd> = Simd::available().collect();
+        assert_eq!(available.last(), Some(&Simd::detect()));
+        let vector = if cfg!(target_arch = "aarch64") { Simd::Neon } else { Simd::Portable };
+        for simd in Simd::ALL {
+            assert_eq!(simd.to_string().parse(), Ok(simd));
+            let got = Device::cpu_with(1, simd).simd().unwrap();
+            let want = *available.iter().rfind(|s| **s <= simd).unwrap();
+            assert_eq!(got, want, "{simd}");
+        }
+        assert_eq!(Device::cpu_with(1, Simd::Neon).simd(), Some(vector));
+        assert!("sse".parse::<Simd>().unwrap_err().contains("neon, avx2"));
     }
 }

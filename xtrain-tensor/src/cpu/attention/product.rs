@@ -182,7 +182,7 @@ impl<'a, A: Arithmetic> Run<'a, A> {
         let mut col = cols.start;
         // SAFETY: the groups lie in `cols`; the rest is this function's contract.
         unsafe {
-            while R <= 3 && A::SHARE == 1 && col + 4 * L::WIDTH <= cols.end {
+            while R <= L::WIDE_ROWS && A::SHARE == 1 && col + 4 * L::WIDTH <= cols.end {
                 self.tile::<L, R, 4>(l, row, col);
                 col += 4 * L::WIDTH;
             }

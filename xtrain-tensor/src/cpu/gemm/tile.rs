@@ -81,10 +81,9 @@ impl<const M: usize> Kernel for Rows<'_, M> {
     fn run<L: Lanes>(self, l: L) {
         // Few rows: several panels at once, so that there are enough independent chains to hide the
         // latency of an fma. R registers across, M * R chains.
-        let wide = if L::WIDTH == 16 { M <= 4 } else { M <= 3 };
-        if L::WIDTH == 16 && M <= 2 || M == 1 {
+        if M <= L::WIDE_ROWS / 2 {
             self.walk::<L, 8>(l);
-        } else if wide {
+        } else if M <= L::WIDE_ROWS {
             self.walk::<L, 4>(l);
         } else {
             self.walk::<L, 2>(l);

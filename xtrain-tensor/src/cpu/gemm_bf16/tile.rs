@@ -30,7 +30,11 @@ pub(super) const MOST_ROWS: usize = 6;
 
 /// The rows of a tile that use the registers of `simd` best.
 pub(super) fn tile_rows(simd: Simd) -> usize {
-    if simd >= Simd::Avx512 { MOST_ROWS } else { 2 }
+    match simd {
+        Simd::Amx | Simd::Avx512 => MOST_ROWS,
+        Simd::Neon => 4,
+        _ => 2,
+    }
 }
 
 impl Tile<'_> {

@@ -66,6 +66,7 @@ impl Reg for Avx2 {
     type F = [R; 4];
     const WIDTH: usize = 8;
     const TILE_ROWS: usize = 6;
+    const WIDE_ROWS: usize = 3;
 
     instructions! {
         splat(x: f32) -> R = _mm256_set1_ps(x);

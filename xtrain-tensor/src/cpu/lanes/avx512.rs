@@ -59,6 +59,7 @@ impl Reg for Avx512 {
     type F = [R; 2];
     const WIDTH: usize = 16;
     const TILE_ROWS: usize = 12;
+    const WIDE_ROWS: usize = 4;
 
     instructions! {
         splat(x: f32) -> R = _mm512_set1_ps(x);

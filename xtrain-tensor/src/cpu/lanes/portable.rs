@@ -1,4 +1,4 @@
-//! Lanes in plain Rust. The compiler turns the loops into what the target has (NEON on ARM).
+//! Lanes in plain Rust. The compiler turns the loops into what the target has.
 use half::bf16;
 
 use super::Reg;
@@ -31,6 +31,7 @@ impl Reg for Portable {
     type F = [R; 4];
     const WIDTH: usize = W;
     const TILE_ROWS: usize = 4;
+    const WIDE_ROWS: usize = 3;
 
     each! {
         fma(a, b, c) = a.mul_add(b, c);

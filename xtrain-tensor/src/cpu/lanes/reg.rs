@@ -19,8 +19,11 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     const WIDTH: usize;
     /// Registers of 32 lanes.
     const REGS: usize = super::LANES / Self::WIDTH;
-    /// Rows of a product's tile: as many as the registers hold beside two of its columns.
+    /// Rows of a product's tile: as many as the registers hold of tiles two registers across, or
+    /// [`Reg::WIDE_ROWS`].
     const TILE_ROWS: usize;
+    /// Up to this many rows a tile is four registers across, up to half as many eight.
+    const WIDE_ROWS: usize;
 
     /// `r` in every register.
     fn fill(self, r: Self::R) -> Self::F;

@@ -1,0 +1,132 @@
+//! Lanes in eight NEON registers.
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use half::bf16;
+
+use super::Reg;
+
+type R = float32x4_t;
+
+const _: () = assert!(cfg!(all(target_feature = "neon", target_endian = "little")), "a common 64-bit ARM");
+
+/// NEON, which every target that this module is compiled for has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Neon;
+
+macro_rules! instructions {
+    ($($name:ident($($arg:ident: $t:ty),+) -> $out:ty = $value:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(_: Self, $($arg: $t),+) -> $out {
+            // SAFETY: the target has NEON.
+            unsafe { $value }
+        }
+    )*};
+}
+
+/// Adds the rounding of f32 to bf16: the wanted half stands in the upper 16 bits.
+#[inline(always)]
+fn rounded(v: R) -> uint32x4_t {
+    // SAFETY: the target has NEON.
+    unsafe {
+        let b = vreinterpretq_u32_f32(v);
+        let odd = vandq_u32(vshrq_n_u32::<16>(b), vdupq_n_u32(1));
+        let sum = vaddq_u32(b, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+        vbslq_u32(vceqq_f32(v, v), sum, vdupq_n_u32(0x7fff_0000))
+    }
+}
+
+impl Reg for Neon {
+    type R = R;
+    type M = uint32x4_t;
+    type F = [R; 8];
+    const WIDTH: usize = 4;
+    const TILE_ROWS: usize = 6;
+    const WIDE_ROWS: usize = 6;
+
+    instructions! {
+        splat(x: f32) -> R = vdupq_n_f32(x);
+        fma(a: R, b: R, c: R) -> R = vfmaq_f32(c, a, b);
+        add(a: R, b: R) -> R = vaddq_f32(a, b);
+        sub(a: R, b: R) -> R = vsubq_f32(a, b);
+        mul(a: R, b: R) -> R = vmulq_f32(a, b);
+        div(a: R, b: R) -> R = vdivq_f32(a, b);
+        sqrt(a: R) -> R = vsqrtq_f32(a);
+        // not fmax, which orders the zeros, and not fmaxnm, which drops a NaN in a too
+        max(a: R, b: R) -> R = vbslq_f32(vcgtq_f32(b, a), b, a);
+        neg(a: R) -> R = vnegq_f32(a);
+        scale(p: R, t: R) -> R = vreinterpretq_f32_u32(vaddq_u32(
+            vreinterpretq_u32_f32(p), vshlq_n_u32::<23>(vreinterpretq_u32_f32(t))));
+        lt(a: R, b: R) -> uint32x4_t = vcltq_f32(a, b);
+        is_nan(a: R) -> uint32x4_t = vmvnq_u32(vceqq_f32(a, a));
+        select(m: uint32x4_t, yes: R, no: R) -> R = vbslq_f32(m, yes, no);
+        round_bf16(a: R) -> R = vreinterpretq_f32_u32(vandq_u32(rounded(a), vdupq_n_u32(0xffff_0000)));
+        zip(a: R, b: R) -> (R, R) = (vzip1q_f32(a, b), vzip2q_f32(a, b));
+        sum(v: R) -> f32 = vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v)));
+        maximum(v: R) -> f32 = vmaxnmvq_f32(v);
+        // twice the bits have no sign: 1 to 2^24 are those of denormals and of 2^-126
+        any_tiny(v: R) -> bool = {
+            let twice = vshlq_n_u32::<1>(vreinterpretq_u32_f32(v));
+            vminvq_u32(vsubq_u32(twice, vdupq_n_u32(1))) < 1 << 24
+        };
+    }
+
+    #[inline(always)]
+    fn fill(self, r: R) -> [R; 8] {
+        [r; 8]
+    }
+    #[inline(always)]
+    fn fetch(_: Self, p: *const f32) {
+        // SAFETY: a hint, which does nothing at an address that cannot be read.
+        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
+    }
+    #[inline(always)]
+    unsafe fn load(_: Self, p: *const f32) -> R {
+        // SAFETY: the target has NEON; 4 elements are readable, by contract.
+        unsafe { vld1q_f32(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(_: Self, p: *const f32, n: usize) -> R {
+        let mut out = [0.0; 4];
+        for (i, o) in out.iter_mut().enumerate().take(n) {
+            // SAFETY: i < n, and n elements are readable, by contract.
+            *o = unsafe { p.add(i).read() };
+        }
+        // SAFETY: the target has NEON; an array of 4.
+        unsafe { vld1q_f32(out.as_ptr()) }
+    }
+    #[inline(always)]
+    unsafe fn store(_: Self, p: *mut f32, v: R) {
+        // SAFETY: the target has NEON; 4 elements are writable, by contract.
+        unsafe { vst1q_f32(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(_: Self, p: *mut f32, n: usize, v: R) {
+        let mut lanes = [0.0; 4];
+        // SAFETY: the target has NEON; an array of 4.
+        unsafe { vst1q_f32(lanes.as_mut_ptr(), v) }
+        for (i, x) in lanes.into_iter().enumerate().take(n) {
+            // SAFETY: i < n, and n elements are writable, by contract.
+            unsafe { p.add(i).write(x) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(_: Self, p: *const bf16) -> R {
+        // SAFETY: the target has NEON; 4 elements are readable, by contract.
+        unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(_: Self, p: *mut bf16, v: R) {
+        // SAFETY: the target has NEON; 4 elements are writable, by contract.
+        unsafe { vst1_u16(p.cast(), vshrn_n_u32::<16>(rounded(v))) }
+    }
+    #[inline(always)]
+    unsafe fn load_pairs(_: Self, p: *const bf16) -> (R, R) {
+        // SAFETY: the target has NEON; 8 elements are readable, by contract.
+        unsafe {
+            let w = vreinterpretq_u32_u16(vld1q_u16(p.cast()));
+            let odd = vandq_u32(w, vdupq_n_u32(0xffff_0000));
+            (vreinterpretq_f32_u32(vshlq_n_u32::<16>(w)), vreinterpretq_f32_u32(odd))
+        }
+    }
+}
