@@ -256,6 +256,21 @@ pub(crate) trait Lanes: Reg {
         Reg::maximum(self, v[0])
     }
 
+    /// Rows become columns: of the first `WIDTH` registers, element j of i and i of j change places.
+    #[inline(always)]
+    fn transpose(self, square: &mut [Self::R; 16]) {
+        let half = Self::WIDTH / 2;
+        // log2(WIDTH) times: rows i and i + WIDTH / 2 in turn
+        let mut left = half;
+        while left > 0 {
+            let old = *square;
+            for i in 0..half {
+                (square[2 * i], square[2 * i + 1]) = Reg::zip(self, old[i], old[i + half]);
+            }
+            left /= 2;
+        }
+    }
+
     /// `exp` of docs/numerics.md, section 6: the bits of [`crate::math::exp`].
     #[inline(always)]
     fn exp(self, x: Self::F) -> Self::F {

@@ -1,7 +1,7 @@
 //! A weight as the products of its dtype read it.
 use std::ops::Range;
 
-use super::Pool;
+use super::Cpu;
 use super::gemm::{self, Panels};
 use super::gemm_bf16::{self, Tiles};
 use crate::Dtype;
@@ -17,18 +17,18 @@ pub(crate) enum Packed {
 
 impl Packed {
     /// The weight `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounded where `bf16` is asked.
-    pub(crate) fn of_weight(pool: &Pool, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+    pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight(pool, w, shape)),
-            _ => Packed::F32(Panels::of_weight(pool, w, shape)),
+            Dtype::BF16 => Packed::Bf16(Tiles::of_weight(&cpu.pool, w, shape)),
+            _ => Packed::F32(Panels::of_weight(cpu, w, shape)),
         }
     }
 
     /// The weight `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounded where `bf16` is asked.
-    pub(crate) fn of_weight_transposed(pool: &Pool, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+    pub(crate) fn of_weight_transposed(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(pool, w, shape)),
-            _ => Packed::F32(Panels::of_weight_transposed(pool, w, shape)),
+            Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(&cpu.pool, w, shape)),
+            _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),
         }
     }
 }
@@ -96,10 +96,11 @@ mod tests {
     #[test]
     fn both_directions_of_both_dtypes_give_the_elements_back() {
         let w: Vec<f32> = (0..33 * 70).map(|i| (i as f32).sin()).collect();
-        let pool = Pool::new(1);
+        let device = crate::Device::cpu();
+        let cpu = device.as_cpu().unwrap();
         for (dtype, value) in [(Dtype::F32, (|x| x) as fn(f32) -> f32), (Dtype::BF16, round_bf16)] {
-            let forward = Packed::of_weight(&pool, dtype, &w, [33, 70]);
-            let back = Packed::of_weight_transposed(&pool, dtype, &w, [33, 70]);
+            let forward = Packed::of_weight(cpu, dtype, &w, [33, 70]);
+            let back = Packed::of_weight_transposed(cpu, dtype, &w, [33, 70]);
             assert_eq!((forward.shape(), back.shape()), ([70, 33], [33, 70]));
             for (i, &x) in w.iter().enumerate() {
                 assert_eq!(forward.at(i / 70, i % 70), value(x));

@@ -1,4 +1,6 @@
 //! Operations that take each element on its own.
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint};
@@ -82,6 +84,34 @@ pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     cpu.pool.parts(a, 4 * GRAIN, |i, a| {
         a.iter_mut().zip(&b[i * 4 * GRAIN..]).for_each(|(a, b)| *a += b);
     });
+}
+
+/// Whether no element is a NaN or infinite.
+pub(crate) fn all_finite<T: Value>(cpu: &Cpu, x: &[T]) -> bool {
+    let all = AtomicBool::new(true);
+    cpu.pool.run(x.len().div_ceil(4 * GRAIN), |i| {
+        let x = &x[i * 4 * GRAIN..x.len().min((i + 1) * 4 * GRAIN)];
+        if !dispatch(cpu.simd, AllFinite { x }) {
+            all.store(false, Relaxed);
+        }
+    });
+    all.into_inner()
+}
+
+struct AllFinite<'a, T> {
+    x: &'a [T],
+}
+
+impl<T: Value> Kernel for AllFinite<'_, T> {
+    type Out = bool;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> bool {
+        // 0 times a NaN or an infinity is a NaN
+        let mut v = l.zero();
+        blocks!(self.x.len(), |r| v = l.fma(T::read(l, &self.x[r]), l.zero(), v));
+        l.sum32(v) == 0.0
+    }
 }
 
 /// Each element in another type, rounded to nearest even.

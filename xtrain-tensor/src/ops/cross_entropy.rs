@@ -182,8 +182,13 @@ fn add_loss(rows: &LossRows<'_>, values: &[Option<LogProb>], loss: &mut f32) {
 /// Rows `range` of a matrix.
 fn part(x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
     fn of<T: Stored>(x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
-        let c = x.width();
-        Tensor::new(x.device(), &[range.len(), c], x.data::<T>()?[range.start * c..range.end * c].to_vec())
+        let (c, values) = (x.width(), x.data::<T>()?);
+        let mut rows = x.device().as_cpu()?.recycler.take(range.len() * c);
+        rows.copy_from_slice(&values[range.start * c..range.end * c]);
+        Tensor::new(x.device(), &[range.len(), c], rows)
+    }
+    if range.len() == x.shape()[0] {
+        return Ok(x.clone());
     }
     match x.dtype() {
         Dtype::BF16 => of::<half::bf16>(x, range),

@@ -46,7 +46,7 @@ impl Weight {
         }
         let forward = match (w.device(), w.device().fast()) {
             (Device::Gpu(_), _) => Layout::Device(w.cast(dtype)?),
-            (_, Some(cpu)) => Layout::Packed(Packed::of_weight(&cpu.pool, dtype, w.data()?, [out, width])),
+            (_, Some(cpu)) => Layout::Packed(Packed::of_weight(cpu, dtype, w.data()?, [out, width])),
             (_, None) => Layout::Rows(rounded(w.data()?, dtype)),
         };
         Ok(Weight { out, width, dtype, master: w.clone(), forward, backward: OnceLock::new() })
@@ -87,7 +87,7 @@ impl Weight {
         }
         let (values, shape) = (self.master.data::<f32>()?, [self.out, self.width]);
         let packed = match self.master.device().fast() {
-            Some(cpu) => Layout::Packed(Packed::of_weight_transposed(&cpu.pool, self.dtype, values, shape)),
+            Some(cpu) => Layout::Packed(Packed::of_weight_transposed(cpu, self.dtype, values, shape)),
             None => Layout::Rows(rounded(values, self.dtype)),
         };
         Ok(self.backward.get_or_init(|| packed))

@@ -19,12 +19,14 @@ impl Heads {
     }
 
     /// Where the key or value that query head `h` reads lies in the pool.
+    #[inline]
     pub(crate) fn kv(self, slot: usize, h: usize) -> std::ops::Range<usize> {
         let start = (slot * self.nkv + h / (self.nh / self.nkv)) * self.hd;
         start..start + self.hd
     }
 
     /// Where head `h` of row `n` lies among the queries.
+    #[inline]
     pub(crate) fn q(self, n: usize, h: usize) -> std::ops::Range<usize> {
         let start = (n * self.nh + h) * self.hd;
         start..start + self.hd

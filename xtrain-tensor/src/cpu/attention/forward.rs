@@ -26,7 +26,7 @@ pub(crate) fn attention<E: Number>(
     let group = heads.nh / heads.nkv;
     let blocks = blocks(see.seq, (BLOCK / group).max(1));
     let mut y = cpu.recycler.take(q.len());
-    let mut lse = vec![0.0; see.rows() * heads.nh];
+    let mut lse = cpu.recycler.take(see.rows() * heads.nh);
     let outputs = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
     let item = |i: usize| {
         let (block, kv) = (&blocks[i / heads.nkv], i % heads.nkv);

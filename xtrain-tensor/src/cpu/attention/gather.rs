@@ -104,15 +104,7 @@ pub(super) fn transpose<L: Lanes>(l: L, chunk: Chunk<'_>, width: usize, keys: Ra
                 for (i, r) in square.iter_mut().enumerate().take(w) {
                     *r = Reg::load(l, rows.as_ptr().add((j + i).min(last) * stride + d));
                 }
-                // log2(w) times: rows i and i + w / 2 in turn
-                let mut left = w;
-                while left > 1 {
-                    let old = square;
-                    for i in 0..w / 2 {
-                        (square[2 * i], square[2 * i + 1]) = Reg::zip(l, old[i], old[i + w / 2]);
-                    }
-                    left /= 2;
-                }
+                l.transpose(&mut square);
                 let to = out.as_mut_ptr().add(d * CHUNK + j);
                 for (i, &r) in square.iter().enumerate().take(w) {
                     Reg::store(l, to.add(i * CHUNK), r);

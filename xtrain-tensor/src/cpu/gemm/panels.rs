@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::Pool;
-use super::super::lanes::LANES;
+use super::super::Cpu;
+use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, scratch};
-use super::LINE;
 
 /// The elements of one row (one k) of a panel, on cache lines of their own.
 #[derive(Debug, Clone, Copy)]
@@ -23,25 +22,20 @@ pub(crate) struct Panels {
 
 impl Panels {
     /// Packs a weight `[out, in]` for `x W^T`: depth `in`, columns `out`.
-    pub(crate) fn of_weight(pool: &Pool, w: &[f32], shape: [usize; 2]) -> Panels {
+    pub(crate) fn of_weight(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
         let [out, depth] = shape;
         assert_eq!(w.len(), out * depth, "a weight holds out * in values");
-        Panels::pack(pool, [depth, out], |panel, rows| {
-            // a line of each output at a time, which is then written into as many rows
-            for (i, rows) in rows.chunks_mut(LINE).enumerate() {
-                for (o, column) in (panel.clone()).zip(0..LANES) {
-                    let line = &w[o * depth + i * LINE..][..rows.len()];
-                    rows.iter_mut().zip(line).for_each(|(row, x)| row.0[column] = *x);
-                }
-            }
+        Panels::pack(cpu, [depth, out], |panel, rows| {
+            let w = &w[panel.start * depth..panel.end * depth];
+            dispatch(cpu.simd, Transpose { w, depth, rows });
         })
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
-    pub(crate) fn of_weight_transposed(pool: &Pool, w: &[f32], shape: [usize; 2]) -> Panels {
+    pub(crate) fn of_weight_transposed(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        Panels::pack(pool, [depth, columns], |panel, rows| {
+        Panels::pack(cpu, [depth, columns], |panel, rows| {
             for (row, w) in rows.iter_mut().zip(w.chunks_exact(columns)) {
                 // a copy of known length is two moves, not a call
                 match <&[f32; LANES]>::try_from(&w[panel.clone()]) {
@@ -54,12 +48,12 @@ impl Panels {
 
     /// `fill(columns, rows)` writes a panel; one that is not whole is zero before.
     fn pack(
-        pool: &Pool,
+        cpu: &Cpu,
         [depth, columns]: [usize; 2],
         fill: impl Fn(Range<usize>, &mut [Row]) + Sync,
     ) -> Panels {
         let mut rows = Buffer::of(columns.div_ceil(LANES) * depth);
-        pool.parts(&mut rows, depth, |p, rows: &mut [Row]| {
+        cpu.pool.parts(&mut rows, depth, |p, rows: &mut [Row]| {
             let panel = p * LANES..columns.min((p + 1) * LANES);
             if panel.len() < LANES {
                 rows.fill(Row([0.0; LANES]));
@@ -90,6 +84,41 @@ impl Panels {
     /// The whole matrix.
     pub(crate) fn view(&self) -> View<'_> {
         View { rows: &self.rows, step: self.depth, depth: self.depth, columns: self.columns }
+    }
+}
+
+/// One panel of a weight for `x W^T`: the rows of `w`, `depth` values each, become columns.
+struct Transpose<'a> {
+    w: &'a [f32],
+    depth: usize,
+    rows: &'a mut [Row],
+}
+
+impl Kernel for Transpose<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let (depth, step) = (self.depth, L::WIDTH);
+        let whole = depth / step * step;
+        for k in (0..whole).step_by(step) {
+            for (w, column) in self.w.chunks(step * depth).zip((0..LANES).step_by(step)) {
+                let mut square = [Reg::splat(l, 0.0); 16];
+                for (r, w) in square.iter_mut().zip(w.chunks_exact(depth)) {
+                    // SAFETY: the slice has WIDTH elements.
+                    *r = unsafe { Reg::load(l, w[k..k + step].as_ptr()) };
+                }
+                l.transpose(&mut square);
+                for (r, row) in square.iter().zip(&mut self.rows[k..k + step]) {
+                    // SAFETY: as above.
+                    unsafe { Reg::store(l, row.0[column..column + step].as_mut_ptr(), *r) };
+                }
+            }
+        }
+        for k in whole..depth {
+            let column = self.w[k..].iter().step_by(depth);
+            self.rows[k].0.iter_mut().zip(column).for_each(|(to, x)| *to = *x);
+        }
     }
 }
 

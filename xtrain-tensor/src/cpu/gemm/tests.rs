@@ -71,7 +71,7 @@ fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread
         let (fresh, onto) = (want(&vec![0.0; m * n]), want(&before));
         for (simd, device) in devices() {
             let cpu = device.as_cpu().unwrap();
-            let panels = Panels::of_weight(&cpu.pool, &w, [n, k]);
+            let panels = Panels::of_weight(cpu, &w, [n, k]);
             let what = format!("{simd} {m}x{k}x{n}");
             let mut y = vec![f32::NAN; m * n];
             product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Start::Zero);
@@ -93,7 +93,7 @@ fn the_input_gradient_of_a_group_runs_through_its_weights_in_one_y() {
         let mut dx = vec![f32::NAN; m * inputs];
         let mut want = vec![0.0; m * inputs];
         for (g, o) in outs.into_iter().enumerate() {
-            let panels = Panels::of_weight_transposed(&cpu.pool, &w[g], [o, inputs]);
+            let panels = Panels::of_weight_transposed(cpu, &w[g], [o, inputs]);
             assert_eq!(panels.at(o - 1, 3).to_bits(), w[g][(o - 1) * inputs + 3].to_bits());
             let start = if g == 0 { Start::Zero } else { Start::Continue };
             product(cpu, Matrix::new(&dy[g], m, o), panels.view(), &mut dx, start);

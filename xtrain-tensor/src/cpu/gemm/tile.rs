@@ -62,7 +62,10 @@ impl Tile {
             ($($m:literal)*) => {
                 match rows {
                     0 => {}
-                    $($m => dispatch(simd, Rows::<$m>(self)),)*
+                    $(
+                        $m if self.row_step == 1 => dispatch(simd, Rows::<$m, true>(self)),
+                        $m => dispatch(simd, Rows::<$m, false>(self)),
+                    )*
                     _ => unreachable!("a tile has at most {MOST_ROWS} rows"),
                 }
             };
@@ -71,11 +74,12 @@ impl Tile {
     }
 }
 
-/// A tile of M rows. Made by [`Tile::run`] only, whose contract holds for its pointers. By reference: a
+/// A tile of M rows; `ACROSS`: those of a lie side by side, which takes one address where others take
+/// one each. Made by [`Tile::run`] only, whose contract holds for its pointers. By reference: a
 /// copy would be read back before its stores have left the core, which waits for all older stores.
-struct Rows<'a, const M: usize>(&'a Tile);
+struct Rows<'a, const M: usize, const ACROSS: bool>(&'a Tile);
 
-impl<const M: usize> Kernel for Rows<'_, M> {
+impl<const M: usize, const ACROSS: bool> Kernel for Rows<'_, M, ACROSS> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
@@ -91,22 +95,22 @@ impl<const M: usize> Kernel for Rows<'_, M> {
     }
 }
 
-impl<const M: usize> Rows<'_, M> {
+impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
     /// All columns, R registers at a time, then what is left by two and one.
     #[inline(always)]
     fn walk<L: Lanes, const R: usize>(&self, l: L) {
         let (whole, part) = (self.0.columns / L::WIDTH, self.0.columns % L::WIDTH);
         let mut at = 0;
         while at + R <= whole {
-            chunk::<L, M, R>(l, self.0, at);
+            self.chunk::<L, R>(l, self.0, at);
             at += R;
         }
         while at + 2 <= whole {
-            chunk::<L, M, 2>(l, self.0, at);
+            self.chunk::<L, 2>(l, self.0, at);
             at += 2;
         }
         if at < whole {
-            chunk::<L, M, 1>(l, self.0, at);
+            self.chunk::<L, 1>(l, self.0, at);
             at += 1;
         }
         if part > 0 {
@@ -139,59 +143,60 @@ impl<const M: usize> Rows<'_, M> {
         }
         let plus = if t.plus.is_null() { t.plus } else { plus.as_ptr().cast() };
         let (b, to) = (b.as_ptr(), c.as_mut_ptr().cast());
-        chunk::<L, M, 1>(l, &Tile { b, b_step: L::WIDTH, c: to, c_step: LANES, plus, ..*t }, 0);
+        self.chunk::<L, 1>(l, &Tile { b, b_step: L::WIDTH, c: to, c_step: LANES, plus, ..*t }, 0);
         for (i, row) in c.iter().enumerate() {
             // SAFETY: as above, and nobody else touches them.
             unsafe { Reg::store_first(l, t.c.wrapping_add(here(i)), n, Reg::load(l, row.as_ptr())) }
         }
     }
-}
 
-/// R registers of columns from register `at` on, all of them whole, of a tile that [`Rows`] holds.
-///
-/// Addresses wrap: they lie inside operands by contract, and a check for overflow in the loop over the
-/// depth would cost a quarter of its time.
-#[inline(always)]
-fn chunk<L: Lanes, const M: usize, const R: usize>(l: L, t: &Tile, at: usize) {
-    let zero = <L as Reg>::splat(l, 0.0);
-    let mut acc = [[zero; R]; M];
-    let mut column = [t.b; R];
-    for (j, p) in column.iter_mut().enumerate() {
-        let (panel, register) = ((at + j) / L::REGS, (at + j) % L::REGS);
-        *p = t.b.wrapping_add(panel.wrapping_mul(t.panel_step) + register * L::WIDTH);
-    }
-    let (mut a, mut fetch) = (t.a, t.fetch.0);
-    for _ in 0..t.depth {
-        Reg::fetch(l, fetch);
-        fetch = fetch.wrapping_add(t.fetch.1);
-        let mut b = [zero; R];
-        for (b, p) in b.iter_mut().zip(&mut column) {
-            // SAFETY: row k < depth of a column of b, readable by the contract of `Tile::run`.
-            *b = unsafe { Reg::load(l, *p) };
-            *p = p.wrapping_add(t.b_step);
+    /// R registers of columns from register `at` on, all of them whole, of `t`: the own tile, or a part of it.
+    ///
+    /// Addresses wrap: they lie inside operands by contract, and a check for overflow in the loop over the
+    /// depth would cost a quarter of its time.
+    #[inline(always)]
+    fn chunk<L: Lanes, const R: usize>(&self, l: L, t: &Tile, at: usize) {
+        let zero = <L as Reg>::splat(l, 0.0);
+        let mut acc = [[zero; R]; M];
+        let mut column = [t.b; R];
+        for (j, p) in column.iter_mut().enumerate() {
+            let (panel, register) = ((at + j) / L::REGS, (at + j) % L::REGS);
+            *p = t.b.wrapping_add(panel.wrapping_mul(t.panel_step) + register * L::WIDTH);
         }
-        for (i, row) in acc.iter_mut().enumerate() {
-            // SAFETY: element (i, k) of a, readable by the contract of `Tile::run`.
-            let x = Reg::splat(l, unsafe { *a.wrapping_add(i.wrapping_mul(t.row_step)) });
-            for (c, b) in row.iter_mut().zip(&b) {
-                *c = Reg::fma(l, x, *b, *c);
+        let row_step = if ACROSS { 1 } else { t.row_step };
+        let (mut a, mut fetch) = (t.a, t.fetch.0);
+        for _ in 0..t.depth {
+            Reg::fetch(l, fetch);
+            fetch = fetch.wrapping_add(t.fetch.1);
+            let mut b = [zero; R];
+            for (b, p) in b.iter_mut().zip(&mut column) {
+                // SAFETY: row k < depth of a column of b, readable by the contract of `Tile::run`.
+                *b = unsafe { Reg::load(l, *p) };
+                *p = p.wrapping_add(t.b_step);
             }
-        }
-        a = a.wrapping_add(t.k_step);
-    }
-    for (i, row) in acc.iter().enumerate() {
-        for (j, chunk) in row.iter().enumerate() {
-            let here = i.wrapping_mul(t.c_step) + (at + j) * L::WIDTH;
-            let c = t.c.wrapping_add(here);
-            // SAFETY: elements of c, writable, and of plus, readable unless it is null, by the contract
-            // of `Tile::run`.
-            unsafe {
-                let start = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
-                let mut y = Reg::add(l, start, *chunk);
-                if !t.plus.is_null() {
-                    y = Reg::add(l, Reg::load(l, t.plus.wrapping_add(here)), y);
+            for (i, row) in acc.iter_mut().enumerate() {
+                // SAFETY: element (i, k) of a, readable by the contract of `Tile::run`.
+                let x = Reg::splat(l, unsafe { *a.wrapping_add(i.wrapping_mul(row_step)) });
+                for (c, b) in row.iter_mut().zip(&b) {
+                    *c = Reg::fma(l, x, *b, *c);
                 }
-                Reg::store(l, c, y);
+            }
+            a = a.wrapping_add(t.k_step);
+        }
+        for (i, row) in acc.iter().enumerate() {
+            for (j, chunk) in row.iter().enumerate() {
+                let here = i.wrapping_mul(t.c_step) + (at + j) * L::WIDTH;
+                let c = t.c.wrapping_add(here);
+                // SAFETY: elements of c, writable, and of plus, readable unless it is null, by the contract
+                // of `Tile::run`.
+                unsafe {
+                    let start = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
+                    let mut y = Reg::add(l, start, *chunk);
+                    if !t.plus.is_null() {
+                        y = Reg::add(l, Reg::load(l, t.plus.wrapping_add(here)), y);
+                    }
+                    Reg::store(l, c, y);
+                }
             }
         }
     }
