@@ -115,7 +115,7 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         n_heads: 2,
         n_kv_heads: 1,
         head_dim: 4,
-        max_positions: 512,
+        max_positions: 1024,
         rope_theta: 1e4,
         norm_eps: 1e-6,
         ..Config::default()
@@ -131,13 +131,13 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         let pieces = Pieces::cut(&tokens, &(0..870), (867, Long::Split)).unwrap();
         let windows = DocumentWindows::pack(&pieces, 867, (0, Order::Epochs)).unwrap();
         let together = Sample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
-        assert_eq!(together.starts, [512, 768]);
+        let starts = together.starts.clone();
         let apart: Vec<Sample> = all.iter().map(|document| alone(document)).collect();
         let how = format!("{dtype}, tied: {tie_embeddings}");
         let pair = (&gradients(&model, vec![together]), &gradients(&model, apart));
         let n = same_bits(("gradients of packed data", 0, SEED), &how, pair);
         let n = n.unwrap_or_else(|Difference(e)| panic!("{e}"));
-        assert!(n > 1000, "{n}");
+        assert!(n > 1000 && starts == [512, 768], "{n}, {starts:?}");
     }
 }
 
