@@ -199,19 +199,16 @@ mod tests {
 
     #[test]
     fn every_size_fits_its_class_and_wastes_at_most_a_quarter() {
-        let mut before = (0, LEAST);
+        let mut bytes_of = [0; CLASSES];
         for size in (LEAST..=MOST).step_by(509).chain([LEAST + 1, MOST]) {
             let Home::Slab { class, bytes } = Home::of(layout(size, 4)) else { panic!("{size}") };
             assert!(
-                class < CLASSES && size <= bytes && 4 * bytes <= 5 * size.next_multiple_of(4096),
-                "{size}"
+                size <= bytes && 4 * bytes <= 5 * size.next_multiple_of(4096) && bytes.is_multiple_of(4096)
             );
-            assert!(bytes.is_multiple_of(4096));
-            if size > before.1 && class != before.0 {
-                assert_eq!(class, before.0 + 1);
-            }
-            before = if size == LEAST + 1 { before } else { (class, bytes) };
+            assert!(bytes_of[class] == 0 || bytes_of[class] == bytes, "{size} in class {class}");
+            bytes_of[class] = bytes;
         }
+        assert!(bytes_of.is_sorted() && bytes_of[0] == LEAST && bytes_of[CLASSES - 1] == MOST);
         assert_eq!(Home::of(layout(LEAST - 1, 4)), Home::System);
         assert_eq!(Home::of(layout(LEAST, 128)), Home::System);
         assert!(matches!(Home::of(layout(MOST + 1, 64)), Home::Pages(_)));
@@ -238,9 +235,11 @@ mod tests {
             dirty.write_bytes(7, 50_000);
             pages.dealloc(dirty, layout(50_000, 4));
             let clean = pages.alloc_zeroed(layout(49_999, 4));
-            assert_eq!(clean, dirty);
+            let other = pages.alloc(layout(50_000, 4));
+            assert!(clean == dirty && other != dirty, "a free block is given once");
             assert!(std::slice::from_raw_parts(clean, 49_999).iter().all(|&byte| byte == 0));
             pages.dealloc(clean, layout(49_999, 4));
+            pages.dealloc(other, layout(50_000, 4));
         }
     }
 }
