@@ -1,4 +1,6 @@
 //! What templates do with text: Python's methods, and the filters that a number could make endless.
+use std::slice::from_ref;
+
 use minijinja::value::{Kwargs, Rest, Value, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::pycompat;
@@ -55,7 +57,7 @@ pub(super) fn install(engine: &mut Environment<'static>) {
             if args.iter().chain(&width).any(is_wide) {
                 return Err(too_wide());
             }
-            state.apply_filter(UNBOUNDED[0], &[&[text.clone()], &args[..], &[named.into()]].concat())
+            state.apply_filter(UNBOUNDED[0], &[from_ref(text), &args[..], &[named.into()]].concat())
         },
     );
     engine.add_filter(
@@ -64,7 +66,7 @@ pub(super) fn install(engine: &mut Environment<'static>) {
             let given = named.args().map(|name| named.peek(name)).collect::<Result<Vec<Value>, Error>>()?;
             narrow(text.as_str().unwrap_or_default(), &[&args[..], &given[..]].concat())?;
             let named = if given.is_empty() { vec![] } else { vec![named.into()] };
-            state.apply_filter(UNBOUNDED[1], &[&[text.clone()], &args[..], &named[..]].concat())
+            state.apply_filter(UNBOUNDED[1], &[from_ref(text), &args[..], &named[..]].concat())
         },
     );
 }
