@@ -115,7 +115,7 @@ train() {
     local program=(target/release/xtrain)
     [ "$1" = here ] || program=("$root/usr/bin/qemu-aarch64" "target/arm/$target/debug/xtrain")
     "${program[@]}" train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt \
-        --set train.steps=20 --set train.warmup=5 --set train.sample_every=0 --set train.eval_every=0 "${@:2}" > /dev/null
+        --set train.steps=3 --set train.warmup=1 --set train.sample_every=0 --set train.eval_every=0 "${@:2}" > /dev/null
 }
 
 case "${1:-}" in
