@@ -46,13 +46,13 @@ class Xtrain:
     def logits(self, model, tokens, out):
         from safetensors.numpy import load_file
 
-        self("logits", "--model", model, "--tokens", ",".join(map(str, tokens)), "--out", out)
+        self("logits", model, "--tokens", ",".join(map(str, tokens)), "--out", out)
         return load_file(out)["logits"]
 
     def greedy(self, model, tokens):
         tokens = ",".join(map(str, tokens))
         asked = ["--tokens", tokens, "--max-new", NEW, "--temperature", 0, "--ignore-eos", "--json"]
-        return json.loads(self("generate", "--model", model, *asked))["tokens"]
+        return json.loads(self("generate", model, *asked))["tokens"]
 
 
 def weights(directory):
@@ -84,7 +84,8 @@ def transformers_agrees(xtrain, name, hf, scratch):
         if not (difference <= tolerance).all():
             sys.exit(f"error: {name}: a logit differs by {difference.max()}, tolerance {tolerance}")
         worst, count = max(worst, float(difference.max()) / tolerance), count + want.size
-        asked = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        model.generation_config.eos_token_id = None  # min_new_tokens would hide the token instead
+        asked = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
         theirs = model.generate(ids, **asked)[0, len(tokens):].tolist()
         ours = xtrain.greedy(hf, tokens)
         if ours != theirs:
