@@ -32,7 +32,7 @@ impl Operands {
                 2 if z % 3 == 0 => 0.0,
                 2 => unit * 2f32.powi((y % 61) as i32 - 30),
                 _ if which == 0 => {
-                    if i % 2 == 0 {
+                    if i.is_multiple_of(2) {
                         1.0 + unit / 64.0
                     } else {
                         -1.0 + unit / 64.0

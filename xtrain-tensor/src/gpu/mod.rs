@@ -194,12 +194,13 @@ impl Gpu {
         let Shared { launcher, queue, launches, .. } = &*self.shared;
         launches.fetch_add(1, Ordering::Relaxed);
         let call = Call { kernel, grid, args };
+        if launcher.exact() {
+            // SAFETY: as promised by the caller.
+            return unsafe { launcher.launch(call) };
+        }
         // SAFETY: as promised by the caller. Memory outlives what waits: blocks go back to the device after a
         // flush, and whoever writes to one by another way than a kernel flushes first.
-        match launcher.exact() {
-            true => unsafe { launcher.launch(call) },
-            false => unsafe { queue.push(&**launcher, call) },
-        }
+        unsafe { queue.push(&**launcher, call) }
     }
 
     /// Hands the device all that waits.
