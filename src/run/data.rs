@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Error, Result};
+use crate::model::chat::Options;
 use crate::model::tokenizer::Tokenizer;
 use crate::training::Source;
 
@@ -123,10 +124,13 @@ fn template_digest(source: &Source) -> Option<String> {
         return None;
     }
     let mut hash = Sha256::new();
-    for part in templates.iter().flat_map(|(name, text)| [name, text]) {
+    // what templates are given, too, and what ends a turn
+    let special = Options::of(&source.tokenizer).special_tokens;
+    for part in templates.iter().chain(&special).flat_map(|(name, text)| [name, text]) {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
+    source.tokenizer.eos_ids().iter().for_each(|id| hash.update(id.to_le_bytes()));
     Some(format!("sha256:{}", hex(&hash.finalize())))
 }
 

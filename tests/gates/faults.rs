@@ -73,6 +73,12 @@ fn seen(fault: &str, gate: Gate) -> Result<String, String> {
         Gate::Packing => training(faults::with(fault, || training::over(2, training::packed))),
         Gate::Gpu(gate) => {
             let devices = gpus(&[Schedule::Forward]);
+            if devices.is_empty() {
+                return Ok(format!(
+                    "gate {fault}, seed {}: NOT RUN, there is no GPU to run it on",
+                    own::SEED
+                ));
+            }
             let missed = devices.iter().find_map(|device| faults::with(fault, || gate(device)).ok());
             match missed {
                 Some(n) => Err(format!("{fault} was not seen: {n} values are right")),

@@ -223,11 +223,13 @@ fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
         for compute in [Dtype::F32, Dtype::BF16] {
             let [two, five] = [2, 5].map(|n| steps(&device, n, compute));
             println!("{device} in {compute}, kernels, graphs and changed kernels a step: {two:?}, {five:?}");
-            for (step, (two, five)) in two.iter().zip(&five).enumerate().skip(4) {
+            assert!(five.len() > 8, "{five:?}");
+            for (step, (two, five)) in two.iter().zip(&five).enumerate().skip(2) {
                 let [kernels, graphs, changed] = *five;
                 assert_eq!(kernels - two[0], 3 * 6, "step {step}: {two:?} of 2 layers, {five:?} of 5");
                 assert_eq!(graphs, 1, "step {step}: {five:?}");
-                assert!(changed <= kernels / 4, "step {step}: {five:?}");
+                // the grid of each layer's attention, when a row enters a new chunk
+                assert!(changed == 0 || changed == 5, "step {step}: {five:?}");
             }
         }
     }

@@ -3,6 +3,7 @@
 //! A step walks tens of MiB of weights, moments and activations. On pages of 4 KiB those are more addresses
 //! than a processor remembers, and in a block that begins anywhere each register straddles two cache lines.
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
@@ -21,11 +22,16 @@ const LINE: usize = 64;
 
 /// What a program gives to `#[global_allocator]`. Blocks of 16 KiB to 8 MiB are kept, when they are freed,
 /// for the next of about that size; others go back to the system.
-#[derive(Debug)]
 pub struct HugePages(Mutex<Slabs>);
 
+impl fmt::Debug for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // what it writes may ask for memory: the lock stays free
+        f.debug_struct("HugePages").finish_non_exhaustive()
+    }
+}
+
 /// The free blocks of each class, and what is left of the newest slab.
-#[derive(Debug)]
 struct Slabs {
     free: [*mut Free; CLASSES],
     next: *mut u8,
@@ -33,7 +39,6 @@ struct Slabs {
 }
 
 /// What stands in a free block: the next one of its class.
-#[derive(Debug)]
 struct Free(*mut Free);
 
 // SAFETY: the pointers are to memory that nobody else uses.

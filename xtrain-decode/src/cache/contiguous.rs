@@ -69,7 +69,8 @@ impl KvStore<Eager> for Contiguous {
         rows: &Rows,
     ) -> Result<(Tensor, Kv<'_, Tensor>)> {
         self.enter(layer, rows)?;
-        let q = self.pool.admit(layer, &new, rows, &self.slots)?;
+        let q = self.pool.admit(layer, &new, rows, &self.slots);
+        let q = q.inspect_err(|_| self.ledger.abandon())?;
         Ok((q, self.leave(layer)))
     }
 }

@@ -13,7 +13,7 @@ struct Limits {
     time: Duration,
     /// A template that is done by then is not looked at: nearly all take less than a millisecond.
     unseen: Duration,
-    /// How much the process may grow after that, in bytes.
+    /// How much the process may grow, in bytes.
     growth: u64,
     /// Its stack, in bytes. Only what is used of it takes memory.
     stack: usize,
@@ -44,12 +44,11 @@ fn within<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
 ) -> Result<T, ChatError> {
     let (tx, rx) = channel();
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), resident());
     let run = move || _ = tx.send(guarded(work));
     let thread = thread::Builder::new().name("chat-template".into()).stack_size(limits.stack).spawn(run);
     let thread = thread.map_err(|e| ChatError::Render { got: format!("no thread for it: {e}") })?;
     let mut waited = rx.recv_timeout(limits.unseen);
-    let before = resident();
     while let Err(RecvTimeoutError::Timeout) = waited {
         let limit = |what, want: String, got| Err(ChatError::Limit { what, want, got });
         if begun.elapsed() > limits.time {
@@ -70,9 +69,10 @@ fn within<T: Send + 'static>(
 
 /// The bytes of memory that the process has in use; 0 where the system does not say.
 fn resident() -> u64 {
-    const PAGE: u64 = 4096;
-    let read = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    read.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    kib.unwrap_or(0u64) << 10
 }
 
 #[cfg(test)]

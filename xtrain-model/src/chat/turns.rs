@@ -1,7 +1,11 @@
 //! What the assistant said, found in any template.
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use super::{ChatError, ChatTemplate, Message, Options, Rendered};
+
+/// What all renderings of one conversation may take: a template without blocks is rendered twice a turn.
+const TIME: Duration = Duration::from_secs(30);
 
 impl ChatTemplate {
     /// The text of `messages` and the bytes of it that the assistant said, in order.
@@ -12,7 +16,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that writes a turn
-    /// otherwise when more follows (as those that leave out earlier thoughts), or refuses the part before it.
+    /// otherwise when more follows (as those that leave out earlier thoughts), or refuses the part before it;
+    /// [`ChatError::Limit`] for a conversation of so many turns that this takes more than 30 seconds.
     pub fn assistant(
         &self,
         messages: &[Message],
@@ -24,8 +29,12 @@ impl ChatTemplate {
             return Ok((text, ranges));
         }
         let prompted = Options { add_generation_prompt: true, ..options.clone() };
-        let mut ranges = Vec::new();
+        let (mut ranges, begun) = (Vec::new(), Instant::now());
         for at in (0..messages.len()).filter(|&at| messages[at].role() == "assistant") {
+            if begun.elapsed() > TIME {
+                let (want, got) = (format!("at most {TIME:?} for all turns"), "more".into());
+                return Err(ChatError::Limit { what: "time", want, got });
+            }
             let before = self.part(at, &messages[..at], &prompted)?;
             let upto = match at + 1 == messages.len() {
                 true => text.clone(),

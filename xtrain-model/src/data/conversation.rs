@@ -11,7 +11,7 @@ pub(super) struct Chat<'a> {
     options: Options,
 }
 
-/// Whether the last turn ends with a token that ends a text.
+/// Whether a last turn of the assistant ends with a token that ends a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Learnt,
@@ -47,7 +47,9 @@ impl<'a> Chat<'a> {
         }
         let last = learnt.iter().rposition(|&learnt| learnt).map_or(0, |last| last + 1);
         let turn = learnt[..last].iter().rposition(|&learnt| !learnt).map_or(0, |before| before + 1);
-        let ending = if ids[turn..last].iter().any(ends) { Ending::Learnt } else { Ending::Missing };
+        // after somebody else's words nothing is missing
+        let done = last < ids.len() || ids[turn..last].iter().any(ends);
+        let ending = if done { Ending::Learnt } else { Ending::Missing };
         let role = |learnt| if learnt { Role::Learnt } else { Role::Read };
         Ok((ids.into_iter().zip(learnt.into_iter().map(role)).collect(), ending))
     }

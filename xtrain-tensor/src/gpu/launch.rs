@@ -33,7 +33,7 @@ impl Grid {
 pub(crate) struct At(pub(crate) u64);
 
 /// An argument of a kernel, by value.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Arg {
     At(u64),
     U32(u32),
@@ -48,6 +48,18 @@ impl Arg {
             Arg::At(x) | Arg::U64(x) => (&raw const *x).cast_mut().cast(),
             Arg::U32(x) => (&raw const *x).cast_mut().cast(),
             Arg::F32(x) => (&raw const *x).cast_mut().cast(),
+        }
+    }
+}
+
+/// By bits: 0 and -0 are two arguments.
+impl PartialEq for Arg {
+    fn eq(&self, other: &Arg) -> bool {
+        match (self, other) {
+            (Arg::At(a), Arg::At(b)) | (Arg::U64(a), Arg::U64(b)) => a == b,
+            (Arg::U32(a), Arg::U32(b)) => a == b,
+            (Arg::F32(a), Arg::F32(b)) => a.to_bits() == b.to_bits(),
+            _ => false,
         }
     }
 }
