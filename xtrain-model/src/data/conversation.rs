@@ -48,7 +48,8 @@ impl<'a> Chat<'a> {
         let last = learnt.iter().rposition(|&learnt| learnt).map_or(0, |last| last + 1);
         let turn = learnt[..last].iter().rposition(|&learnt| !learnt).map_or(0, |before| before + 1);
         // after somebody else's words nothing is missing
-        let done = last < ids.len() || ids[turn..last].iter().any(ends);
+        let others = messages.last().is_some_and(|message| message.role() != "assistant");
+        let done = others || ids[turn..last].iter().any(ends);
         let ending = if done { Ending::Learnt } else { Ending::Missing };
         let role = |learnt| if learnt { Role::Learnt } else { Role::Read };
         Ok((ids.into_iter().zip(learnt.into_iter().map(role)).collect(), ending))
