@@ -1,0 +1,191 @@
+//! Packed files: what they say, and what is wrong with those that are refused.
+use std::io::{Seek, Write};
+
+use xtrain_tensor::rng::{Purpose, uniform_u64};
+
+use super::*;
+
+#[test]
+fn a_large_vocabulary_takes_four_bytes_an_id() {
+    let header = |vocab| header::Header {
+        version: header::Version::One,
+        masked: header::Masked::Yes,
+        vocab,
+        digest: 1,
+        count: 9,
+        documents: 0,
+        body_crc: 0,
+    };
+    assert_eq!((header(65536).width(), header(65537).width()), (2, 4));
+    assert_eq!(header(65536).file_length(), Some(64 + 18 + 2));
+    let listed = header::Header { version: header::Version::Two, documents: 3, ..header(65536) };
+    assert_eq!(listed.file_length(), Some(64 + 18 + 2 + 3 * 8));
+    let dir = Scratch::new("wide");
+    let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
+    ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
+    let wide = header::Header { count: 3, masked: header::Masked::No, ..header(70_001) };
+    let wide = header::Header { body_crc: crc32c::crc32c_append(0, &body), ..wide };
+    let file = TokenFile::open(&dir.file("wide.tok", [&wide.to_bytes()[..], &body].concat())).unwrap();
+    file.verify().unwrap();
+    assert_eq!(file.ids(0..3).unwrap(), ids);
+    assert_eq!(file.ids(1..2).unwrap(), [70_000]);
+}
+
+fn small_file(dir: &Scratch) -> Vec<u8> {
+    let input = dir.file("in.jsonl", "{\"prompt\": \"abc\", \"completion\": \"def\"}\n".repeat(5));
+    let file = prepared(dir, &[input], &Tokenizer::byte()).unwrap();
+    std::fs::read(file.path()).unwrap()
+}
+
+/// `bytes` with `edit` done to it and the header's checksum made right again.
+fn resealed(bytes: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    edit(&mut bytes);
+    let crc = crc32c::crc32c_append(0, &bytes[..60]);
+    bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_damaged_token_file_is_refused_by_its_field() {
+    let dir = Scratch::new("damaged");
+    let good = small_file(&dir);
+    let open = |bytes: &[u8]| {
+        let path = dir.file("bad.tok", bytes);
+        TokenFile::open(&path).and_then(|file| file.verify()).map_err(|e| e.to_string())
+    };
+    assert_eq!(open(&good), Ok(()));
+    let check = |bytes: Vec<u8>, want: &str| {
+        let error = open(&bytes).unwrap_err();
+        assert!(error.contains("bad.tok") && error.contains(want), "{error}");
+    };
+    let edited =
+        |at: usize, value: &[u8]| resealed(&good, |bytes| bytes[at..at + value.len()].copy_from_slice(value));
+    check(Vec::new(), "length: want at least 64 bytes, a header, found 0 bytes");
+    check(good[..63].to_vec(), "length: want at least 64");
+    check(good[..good.len() - 1].to_vec(), "length: want 179 bytes for 35 tokens, found 178 bytes");
+    check([&good[..], &[0]].concat(), "found 180 bytes");
+    check(edited(0, b"SAFE"), "magic: want \"XTOK");
+    check(edited(8, &[3]), "version: want 1 or 2, found 3");
+    check(edited(8, &[1]), "length: want 139 bytes for 35 tokens, found 179 bytes");
+    check([&good[..20], &[9], &good[21..]].concat(), "checksum of the header");
+    check(edited(12, &[4]), "bytes of an id: want 2 for a vocabulary of 257, found 4");
+    check(edited(16, &[7]), "mask: want 0 or 1, found 7");
+    check(edited(20, &[0; 4]), "vocabulary: want 1 to 524288, found 0");
+    check(edited(32, &[36]), "length: want 181 bytes for 36 tokens");
+    check(edited(32, &[0xff; 8]), "length: want a length that holds 18446744073709551615 tokens");
+    check(edited(40, &[36]), "documents: want at most 35 (tokens), found 36");
+    check(edited(40, &[4]), "length: want 171 bytes");
+    check(edited(52, &[1]), "bytes 52 to 60: want 0");
+    check([&good[..70], &[good[70] ^ 1], &good[71..]].concat(), "checksum of the tokens");
+    let body = |at: usize, value: &[u8]| {
+        resealed(&good, |bytes| {
+            bytes[at..at + value.len()].copy_from_slice(value);
+            let crc = crc32c::crc32c_append(0, &bytes[64..]);
+            bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+        })
+    };
+    check(body(68, &300u16.to_le_bytes()), "token 2 is 300, the vocabulary ends at 257");
+    // documents end at 7, 14, 21, 28, 35; the table begins at 139
+    check(body(147, &[7]), "end of a document: want above 7, at most 35 (tokens), found 7 for document 1");
+    check(body(139, &[0]), "end of a document: want above 0");
+    check(body(171, &[36]), "end of a document: want above 28, at most 35 (tokens), found 36");
+    check(body(171, &[34]), "end of the last document: want 35, found 34");
+}
+
+#[test]
+fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does_not() {
+    let dir = Scratch::new("ends");
+    let rows = "{\"text\":\"ab<|endoftext|>c\"}\n{\"text\":\"\"}\n{\"prompt\":\"a<|endoftext|>\",\"completion\":\"b\"}\n";
+    let inputs = [dir.file("a.txt", "x<|endoftext|><|endoftext|>yz"), dir.file("b.jsonl", rows)];
+    let file = prepared(&dir, &inputs, &Tokenizer::byte()).unwrap();
+    // x. | . | yz. | ab. | c. | a.b. (a separator inside a prompt ends nothing)
+    let want = [2, 3, 6, 9, 11, 15];
+    assert_eq!((file.ends().unwrap(), file.documents(), file.count()), (want.to_vec(), 6, 15));
+    let memory = Tokens::from_files(&inputs, &Tokenizer::byte(), Content::Any).unwrap();
+    assert_eq!(memory.ends().unwrap(), want);
+    assert_eq!(memory.ids(0..15).unwrap(), file.ids(0..15).unwrap());
+
+    let mut writer = TokenWriter::create(&dir.0.join("open.tok"), &Tokenizer::byte()).unwrap();
+    writer.push(&[1, 2], Role::Learnt).unwrap();
+    writer.cut();
+    writer.push(&[3], Role::Learnt).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(TokenFile::open(&dir.0.join("open.tok")).unwrap().ends().unwrap(), [2, 3]);
+
+    let bytes = std::fs::read(file.path()).unwrap();
+    let table = bytes.len() - 6 * 8;
+    let old = resealed(&bytes[..table], |bytes| {
+        bytes[8] = 1;
+        let crc = crc32c::crc32c_append(0, &bytes[64..]);
+        bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+    });
+    let old = TokenFile::open(&dir.file("old.tok", old)).unwrap();
+    old.verify().unwrap();
+    assert_eq!(old.ids(0..15).unwrap(), file.ids(0..15).unwrap());
+    assert_eq!(old.learnt(0..15).unwrap(), file.learnt(0..15).unwrap());
+    let error = old.ends().unwrap_err().to_string();
+    assert!(error.contains("old.tok: version: want 2, which says where documents end"), "{error}");
+}
+
+#[test]
+fn a_file_that_shrinks_under_its_reader_is_an_error() {
+    let dir = Scratch::new("shrinks");
+    let path = dir.file("x.tok", small_file(&dir));
+    let file = TokenFile::open(&path).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(80).unwrap();
+    assert!(file.ids(0..35).unwrap_err().to_string().contains("x.tok: cannot read"));
+    assert_eq!(file.ids(0..3).unwrap(), [97, 98, 99]);
+    assert!(file.ids(30..36).is_err() && file.learnt(0..36).is_err());
+}
+
+#[test]
+fn no_mutated_token_file_makes_the_reader_panic() {
+    let dir = Scratch::new("mutated");
+    let good = small_file(&dir);
+    let (mut valid, mut refused) = (0, 0);
+    let path = dir.file("mutant.tok", &good);
+    let mut mutant = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for case in 0..xtrain_tensor::testing::times(20_000, 200_000) {
+        let draw = |i: u32, n: u64| uniform_u64(11, case, i, Purpose::Sample) % n;
+        let mut bytes = good.clone();
+        for i in 0..=draw(0, 3) as u32 {
+            let at = draw(10 + i, if draw(50 + i, 4) == 0 { good.len() as u64 } else { 64 }) as usize;
+            let edges = [0, 1, 2, 4, 0x7f, 0x80, 0xfe, 0xff];
+            bytes[at] =
+                if draw(20 + i, 2) == 0 { edges[draw(30 + i, 8) as usize] } else { draw(40 + i, 256) as u8 };
+        }
+        if draw(1, 4) > 0 {
+            bytes = resealed(&bytes, |bytes| {
+                let crc = crc32c::crc32c_append(0, &bytes[64..]);
+                bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+            });
+        }
+        match draw(2, 8) {
+            0 => bytes.truncate(draw(3, good.len() as u64 + 1) as usize),
+            1 => bytes.resize(good.len() + draw(3, 100) as usize, 0x55),
+            _ => {}
+        }
+        mutant.rewind().unwrap();
+        mutant.write_all(&bytes).unwrap();
+        mutant.set_len(bytes.len() as u64).unwrap();
+        let read = TokenFile::open(&path).and_then(|file| {
+            file.verify()?;
+            assert!(file.ids(0..file.count())?.iter().all(|&id| id < file.vocab()));
+            assert_eq!(file.learnt(0..file.count())?.len() as u64, file.count());
+            match file.ends() {
+                Ok(ends) => assert!(ends.is_sorted() && ends.last().copied().unwrap_or(0) == file.count()),
+                Err(error) => assert!(error.to_string().contains("version: want 2"), "{error}"),
+            }
+            Ok(())
+        });
+        match read {
+            Ok(()) => valid += 1,
+            Err(error) => {
+                assert!(error.to_string().contains("mutant.tok"), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(valid > 100 && refused > 10_000, "{valid} valid, {refused} refused");
+}
