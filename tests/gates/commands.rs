@@ -25,6 +25,20 @@ pub(crate) fn done(dir: &Path, args: &[&str]) -> String {
     text(&output.stdout)
 }
 
+/// The flags of a training that takes no time.
+pub(crate) fn tiny_run<'a>(run: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let keys = [
+        "model.dim=16",
+        "model.n_layers=1",
+        "model.n_heads=2",
+        "train.context=8",
+        "train.batch=2",
+        "train.sample_every=0",
+    ];
+    let sets = keys.iter().chain(more).flat_map(|key| ["--set", *key]);
+    ["train", "--run", run, "--data", data].into_iter().chain(sets).collect()
+}
+
 #[track_caller]
 pub(crate) fn parsed(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))

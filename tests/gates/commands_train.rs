@@ -3,21 +3,11 @@ use std::fs;
 use std::path::Path;
 
 use crate::cli::{Scratch, ok, refused, text, xtrain};
-use crate::commands::done;
+use crate::commands::{done, tiny_run};
 
-/// The flags of a run of `steps` steps that takes no time.
+/// The flags of a run that takes no time and saves every step.
 fn tiny<'a>(run: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let keys = [
-        "model.dim=16",
-        "model.n_layers=1",
-        "model.n_heads=2",
-        "train.context=8",
-        "train.batch=2",
-        "train.save_every=1",
-        "train.sample_every=0",
-    ];
-    let sets = keys.iter().chain(more).flat_map(|key| ["--set", *key]);
-    ["train", "--run", run, "--data", data].into_iter().chain(sets).collect()
+    tiny_run(run, data, &[&["train.save_every=1"], more].concat())
 }
 
 fn resume<'a>(run: &'a str, steps: &'a str) -> [&'a str; 5] {
