@@ -21,8 +21,12 @@ use std::time::{Duration, Instant};
 
 use crate::faults;
 
-/// How long a thread looks for work before it sleeps.
-const SPIN: Duration = Duration::from_micros(200);
+/// How long a thread that looks for work keeps its core to itself.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// How long it looks for work at all, offering its core to others, before it sleeps. To sleep and to be
+/// woken costs 50 us and more on a virtual machine, and what a step does between two jobs takes less.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A fork-join pool. Outputs are split among threads, reductions never.
 #[derive(Debug)]
@@ -180,9 +184,7 @@ impl Shared {
         while !self.stop.load(Relaxed) {
             if self.run_claimed(end) {
                 idle_since = None;
-            } else if idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
-                (0..16).for_each(|_| spin_loop());
-            } else {
+            } else if !linger(*idle_since.get_or_insert_with(Instant::now)) {
                 self.sleep();
                 idle_since = None;
             }
@@ -242,8 +244,7 @@ impl Shared {
     fn await_end(&self, chunks: usize) {
         let since = Instant::now();
         while self.done.load(Acquire) != chunks {
-            if since.elapsed() < SPIN {
-                (0..16).for_each(|_| spin_loop());
+            if linger(since) {
                 continue;
             }
             let mut guard = self.lock();
@@ -258,6 +259,17 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
         self.panic.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Waits a little, awake, for what a thread has waited for since `since`. False when it should sleep.
+fn linger(since: Instant) -> bool {
+    let waited = since.elapsed();
+    if waited < SPIN {
+        (0..16).for_each(|_| spin_loop());
+    } else {
+        std::thread::yield_now();
+    }
+    waited < PATIENCE
 }
 
 /// A slice of which the calls of one job write disjoint parts.
@@ -328,7 +340,7 @@ mod tests {
     fn a_pool_that_fell_asleep_wakes_for_the_next_job() {
         let pool = Pool::new(3);
         for round in 0..100u64 {
-            std::thread::sleep(Duration::from_micros(round % 5 * 50));
+            std::thread::sleep(PATIENCE * (round % 3) as u32);
             let sum = AtomicU64::new(0);
             pool.run(8, |i| {
                 if i == 3 {
