@@ -42,7 +42,7 @@ pub struct CacheFlags {
 #[command(next_help_heading = "Cache")]
 pub struct CacheSizes {
     /// Tokens of a page of the paged cache.
-    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = page)]
+    #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::PAGE, value_parser = page)]
     pub page_size: usize,
     /// Tokens of a prompt that one pass takes.
     #[arg(long, value_name = "TOKENS", default_value = "256")]

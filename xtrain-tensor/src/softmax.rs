@@ -15,9 +15,9 @@ pub fn lse_row(z: &[f32]) -> f32 {
     dispatch(Simd::detect(), softmax::Lse { z, parts: &mut Vec::new() })
 }
 
-/// The largest value, -inf for none; a NaN is passed over.
+/// The largest value (of equal zeros, either), -inf for none; a NaN is passed over.
 pub fn max(x: &[f32]) -> f32 {
-    x.iter().fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best })
+    dispatch(Simd::detect(), softmax::Max(x))
 }
 
 /// Appends `exp(z_i - m)` for each z to `out`.
@@ -43,6 +43,19 @@ mod tests {
             let want = golden(&format!("U/lse/{k}"));
             assert_eq!(format!("{:08x}", lse_row(&z).to_bits()), want[0], "lse of {k}");
         }
+    }
+
+    #[test]
+    fn the_largest_is_found_at_every_place_of_every_length_and_a_nan_is_passed_over() {
+        for n in 1..=200 {
+            for at in 0..n {
+                let mut z: Vec<f32> = vals(0, n).iter().map(|v| -1.0 - v.abs()).collect();
+                (z[(at + 1) % n], z[at]) = (f32::NAN, -0.5);
+                assert_eq!(max(&z), -0.5, "at {at} of {n}");
+            }
+        }
+        assert_eq!(max(&[]), f32::NEG_INFINITY);
+        assert_eq!(max(&[f32::NAN; 40]), f32::NEG_INFINITY);
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub struct Room {
 }
 
 impl KvKind {
-    /// Positions in a page unless told otherwise.
-    pub const PAGE: usize = 16;
+    /// Positions in a page unless told otherwise: a chunk of attention, which is then read where it lies.
+    pub const PAGE: usize = 64;
 
     /// An empty cache of this kind for `model`; none for [`KvKind::Off`]. A page of 0 counts as 1.
     ///
@@ -73,7 +73,7 @@ impl fmt::Display for KvKind {
 impl FromStr for KvKind {
     type Err = Error;
 
-    /// `off`, `growing`, `contiguous`, `paged` (pages of 16) or `paged:PAGE`.
+    /// `off`, `growing`, `contiguous`, `paged` (pages of 64) or `paged:PAGE`.
     fn from_str(s: &str) -> Result<KvKind, Error> {
         let page = |s: &str| s.parse().ok().filter(|&page| page >= 1).map(|page| KvKind::Paged { page });
         let kind = match s {

@@ -348,7 +348,7 @@ fn kinds_read_what_they_print() {
     for kind in kinds {
         assert_eq!(kind.to_string().parse::<KvKind>().unwrap(), kind);
     }
-    assert_eq!("paged".parse::<KvKind>().unwrap(), KvKind::Paged { page: 16 });
+    assert_eq!("paged".parse::<KvKind>().unwrap(), KvKind::Paged { page: 64 });
     for bad in ["", "page", "paged:", "paged:0", "paged:-1", "Paged"] {
         assert!(bad.parse::<KvKind>().is_err(), "{bad}");
     }

@@ -11,7 +11,11 @@ impl Sampler {
         if vocab == 0 || vocab > Self::MAX_VOCAB {
             return Err(SampleError::Vocab { got: vocab });
         }
-        if let Some(token) = logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
+        // all of them first, which takes lanes; where, only when there is one
+        let wrong = |x: &f32| x.is_nan() || *x == f32::INFINITY;
+        if logits.iter().fold(false, |any, x| any | wrong(x))
+            && let Some(token) = logits.iter().position(wrong)
+        {
             return Err(SampleError::NotFinite { token, got: logits[token] });
         }
         if let Some(at) = history.iter().position(|&id| id as usize >= vocab) {
@@ -38,15 +42,14 @@ impl Sampler {
 
     /// Keeps the lowest index among the largest z.
     pub(super) fn keep_greedy(&mut self) {
+        let best = softmax::max(&self.z);
+        let is_best = |&z: &f32| z == best;
         let last_wins = faults::on("greedy-last-of-equal-maxima");
-        let (mut token, mut best) = (0, f32::NEG_INFINITY);
-        for (i, &z) in self.z.iter().enumerate() {
-            if z > best || last_wins && z == best {
-                (token, best) = (i, z);
-            }
-        }
+        let at = if last_wins { self.z.iter().rposition(is_best) } else { self.z.iter().position(is_best) };
+        let token = at.expect("the largest is among them");
+        let kept = self.z[token];
         self.z.fill(f32::NEG_INFINITY);
-        self.z[token] = best;
+        self.z[token] = kept;
         self.weights.clear();
         self.weights.resize(self.z.len(), 0);
         self.weights[token] = integer_weight(1.0);

@@ -34,7 +34,18 @@ impl Kernel for Lse<'_> {
     }
 }
 
-/// The largest of up to 128 logits; NaN where one is.
+/// The largest of some logits, -inf for none; a NaN is passed over.
+pub(crate) struct Max<'a>(pub(crate) &'a [f32]);
+
+impl Kernel for Max<'_> {
+    type Out = f32;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> f32 {
+        max(l, self.0)
+    }
+}
+
 #[inline(always)]
 fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
     let lowest = l.splat(f32::NEG_INFINITY);

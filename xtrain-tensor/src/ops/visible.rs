@@ -31,6 +31,17 @@ impl Slots {
         }
     }
 
+    /// The slot of a position, where the sequence has one for it.
+    #[inline]
+    pub(crate) fn get(&self, seq: u32, pos: usize) -> Option<usize> {
+        match self {
+            Slots::Runs { base } => Some(base.get(seq as usize)? + pos),
+            Slots::Pages { page, table } => {
+                Some(*table.get(seq as usize)?.get(pos / page)? as usize * page + pos % page)
+            }
+        }
+    }
+
     /// Positions from `pos` on that lie in consecutive slots, at least one.
     #[inline]
     pub fn run_length(&self, pos: usize) -> usize {

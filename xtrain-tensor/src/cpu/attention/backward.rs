@@ -168,7 +168,7 @@ impl<E: Number> Item<'_, E> {
     fn gather_keys<L: Lanes>(&self, l: L, st: &mut State<'_>) -> (f32, f32) {
         let (len, width) = (self.rows.len(), self.width());
         let Heads { nkv, hd, .. } = self.heads;
-        let keys = Keys { slots: self.see.slots, seq: self.seq, nkv, kv: self.kv, hd };
+        let keys = Keys { slots: self.see.slots, seq: self.seq, nkv, kv: self.kv, hd, next: None };
         let (mut least_k, mut least_v) = (Least::new(l), Least::new(l));
         // the values are needed transposed only: their rows pass through the memory of dq
         for x in [&mut *st.k, &mut *st.dq] {

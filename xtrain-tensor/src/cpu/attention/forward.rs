@@ -29,9 +29,11 @@ pub(crate) fn attention<E: Number>(
     let mut lse = cpu.recycler.take(see.rows() * heads.nh);
     let outputs = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
     let item = |i: usize| {
-        let (block, kv) = (&blocks[i / heads.nkv], i % heads.nkv);
+        let place = |i: usize| Some((blocks.get(i / heads.nkv)?, i % heads.nkv));
+        let Some((block, kv)) = place(i) else { return };
+        let next = place(i + 1).map(|(block, kv)| (see.seq[block.start], kv));
         let block = block.clone();
-        Item { operands: [q, k, v], heads, see, simd: cpu.simd, block, kv, outputs }.run();
+        Item { operands: [q, k, v], heads, see, simd: cpu.simd, block, kv, next, outputs }.run();
     };
     let n = blocks.len() * heads.nkv;
     let work: usize = (0..see.rows()).map(|n| see.keys(n).len()).sum();
@@ -62,6 +64,8 @@ struct Item<'a, E> {
     simd: Simd,
     block: Range<usize>,
     kv: usize,
+    /// The sequence and the kv head of the item after this.
+    next: Option<(u32, usize)>,
     outputs: (&'a Disjoint<'a, E>, &'a Disjoint<'a, f32>),
 }
 
@@ -148,6 +152,7 @@ impl<E: Number> Item<'_, E> {
             nkv: self.heads.nkv,
             kv: self.kv,
             hd: self.heads.hd,
+            next: self.next,
         };
         let mut least_q = Least::new(l);
         for (i, q) in st.q.chunks_exact_mut(width).take(n).enumerate() {

@@ -23,6 +23,8 @@ pub(super) struct Keys<'a> {
     pub(super) nkv: usize,
     pub(super) kv: usize,
     pub(super) hd: usize,
+    /// The sequence and the head whose turn is next, at the same positions.
+    pub(super) next: Option<(u32, usize)>,
 }
 
 impl Keys<'_> {
@@ -41,6 +43,7 @@ impl Keys<'_> {
         let whole = self.hd == width && self.slots.run_length(first) >= seen.len();
         let start = self.slots.slot(self.seq, first).checked_sub(seen.start);
         if let (true, Some(plain), Some(start)) = (whole, E::plain(x), start) {
+            self.fetch_next(l, x, first..first + seen.len());
             let rows = &plain[(start * self.nkv + self.kv) * self.hd..];
             return Chunk { rows, stride: self.nkv * self.hd };
         }
@@ -67,6 +70,7 @@ impl Keys<'_> {
         while pos < range.end {
             let run = self.slots.run_length(pos).min(range.end - pos);
             let first = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
+            self.fetch_next(l, x, pos..pos + run);
             for i in 0..run {
                 let start = first + i * self.nkv * self.hd;
                 let out = out.next().expect("room for every position");
@@ -75,7 +79,24 @@ impl Keys<'_> {
             pos += run;
         }
     }
+
+    /// Asks for what the next turn will read at positions `range`, as far as that is one run: rows of one
+    /// head lie too far apart for the processor to guess.
+    #[inline(always)]
+    fn fetch_next<L: Lanes, E: Number>(self, l: L, x: &[E], range: Range<usize>) {
+        let Some((seq, kv)) = self.next else { return };
+        let Some(slot) = self.slots.get(seq, range.start) else { return };
+        for i in 0..range.len().min(self.slots.run_length(range.start)) {
+            let row = x.as_ptr().wrapping_add(((slot + i) * self.nkv + kv) * self.hd).cast::<f32>();
+            for line in (0..self.hd * size_of::<E>()).step_by(LINE) {
+                Reg::fetch_far(l, row.wrapping_byte_add(line));
+            }
+        }
+    }
 }
+
+/// Bytes of a line of cache.
+const LINE: usize = 64;
 
 /// Keys or values of a chunk: that of slot j begins at `j * stride`.
 #[derive(Debug, Clone, Copy)]

@@ -8,6 +8,12 @@ use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
 
+/// Elements of a line of cache: half a row of a panel.
+const LINE: usize = LANES / 2;
+
+/// Up to this many tiles a panel, the next panel is asked for while they run.
+const FEW: usize = 4;
+
 /// A matrix in memory: element (r, k) at `data[r * row_step + k * k_step]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a> {
@@ -81,15 +87,28 @@ impl Product<'_> {
         let stride = if rows.len() <= most { panels.len().max(1) } else { 1 };
         for k in (0..self.b.depth).step_by(CHUNK) {
             for panel in panels.clone().step_by(stride) {
-                for (row, height) in tiles(rows.len(), most) {
-                    self.tile(rows.start + row, height, k, panel..panel + stride);
+                for (i, (row, height)) in tiles(rows.len(), most).enumerate() {
+                    // many tiles take so long over a panel that the next one comes by itself
+                    let far = if rows.len() <= FEW * most {
+                        self.next_panel(k, panel + stride, i)
+                    } else {
+                        (self.b.row(panel, k, 0), 0)
+                    };
+                    self.tile([rows.start + row, height, k], panel..panel + stride, far);
                 }
             }
         }
     }
 
+    /// What tile `i` of a panel asks for: the chunk at `k` of `panel`, the next. It has two lines of cache
+    /// to each step that a tile takes over the depth, so even tiles ask for one half and odd ones for the other.
+    fn next_panel(&self, k: usize, panel: usize, i: usize) -> (*const f32, usize) {
+        let half = i % 2 * CHUNK.min(self.b.depth - k) * LINE;
+        (self.b.row(0, 0, 0).wrapping_add((panel * self.b.step + k) * LANES + half), LINE)
+    }
+
     /// One chunk of `height` rows from `row` on, in `panels`.
-    fn tile(&self, row: usize, height: usize, k: usize, panels: Range<usize>) {
+    fn tile(&self, [row, height, k]: [usize; 3], panels: Range<usize>, fetch_far: (*const f32, usize)) {
         let Matrix { data, row_step, k_step, .. } = self.a;
         let step = self.b.columns;
         let columns = panels.start * LANES..step.min(panels.end * LANES);
@@ -112,6 +131,7 @@ impl Product<'_> {
             plus: self.plus.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
             start: if k == 0 { self.start } else { Start::Continue },
             fetch: (data.as_ptr().wrapping_add((row + height) * row_step + k), height * k_step),
+            fetch_far,
         };
         // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
         // the rows of c lie inside y, checked above, as do those of `plus`, which is as long; those of

@@ -105,6 +105,7 @@ impl Gradient<'_> {
             plus: std::ptr::null(),
             start: Start::Continue,
             fetch: fetch.unwrap_or((a, 0)),
+            fetch_far: (a, 0),
         };
         // SAFETY: dy has `height` and x `columns` values in each of the rows, g has the tile: checked
         // above. These elements of g belong to this unit alone.

@@ -30,9 +30,11 @@ pub(super) struct Tile {
     pub(super) columns: usize,
     pub(super) plus: *const f32,
     pub(super) start: Start,
-    /// What the next tiles will read: a line of cache at this address, and as many as the depth, this
+    /// What the next tile will read: a line of cache at this address, and as many as the depth, this
     /// many elements apart, are asked for. Any address will do.
     pub(super) fetch: (*const f32, usize),
+    /// The same of what later tiles will read.
+    pub(super) fetch_far: (*const f32, usize),
 }
 
 /// The most rows of a tile.
@@ -164,10 +166,12 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
             *p = t.b.wrapping_add(panel.wrapping_mul(t.panel_step) + register * L::WIDTH);
         }
         let row_step = if ACROSS { 1 } else { t.row_step };
-        let (mut a, mut fetch) = (t.a, t.fetch.0);
+        let (mut a, mut fetch, mut far) = (t.a, t.fetch.0, t.fetch_far.0);
         for _ in 0..t.depth {
             Reg::fetch(l, fetch);
             fetch = fetch.wrapping_add(t.fetch.1);
+            Reg::fetch_far(l, far);
+            far = far.wrapping_add(t.fetch_far.1);
             let mut b = [zero; R];
             for (b, p) in b.iter_mut().zip(&mut column) {
                 // SAFETY: row k < depth of a column of b, readable by the contract of `Tile::run`.

@@ -90,6 +90,11 @@ impl Reg for Avx512 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
+    fn fetch_far(_: Self, p: *const f32) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn load(_: Self, p: *const f32) -> R {
         // SAFETY: the token proves AVX-512F; 16 elements are readable, by contract.
         unsafe { _mm512_loadu_ps(p) }

@@ -81,6 +81,11 @@ impl Reg for Neon {
         unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
     }
     #[inline(always)]
+    fn fetch_far(_: Self, p: *const f32) {
+        // SAFETY: as above.
+        unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
+    }
+    #[inline(always)]
     unsafe fn load(_: Self, p: *const f32) -> R {
         // SAFETY: the target has NEON; 4 elements are readable, by contract.
         unsafe { vld1q_f32(p) }

@@ -57,6 +57,8 @@ impl Reg for Portable {
     #[inline(always)]
     fn fetch(_: Self, _: *const f32) {}
     #[inline(always)]
+    fn fetch_far(_: Self, _: *const f32) {}
+    #[inline(always)]
     unsafe fn load(_: Self, p: *const f32) -> R {
         // SAFETY: WIDTH elements are readable, by contract; an array of f32 is aligned like f32.
         unsafe { p.cast::<R>().read() }
