@@ -35,6 +35,7 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("reversed-sum-for-one-row", Gate::Invariance),
     ("mask-off-by-one", Gate::Invariance),
     ("window-off-by-one", Gate::Invariance),
+    ("fork-not-seen", Gate::Invariance),
     ("sampler-shared-state", Gate::Invariance),
     ("greedy-last-of-equal-maxima", Gate::Own(own::ties)),
     ("sampler-f32-running-sum", Gate::Own(own::ranges)),

@@ -22,6 +22,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("reversed-sum-for-one-row", "a linear of one row sums its inputs backwards"),
     ("mask-off-by-one", "a row of an attention does not see its own position"),
     ("window-off-by-one", "a row of an attention sees one position more than its window"),
+    ("fork-not-seen", "rows whose first page is one are taken to share all their keys"),
     ("documents-see-each-other", "the documents packed in a sample are one sequence"),
     ("window-joins-its-documents", "packed data does not say where the documents of a window begin"),
     ("index-list-not-renewed", "a GPU takes a list of indices for another one of its length"),

@@ -42,6 +42,25 @@ impl Slots {
         }
     }
 
+    /// Whether two sequences have the same slots at all positions of `range`.
+    #[inline]
+    pub(crate) fn same(&self, a: u32, b: u32, range: Range<usize>) -> bool {
+        if a == b {
+            return true;
+        }
+        match self {
+            Slots::Runs { base } => base[a as usize] == base[b as usize],
+            Slots::Pages { page, table } => {
+                let mut pages = range.start / page..range.end.div_ceil(*page);
+                if faults::on("fork-not-seen") {
+                    pages = 0..1;
+                }
+                let of = |seq: u32| table[seq as usize].get(pages.clone());
+                of(a).is_some() && of(a) == of(b)
+            }
+        }
+    }
+
     /// Positions from `pos` on that lie in consecutive slots, at least one.
     #[inline]
     pub fn run_length(&self, pos: usize) -> usize {

@@ -1,4 +1,7 @@
-//! Blocks of rows of one sequence against its keys, chunk by chunk of 64.
+//! Blocks of rows against their keys, chunk by chunk of 64.
+//!
+//! A block's rows are of one sequence, or of sequences that begin with the same slots: the completions of a
+//! prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
 use super::gather::{self, Chunk, Keys};
@@ -24,7 +27,7 @@ pub(crate) fn attention<E: Number>(
     see: &Visible<'_>,
 ) -> (Vec<E>, Vec<f32>) {
     let group = heads.nh / heads.nkv;
-    let blocks = blocks(see.seq, (BLOCK / group).max(1));
+    let blocks = blocks(see, (BLOCK / group).max(1), see.rows().div_ceil(cpu.pool.threads()));
     let mut y = cpu.recycler.take(q.len());
     let mut lse = cpu.recycler.take(see.rows() * heads.nh);
     let outputs = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
@@ -44,16 +47,27 @@ pub(crate) fn attention<E: Number>(
     (y, lse)
 }
 
-/// Runs of rows of one sequence, at most `most` each.
-fn blocks(seq: &[u32], most: usize) -> Vec<Range<usize>> {
-    let mut blocks = Vec::new();
-    let mut start = 0;
-    for run in seq.chunk_by(|a, b| a == b) {
-        let end = start + run.len();
-        blocks.extend((start..end).step_by(most).map(|i| i..end.min(i + most)));
-        start = end;
+/// Runs of rows that begin with the same slots, at most `most` each. One that has `enough` is not joined by
+/// another sequence, so that every thread finds work.
+fn blocks(see: &Visible<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
+    let mut blocks: Vec<Range<usize>> = Vec::new();
+    for n in 0..see.rows() {
+        let joins = |block: &Range<usize>| {
+            block.len() < most
+                && (see.seq[n] == see.seq[n - 1] || block.len() < enough && share_a_chunk(see, n - 1, n))
+        };
+        match blocks.last_mut() {
+            Some(block) if joins(block) => block.end = n + 1,
+            _ => blocks.push(n..n + 1),
+        }
     }
     blocks
+}
+
+/// Whether two rows find the first chunk that either sees in the same slots.
+fn share_a_chunk(see: &Visible<'_>, a: usize, b: usize) -> bool {
+    let start = see.keys(a).start.min(see.keys(b).start) / CHUNK * CHUNK;
+    see.slots.same(see.seq[a], see.seq[b], start..start + CHUNK)
 }
 
 /// One block of rows and one kv head. Query vectors are numbered row by row, the group's heads inside.
@@ -136,6 +150,44 @@ impl<E: Number> Item<'_, E> {
         (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
     }
 
+    /// The rows from `first` on, as many as find what they see of chunk `c` in the same slots.
+    #[inline(always)]
+    fn part(&self, first: usize, c: usize) -> Range<usize> {
+        let see = self.see;
+        let mut seen = within(&see.keys(first), c);
+        let mut end = first + 1;
+        while end < self.block.end {
+            let both = union(seen, within(&see.keys(end), c));
+            let positions = c * CHUNK + both.start..c * CHUNK + both.end;
+            if !see.slots.same(see.seq[first], see.seq[end], positions) {
+                break;
+            }
+            (seen, end) = (both, end + 1);
+        }
+        first..end
+    }
+
+    /// The keys of a part's sequence; what is asked for ahead are those of the part behind, or of the next item.
+    #[inline(always)]
+    fn keys(&self, part: &Range<usize>) -> Keys<'_> {
+        let behind = (part.end < self.block.end).then(|| (self.see.seq[part.end], self.kv));
+        Keys {
+            slots: self.see.slots,
+            seq: self.see.seq[part.start],
+            nkv: self.heads.nkv,
+            kv: self.kv,
+            hd: self.heads.hd,
+            next: behind.or(self.next),
+        }
+    }
+
+    /// The query vectors of rows of the block.
+    #[inline(always)]
+    fn vectors_of(&self, rows: &Range<usize>) -> Range<usize> {
+        let at = |row: usize| (row - self.block.start) * self.group();
+        at(rows.start)..at(rows.end)
+    }
+
     /// What the query vectors `range` see of chunk `c`, together.
     #[inline(always)]
     fn seen(&self, range: Range<usize>, c: usize) -> Range<usize> {
@@ -146,14 +198,6 @@ impl<E: Number> Item<'_, E> {
     #[inline(always)]
     fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>, [k, kt, v]: [&mut [f32]; 3]) {
         let (n, width) = (self.vectors(), self.width());
-        let keys = Keys {
-            slots: self.see.slots,
-            seq: self.see.seq[self.block.start],
-            nkv: self.heads.nkv,
-            kv: self.kv,
-            hd: self.heads.hd,
-            next: self.next,
-        };
         let mut least_q = Least::new(l);
         for (i, q) in st.q.chunks_exact_mut(width).take(n).enumerate() {
             let (row, head) = self.place(i);
@@ -166,33 +210,64 @@ impl<E: Number> Item<'_, E> {
 
         let all = self.block.clone().fold(0..0, |all, n| union(all, self.see.keys(n)));
         for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
-            let seen = self.seen(0..n, c);
-            if seen.is_empty() {
+            if self.seen(0..n, c).is_empty() {
                 continue;
             }
-            let (mut least_k, mut least_v) = (Least::new(l), Least::new(l));
-            let at = (c, seen.clone());
-            let key = keys.chunk(l, self.operands[1], at.clone(), (&mut *k, width), &mut least_k);
-            gather::transpose(l, key, width, seen, kt);
-            let value = keys.chunk(l, self.operands[2], at, (&mut *v, width), &mut least_v);
-
-            let least_p = self.weights(l, st, c, kt, fine(least_q, least_k.value(l)));
+            let mut least_p = f32::INFINITY;
+            for part in self.parts(c) {
+                let (mut least_k, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
+                if !seen.is_empty() {
+                    let at = (c, seen.clone());
+                    let key = self.keys(&part).chunk(l, self.operands[1], at, (&mut *k, width), &mut least_k);
+                    gather::transpose(l, key, width, seen, kt);
+                }
+                let at = (c, self.vectors_of(&part));
+                least_p = least_p.min(self.weights(l, st, at, kt, fine(least_q, least_k.value(l))));
+            }
             factors(l, st);
-            self.merge(l, st, (c, value), fine(least_p, least_v.value(l)));
+            for part in self.parts(c) {
+                let (mut least_v, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
+                if !seen.is_empty() {
+                    let at = (c, seen);
+                    let value =
+                        self.keys(&part).chunk(l, self.operands[2], at, (&mut *v, width), &mut least_v);
+                    let at = (c, self.vectors_of(&part));
+                    self.merge(l, st, at, value, fine(least_p, least_v.value(l)));
+                }
+            }
         }
         self.finish(l, st);
     }
 
-    /// Scores, then weights `p` of chunk `c`, with its maxima and sums. Returns the least weight.
+    /// The parts of the block at chunk `c`, one behind the other.
     #[inline(always)]
-    fn weights<L: Lanes>(&self, l: L, st: &mut State<'_>, c: usize, kt: &[f32], fine: bool) -> f32 {
-        let (n, width) = (self.vectors(), self.width());
+    fn parts(&self, c: usize) -> impl Iterator<Item = Range<usize>> {
+        let mut first = self.block.start;
+        std::iter::from_fn(move || {
+            let part = (first < self.block.end).then(|| self.part(first, c))?;
+            first = part.end;
+            Some(part)
+        })
+    }
+
+    /// Scores, then weights `p` of chunk `c`, of some query vectors, with its maxima and sums. Returns the least
+    /// weight.
+    #[inline(always)]
+    fn weights<L: Lanes>(
+        &self,
+        l: L,
+        st: &mut State<'_>,
+        (c, vectors): (usize, Range<usize>),
+        kt: &[f32],
+        fine: bool,
+    ) -> f32 {
+        let width = self.width();
         let depth = 0..self.heads.hd.next_multiple_of(E::STEP);
         let scale = Lanes::splat(l, self.heads.scale());
         let none = Lanes::splat(l, f32::NEG_INFINITY);
         let mut least = Least::new(l);
-        for i in (0..n).step_by(STRIP) {
-            let strip = i..n.min(i + STRIP);
+        for i in vectors.clone().step_by(STRIP) {
+            let strip = i..vectors.end.min(i + STRIP);
             let cols = self.seen(strip.clone(), c);
             if !cols.is_empty() {
                 let product = Product {
@@ -239,12 +314,19 @@ impl<E: Number> Item<'_, E> {
         least.value(l)
     }
 
-    /// The chunk's outputs, merged into those of the chunks before.
+    /// The chunk's outputs of some query vectors, merged into those of the chunks before.
     #[inline(always)]
-    fn merge<L: Lanes>(&self, l: L, st: &mut State<'_>, (c, value): (usize, Chunk<'_>), fine: bool) {
-        let (n, width) = (self.vectors(), self.width());
-        for i in (0..n).step_by(STRIP) {
-            let strip = i..n.min(i + STRIP);
+    fn merge<L: Lanes>(
+        &self,
+        l: L,
+        st: &mut State<'_>,
+        (c, vectors): (usize, Range<usize>),
+        value: Chunk<'_>,
+        fine: bool,
+    ) {
+        let width = self.width();
+        for i in vectors.clone().step_by(STRIP) {
+            let strip = i..vectors.end.min(i + STRIP);
             let depth = self.seen(strip.clone(), c);
             if depth.is_empty() {
                 continue;

@@ -210,6 +210,34 @@ fn one_row_a_sequence_has_the_bits_of_the_reference_at_any_length() {
     }
 }
 
+/// Makes each sequence begin with some pages of the one before it. How many are shared.
+fn fork(dice: &mut Dice, case: &mut Case) -> usize {
+    let Slots::Pages { table, .. } = &mut case.slots else { return 0 };
+    let mut shared = 0;
+    for s in 1..table.len() {
+        let most = table[s].len().min(table[s - 1].len());
+        let pages = table[s - 1][..dice.below(most + 1)].to_vec();
+        table[s][..pages.len()].copy_from_slice(&pages);
+        shared += pages.len();
+    }
+    shared
+}
+
+#[test]
+fn sequences_that_begin_with_the_same_pages_have_the_bits_of_the_reference() {
+    let mut shared = 0;
+    for number in 0..100 {
+        let mut dice = Dice { case: 3_000 + number, at: 0 };
+        let n = 2 + dice.below(5);
+        let lens: Vec<usize> = (0..n).map(|_| 40 + dice.below(200)).collect();
+        let news: Vec<usize> = (0..n).map(|_| dice.pick(&[1, 1, 2, 5])).collect();
+        let mut case = Case::new(&mut dice, &lens, &news);
+        shared += fork(&mut dice, &mut case);
+        check(&case, &mut dice, false);
+    }
+    assert!(shared > 100, "{shared} pages are shared");
+}
+
 #[test]
 fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
     for case in 0..100 {

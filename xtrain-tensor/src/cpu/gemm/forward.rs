@@ -11,9 +11,6 @@ use crate::cpu::{Disjoint, Simd};
 /// Elements of a line of cache: half a row of a panel.
 const LINE: usize = LANES / 2;
 
-/// Up to this many tiles a panel, the next panel is asked for while they run.
-const FEW: usize = 4;
-
 /// A matrix in memory: element (r, k) at `data[r * row_step + k * k_step]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a> {
@@ -88,27 +85,35 @@ impl Product<'_> {
         for k in (0..self.b.depth).step_by(CHUNK) {
             for panel in panels.clone().step_by(stride) {
                 for (i, (row, height)) in tiles(rows.len(), most).enumerate() {
-                    // many tiles take so long over a panel that the next one comes by itself
-                    let far = if rows.len() <= FEW * most {
-                        self.next_panel(k, panel + stride, i)
-                    } else {
-                        (self.b.row(panel, k, 0), 0)
-                    };
-                    self.tile([rows.start + row, height, k], panel..panel + stride, far);
+                    let row = rows.start + row;
+                    let near = self.next_rows(row + height, height, k);
+                    let far = if i < 2 { self.next_panel(k, panel + stride, i) } else { near };
+                    self.tile([row, height, k], panel..panel + stride, [near, far]);
                 }
             }
         }
     }
 
-    /// What tile `i` of a panel asks for: the chunk at `k` of `panel`, the next. It has two lines of cache
-    /// to each step that a tile takes over the depth, so even tiles ask for one half and odd ones for the other.
+    /// Where the rows of the next tile lie.
+    fn next_rows(&self, row: usize, height: usize, k: usize) -> (*const f32, usize) {
+        let Matrix { data, row_step, k_step, .. } = self.a;
+        (data.as_ptr().wrapping_add(row * row_step + k), height * k_step)
+    }
+
+    /// Half `i` of the chunk at `k` of the next panel: two lines of cache for each step over the depth are
+    /// what two tiles can ask for.
     fn next_panel(&self, k: usize, panel: usize, i: usize) -> (*const f32, usize) {
-        let half = i % 2 * CHUNK.min(self.b.depth - k) * LINE;
+        let half = i * CHUNK.min(self.b.depth - k) * LINE;
         (self.b.row(0, 0, 0).wrapping_add((panel * self.b.step + k) * LANES + half), LINE)
     }
 
     /// One chunk of `height` rows from `row` on, in `panels`.
-    fn tile(&self, [row, height, k]: [usize; 3], panels: Range<usize>, fetch_far: (*const f32, usize)) {
+    fn tile(
+        &self,
+        [row, height, k]: [usize; 3],
+        panels: Range<usize>,
+        [fetch, fetch_far]: [(*const f32, usize); 2],
+    ) {
         let Matrix { data, row_step, k_step, .. } = self.a;
         let step = self.b.columns;
         let columns = panels.start * LANES..step.min(panels.end * LANES);
@@ -130,7 +135,7 @@ impl Product<'_> {
             columns: columns.len(),
             plus: self.plus.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
             start: if k == 0 { self.start } else { Start::Continue },
-            fetch: (data.as_ptr().wrapping_add((row + height) * row_step + k), height * k_step),
+            fetch,
             fetch_far,
         };
         // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
