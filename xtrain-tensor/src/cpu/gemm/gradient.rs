@@ -1,15 +1,21 @@
 //! The gradient of a weight: `g += dy^T x`, sample by sample.
 use std::ops::Range;
 
+use super::panels::Row;
 use super::tile::{Start, Tile, tile_rows};
 use super::{CHUNK, LINE, SMALL, tiles};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
+use crate::cpu::scratch::Buffer;
 use crate::cpu::{Disjoint, Simd};
 
 /// Outputs of a unit of work, at most: alone, where their part of g stays in the second-level cache;
 /// with other threads, so that there are enough units.
 const BAND: [usize; 2] = [384, 48];
+
+/// Rows of a chunk from which on its columns are copied side by side before they are read: where they lie,
+/// one row apart, they compete for a few places of the first-level cache.
+const LONG: usize = 129;
 
 /// `g[o][i] = g[o][i] + chunk` for every sample, and inside it for every chunk of 256 rows counted from
 /// the sample's first row, rising; `chunk = fma(dy[r][o], x[r][i], chunk)` over its rows from +0.
@@ -45,23 +51,46 @@ struct Gradient<'a> {
 }
 
 impl Gradient<'_> {
-    /// The gradient's rows `band`. Both operands are read where they lie, chunk by chunk; while one
-    /// chunk is computed the next one is fetched, or it would be waited for line by line.
+    /// The gradient's rows `band`, chunk by chunk; while one chunk is computed the next one is fetched, or it
+    /// would be waited for line by line.
     fn unit(&self, band: Range<usize>) {
         let chunks = |s: &Range<usize>| {
             let end = s.end;
             s.clone().step_by(CHUNK).map(move |from| from..end.min(from + CHUNK))
         };
+        let mut panel = Buffer::<Row>::of(CHUNK);
         let mut chunks = self.samples.iter().flat_map(chunks).peekable();
         while let Some(rows) = chunks.next() {
             let next = chunks.peek().map_or(rows.start, |next| next.start);
             let mut fetch = self.lines(next, band.clone());
             for i in (0..self.shape[1]).step_by(LANES) {
+                let right = self.right(rows.clone(), i, &mut panel);
                 for (at, height) in tiles(band.len(), tile_rows(self.simd)) {
-                    self.tile(rows.clone(), [band.start + at, i], height, fetch.next());
+                    self.tile(rows.clone(), [band.start + at, i], height, right, fetch.next());
                 }
             }
         }
+    }
+
+    /// The up to 32 columns of x from `i` on, in the rows of a chunk, as address and step: copied to `panel` where
+    /// there are many rows.
+    fn right(&self, rows: Range<usize>, i: usize, panel: &mut [Row]) -> (*const f32, usize) {
+        let inputs = self.shape[1];
+        let columns = LANES.min(inputs - i);
+        // the last elements that a tile reads
+        assert!((rows.end - 1) * inputs + i + columns <= self.x.len(), "x has rows of `in` values");
+        if rows.len() < LONG {
+            return (self.x[rows.start * inputs + i..].as_ptr(), inputs);
+        }
+        for (r, to) in rows.zip(panel.iter_mut()) {
+            let x = &self.x[r * inputs + i..][..columns];
+            // a copy of known length is two moves, not a call
+            match <&[f32; LANES]>::try_from(x) {
+                Ok(x) => to.0 = *x,
+                Err(_) => to.0[..columns].copy_from_slice(x),
+            }
+        }
+        (panel.as_ptr().cast(), LANES)
     }
 
     /// Columns of lines of the chunk from row `next` on, as address of the first and step: those of dy
@@ -81,13 +110,12 @@ impl Gradient<'_> {
         rows: Range<usize>,
         [o, i]: [usize; 2],
         height: usize,
+        (b, b_step): (*const f32, usize),
         fetch: Option<(*const f32, usize)>,
     ) {
         let [out, inputs] = self.shape;
         let columns = LANES.min(inputs - i);
-        // the last elements that the tile reads
         assert!((rows.end - 1) * out + o + height <= self.dy.len(), "dy has rows of `out` values");
-        assert!((rows.end - 1) * inputs + i + columns <= self.x.len(), "x has rows of `in` values");
         // `at` checks the address one past the last element, so that all are inside g
         self.g.at((o + height - 1) * inputs + i + columns);
         let a = self.dy[rows.start * out + o..].as_ptr();
@@ -95,8 +123,8 @@ impl Gradient<'_> {
             a,
             row_step: 1,
             k_step: out,
-            b: self.x[rows.start * inputs + i..].as_ptr(),
-            b_step: inputs,
+            b,
+            b_step,
             panel_step: 0,
             depth: rows.len(),
             c: self.g.at(o * inputs + i),
@@ -107,8 +135,8 @@ impl Gradient<'_> {
             fetch: fetch.unwrap_or((a, 0)),
             fetch_far: (a, 0),
         };
-        // SAFETY: dy has `height` and x `columns` values in each of the rows, g has the tile: checked
-        // above. These elements of g belong to this unit alone.
+        // SAFETY: dy has `height` values in each of the rows, g has the tile: checked above; b has `columns`
+        // values in each, checked by `right`. These elements of g belong to this unit alone.
         unsafe { tile.run(self.simd, height) }
     }
 }
