@@ -4,7 +4,7 @@ use super::super::manifest::Manifest;
 use super::*;
 
 /// A copy of a saved checkpoint whose `file` was rewritten by `change`, with a manifest that agrees to it.
-fn forged(file: &str, change: impl Fn(&mut Vec<u8>)) -> CheckpointError {
+pub(super) fn forged(file: &str, change: impl Fn(&mut Vec<u8>)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     fs.damage(&dir.join(file), &change).unwrap();
     let changed = bytes(&fs, &dir.join(file));
@@ -24,7 +24,7 @@ fn forge(fs: &SimulatedFs, dir: &Path, change: impl FnOnce(&mut Manifest)) -> Ch
 }
 
 /// A forged manifest alone.
-fn forged_manifest(change: impl FnOnce(&mut Manifest)) -> CheckpointError {
+pub(super) fn forged_manifest(change: impl FnOnce(&mut Manifest)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     forge(&fs, &dir, change)
 }
