@@ -55,7 +55,8 @@ fn run_without_a_trainer() -> StoreError {
     let (scratch, model) = (Scratch::new("no-trainer"), opened().model);
     let dir = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
     let _ = save_model(&dir, &Subject { model: &model, tokenizer: None, eos: &[] }).unwrap();
-    let schedule = Schedule { decay: Decay::Constant, peak: 1e-3, min: 0.0, warmup: 0, steps: 1, fall: 0 };
+    let schedule =
+        Schedule { decay: Decay::Constant, initial: 0.0, peak: 1e-3, min: 0.0, warmup: 0, steps: 1, fall: 0 };
     resume(&scratch.0, (Dtype::F32, &Device::cpu()), (OptimConfig::default(), schedule)).unwrap_err()
 }
 
