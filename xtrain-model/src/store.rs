@@ -11,8 +11,8 @@ use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, describe, load_weights, newest_described,
-    newest_good, read_json, require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerPart, TrainerView, describe, load_weights,
+    newest_described, newest_good, read_json, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -189,7 +189,8 @@ pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, Stor
         let model = build(config, tensors, compute, device)?;
         return Ok(Opened { model, tokenizer, eos, refused: Vec::new() });
     }
-    let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
+    let options =
+        LoadOptions { shapes: Some(&shapes_fit), trainer: TrainerPart::Verify, ..LoadOptions::default() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
         let newest = newest_good(&RealFs, path, &options)?;
         let Loaded { config, tensors, path, .. } = newest.loaded;
