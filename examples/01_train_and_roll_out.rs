@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     };
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
-    let schedule = Schedule { decay: Decay::Cosine, peak: 1e-2, min: 0.0, warmup: 5, steps: 100, fall: 0 };
+    let schedule =
+        Schedule { decay: Decay::Cosine, initial: 0.0, peak: 1e-2, min: 0.0, warmup: 5, steps: 100, fall: 0 };
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
     let counting: Vec<u32> = (0..16).collect();
     for _ in 0..100 {

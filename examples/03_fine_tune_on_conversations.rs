@@ -37,7 +37,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     };
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
-    let schedule = Schedule { decay: Decay::Cosine, peak: 5e-3, min: 0.0, warmup: 10, steps: STEPS, fall: 0 };
+    let schedule = Schedule {
+        decay: Decay::Cosine,
+        initial: 0.0,
+        peak: 5e-3,
+        min: 0.0,
+        warmup: 10,
+        steps: STEPS,
+        fall: 0,
+    };
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
     for step in 0..STEPS {
         let batch = windows.batch(&tokens, step, 8)?;

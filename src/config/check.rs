@@ -129,7 +129,7 @@ impl Known {
 fn names(key: &str) -> Option<Vec<&'static str>> {
     match key {
         "model.preset" => Some(PRESETS.iter().map(|preset| preset.name).chain([""]).collect()),
-        "train.schedule" => Some(vec!["cosine", "linear", "wsd", "constant"]),
+        "train.schedule" => Some(vec!["cosine", "linear", "wsd", "wsd-cosine", "wsd-sqrt", "constant"]),
         "train.dtype" => Some(vec!["f32", "bf16"]),
         "train.task" => Some(vec!["lm", "sft"]),
         "data.packing" => Some(vec!["stream", "documents"]),

@@ -94,9 +94,12 @@ impl RunConfig {
         let parts = (1..=batch).contains(&train.micro_batch);
         hold(parts, "train.micro_batch", train.micro_batch, format!("1 to train.batch = {batch}"))?;
         hold(positive(peak), "train.learning_rate", peak, "a number above 0")?;
-        let least = train.min_learning_rate;
-        let below = format!("0 to train.learning_rate = {peak}");
-        hold((0.0..=peak).contains(&least), "train.min_learning_rate", least, below)?;
+        for (key, rate) in [
+            ("train.initial_learning_rate", train.initial_learning_rate),
+            ("train.min_learning_rate", train.min_learning_rate),
+        ] {
+            hold((0.0..=peak).contains(&rate), key, rate, format!("0 to train.learning_rate = {peak}"))?;
+        }
         for (key, n) in [("train.warmup", train.warmup), ("train.decay", train.decay)] {
             hold(n <= steps, key, n, format!("at most train.steps = {steps}"))?;
         }

@@ -68,13 +68,15 @@ pub struct TrainSection {
     pub steps: usize,
     /// The highest learning rate.
     pub learning_rate: f64,
+    /// Where the warm-up begins.
+    pub initial_learning_rate: f64,
     /// Where the schedule ends. Default: a tenth of `learning_rate`.
     pub min_learning_rate: f64,
     /// The shape of the learning rate after the warm-up.
     pub schedule: Schedule,
-    /// Steps over which the learning rate rises from 0. Default: 100, at most a tenth of `steps`.
+    /// Steps over which the learning rate rises from `initial_learning_rate`. Default: 100, at most a tenth of `steps`.
     pub warmup: usize,
-    /// Last steps over which the schedule `wsd` falls. Default: a fifth of `steps`.
+    /// Last steps over which the schedules `wsd`, `wsd-cosine` and `wsd-sqrt` fall. Default: a fifth of `steps`.
     pub decay: usize,
     /// Weight decay of matrices; vectors have none.
     pub weight_decay: f64,
@@ -169,7 +171,7 @@ pub enum Precision {
 
 /// The shape of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Schedule {
     /// Half a cosine down to the minimum.
     Cosine,
@@ -177,6 +179,10 @@ pub enum Schedule {
     Linear,
     /// Constant, then a straight line down over the last steps.
     Wsd,
+    /// Constant, then half a cosine down over the last steps.
+    WsdCosine,
+    /// Constant, then down by the root of the share of the last steps that is done.
+    WsdSqrt,
     /// Constant.
     Constant,
 }
@@ -222,6 +228,7 @@ impl Default for TrainSection {
             recompute: false,
             steps: 1000,
             learning_rate: 1e-3,
+            initial_learning_rate: 0.0,
             min_learning_rate: 1e-4,
             schedule: Schedule::Cosine,
             warmup: 100,

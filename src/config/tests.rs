@@ -134,6 +134,7 @@ fn an_impossible_value_names_its_key() {
         (&["train.context=0"], "train.context"),
         (&["train.batch=4", "train.micro_batch=5"], "train.micro_batch"),
         (&["train.learning_rate=inf"], "train.learning_rate"),
+        (&["train.initial_learning_rate=1"], "train.initial_learning_rate"),
         (&["train.min_learning_rate=1"], "train.min_learning_rate"),
         (&["train.beta2=1"], "train.beta2"),
         (&["train.keep=1"], "train.keep"),

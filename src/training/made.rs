@@ -46,9 +46,12 @@ pub fn schedule(config: &RunConfig) -> Schedule {
         config::Schedule::Linear => Decay::Linear,
         config::Schedule::Cosine => Decay::Cosine,
         config::Schedule::Wsd => Decay::Wsd,
+        config::Schedule::WsdCosine => Decay::WsdCosine,
+        config::Schedule::WsdSqrt => Decay::WsdSqrt,
     };
     Schedule {
         decay,
+        initial: t.initial_learning_rate,
         peak: t.learning_rate,
         min: t.min_learning_rate,
         warmup: t.warmup as u64,

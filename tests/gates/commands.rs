@@ -1,6 +1,7 @@
 //! The commands that run a model, from outside.
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -243,6 +244,32 @@ fn benches_print_tables_and_their_raw_samples() {
     }
     let shown = ok(&scratch.0, &[&["bench", "train", "--steps", "2"][..], &small].concat());
     assert!(shown.contains("ms per step") && shown.contains("tok/s"), "{shown}");
+}
+
+#[test]
+fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
+    let (scratch, m) = (Scratch::new("bench-load"), model());
+    let got = parsed(&ok(&scratch.0, &["bench", "load", "--model", &m, "--repeats", "2", "--json"]));
+    let length = fs::metadata(path("models/qwen3_tied/model.safetensors")).unwrap().len();
+    assert_eq!((got["file_bytes"].as_u64(), got["files"].as_u64()), (Some(length), Some(1)));
+    assert_eq!(got["samples"].as_array().unwrap().len(), 2);
+    assert_eq!(got["weight_bytes"].as_u64(), got["parameters"].as_u64().map(|n| 4 * n));
+    assert_eq!(got["peak_bytes"].is_object(), cfg!(target_os = "linux"), "{got}");
+    let random = |more: &[&str]| {
+        let mut random = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+        random.args(["bench", "load", "--repeats", "1"]).args(more).env("TMPDIR", &scratch.0);
+        text(&random.output().unwrap().stdout)
+    };
+    let shown = random(&["--dtype", "bf16", "--set", "model.n_layers=2"]);
+    for part in ["(2 layers of 128)", "bf16", "1 file of weights", "open the model", "peak memory"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    // 38 MB of masters, each there once; the rest is what the program itself takes
+    let got = parsed(&random(&["--set", "model.preset=small-10m", "--json"]));
+    let weights = got["weight_bytes"].as_u64().unwrap();
+    let opened = got["peak_bytes"]["opened"].as_u64().unwrap_or(weights);
+    assert!((weights / 10 * 9..weights / 10 * 13).contains(&opened), "{opened} of {weights}");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "the random weights are gone");
 }
 
 #[test]

@@ -55,10 +55,11 @@ fn a_flag_that_a_bench_does_not_use_is_refused() {
         &["bench", "kv", "--kv", "off"],
         &["bench", "kv", "--model", &m, "--seed", "1"],
         &["bench", "decode", "--model", &m, "--seed", "1"],
+        &["bench", "load", "--model", &m, "--seed", "1"],
     ] {
         refused(&scratch.0, args, 2, &[args[args.len() - 2]]);
     }
-    for command in ["train", "decode", "kv"] {
+    for command in ["train", "decode", "kv", "load"] {
         let help = ok(&scratch.0, &["bench", command, "--help"]);
         assert!(help.contains("that do"), "{command} says how a number is measured: {help}");
     }

@@ -35,7 +35,8 @@ fn config(tied: bool) -> Config {
 }
 
 fn trainer(tied: bool, device: &Device) -> Trainer {
-    let schedule = Schedule { decay: Decay::Cosine, peak: 1e-2, min: 1e-3, warmup: 1, steps: 4, fall: 0 };
+    let schedule =
+        Schedule { decay: Decay::Cosine, initial: 0.0, peak: 1e-2, min: 1e-3, warmup: 1, steps: 4, fall: 0 };
     let model = Model::init(&config(tied), Dtype::F32, device, 5).unwrap();
     Trainer::new(model, OptimConfig::default(), schedule).unwrap()
 }

@@ -103,19 +103,23 @@ fn learning_rates_are_those_of_transformers() {
     let all = json("train/schedules.json");
     let mut met = 0;
     for theirs in all["schedules"].as_array().unwrap() {
-        let (decay, min) = match theirs["hf_name"].as_str().unwrap() {
-            "linear" => (Decay::Linear, 0.0),
-            "cosine" => (Decay::Cosine, 0.0),
-            "constant_with_warmup" => (Decay::Constant, 0.0),
-            "cosine_with_min_lr" => (Decay::Cosine, theirs["kwargs"]["min_lr_rate"].as_f64().unwrap()),
-            // falls by half a cosine from a warm-up that begins at the minimum; ours falls in a line from 0
-            "warmup_stable_decay" => continue,
+        let kwarg = |key: &str| theirs["kwargs"][key].as_f64().unwrap();
+        let (decay, initial, min, fall) = match theirs["hf_name"].as_str().unwrap() {
+            "linear" => (Decay::Linear, 0.0, 0.0, 0.0),
+            "cosine" => (Decay::Cosine, 0.0, 0.0, 0.0),
+            "constant_with_warmup" => (Decay::Constant, 0.0, 0.0, 0.0),
+            "cosine_with_min_lr" => (Decay::Cosine, 0.0, kwarg("min_lr_rate"), 0.0),
+            // its warm-up begins at its minimum
+            "warmup_stable_decay" => {
+                let least = kwarg("min_lr_ratio");
+                (Decay::WsdCosine, least, least, kwarg("num_decay_steps"))
+            }
             other => panic!("nobody reads the schedule {other}"),
         };
         let number = |key: &str| theirs[key].as_u64().unwrap();
         let (warmup, steps) = (number("warmup"), number("total"));
         let peak = theirs["base_lr"].as_f64().unwrap();
-        let ours = Schedule { decay, peak, min, warmup, steps, fall: 0 };
+        let ours = Schedule { decay, initial, peak, min, warmup, steps, fall: fall as u64 };
         for step in 0..steps {
             let same = if step < warmup { step + 1 } else { step };
             let want = theirs["lr_at_step"][same as usize].as_f64().unwrap();
@@ -125,5 +129,5 @@ fn learning_rates_are_those_of_transformers() {
             met += 1;
         }
     }
-    assert_eq!(met, 4 * 25);
+    assert_eq!(met, 5 * 25);
 }

@@ -91,7 +91,7 @@ impl Run {
 }
 
 fn schedule() -> Schedule {
-    Schedule { decay: Decay::Cosine, peak: 1e-2, min: 1e-3, warmup: 2, steps: 20, fall: 0 }
+    Schedule { decay: Decay::Cosine, initial: 0.0, peak: 1e-2, min: 1e-3, warmup: 2, steps: 20, fall: 0 }
 }
 
 impl Way {

@@ -14,6 +14,8 @@ pub mod hf;
 mod json;
 mod kv;
 mod model;
+#[cfg(test)]
+mod named_cases;
 pub mod objective;
 mod optim;
 mod params;

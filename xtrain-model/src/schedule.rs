@@ -15,14 +15,20 @@ pub enum Decay {
     /// Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): the peak, then straight to the
     /// minimum over the last `fall` steps.
     Wsd,
+    /// As [`Decay::Wsd`], but half a cosine over those steps (transformers' `warmup_stable_decay`).
+    WsdCosine,
+    /// As [`Decay::Wsd`], but down by the root of the share that is done (Hägele et al. 2024, arXiv:2405.18392).
+    WsdSqrt,
 }
 
-/// A learning rate for each step: linear warm-up from 0 to `peak` over `warmup` steps, then `decay`
+/// A learning rate for each step: linear warm-up from `initial` to `peak` over `warmup` steps, then `decay`
 /// to `min` at step `steps`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     /// The shape after the warm-up.
     pub decay: Decay,
+    /// Where the warm-up begins; no step has this rate.
+    pub initial: f64,
     /// The highest rate.
     pub peak: f64,
     /// The rate at the end.
@@ -31,19 +37,20 @@ pub struct Schedule {
     pub warmup: u64,
     /// Steps in all.
     pub steps: u64,
-    /// Last steps over which [`Decay::Wsd`] falls.
+    /// Last steps over which [`Decay::Wsd`] and its kin fall.
     pub fall: u64,
 }
 
 impl Schedule {
-    /// The rate of step `step`, counted from 0. The first step of a warm-up has `peak / warmup`.
+    /// The rate of step `step`, counted from 0. The first step of a warm-up is one of
+    /// `warmup` equal steps above `initial`, the last has the peak.
     pub fn rate(&self, step: u64) -> f64 {
-        let Schedule { decay, peak, min, warmup, steps, fall } = *self;
+        let Schedule { decay, initial, peak, min, warmup, steps, fall } = *self;
         if step < warmup {
-            return peak * (step + 1) as f64 / warmup as f64;
+            return initial + (peak - initial) * (step + 1) as f64 / warmup as f64;
         }
         let start = match decay {
-            Decay::Wsd => warmup.max(steps.saturating_sub(fall)),
+            Decay::Wsd | Decay::WsdCosine | Decay::WsdSqrt => warmup.max(steps.saturating_sub(fall)),
             _ => warmup,
         };
         if step < start {
@@ -54,7 +61,8 @@ impl Schedule {
         match decay {
             Decay::Constant => peak,
             Decay::Linear | Decay::Wsd => peak + (min - peak) * done,
-            Decay::Cosine => min + 0.5 * (1.0 + cos(PI * done)) * (peak - min),
+            Decay::WsdSqrt => peak + (min - peak) * done.sqrt(),
+            Decay::Cosine | Decay::WsdCosine => min + 0.5 * (1.0 + cos(PI * done)) * (peak - min),
         }
     }
 }
@@ -81,6 +89,8 @@ impl fmt::Display for Decay {
             Decay::Linear => "linear",
             Decay::Cosine => "cosine",
             Decay::Wsd => "wsd",
+            Decay::WsdCosine => "wsd-cosine",
+            Decay::WsdSqrt => "wsd-sqrt",
         })
     }
 }
@@ -89,10 +99,12 @@ impl FromStr for Decay {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Decay, String> {
-        [Decay::Constant, Decay::Linear, Decay::Cosine, Decay::Wsd]
-            .into_iter()
-            .find(|d| d.to_string() == s)
-            .ok_or_else(|| format!("unknown schedule {s:?}: expected constant, linear, cosine or wsd"))
+        let all =
+            [Decay::Constant, Decay::Linear, Decay::Cosine, Decay::Wsd, Decay::WsdCosine, Decay::WsdSqrt];
+        all.into_iter().find(|d| d.to_string() == s).ok_or_else(|| {
+            let known = all.map(|d| d.to_string()).join(", ");
+            format!("unknown schedule {s:?}: expected one of {known}")
+        })
     }
 }
 
@@ -111,13 +123,34 @@ mod tests {
 
     #[test]
     fn every_shape_starts_at_the_peak_and_ends_at_the_minimum() {
-        for decay in [Decay::Linear, Decay::Cosine, Decay::Wsd] {
-            let s = Schedule { decay, peak: 3e-3, min: 3e-4, warmup: 5, steps: 100, fall: 20 };
+        for decay in [Decay::Linear, Decay::Cosine, Decay::Wsd, Decay::WsdCosine, Decay::WsdSqrt] {
+            let s = Schedule { decay, initial: 0.0, peak: 3e-3, min: 3e-4, warmup: 5, steps: 100, fall: 20 };
             assert_eq!(s.rate(0), 3e-3 / 5.0);
             assert_eq!(s.rate(4), 3e-3);
             assert_eq!(s.rate(5), 3e-3, "{decay}");
             assert!((s.rate(100) - 3e-4).abs() < 1e-18, "{decay}");
             assert!((5..100).all(|i| s.rate(i) >= s.rate(i + 1)), "{decay}");
+            assert_eq!(decay.to_string().parse(), Ok(decay));
         }
+    }
+
+    #[test]
+    fn the_falls_differ_by_their_middle() {
+        let at_a_quarter = |decay| {
+            let s = Schedule { decay, initial: 0.0, peak: 1.0, min: 0.0, warmup: 5, steps: 100, fall: 20 };
+            assert_eq!((s.rate(80), s.rate(79), s.rate(100)), (1.0, 1.0, 0.0), "{decay}");
+            s.rate(85)
+        };
+        assert_eq!((at_a_quarter(Decay::Wsd), at_a_quarter(Decay::WsdSqrt)), (0.75, 0.5));
+        let want = (2.0 + 2f64.sqrt()) / 4.0;
+        // two units in the last place of 1, as the cosine
+        assert!((at_a_quarter(Decay::WsdCosine) - want).abs() <= f64::EPSILON);
+    }
+
+    #[test]
+    fn a_warm_up_begins_where_it_is_told_to() {
+        let decay = Decay::Constant;
+        let s = Schedule { decay, initial: 0.5, peak: 1.5, min: 0.0, warmup: 4, steps: 9, fall: 0 };
+        assert_eq!([0, 1, 2, 3, 4].map(|i| s.rate(i)), [0.75, 1.0, 1.25, 1.5, 1.5]);
     }
 }

@@ -1,4 +1,7 @@
 //! Models and trainers in directories: what a checkpoint holds of them.
+#[cfg(test)]
+mod every_variant;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -8,8 +11,8 @@ use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerView, describe, load_weights, newest_described,
-    newest_good, read_json, require_shapes,
+    Saved, Snapshot, TensorInfo, TensorView, TrainerPart, TrainerView, describe, load_weights,
+    newest_described, newest_good, read_json, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -27,6 +30,7 @@ use crate::trainer::Trainer;
 pub const NUMERICS: &str = "1";
 
 const STATES: [&str; 2] = ["m", "v"];
+const GENERATION: &str = "generation_config.json";
 
 /// Why a model could not be saved or opened.
 #[derive(Debug)]
@@ -154,7 +158,7 @@ pub fn save(
     let generation = serde_json::json!({ "eos_token_id": hf::eos_json(eos) });
     let generation = format!("{generation:#}");
     let mut files: Vec<(&str, &[u8])> = tokenizer.files();
-    files.push(("generation_config.json", generation.as_bytes()));
+    files.push((GENERATION, generation.as_bytes()));
     let dtype = model.compute().to_string();
     Ok(dir.save(&Snapshot {
         config: &config,
@@ -185,7 +189,8 @@ pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, Stor
         let model = build(config, tensors, compute, device)?;
         return Ok(Opened { model, tokenizer, eos, refused: Vec::new() });
     }
-    let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
+    let options =
+        LoadOptions { shapes: Some(&shapes_fit), trainer: TrainerPart::Verify, ..LoadOptions::default() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
         let newest = newest_good(&RealFs, path, &options)?;
         let Loaded { config, tensors, path, .. } = newest.loaded;
@@ -228,7 +233,7 @@ pub fn save_model(dir: &CheckpointDir, subject: &Subject<'_>) -> Result<Saved, S
     let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
     let generation = format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }));
     let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
-    files.push(("generation_config.json", generation.as_bytes()));
+    files.push((GENERATION, generation.as_bytes()));
     Ok(dir.save(&Snapshot {
         config: &hf::to_json(model.config(), eos)?,
         numerics: NUMERICS,
@@ -242,11 +247,17 @@ pub fn save_model(dir: &CheckpointDir, subject: &Subject<'_>) -> Result<Saved, S
 
 /// The ids that end a text: those of generation_config.json, or else of config.json.
 fn eos_of(dir: &Path, config: &Value) -> Result<Vec<u32>, StoreError> {
-    let ids = match read_json(&RealFs, &dir.join("generation_config.json"))? {
-        Some(generation) => hf::eos_ids(&generation)?,
+    let generation = dir.join(GENERATION);
+    let ids = match read_json(&RealFs, &generation)? {
+        Some(json) => ids_in(&generation, &json)?,
         None => Vec::new(),
     };
-    Ok(if ids.is_empty() { hf::eos_ids(config)? } else { ids })
+    Ok(if ids.is_empty() { ids_in(&dir.join("config.json"), config)? } else { ids })
+}
+
+/// The `eos_token_id` of the JSON in `file`.
+fn ids_in(file: &Path, json: &Value) -> Result<Vec<u32>, CheckpointError> {
+    hf::eos_ids(json).map_err(|error| CheckpointError::Json { file: file.into(), detail: error.to_string() })
 }
 
 /// The trainer of a run's newest good checkpoint, and what the run said of itself.
@@ -341,8 +352,9 @@ pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
 /// The tokenizer of a directory or file, for the ends of text that a `generation_config.json` in it has.
 fn tokenizer_in(path: &Path) -> Result<Tokenizer, StoreError> {
     let tokenizer = Tokenizer::load(path)?;
-    Ok(match read_json(&RealFs, &path.join("generation_config.json")) {
-        Ok(Some(generation)) => tokenizer.with_ends(&hf::eos_ids(&generation)?),
+    let generation = path.join(GENERATION);
+    Ok(match read_json(&RealFs, &generation) {
+        Ok(Some(json)) => tokenizer.with_ends(&ids_in(&generation, &json)?),
         Ok(None) => tokenizer,
         Err(_) if path.is_file() => tokenizer,
         Err(error) => return Err(error.into()),

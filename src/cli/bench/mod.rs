@@ -2,6 +2,9 @@
 mod decode;
 mod ideal;
 mod kv;
+mod load;
+mod made;
+mod resident;
 mod subject;
 mod traffic;
 mod train;
@@ -48,6 +51,17 @@ Examples:
   xtrain bench kv --set model.preset=tiny-1m
   xtrain bench kv --long --repeats 1 --json")]
     Kv(KvArgs),
+    /// Measures opening a model: time beside that of a plain read, and the peak of memory.
+    #[command(after_help = "\
+A sample is one plain read of the files that hold the weights, one open, and one packing of the matrices for \
+products, in this process, after a read that does not count and leaves the files in the system's cache. Peak memory is \
+the most resident memory of the first sample over what the process had before it; Linux alone says it. Without \
+--model a process of its own writes random weights in bf16 under the temporary directory, which are removed again.
+
+Examples:
+  xtrain bench load --model runs/shakespeare
+  xtrain bench load --set model.preset=qwen3-0.6b --dtype bf16 --json")]
+    Load(LoadArgs),
 }
 
 /// What every `xtrain bench` runs.
@@ -130,6 +144,23 @@ pub struct KvArgs {
     pub sizes: CacheSizes,
 }
 
+/// Flags of `xtrain bench load`.
+#[derive(Debug, Clone, Args)]
+pub struct LoadArgs {
+    /// A run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured sizes].
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    pub model: Option<PathBuf>,
+    /// Samples; their spread is shown.
+    #[arg(long, value_name = "N", default_value = "3")]
+    pub repeats: NonZeroUsize,
+    /// Writes the random weights there and measures nothing.
+    #[arg(long, value_name = "OUT", hide = true, conflicts_with = "model")]
+    pub make: Option<PathBuf>,
+    /// What is run.
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
 /// Measures.
 ///
 /// # Errors
@@ -139,5 +170,6 @@ pub fn run(command: &BenchCommand) -> Result<(), CliError> {
         BenchCommand::Train(args) => train::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Kv(args) => kv::run(args),
+        BenchCommand::Load(args) => load::run(args),
     }
 }

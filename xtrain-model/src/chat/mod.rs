@@ -12,6 +12,8 @@
 //! ```
 mod date;
 mod error;
+#[cfg(test)]
+mod every_variant;
 mod generation;
 mod guard;
 #[cfg(test)]

@@ -15,6 +15,18 @@ impl Summed<'_> {
         self.crc = crc32c::crc32c_append(self.crc, buffer);
         Ok(())
     }
+
+    /// Fills `buffer` with the next bytes of a part of the file; returns the checksum of the part so far, which was
+    /// `crc` before. [`Summed::append`] adds the part to that of the file.
+    pub(super) fn read_within(&mut self, buffer: &mut [u8], crc: u32) -> io::Result<u32> {
+        self.file.read(buffer)?;
+        Ok(crc32c::crc32c_append(crc, buffer))
+    }
+
+    /// Adds a part of `length` bytes that was read, and its checksum.
+    pub(super) fn append(&mut self, crc: u32, length: usize) {
+        self.crc = crc32c::crc32c_combine(self.crc, crc, length);
+    }
 }
 
 /// A file being written whose bytes are counted and summed on the way.

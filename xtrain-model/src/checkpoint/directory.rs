@@ -8,7 +8,8 @@ use xtrain_tensor::faults;
 
 use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind, Lock};
-use super::load::{Checkpoint, LoadOptions, Loaded, load};
+use super::load::{Checkpoint, Loaded, load};
+use super::options::LoadOptions;
 use super::save::{self, Observer, SaveStep};
 use super::snapshot::Snapshot;
 

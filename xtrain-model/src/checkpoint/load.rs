@@ -1,5 +1,4 @@
 //! Loading a checkpoint: everything is verified, nothing is believed.
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -11,41 +10,13 @@ use super::fs::{FileSystem, Kind, ReadFile};
 use super::header::{self, TensorInfo};
 use super::json;
 use super::manifest::{self, FileRecord, Manifest};
-use super::tensors::{self, NamedTensor};
+use super::options::{LoadOptions, TrainerPart};
+use super::tensors::{self, Found, NamedTensor};
 
 /// The most bytes of a file that is read as one piece.
 const MAX_SMALL: u64 = 256 << 20;
 /// The most bytes of config.json.
 const MAX_CONFIG: u64 = 16 << 20;
-
-/// What becomes of a weight that is NaN or infinite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NonFinite {
-    /// It is an error that names its tensor.
-    #[default]
-    Refuse,
-    /// It is loaded.
-    Allow,
-}
-
-/// Compares config.json with the tensors of a file; see [`super::require_shapes`].
-pub type ShapeCheck<'a> = dyn Fn(&Path, &Value, &[TensorInfo]) -> Result<()> + 'a;
-
-/// How strictly to load.
-#[derive(Default, Clone, Copy)]
-pub struct LoadOptions<'a> {
-    /// What becomes of weights that are NaN or infinite.
-    pub non_finite: NonFinite,
-    /// Asked before any tensor of the model is allocated.
-    pub shapes: Option<&'a ShapeCheck<'a>>,
-}
-
-impl fmt::Debug for LoadOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shapes = self.shapes.map(|_| "..");
-        f.debug_struct("LoadOptions").field("non_finite", &self.non_finite).field("shapes", &shapes).finish()
-    }
-}
 
 /// What an exact resume needs besides the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +44,7 @@ pub struct Loaded {
     pub tensors: Vec<NamedTensor>,
     /// More files of the directory, such as tokenizer.json: name, bytes.
     pub files: Vec<(String, Vec<u8>)>,
-    /// The trainer's state, if it was saved.
+    /// The trainer's state, if it was saved and asked for.
     pub trainer: Option<TrainerState>,
 }
 
@@ -166,15 +137,20 @@ impl<'a> Checkpoint<'a> {
             let (want, got) = (self.manifest.step.to_string(), control.step.to_string());
             return Err(inconsistent(path, "step", &want, &got));
         }
-        let optimizer =
-            self.tensors("trainer/optimizer.safetensors", options, &|path, found| match control
-                .stranger(found.iter().map(|info| info.name.as_str()))
-            {
-                Some(name) => {
-                    Err(inconsistent(path, "tensor", &format!("one of {:?}", control.optimizer_states), name))
-                }
-                None => Ok(()),
+        let known = |path: &Path, found: &[TensorInfo]| {
+            let Some(name) = control.stranger(found.iter().map(|info| info.name.as_str())) else {
+                return Ok(());
+            };
+            Err(inconsistent(path, "tensor", &format!("one of {:?}", control.optimizer_states), name))
+        };
+        let name = "trainer/optimizer.safetensors";
+        if options.trainer == TrainerPart::Verify {
+            self.each_tensor(name, &known, &mut |path, info, from| {
+                tensors::verify(path, &info, (from, options.non_finite))
             })?;
+            return Ok(None);
+        }
+        let optimizer = self.tensors(name, options, &known)?;
         Ok(Some(TrainerState { control, optimizer }))
     }
 
@@ -185,6 +161,18 @@ impl<'a> Checkpoint<'a> {
         options: &LoadOptions<'_>,
         check: &TableCheck<'_>,
     ) -> Result<Vec<NamedTensor>> {
+        let mut loaded = Vec::new();
+        self.each_tensor(name, check, &mut |path, info, from| {
+            let (tensor, found) = tensors::read(path, info, (from, options.non_finite))?;
+            loaded.push(tensor);
+            Ok(found)
+        })?;
+        Ok(loaded)
+    }
+
+    /// Gives the tensors of a safetensors file to `read`, which returns their checksum and what else is wrong with
+    /// them, and verifies each of them and the whole file.
+    fn each_tensor(&self, name: &str, check: &TableCheck<'_>, read: &mut ReadTensor<'_>) -> Result<()> {
         let (path, record) = self.record(name)?;
         let mut file = open(self.fs, &path, "listed in the manifest")?;
         let length = file.length();
@@ -198,24 +186,22 @@ impl<'a> Checkpoint<'a> {
             record.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
         tensors::require_shapes(&path, &want, &found)?;
         check(&path, &found)?;
-        let mut loaded = Vec::with_capacity(found.len());
         for (info, want) in found.into_iter().zip(&record.tensors) {
             if info.name != want.name {
                 return Err(inconsistent(path, "order of tensors", &want.name, &info.name));
             }
-            let (tensor, got) = tensors::read(&path, info, &mut from)?;
+            let (got, finite) = read(&path, info, &mut from)?;
             if got != want.crc32c {
-                let (tensor, want) = (Some(tensor.name), want.crc32c);
+                let (tensor, want) = (Some(want.name.clone()), want.crc32c);
                 return Err(CheckpointError::Checksum { file: path, tensor, want, got });
             }
-            tensors::check_finite(&path, &tensor, options.non_finite)?;
-            loaded.push(tensor);
+            finite?;
         }
         if from.crc != record.crc32c {
             let (want, got) = (record.crc32c, from.crc);
             return Err(CheckpointError::Checksum { file: path, tensor: None, want, got });
         }
-        Ok(loaded)
+        Ok(())
     }
 }
 
@@ -247,6 +233,9 @@ pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Resu
         Kind::Directory | Kind::Other => Err(CheckpointError::NotAFile { path: path.into() }),
     }
 }
+
+/// Reads a tensor from where a file stands.
+type ReadTensor<'a> = dyn FnMut(&Path, TensorInfo, &mut Summed<'_>) -> Result<Found> + 'a;
 
 /// All of a file of at most `most` bytes.
 pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, most: u64) -> Result<Vec<u8>> {

@@ -44,6 +44,7 @@ mod header;
 mod json;
 mod load;
 mod manifest;
+mod options;
 mod save;
 #[cfg(any(test, feature = "faults"))]
 mod simulated;
@@ -60,7 +61,8 @@ pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
 pub(crate) use header::encode as safetensors_header;
 pub use header::{StoredDtype, TensorInfo};
 pub(crate) use load::read_json;
-pub use load::{LoadOptions, Loaded, NonFinite, ShapeCheck, TrainerState, load};
+pub use load::{Loaded, TrainerState, load};
+pub use options::{LoadOptions, NonFinite, ShapeCheck, TrainerPart};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::checksum::{Counted, Summed};
 use super::error::{CheckpointError, Result};
 use super::header::{StoredDtype, TensorInfo};
-use super::load::NonFinite;
+use super::options::NonFinite;
 use super::snapshot::TensorView;
 
 /// Bytes that are converted at a time.
@@ -24,32 +24,66 @@ pub struct NamedTensor {
     pub data: Vec<f32>,
 }
 
-/// Reads the elements of `info` from where `from` stands; returns them with the checksum of their bytes.
+/// The checksum of a tensor's bytes, and whether its elements are finite or need not be.
+pub(super) type Found = (u32, Result<()>);
+
+/// Reads the elements of `info` from where `from` stands.
 ///
 /// # Errors
 /// [`CheckpointError::Io`] if the file ends early or cannot be read.
-pub(super) fn read(file: &Path, info: TensorInfo, from: &mut Summed<'_>) -> Result<(NamedTensor, u32)> {
-    let width = info.dtype.bytes();
-    let elements = info.elements();
-    let mut data = Vec::with_capacity(elements);
-    let mut piece = vec![0; PIECE.min(elements * width)];
-    let mut crc = 0;
-    while data.len() < elements {
-        let bytes = piece.len().min((elements - data.len()) * width);
+pub(super) fn read(
+    file: &Path,
+    info: TensorInfo,
+    (from, allowed): (&mut Summed<'_>, NonFinite),
+) -> Result<(NamedTensor, Found)> {
+    let mut data = Vec::with_capacity(info.elements());
+    let found = walk(file, &info, (from, allowed), (&mut data, |_| ()))?;
+    Ok((NamedTensor { name: info.name, shape: info.shape, data }, found))
+}
+
+/// As [`read`], but keeps none of the elements.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn verify(file: &Path, info: &TensorInfo, from: (&mut Summed<'_>, NonFinite)) -> Result<Found> {
+    walk(file, info, from, (&mut Vec::with_capacity(PIECE), Vec::clear))
+}
+
+/// Reads the elements of `info` a piece at a time, looks at each while it is in the processor's cache, and appends
+/// it to `to`; `after` it is done with.
+fn walk(
+    file: &Path,
+    info: &TensorInfo,
+    (from, allowed): (&mut Summed<'_>, NonFinite),
+    (to, after): (&mut Vec<f32>, fn(&mut Vec<f32>)),
+) -> Result<Found> {
+    let mut left = info.elements() * info.dtype.bytes();
+    let mut piece = vec![0; PIECE.min(left)];
+    let (mut crc, mut finite, mut before) = (0, Ok(()), 0);
+    while left > 0 {
+        let bytes = piece.len().min(left);
         let bytes = &mut piece[..bytes];
-        from.read(bytes).map_err(CheckpointError::io("read", file))?;
-        crc = crc32c::crc32c_append(crc, bytes);
-        match info.dtype {
-            StoredDtype::F32 => data.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
-            StoredDtype::BF16 => {
-                data.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32()))
-            }
-            StoredDtype::F16 => {
-                data.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()))
-            }
+        crc = from.read_within(bytes, crc).map_err(CheckpointError::io("read", file))?;
+        let begin = to.len();
+        widen(bytes, info.dtype, to);
+        if finite.is_ok() && allowed == NonFinite::Refuse {
+            finite = check_finite(file, &info.name, (&to[begin..], before));
         }
+        before += to.len() - begin;
+        left -= bytes.len();
+        after(to);
     }
-    Ok((NamedTensor { name: info.name, shape: info.shape, data }, crc))
+    from.append(crc, info.elements() * info.dtype.bytes());
+    Ok((crc, finite))
+}
+
+/// Appends the elements in `bytes`.
+fn widen(bytes: &[u8], dtype: StoredDtype, to: &mut Vec<f32>) {
+    match dtype {
+        StoredDtype::F32 => to.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
+        StoredDtype::BF16 => to.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32())),
+        StoredDtype::F16 => to.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32())),
+    }
 }
 
 /// Appends the elements of `tensor`; returns the checksum of their bytes.
@@ -65,15 +99,15 @@ pub(super) fn write(tensor: &TensorView<'_>, to: &mut Counted) -> std::io::Resul
     Ok(crc)
 }
 
-/// Refuses a tensor with a NaN or an infinity in it, unless they are allowed.
-pub(super) fn check_finite(file: &Path, tensor: &NamedTensor, allowed: NonFinite) -> Result<()> {
-    let NamedTensor { name, data, .. } = tensor;
-    match data.iter().position(|x| !x.is_finite()) {
-        Some(at) if allowed == NonFinite::Refuse => {
-            Err(CheckpointError::NotFinite { file: file.into(), tensor: name.clone(), at, got: data[at] })
-        }
-        _ => Ok(()),
+/// Refuses a NaN or an infinity in a piece of `tensor` that has `before` elements before it.
+fn check_finite(file: &Path, tensor: &str, (piece, before): (&[f32], usize)) -> Result<()> {
+    // a search that may stop anywhere is not done in lanes, a conjunction is
+    if piece.iter().fold(true, |all, x| all & x.is_finite()) {
+        return Ok(());
     }
+    let at = piece.iter().position(|x| !x.is_finite()).expect("one of them is not finite");
+    let (file, tensor, got) = (file.into(), tensor.into(), piece[at]);
+    Err(CheckpointError::NotFinite { file, tensor, at: before + at, got })
 }
 
 /// Compares the tensors of `file` with those that a model has, before any of them is read: each name of

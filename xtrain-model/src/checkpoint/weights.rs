@@ -10,8 +10,9 @@ use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind};
 use super::header::{self, TensorInfo};
 use super::json;
-use super::load::{Checkpoint, LoadOptions, open, read_config, read_small};
+use super::load::{Checkpoint, open, read_config, read_small};
 use super::manifest::{self, is_plain_name};
+use super::options::LoadOptions;
 use super::tensors::{self, NamedTensor};
 
 /// The most bytes of an index.
@@ -53,8 +54,8 @@ pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) 
         let mut file = open(fs, path, "the weights")?;
         let mut from = Summed { file: &mut *file, crc: 0 };
         for info in header::read(path, &mut from)? {
-            let (tensor, _) = tensors::read(path, info, &mut from)?;
-            tensors::check_finite(path, &tensor, options.non_finite)?;
+            let (tensor, (_, finite)) = tensors::read(path, info, (&mut from, options.non_finite))?;
+            finite?;
             tensors.push(tensor);
         }
     }

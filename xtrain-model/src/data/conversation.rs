@@ -39,7 +39,8 @@ impl<'a> Chat<'a> {
         let options = Options { tools, ..self.options.clone() };
         let (text, parts) =
             self.template.assistant(messages, &options).map_err(|error| refused(place, &error))?;
-        let (ids, mut learnt) = self.tokenizer.encode_masked(&text, &parts)?;
+        let (ids, mut learnt) =
+            self.tokenizer.encode_masked(&text, &parts).map_err(|refused| place.not_encoded(&refused))?;
         let ends = |id: &u32| self.tokenizer.eos_ids().contains(id);
         // `{% generation %}` blocks that stop before the token that ends the turn
         for at in 1..ids.len() {

@@ -79,8 +79,13 @@ pub enum DataError {
         /// What it was given.
         got: String,
     },
-    /// The tokenizer refused.
-    Tokenizer(TokenizerError),
+    /// The tokenizer refused a text.
+    Tokenizer {
+        /// The file, or what else holds the text.
+        source: String,
+        /// What the tokenizer said.
+        error: TokenizerError,
+    },
 }
 
 impl DataError {
@@ -113,15 +118,9 @@ impl fmt::Display for DataError {
                 write!(f, "{what}: want at least {want} tokens, found {got}")
             }
             DataError::Argument { op, want, got } => write!(f, "{op}: want {want}, got {got}"),
-            DataError::Tokenizer(error) => error.fmt(f),
+            DataError::Tokenizer { source, error } => write!(f, "{source}: {error}"),
         }
     }
 }
 
 impl std::error::Error for DataError {}
-
-impl From<TokenizerError> for DataError {
-    fn from(error: TokenizerError) -> DataError {
-        DataError::Tokenizer(error)
-    }
-}

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{DataError, text};
 use crate::chat::{ChatError, Json, Message};
+use crate::tokenizer::TokenizerError;
 
 /// The longest line that is read, in bytes.
 const MAX_LINE: u64 = 64 << 20;
@@ -106,6 +107,10 @@ impl Place {
 
     pub(crate) fn error(&self, (want, got): (&'static str, String)) -> DataError {
         DataError::Line { file: self.file.clone(), line: self.line, want, got }
+    }
+
+    pub(super) fn not_encoded(&self, refused: &TokenizerError) -> DataError {
+        self.error(("text that the tokenizer can encode", refused.to_string()))
     }
 }
 

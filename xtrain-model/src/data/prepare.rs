@@ -134,7 +134,8 @@ fn feed_text(
     let (mut blocks, separator) = (Blocks::open(path, BLOCK)?, separator_of(tokenizer)?);
     let mut bytes = 0;
     while let Some(text) = blocks.next()? {
-        push_text(sink, &tokenizer.encode(&text)?, separator)?;
+        let refused = |error| DataError::Tokenizer { source: path.display().to_string(), error };
+        push_text(sink, &tokenizer.encode(&text).map_err(refused)?, separator)?;
         bytes += text.len() as u64;
         report(bytes);
     }
@@ -149,18 +150,19 @@ fn feed_jsonl(
 ) -> Result<(), DataError> {
     let (separator, mut chat) = (separator_of(tokenizer)?, None);
     jsonl::records(path, |record, place| {
+        let encode = |text: &str| tokenizer.encode(text).map_err(|refused| place.not_encoded(&refused));
         match record {
             Record::Text(_) if content == Content::Conversations => {
                 let want = "\"messages\", or \"prompt\" and \"completion\"";
                 return Err(place.error((want, "\"text\", which has no answer to learn".into())));
             }
             Record::Text(text) => {
-                push_text(sink, &tokenizer.encode(&text)?, separator)?;
+                push_text(sink, &encode(&text)?, separator)?;
                 sink.end_document()?;
             }
             Record::Pair { prompt, completion } => {
-                sink.push(&tokenizer.encode(&prompt)?, Role::Read)?;
-                sink.push(&tokenizer.encode(&completion)?, Role::Learnt)?;
+                sink.push(&encode(&prompt)?, Role::Read)?;
+                sink.push(&encode(&completion)?, Role::Learnt)?;
                 sink.end_document()?;
             }
             Record::Chat { messages, tools } => {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 
 mod conversations;
+mod every_variant;
 mod token_file;
 mod windows;
 

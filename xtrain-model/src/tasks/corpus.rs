@@ -78,7 +78,8 @@ impl Corpus {
             if ids.len() >= count {
                 break;
             }
-            ids.extend(tokenizer.encode(&document)?);
+            let refused = |error| DataError::Tokenizer { source: "corpus".into(), error };
+            ids.extend(tokenizer.encode(&document).map_err(refused)?);
             ids.push(separator);
         }
         Tokens::from_ids(ids, u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19"))

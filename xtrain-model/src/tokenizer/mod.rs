@@ -2,6 +2,8 @@
 mod alphabet;
 mod byte;
 mod error;
+#[cfg(test)]
+mod every_variant;
 mod hf;
 mod json;
 mod mask;

@@ -6,7 +6,7 @@ fn dir(name: &str) -> PathBuf {
 }
 
 /// The shapes that the healthy checkpoint has are those that its damaged copies have to have.
-fn load_fixture(name: &str) -> Result<Weights> {
+pub(super) fn load_fixture(name: &str) -> Result<Weights> {
     let mut want = Vec::new();
     let healthy = load_weights(&RealFs, &dir("base_ok"), &LoadOptions::default()).unwrap();
     want.extend(healthy.tensors.into_iter().map(|tensor| (tensor.name, tensor.shape)));

@@ -2,6 +2,7 @@
 mod damage;
 mod directory;
 mod disk_errors;
+mod every_variant;
 mod fixtures;
 mod mutations;
 mod power_cuts;

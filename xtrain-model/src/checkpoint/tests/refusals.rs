@@ -4,7 +4,7 @@ use super::super::manifest::Manifest;
 use super::*;
 
 /// A copy of a saved checkpoint whose `file` was rewritten by `change`, with a manifest that agrees to it.
-fn forged(file: &str, change: impl Fn(&mut Vec<u8>)) -> CheckpointError {
+pub(super) fn forged(file: &str, change: impl Fn(&mut Vec<u8>)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     fs.damage(&dir.join(file), &change).unwrap();
     let changed = bytes(&fs, &dir.join(file));
@@ -24,7 +24,7 @@ fn forge(fs: &SimulatedFs, dir: &Path, change: impl FnOnce(&mut Manifest)) -> Ch
 }
 
 /// A forged manifest alone.
-fn forged_manifest(change: impl FnOnce(&mut Manifest)) -> CheckpointError {
+pub(super) fn forged_manifest(change: impl FnOnce(&mut Manifest)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     forge(&fs, &dir, change)
 }
@@ -181,4 +181,49 @@ fn shapes_are_asked_for_before_tensors_are_read() {
 fn a_run_without_checkpoints_says_so() {
     let error = newest(&SimulatedFs::default()).unwrap_err();
     assert!(matches!(error, CheckpointError::Missing { .. }), "{error}");
+}
+
+/// Loads a checkpoint without its trainer's state.
+fn without_the_trainer(fs: &SimulatedFs, dir: &Path) -> Result<Loaded> {
+    load(fs, dir, &LoadOptions { trainer: TrainerPart::Verify, ..LoadOptions::default() })
+}
+
+#[test]
+fn a_trainers_state_that_is_not_kept_is_verified() {
+    let sample = Sample::small(1, 0);
+    let (fs, dir) = saved(&sample);
+    let loaded = without_the_trainer(&fs, &dir).unwrap();
+    assert!(loaded.trainer.is_none() && same(&sample.model, &loaded.tensors));
+    for name in ["trainer/optimizer.safetensors", "trainer/control.bin"] {
+        let fs = fs.fork();
+        fs.damage(&dir.join(name), |bytes| *bytes.last_mut().unwrap() ^= 1).unwrap();
+        let error = without_the_trainer(&fs, &dir).unwrap_err();
+        assert!(
+            matches!(error, CheckpointError::Checksum { .. }) && error.to_string().contains(name),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_nan_in_the_last_piece_is_counted_from_the_first() {
+    let elements = 16411 * 3;
+    let (fs, dir) = saved(&Sample::of(1, 0, &[("a", &[16411, 3])]));
+    let path = dir.join("trainer/optimizer.safetensors");
+    let nan = |bytes: &mut Vec<u8>| {
+        let at = bytes.len() - 4;
+        bytes[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+    };
+    fs.damage(&path, nan).unwrap();
+    let changed = bytes(&fs, &path);
+    let kept = forge(&fs, &dir, |manifest| {
+        let record = manifest.files.iter_mut().find(|record| path.ends_with(&record.name)).unwrap();
+        record.crc32c = crc32c::crc32c(&changed);
+        record.tensors.last_mut().unwrap().crc32c = crc32c::crc32c(&changed[changed.len() - 4 * elements..]);
+    });
+    let verified = without_the_trainer(&fs, &dir).unwrap_err();
+    for error in [kept, verified] {
+        let want = format!("optimizer.safetensors: tensor v.a: element {} is NaN", elements - 1);
+        assert!(error.to_string().contains(&want), "{error}");
+    }
 }

@@ -1,0 +1,35 @@
+//! The memory that this process has in use, as the system counts it.
+
+/// Bytes of resident memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resident {
+    /// Now.
+    pub(super) now: u64,
+    /// The most since the process began.
+    pub(super) most: u64,
+}
+
+/// What the system says of this process; none where it does not (it is Linux that does).
+pub(super) fn resident() -> Option<Resident> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let bytes = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+    };
+    Some(Resident { now: bytes("VmRSS:")?, most: bytes("VmHWM:")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_that_was_written_to_is_in_the_peak() {
+        const BYTES: usize = 48 << 20;
+        let before = resident().unwrap();
+        drop(std::hint::black_box(vec![1u8; BYTES]));
+        let after = resident().unwrap();
+        assert!(after.most >= before.now + BYTES as u64 && after.most >= after.now, "{before:?}, {after:?}");
+    }
+}

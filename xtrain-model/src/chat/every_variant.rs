@@ -1,0 +1,67 @@
+//! Every variant of [`ChatError`], from a template or messages that are wrong in one way.
+use std::path::Path;
+
+use super::*;
+use crate::named_cases::{check, variants};
+use crate::tokenizer::Tokenizer;
+
+fn parsed(template: &str) -> ChatError {
+    ChatTemplate::parse(template).unwrap_err()
+}
+
+/// The refusal of one message by a template.
+fn rendered(template: &str) -> ChatError {
+    let template = ChatTemplate::parse(template).unwrap();
+    template.render(&[Message::new("user", "a")], &Options::default()).unwrap_err()
+}
+
+fn messages(json: &str) -> ChatError {
+    Json::parse(json).and_then(|json| Message::list(&json)).unwrap_err()
+}
+
+fn turn_that_changes() -> ChatError {
+    let template = "{% for m in messages %}{{ m.content if loop.last else '-' }}{% endfor %}";
+    let talk =
+        [("user", "a"), ("assistant", "b"), ("user", "c")].map(|(role, text)| Message::new(role, text));
+    ChatTemplate::parse(template).unwrap().assistant(&talk, &Options::default()).unwrap_err()
+}
+
+fn unknown_name() -> ChatError {
+    let config =
+        r#"{"chat_template": [{"name": "default", "template": "d"}, {"name": "rag", "template": "r"}]}"#;
+    let json = Tokenizer::byte().files()[0].1.to_vec();
+    let named = Tokenizer::from_parts(json, Some(config.into()), Path::new("some/tokenizer.json")).unwrap();
+    ChatTemplate::of(&named, Some("tools"), &Options::default()).unwrap_err()
+}
+
+#[test]
+fn every_variant_is_reached_by_a_named_case() {
+    let variants = variants!(ChatError: Syntax Raised Render Limit Message Turn Missing);
+    let endless = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}";
+    check(
+        &variants,
+        &[
+            ("an open block", parsed("a\n{% if %}"), &["chat template: cannot be read: ", "line 2"]),
+            (
+                "its own words",
+                rendered("{{ raise_exception('no system') }}"),
+                &["refuses the messages: no system"],
+            ),
+            ("an unknown name", rendered("\n{{ nobody.name }}"), &["cannot be rendered: ", "line 2"]),
+            (
+                "a long template",
+                parsed(&" ".repeat((1 << 20) + 1)),
+                &["its length: want at most 1048576 bytes"],
+            ),
+            ("a long loop", rendered(endless), &["chat template: its instructions: want at most "]),
+            ("a list of numbers", messages("[1]"), &["messages: want ", "found a number"]),
+            ("no role", messages("[{}]"), &["messages: want ", "no role"]),
+            (
+                "a turn that changes",
+                turn_that_changes(),
+                &["the text of message 1 changes with what follows"],
+            ),
+            ("no such template", unknown_name(), &["chat template \"tools\": ", "there are default, rag"]),
+        ],
+    );
+}

@@ -1,0 +1,145 @@
+//! Every variant of [`CheckpointError`], from a file that is wrong in one way.
+use std::io::ErrorKind;
+
+use super::fixtures::load_fixture;
+use super::refusals::{forged, forged_manifest};
+use super::*;
+use crate::gguf;
+use crate::named_cases::{check, variants};
+use crate::store::StoreError;
+
+/// The refusal of a damaged directory of tests/data/corrupt.
+fn fixture(name: &str) -> CheckpointError {
+    load_fixture(name).expect_err(name)
+}
+
+/// The refusal of a damaged GGUF file.
+fn gguf_fixture(name: &str) -> CheckpointError {
+    let corrupt = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/corrupt");
+    match gguf::read(&corrupt.join(name).join("model.gguf")).expect_err(name) {
+        StoreError::Checkpoint(error) => error,
+        other => panic!("{name}: {other}"),
+    }
+}
+
+/// The refusal of a checkpoint, its path beside it, that `damage` was done to.
+fn damaged(damage: impl FnOnce(&SimulatedFs, &Path)) -> CheckpointError {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    damage(&fs, &dir);
+    load(&fs, &dir, &LoadOptions::default()).unwrap_err()
+}
+
+fn broken_disk() -> CheckpointError {
+    damaged(|fs, _| fs.inject(Some(Injected::Once(fs.calls() + 1, ErrorKind::Other))))
+}
+
+fn flipped_bit() -> CheckpointError {
+    damaged(|fs, dir| {
+        let flip = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
+        fs.damage(&dir.join("model.safetensors"), flip).unwrap();
+    })
+}
+
+fn directory_for_a_file() -> CheckpointError {
+    damaged(|fs, dir| {
+        fs.remove_file(&dir.join("config.json")).unwrap();
+        fs.create_dir(&dir.join("config.json")).unwrap();
+    })
+}
+
+fn long_name() -> CheckpointError {
+    let entry = r#"{"dtype":"F32","shape":[],"data_offsets":[0,4]}"#;
+    let text = format!(r#"{{"{}":{entry}}}"#, "x".repeat(513));
+    forged("model.safetensors", |bytes| {
+        *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+    })
+}
+
+fn second_writer() -> CheckpointError {
+    let fs = SimulatedFs::default();
+    let _first = opened(&fs);
+    CheckpointDir::open(Arc::new(fs.clone()), run(), 2).err().unwrap()
+}
+
+fn nan_to_save() -> CheckpointError {
+    let mut sample = Sample::small(1, 0);
+    sample.model[1].2[3] = f32::NAN;
+    sample.with(|snapshot| opened(&SimulatedFs::default()).save(snapshot)).unwrap_err()
+}
+
+fn run_of_damaged_checkpoints() -> CheckpointError {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    fs.damage(&dir.join("config.json"), Vec::clear).unwrap();
+    newest(&fs).unwrap_err()
+}
+
+#[test]
+fn every_variant_is_reached_by_a_named_case() {
+    let variants = variants!(CheckpointError:
+        Io Locked Missing NotAFile Limit Length Checksum Json Version Duplicate Entry Dtype Key Shape MissingTensor
+        UnexpectedTensor NotFinite OutsideDirectory Control Inconsistent Argument NoneGood);
+    let step = "run/checkpoints/step_000001/";
+    let q = "tensor model.layers.0.self_attn.q_proj.weight";
+    let file = |name: &str| format!("{step}{name}: ");
+    let (weights, manifest) = (file("model.safetensors"), file("manifest.json"));
+    let hole = "st_hole/model.safetensors: tensor model.layers.0.mlp.down_proj.weight";
+    let transposed = "w_shape_transposed/model.safetensors: tensor model.layers.0.mlp.down_proj.weight";
+    check(
+        &variants,
+        &[
+            ("a disk that fails", broken_disk(), &["cannot open", step, "manifest.json: "]),
+            ("a second writer", second_writer(), &["run/lock is held by another run"]),
+            ("no shard", fixture("i_missing_shard"), &["model-00001-of-00001.safetensors not found"]),
+            ("no file at all", fixture("c_missing"), &["c_missing/config.json not found"]),
+            ("a directory for a file", directory_for_a_file(), &[step, "config.json is not a regular file"]),
+            ("a name of 513 bytes", long_name(), &[&weights, "bytes of a tensor's name: want at most 512"]),
+            (
+                "a length of 2^63",
+                fixture("st_header_len_2pow63"),
+                &["model.safetensors: bytes of the header"],
+            ),
+            ("an empty file", fixture("st_empty_file"), &["st_empty_file/model.safetensors: ", "got 0"]),
+            ("a GGUF file cut", gguf_fixture("g_truncated_header"), &["model.gguf: ", "goes on: want "]),
+            ("a flipped bit", flipped_bit(), &[&weights, "tensor lm_head.weight: want crc32c "]),
+            ("no JSON", fixture("c_not_json"), &["c_not_json/config.json: not the JSON", "line "]),
+            ("no JSON in a header", fixture("st_header_not_json"), &["model.safetensors: ", "column 2"]),
+            ("a later manifest", forged_manifest(|m| m.format_version = 2), &[&manifest, "version 1, got 2"]),
+            ("a later GGUF", gguf_fixture("g_version_99"), &["g_version_99/model.gguf: ", "got 99"]),
+            ("a tensor twice", gguf_fixture("g_duplicate_tensor"), &["model.gguf: ", " is there twice"]),
+            ("a hole", fixture("st_hole"), &[hole, "want data from offset 2352"]),
+            ("a type of no name", fixture("st_unknown_dtype"), &["model.safetensors: ", q, "got F33"]),
+            ("another magic", gguf_fixture("g_bad_magic"), &["g_bad_magic/model.gguf: magic: want GGUF"]),
+            (
+                "no heads",
+                gguf_fixture("g_heads_zero"),
+                &["model.gguf: ", "attention.head_count: want at least 1"],
+            ),
+            ("a transposed matrix", fixture("w_shape_transposed"), &[transposed, "want shape [12, 20]"]),
+            (
+                "no head",
+                fixture("w_missing_lm_head"),
+                &["model.safetensors: tensor lm_head.weight is missing"],
+            ),
+            (
+                "one layer more",
+                fixture("w_unexpected_tensor"),
+                &["model.safetensors: tensor model.layers.7."],
+            ),
+            ("a NaN", fixture("w_nan"), &["w_nan/model.safetensors: ", q, "is NaN"]),
+            ("a path for a shard", fixture("i_path_traversal"), &["index.json: ", "\"../base_ok/model"]),
+            (
+                "a control record cut",
+                forged("trainer/control.bin", |b| b.truncate(9)),
+                &[&file("trainer/control.bin")],
+            ),
+            (
+                "another config",
+                forged("config.json", |b| *b = b"{}".to_vec()),
+                &[step, "config.json: sha-256: want"],
+            ),
+            ("another step", forged_manifest(|m| m.step = 2), &["trainer/control.bin: step: want 2, got 1"]),
+            ("a NaN to save", nan_to_save(), &["model tensors: ", "NaN at element 3 of lm_head.weight"]),
+            ("nothing good", run_of_damaged_checkpoints(), &["run: no checkpoint can be loaded; ", step]),
+        ],
+    );
+}

@@ -1,0 +1,66 @@
+//! Every variant of [`DataError`], from a file or a call that is wrong in one way.
+use super::*;
+use crate::named_cases::{check, variants};
+
+/// The refusal of a file of that name.
+fn file(name: &str, bytes: &[u8]) -> DataError {
+    let dir = Scratch::new(&format!("variant-{name}"));
+    prepared(&dir, &[dir.file(name, bytes)], &Tokenizer::byte()).unwrap_err()
+}
+
+/// The refusal of a packed file.
+fn packed(bytes: &[u8]) -> DataError {
+    let dir = Scratch::new("variant-packed");
+    TokenFile::open(&dir.file("in.tok", bytes)).unwrap_err()
+}
+
+/// The refusal of a file by a tokenizer that has a token for the word `a` alone.
+fn word_without_a_token(name: &str, text: &str) -> DataError {
+    let json = r#"{"version": "1.0", "added_tokens": [{"id": 1, "content": "<|endoftext|>", "special": true,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}], "decoder": {"type": "ByteLevel",
+        "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}}"#;
+    let tokenizer = Tokenizer::from_json(json.into(), Path::new("tokenizer.json")).unwrap();
+    let dir = Scratch::new(&format!("variant-word-{name}"));
+    prepared(&dir, &[dir.file(name, text)], &tokenizer).unwrap_err()
+}
+
+#[test]
+fn every_variant_is_reached_by_a_named_case() {
+    let variants = variants!(DataError: Io NotText Line Format Vocabulary TooShort Argument Tokenizer);
+    let missing = TokenFile::open(Path::new("nowhere/in.tok")).unwrap_err();
+    let id = Tokens::from_ids(vec![3, 9], 5).unwrap_err();
+    let short = Windows::new(0..4, 4, 0, Order::Random).unwrap_err();
+    let nothing = prepare(&[], Path::new("out.tok"), &Tokenizer::byte(), &mut |_| ()).unwrap_err();
+    check(
+        &variants,
+        &[
+            ("no file", missing, &["nowhere/in.tok: cannot open: "]),
+            (
+                "bytes that are no text",
+                file("in.txt", b"ab\xffc"),
+                &["in.txt: want UTF-8 text, ", "at byte 2"],
+            ),
+            (
+                "a line that is no JSON",
+                file("in.jsonl", b"{\"text\": \"a\"}\n[\n"),
+                &["in.jsonl: line 2: want "],
+            ),
+            ("an empty packed file", packed(b""), &["in.tok: length: want at least 64 bytes"]),
+            ("another packed file", packed(&[7; 64]), &["in.tok: magic: want "]),
+            ("an id above the vocabulary", id, &["tokens in memory: token 1 is 9, the vocabulary ends at 5"]),
+            ("too few tokens", short, &["the training data", "want at least 5 tokens, found 4"]),
+            ("no file to prepare", nothing, &["prepare: want at least one file, got none"]),
+            (
+                "a word without a token",
+                word_without_a_token("in.txt", "b"),
+                &["in.txt: the tokenizer could not"],
+            ),
+            (
+                "such a word in a line",
+                word_without_a_token("in.jsonl", "{\"text\": \"b\"}"),
+                &["in.jsonl: line 1: want"],
+            ),
+        ],
+    );
+}

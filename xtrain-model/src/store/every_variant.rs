@@ -1,0 +1,89 @@
+//! Every variant of [`StoreError`], from a directory that is wrong in one way.
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::*;
+use crate::gguf::Quant;
+use crate::named_cases::{check, variants};
+use crate::schedule::Decay;
+
+/// A folder that goes when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("xtrain-store-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models/qwen3_tied")
+}
+
+fn opened() -> Opened {
+    open(&fixture(), Dtype::F32, &Device::cpu()).unwrap()
+}
+
+/// The refusal of a copy of a model whose `name` holds `text`.
+fn with_file(name: &str, text: &str) -> StoreError {
+    let scratch = Scratch::new(&name.replace('.', "-"));
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture().join(file), scratch.0.join(file)).unwrap();
+    }
+    std::fs::write(scratch.0.join(name), text).unwrap();
+    open(&scratch.0, Dtype::F32, &Device::cpu()).unwrap_err()
+}
+
+fn window_in_a_gguf_file() -> StoreError {
+    let model = opened().model;
+    let windows = vec![Some(4); model.config().n_layers];
+    let model = model.with_windows(windows).unwrap();
+    let subject = Subject { model: &model, tokenizer: None, eos: &[] };
+    gguf::write(&mut Vec::new(), &subject, ("out.gguf", Quant::F32)).unwrap_err()
+}
+
+fn run_without_a_trainer() -> StoreError {
+    let (scratch, model) = (Scratch::new("no-trainer"), opened().model);
+    let dir = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    let _ = save_model(&dir, &Subject { model: &model, tokenizer: None, eos: &[] }).unwrap();
+    let schedule =
+        Schedule { decay: Decay::Constant, initial: 0.0, peak: 1e-3, min: 0.0, warmup: 0, steps: 1, fall: 0 };
+    resume(&scratch.0, (Dtype::F32, &Device::cpu()), (OptimConfig::default(), schedule)).unwrap_err()
+}
+
+#[test]
+fn every_variant_is_reached_by_a_named_case() {
+    let variants = variants!(StoreError: Checkpoint Model Tokenizer NotATrainer);
+    let nowhere = open(Path::new("nowhere"), Dtype::F32, &Device::cpu()).unwrap_err();
+    check(
+        &variants,
+        &[
+            ("no directory", nowhere, &["nowhere/config.json not found"]),
+            ("a damaged tokenizer", with_file("tokenizer.json", "{"), &["/tokenizer.json: want ", "line 1"]),
+            (
+                "ends of text that are no ids",
+                with_file("generation_config.json", r#"{"eos_token_id": "</s>"}"#),
+                &["/generation_config.json: ", "eos_token_id must be an id or a list of ids", "</s>"],
+            ),
+            (
+                "a window in a GGUF file",
+                window_in_a_gguf_file(),
+                &["sliding_window must be none in a GGUF file"],
+            ),
+            (
+                "no trainer",
+                run_without_a_trainer(),
+                &["checkpoints/step_000000: cannot be resumed: ", "without a trainer"],
+            ),
+        ],
+    );
+}
