@@ -239,7 +239,7 @@ fn benches_print_tables_and_their_raw_samples() {
     assert_eq!(got["cache_bytes_per_token"], 512);
     let small = ["--set", "model.dim=16", "--set", "model.n_layers=1", "--set", "train.batch=2"];
     let shown = ok(&scratch.0, &[&["bench", "kv", "--repeats", "1"][..], &small].concat());
-    for kind in ["off", "growing", "contiguous", "paged:16"] {
+    for kind in ["off", "growing", "contiguous", "paged:64"] {
         assert_eq!(shown.lines().filter(|line| line.starts_with(kind)).count(), 3, "{shown}");
     }
     let shown = ok(&scratch.0, &[&["bench", "train", "--steps", "2"][..], &small].concat());

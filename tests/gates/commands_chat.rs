@@ -23,7 +23,8 @@ fn ids(value: &Value) -> Vec<u64> {
 fn each_turn_is_the_completion_of_what_was_said_and_takes_its_rows_from_the_cache() {
     let (scratch, m) = (Scratch::new("chat"), model());
     let flags = ["--temperature", "0.9", "--seed", "3", "--system", "Be brief."];
-    let got = replies(&scratch, &flags, "Hi\n\nWhat is 2+2?\nand?\n");
+    let small_pages = [&flags[..], &["--page-size", "16"]].concat();
+    let got = replies(&scratch, &small_pages, "Hi\n\nWhat is 2+2?\nand?\n");
     assert_eq!(got.len(), 3);
     let cases = json("tokenizers/qwen_bpe/chat_cases.json");
     let begins = ids(&cases["cases"][4]["ids"]);
