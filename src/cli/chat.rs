@@ -29,8 +29,8 @@ lists the commands, /exit or Ctrl-D ends. Ctrl-C stops a reply and keeps what wa
 (exit code 130).
 
 A reply ends at the model's end-of-text ids, after --max-new tokens, or where the model's positions are full. A \
-conversation that grows beyond them loses its oldest turns, and a line says so. Keys and values of what was \
-said before are kept: a turn computes its new tokens alone, with the same bits (--kv paged, the default).
+conversation that grows beyond them loses its oldest turns, and a line says so. Whole pages of keys and values of \
+what was said before are kept: a turn computes what came after them, with the same bits (--kv paged, the default).
 
 Where standard input is no terminal, each of its lines is a message and each reply is one line of standard \
 output, its line breaks as spaces; --json gives them unchanged, with ids.

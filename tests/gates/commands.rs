@@ -264,11 +264,13 @@ fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
     for part in ["(2 layers of 128)", "bf16", "1 file of weights", "open the model", "peak memory"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // 38 MB of masters, each there once; the rest is what the program itself takes
+    // 38 MB of masters, each there once; twice would be 76. The rest is what the program itself takes.
     let got = parsed(&random(&["--set", "model.preset=small-10m", "--json"]));
-    let weights = got["weight_bytes"].as_u64().unwrap();
-    let opened = got["peak_bytes"]["opened"].as_u64().unwrap_or(weights);
-    assert!((weights / 10 * 9..weights / 10 * 13).contains(&opened), "{opened} of {weights}");
+    if cfg!(target_os = "linux") {
+        let weights = got["weight_bytes"].as_u64().unwrap();
+        let opened = got["peak_bytes"]["opened"].as_u64().unwrap();
+        assert!((weights..weights + (11 << 20)).contains(&opened), "{opened} of {weights}");
+    }
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "the random weights are gone");
 }
 

@@ -1,4 +1,5 @@
 //! `xtrain bench load`.
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -106,7 +107,7 @@ fn timed<T>(work: impl FnOnce() -> Result<T, CliError>) -> Result<(T, f64), CliE
     Ok((done, clock.elapsed().as_secs_f64() * 1e3))
 }
 
-/// The files that hold the weights.
+/// The files that hold the weights, and those of a trainer's state, which opening verifies too.
 fn files(model: &Path) -> Result<Vec<PathBuf>, CliError> {
     if model.is_file() {
         return Ok(vec![model.to_path_buf()]);
@@ -116,12 +117,23 @@ fn files(model: &Path) -> Result<Vec<PathBuf>, CliError> {
         false => model.to_path_buf(),
     };
     let single = dir.join("model.safetensors");
-    if single.is_file() {
-        return Ok(vec![single]);
+    let mut files = match single.is_file() {
+        true => vec![single],
+        false => tensors(&dir)?,
+    };
+    files.retain(|file| file.ends_with("model.safetensors") || file.to_string_lossy().contains("-of-"));
+    let trainer = dir.join("trainer");
+    if trainer.is_dir() {
+        files.extend(tensors(&trainer)?);
     }
-    let io = |error| CliError::io(&dir, &error);
+    Ok(files)
+}
+
+/// The safetensors files of a directory.
+fn tensors(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let io = |error| CliError::io(dir, &error);
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(&dir).map_err(io)? {
+    for entry in std::fs::read_dir(dir).map_err(io)? {
         files.push(entry.map_err(io)?.path());
     }
     files.retain(|file| file.extension().is_some_and(|e| e == "safetensors"));
@@ -135,9 +147,11 @@ fn read(files: &[PathBuf]) -> Result<u64, CliError> {
         let io = |error| CliError::io(path, &error);
         let mut file = std::fs::File::open(path).map_err(io)?;
         loop {
-            match std::io::Read::read(&mut file, &mut piece).map_err(io)? {
-                0 => break,
-                n => bytes += n as u64,
+            match file.read(&mut piece) {
+                Ok(0) => break,
+                Ok(n) => bytes += n as u64,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(io(error)),
             }
         }
     }

@@ -1,4 +1,5 @@
 //! A checkpoint of random weights that is there to be opened once.
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,9 +22,8 @@ impl Made {
     /// # Errors
     /// The checkpoint cannot be made there.
     pub(super) fn new() -> Result<Made, CliError> {
-        let above = std::env::temp_dir().join(format!("xtrain-bench-load-{}", std::process::id()));
+        let above = fresh()?;
         let io = |error| CliError::io(&above, &error);
-        std::fs::create_dir(&above).map_err(io)?;
         let made = Made { path: above.join("model"), above: above.clone() };
         let mut again = Command::new(std::env::current_exe().map_err(io)?);
         let done =
@@ -32,8 +32,22 @@ impl Made {
             return Ok(made);
         }
         let said = String::from_utf8_lossy(&done.stderr);
-        let said = said.lines().next().unwrap_or("it ended early").trim_start_matches("error: ");
+        let said = said.trim().trim_start_matches("error: ");
         Err(CliError::new(Exit::Io, format_args!("{}: no random checkpoint: {said}", made.path.display())))
+    }
+}
+
+/// A directory that was not there before.
+fn fresh() -> Result<PathBuf, CliError> {
+    let mut number = 0;
+    loop {
+        let name = format!("xtrain-bench-load-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(CliError::io(&path, &error)),
+        }
     }
 }
 

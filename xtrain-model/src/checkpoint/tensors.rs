@@ -46,7 +46,7 @@ pub(super) fn read(
 /// # Errors
 /// As [`read`].
 pub(super) fn verify(file: &Path, info: &TensorInfo, from: (&mut Summed<'_>, NonFinite)) -> Result<Found> {
-    walk(file, info, from, (&mut Vec::with_capacity(PIECE), Vec::clear))
+    walk(file, info, from, (&mut Vec::with_capacity(PIECE / info.dtype.bytes()), Vec::clear))
 }
 
 /// Reads the elements of `info` a piece at a time, looks at each while it is in the processor's cache, and appends

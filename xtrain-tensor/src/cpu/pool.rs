@@ -343,8 +343,8 @@ mod tests {
             std::thread::sleep(PATIENCE * (round % 3) as u32);
             let sum = AtomicU64::new(0);
             pool.run(8, |i| {
-                if i == 3 {
-                    std::thread::sleep(Duration::from_micros(round % 3 * 60));
+                if i == 3 && round % 4 == 0 {
+                    std::thread::sleep(PATIENCE * (round % 12) as u32 / 4); // to twice: the caller sleeps too
                 }
                 sum.fetch_add(i as u64 + round, Relaxed);
             });

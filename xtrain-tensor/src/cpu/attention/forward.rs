@@ -157,7 +157,12 @@ impl<E: Number> Item<'_, E> {
         let mut seen = within(&see.keys(first), c);
         let mut end = first + 1;
         while end < self.block.end {
-            let both = union(seen, within(&see.keys(end), c));
+            let next = within(&see.keys(end), c);
+            let apart = next.start.max(seen.start) > next.end.min(seen.end);
+            if apart && !seen.is_empty() && !next.is_empty() {
+                break; // what lies between is nobody's, and may hold anything
+            }
+            let both = union(seen, next);
             let positions = c * CHUNK + both.start..c * CHUNK + both.end;
             if !see.slots.same(see.seq[first], see.seq[end], positions) {
                 break;

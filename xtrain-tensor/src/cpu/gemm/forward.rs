@@ -87,7 +87,7 @@ impl Product<'_> {
                 for (i, (row, height)) in tiles(rows.len(), most).enumerate() {
                     let row = rows.start + row;
                     let near = self.next_rows(row + height, height, k);
-                    let far = if i < 2 { self.next_panel(k, panel + stride, i) } else { near };
+                    let far = if stride == 1 && i < 2 { self.next_panel(k, panel + stride, i) } else { near };
                     self.tile([row, height, k], panel..panel + stride, [near, far]);
                 }
             }

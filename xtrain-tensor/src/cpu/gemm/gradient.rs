@@ -119,6 +119,7 @@ impl Gradient<'_> {
         // `at` checks the address one past the last element, so that all are inside g
         self.g.at((o + height - 1) * inputs + i + columns);
         let a = self.dy[rows.start * out + o..].as_ptr();
+        let fetch = fetch.unwrap_or((a, out));
         let tile = Tile {
             a,
             row_step: 1,
@@ -132,8 +133,8 @@ impl Gradient<'_> {
             columns,
             plus: std::ptr::null(),
             start: Start::Continue,
-            fetch: fetch.unwrap_or((a, 0)),
-            fetch_far: (a, 0),
+            fetch,
+            fetch_far: fetch,
         };
         // SAFETY: dy has `height` values in each of the rows, g has the tile: checked above; b has `columns`
         // values in each, checked by `right`. These elements of g belong to this unit alone.
