@@ -22,6 +22,7 @@ pub(crate) struct Left {
 #[derive(Debug)]
 pub(super) enum Blocks {
     /// For AMX.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AMX alone reads them"))]
     Narrow(Buffer<Narrow>),
     /// For lanes: widened, since they broadcast one element at a time.
     Wide(Buffer<Wide>),
