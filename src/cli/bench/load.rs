@@ -119,24 +119,26 @@ fn files(model: &Path) -> Result<Vec<PathBuf>, CliError> {
     let single = dir.join("model.safetensors");
     let mut files = match single.is_file() {
         true => vec![single],
-        false => tensors(&dir)?,
+        false => tensors(&dir, "-of-")?,
     };
-    files.retain(|file| file.ends_with("model.safetensors") || file.to_string_lossy().contains("-of-"));
     let trainer = dir.join("trainer");
     if trainer.is_dir() {
-        files.extend(tensors(&trainer)?);
+        files.extend(tensors(&trainer, "")?);
     }
     Ok(files)
 }
 
-/// The safetensors files of a directory.
-fn tensors(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+/// The safetensors files of a directory whose names hold `part`.
+fn tensors(dir: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
     let io = |error| CliError::io(dir, &error);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(io)? {
         files.push(entry.map_err(io)?.path());
     }
-    files.retain(|file| file.extension().is_some_and(|e| e == "safetensors"));
+    files.retain(|file| {
+        file.extension().is_some_and(|e| e == "safetensors")
+            && file.file_name().is_some_and(|name| name.to_string_lossy().contains(part))
+    });
     Ok(files)
 }
 

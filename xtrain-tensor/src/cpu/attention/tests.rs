@@ -238,6 +238,20 @@ fn sequences_that_begin_with_the_same_pages_have_the_bits_of_the_reference() {
     assert!(shared > 100, "{shared} pages are shared");
 }
 
+/// Two sequences of one page, whose windows leave a gap: what lies there is nobody's.
+#[test]
+fn neighbours_of_one_page_do_not_read_what_lies_between_their_windows() {
+    let heads = [2, 1, 32];
+    let slots = Slots::Pages { page: 64, table: vec![vec![0], vec![0]] };
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        let mut dice = Dice { case: 4_000, at: 0 };
+        let (seq, pos, window) = (vec![0, 1], vec![20, 60], Some(5));
+        let kinds = [Kind::Plain; 4];
+        let case = Case { dtype, kinds, heads, seq, pos, slots: slots.clone(), n_slots: 64, window };
+        check(&case, &mut dice, false);
+    }
+}
+
 #[test]
 fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
     for case in 0..100 {
