@@ -39,6 +39,6 @@ XT_KERNEL(norm_total_f32, 32)(const float* squares, uint32_t tensors, float max_
   if (threadIdx.x != 0) return;
   float norm = sqrtf(total), ratio = max_norm / (norm + 1e-6f);
   bool finite = (xt_f_bits(norm) & 0x7f800000u) != 0x7f800000u;
-  *verdict = {total, norm, ratio < 1.0f ? ratio : 1.0f, finite ? 1.0f : 0.0f};
+  *verdict = {total, norm, ratio < 1.0f ? ratio : 1.0f, finite ? 1.0f : 0.0f, 0};
 }
 XT_EXPORT(norm_total_f32)

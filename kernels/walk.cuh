@@ -16,8 +16,9 @@ struct alignas(8) Parameter {
   uint32_t rows;        // how many they are
 };
 
-// What the norm tells the update: [sum of squares, norm, clip, 1 if the norm is finite].
-struct Verdict { float squares, norm, clip, go; };
+// What the norm tells the update: [sum of squares, norm, clip, 1 if the norm is finite]; and what the update found:
+// not 0 where it made a value that is not finite.
+struct Verdict { float squares, norm, clip, go; uint32_t lost; };
 
 // The last tensor that begins at or before a block.
 template <uint32_t Parameter::*START>

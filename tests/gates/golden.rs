@@ -225,7 +225,7 @@ pub(crate) fn train(
             objective::backward(&m, part, Processing::default(), (&mut loss, &mut grads)).unwrap();
         }
         let lr = r["lr_per_step"][step].as_f64().unwrap();
-        let norm = opt.step(&mut m.params, &grads.finish().unwrap(), lr).unwrap();
+        let norm = opt.step(&mut m.params, &grads.finish().unwrap(), lr).unwrap().norm;
         curve.push((loss.to_bits(), norm.to_bits()));
     }
     (curve, weights(&m))

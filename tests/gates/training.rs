@@ -145,7 +145,7 @@ fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Res
     }
     let grads = grads.finish()?;
     let rate = trainer.schedule.rate(n);
-    let norm = trainer.optimizer.step(&mut trainer.model.params, &grads, rate)?;
+    let norm = trainer.optimizer.step(&mut trainer.model.params, &grads, rate)?.norm;
     let mut all = vec![(format!("loss of step {n}"), vec![loss.to_bits()])];
     for (p, g) in trainer.model.params.iter().zip(&grads) {
         all.push((format!("gradient of {} in step {n}", p.name()), bits(g)));

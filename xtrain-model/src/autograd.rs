@@ -191,8 +191,8 @@ impl<'t> Functional for Tape<'t> {
         let y = ops::rms_norm(&x.value, w.value(), eps, w.compute())?;
         let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
         Ok(self.record(y, move |b, dy| {
-            let dw = (b.grads.slot_mut(slot), b.samples);
-            let dx = ops::rms_norm_backward(&x.value, &gain, eps, &dy, dw)?;
+            let (others, dw) = (b.nodes[x.node].take(), (b.grads.slot_mut(slot), b.samples));
+            let dx = ops::rms_norm_backward(&x.value, (&gain, eps), &dy, dw, others)?;
             b.add(&x, dx)
         }))
     }
@@ -233,14 +233,11 @@ impl<'t> Functional for Tape<'t> {
                 b.add(&x, ops::rope_backward(&dy, &table, &pos)?.reshape(x.value.shape())?)
             }));
         };
-        let normed = ops::rms_norm(&heads, w.value(), eps, Dtype::F32)?;
-        let y = ops::rope_rows(&normed, &table, &pos, heads.dtype())?;
+        let y = ops::norm_rope(&heads, (w.value(), eps), (&table, &pos))?;
         let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
         Ok(self.record(y, move |b, dy| {
-            let dy = ops::rope_backward(&dy, &table, &pos)?;
-            let samples = b.samples.times(heads.shape()[1]);
-            let dw = (b.grads.slot_mut(slot), &samples);
-            let dx = ops::rms_norm_backward(&heads, &gain, eps, &dy, dw)?;
+            let dw = (b.grads.slot_mut(slot), b.samples);
+            let dx = ops::norm_rope_backward(&heads, (&gain, eps), (&table, &pos), &dy, dw)?;
             b.add(&x, dx.reshape(x.value.shape())?)
         }))
     }

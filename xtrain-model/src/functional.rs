@@ -126,12 +126,10 @@ impl Functional for Eager {
 
     fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {
         let x = split_heads(x, turn.table.head_dim())?;
-        let out = x.dtype();
-        let x = match norm {
-            Some((w, eps)) => ops::rms_norm(&x, w.value(), eps, xtrain_tensor::Dtype::F32)?,
-            None => x,
-        };
-        Ok(ops::rope_rows(&x, turn.table, turn.pos, out)?)
+        Ok(match norm {
+            Some((w, eps)) => ops::norm_rope(&x, (w.value(), eps), (turn.table, turn.pos))?,
+            None => ops::rope_rows(&x, turn.table, turn.pos, x.dtype())?,
+        })
     }
 
     fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, see: Sight<'_>) -> Result<Tensor> {

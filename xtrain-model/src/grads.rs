@@ -1,9 +1,9 @@
 //! Gradients: one accumulator for each use of a parameter.
 use xtrain_tensor::ops;
-use xtrain_tensor::{Dtype, Tensor, faults};
+use xtrain_tensor::{Tensor, faults};
 
 use crate::error::Result;
-use crate::params::Params;
+use crate::params::{Param, Params};
 
 /// The gradients of a step, in walk order, f32, shaped as the parameters. Zeroed once a step, then
 /// added to by every micro-batch; a tied table has two until the step ends.
@@ -19,13 +19,10 @@ impl Grads {
     /// # Errors
     /// When the device has no memory for them.
     pub fn zeros(params: &Params) -> Result<Grads> {
-        let zero = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
-        let mut slots: Vec<Tensor> = params.iter().map(|p| zero(p.value())).collect::<Result<_, _>>()?;
         let tied = params.head.is_none();
-        if tied {
-            slots.push(zero(params.embed.value())?);
-        }
-        Ok(Grads { slots, tied })
+        let head = tied.then_some(&params.embed);
+        let uses: Vec<&Tensor> = params.iter().chain(head).map(Param::value).collect();
+        Ok(Grads { slots: Tensor::zeros_like(&uses)?, tied })
     }
 
     /// The gradient of one use.

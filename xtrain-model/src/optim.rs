@@ -1,6 +1,6 @@
 //! AdamW with decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101), and clipping by the
 //! global norm.
-use xtrain_tensor::ops::{self, AdamWScalars, Update};
+use xtrain_tensor::ops::{self, AdamWScalars, Update, Updated};
 use xtrain_tensor::{Dtype, Tensor};
 
 use crate::error::Result;
@@ -57,23 +57,23 @@ impl AdamW {
         &self.cfg
     }
 
-    /// One update by `grads` (walk order) at learning rate `lr`. Returns the norm of the gradient
-    /// before clipping; where that is not finite, nothing is changed.
+    /// One update by `grads` (walk order) at learning rate `lr`. Where the norm of the gradient is not finite,
+    /// nothing is changed.
     ///
     /// Order: each matrix's squares row by row, the parameters in walk order (docs/numerics.md,
     /// section 5).
     ///
     /// # Errors
     /// [`xtrain_tensor::Error::Shape`] for gradients of other parameters.
-    pub fn step(&mut self, params: &mut Params, grads: &[Tensor], lr: f64) -> Result<f32> {
+    pub fn step(&mut self, params: &mut Params, grads: &[Tensor], lr: f64) -> Result<Updated> {
         let (scalars, powers) = self.scalars(lr);
         let values = params.iter_mut().map(|p| p.value_mut()).zip(grads).zip(&mut self.m).zip(&mut self.v);
         let mut all: Vec<Update<'_>> = values.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
-        let norm = ops::adamw_all(&mut all, self.cfg.clip as f32, &scalars)?;
-        if norm.is_finite() {
+        let updated = ops::adamw_all(&mut all, self.cfg.clip as f32, &scalars)?;
+        if updated.norm.is_finite() {
             self.powers = powers;
         }
-        Ok(norm)
+        Ok(updated)
     }
 
     /// The scalars of the next step, each formed in f64, rounded once; and the powers after it.

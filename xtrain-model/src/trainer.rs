@@ -1,5 +1,6 @@
 //! The training loop's state: a model, its optimizer and where it stands.
-use xtrain_tensor::{Tensor, ops};
+use xtrain_tensor::Tensor;
+use xtrain_tensor::ops::{self, Updated};
 
 use crate::error::{Error, Result};
 use crate::grads::Grads;
@@ -108,20 +109,22 @@ impl Trainer {
         }
         let grads = grads.finish()?;
         let learning_rate = self.schedule.rate(self.step);
-        let grad_norm = self.optimizer.step(&mut self.model.params, &grads, learning_rate)?;
-        if !grad_norm.is_finite() {
+        let Updated { norm, finite } = self.optimizer.step(&mut self.model.params, &grads, learning_rate)?;
+        if !norm.is_finite() {
             let what = match named(&self.model.params, grads.iter())? {
                 Some(name) => format!("the gradient of {name}"),
                 None => "the norm of the gradient".into(),
             };
             return Err(Error::NotFinite { step, what });
         }
-        if let Some(name) = named(&self.model.params, self.model.params.iter().map(Param::value))? {
-            return Err(Error::NotFinite { step, what: format!("the weight {name}") });
+        if !finite {
+            let name = named(&self.model.params, self.model.params.iter().map(Param::value))?;
+            let what = format!("the weight {}", name.unwrap_or_default());
+            return Err(Error::NotFinite { step, what });
         }
         self.step = step;
         self.tokens += targets as u64;
-        Ok(StepReport { step, loss, grad_norm, learning_rate, tokens: self.tokens })
+        Ok(StepReport { step, loss, grad_norm: norm, learning_rate, tokens: self.tokens })
     }
 }
 

@@ -2,6 +2,7 @@
 pub(crate) mod attention;
 pub(crate) mod gemm;
 pub(crate) mod gemm_bf16;
+pub(crate) mod heads;
 pub(crate) mod lanes;
 pub(crate) mod norm;
 pub(crate) mod optim;

@@ -1,27 +1,30 @@
-//! The optimizer's elementwise update and the norms of gradients.
+//! The optimizer's elementwise update and the norms of gradients: each one job over all parameters.
+use super::Cpu;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::value::blocks;
-use super::{Cpu, Disjoint};
 use crate::ops::AdamWScalars;
 
 /// Elements that one thread takes at a time.
 const GRAIN: usize = 4096;
 
-/// One AdamW update of `w`, its gradient shortened by `clip` first.
-pub(crate) fn adamw(
-    cpu: &Cpu,
-    [w, m, v]: [&mut [f32]; 3],
-    g: &[f32],
-    (clip, decay): (f32, f32),
-    s: &AdamWScalars,
-) {
-    let (m, v) = (Disjoint::new(m), Disjoint::new(v));
-    cpu.pool.parts(w, GRAIN, |i, w| {
-        let at = i * GRAIN..i * GRAIN + w.len();
-        // SAFETY: the range of this part of `w`, and parts do not meet.
-        let (m, v) = unsafe { (m.slice(at.clone()), v.slice(at.clone())) };
-        dispatch(cpu.simd, AdamW { w, m, v, g: &g[at], clip, decay, s });
-    });
+/// A parameter: its values, moments and gradient, all of one length, and what its values are multiplied by first.
+pub(crate) struct Update<'a> {
+    pub(crate) w: &'a mut [f32],
+    pub(crate) m: &'a mut [f32],
+    pub(crate) v: &'a mut [f32],
+    pub(crate) g: &'a [f32],
+    pub(crate) decay: f32,
+}
+
+/// One AdamW update of all parameters, their gradients shortened by `clip` first. Whether all values are finite.
+pub(crate) fn adamw(cpu: &Cpu, all: Vec<Update<'_>>, clip: f32, s: &AdamWScalars) -> bool {
+    let pieces = |Update { w, m, v, g, decay }| {
+        let of = w.chunks_mut(GRAIN).zip(m.chunks_mut(GRAIN)).zip(v.chunks_mut(GRAIN)).zip(g.chunks(GRAIN));
+        of.map(move |(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true })
+    };
+    let mut pieces: Vec<AdamW<'_>> = all.into_iter().flat_map(pieces).collect();
+    cpu.pool.parts(&mut pieces, 1, |_, piece| piece[0].finite = dispatch(cpu.simd, &mut piece[0]));
+    pieces.iter().all(|piece| piece.finite)
 }
 
 struct AdamW<'a> {
@@ -32,15 +35,17 @@ struct AdamW<'a> {
     clip: f32,
     decay: f32,
     s: &'a AdamWScalars,
+    finite: bool,
 }
 
-impl Kernel for AdamW<'_> {
-    type Out = ();
+impl Kernel for &mut AdamW<'_> {
+    type Out = bool;
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<L: Lanes>(self, l: L) -> bool {
         let AdamWScalars { s1, s2, s3, step, c2, eps, .. } = *self.s;
         let c = |x: f32| l.splat(x);
+        let mut finite = l.zero(); // 0 times a NaN or an infinity is a NaN
         blocks!(self.w.len(), |b| {
             let g = l.mul(l.load_partial(&self.g[b.clone()]), c(self.clip));
             let (m, v) = (l.load_partial(&self.m[b.clone()]), l.load_partial(&self.v[b.clone()]));
@@ -48,21 +53,37 @@ impl Kernel for AdamW<'_> {
             let v = l.fma(c(s2), v, l.mul(c(s3), l.mul(g, g)));
             let w = l.mul(l.load_partial(&self.w[b.clone()]), c(self.decay));
             let d = l.div(m, l.add(l.div(l.sqrt(v), c(c2)), c(eps)));
-            l.store_partial(&mut self.w[b.clone()], l.fma(c(-step), d, w));
+            let w = l.fma(c(-step), d, w);
+            finite = l.fma(w, l.zero(), finite);
+            l.store_partial(&mut self.w[b.clone()], w);
             l.store_partial(&mut self.m[b.clone()], m);
             l.store_partial(&mut self.v[b], v);
         });
+        l.sum32(finite) == 0.0
     }
 }
 
-/// sum32 of each row's squares, then sum32 over the rows' sums.
-pub(crate) fn sum_of_squares(cpu: &Cpu, g: &[f32], width: usize) -> f32 {
-    let mut sums = vec![0f32; g.len() / width.max(1)];
-    let rows = (GRAIN / width.max(1)).max(1);
-    cpu.pool.parts(&mut sums, rows, |i, sums| {
-        dispatch(cpu.simd, Squares { g: &g[i * rows * width..][..sums.len() * width], width, sums });
-    });
-    dispatch(cpu.simd, Sum { x: &sums })
+/// Of each gradient, rows of `width`: sum32 of each row's squares, then sum32 over the rows' sums.
+pub(crate) fn sums_of_squares(cpu: &Cpu, gs: &[(&[f32], usize)]) -> Vec<f32> {
+    let rows_of = |&(g, width): &(&[f32], usize)| g.len() / width.max(1);
+    let mut sums = vec![0f32; gs.iter().map(rows_of).sum()];
+    let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
+    for of in gs {
+        let (sums, others) = std::mem::take(&mut rest).split_at_mut(rows_of(of));
+        let (g, width) = *of;
+        let rows = (GRAIN / width.max(1)).max(1);
+        let parts = sums.chunks_mut(rows).zip(g.chunks((rows * width).max(1)));
+        pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
+        rest = others;
+    }
+    cpu.pool.parts(&mut pieces, 1, |_, piece| dispatch(cpu.simd, &mut piece[0]));
+    let mut rest = &sums[..];
+    let total = |of| {
+        let (sums, others) = rest.split_at(rows_of(of));
+        rest = others;
+        dispatch(cpu.simd, Sum { x: sums })
+    };
+    gs.iter().map(total).collect()
 }
 
 struct Squares<'a> {
@@ -71,12 +92,12 @@ struct Squares<'a> {
     sums: &'a mut [f32],
 }
 
-impl Kernel for Squares<'_> {
+impl Kernel for &mut Squares<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        for (g, sum) in self.g.chunks_exact(self.width).zip(self.sums) {
+        for (g, sum) in self.g.chunks_exact(self.width).zip(self.sums.iter_mut()) {
             let mut v = l.zero();
             blocks!(g.len(), |b| {
                 let g = l.load_partial(&g[b]);

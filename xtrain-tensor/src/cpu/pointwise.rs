@@ -81,8 +81,8 @@ impl<T: Value, O: Value> Kernel for SiluMulBackward<'_, T, O> {
 
 /// `a = a + b`.
 pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
-    cpu.pool.parts(a, 4 * GRAIN, |i, a| {
-        a.iter_mut().zip(&b[i * 4 * GRAIN..]).for_each(|(a, b)| *a += b);
+    cpu.pool.parts(a, GRAIN, |i, a| {
+        a.iter_mut().zip(&b[i * GRAIN..]).for_each(|(a, b)| *a += b);
     });
 }
 

@@ -265,7 +265,7 @@ impl Shared {
 fn linger(since: Instant) -> bool {
     let waited = since.elapsed();
     if waited < SPIN {
-        (0..16).for_each(|_| spin_loop());
+        (0..2).for_each(|_| spin_loop());
     } else {
         std::thread::yield_now();
     }

@@ -52,19 +52,32 @@ impl<T: Value, O: Value> Kernel for Turn<'_, T, O> {
         for ((x, y), &pos) in rows.zip(self.pos) {
             let (cos, sin) = self.table.row(pos as usize);
             for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
-                let ((x1, x2), (y1, y2)) = (x.split_at(hd / 2), y.split_at_mut(hd / 2));
-                blocks!(hd / 2, |b| {
-                    let (c, s) = (l.load_partial(&cos[b.clone()]), l.load_partial(&sin[b.clone()]));
-                    let (a, d) = (T::read(l, &x1[b.clone()]), T::read(l, &x2[b.clone()]));
-                    let (ds, as_) = (l.mul(d, s), l.mul(a, s));
-                    let (p, q) = match self.way {
-                        Way::Forward => (l.neg(ds), as_),
-                        Way::Back => (ds, l.neg(as_)),
-                    };
-                    O::write(l, &mut y1[b.clone()], l.fma(a, c, p));
-                    O::write(l, &mut y2[b], l.fma(d, c, q));
-                });
+                turn_head(l, x, (cos, sin), self.way, y);
             }
         }
     }
+}
+
+/// A head, turned by the angles of which these are the cosines and sines.
+#[inline(always)]
+pub(super) fn turn_head<L: Lanes, T: Value, O: Value>(
+    l: L,
+    x: &[T],
+    (cos, sin): (&[f32], &[f32]),
+    way: Way,
+    y: &mut [O],
+) {
+    let half = x.len() / 2;
+    let ((x1, x2), (y1, y2)) = (x.split_at(half), y.split_at_mut(half));
+    blocks!(half, |b| {
+        let (c, s) = (l.load_partial(&cos[b.clone()]), l.load_partial(&sin[b.clone()]));
+        let (a, d) = (T::read(l, &x1[b.clone()]), T::read(l, &x2[b.clone()]));
+        let (ds, as_) = (l.mul(d, s), l.mul(a, s));
+        let (p, q) = match way {
+            Way::Forward => (l.neg(ds), as_),
+            Way::Back => (ds, l.neg(as_)),
+        };
+        O::write(l, &mut y1[b.clone()], l.fma(a, c, p));
+        O::write(l, &mut y2[b], l.fma(d, c, q));
+    });
 }

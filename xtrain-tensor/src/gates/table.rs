@@ -27,7 +27,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 41] = {
+pub(super) const TABLE: [Entry; 43] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -41,6 +41,8 @@ pub(super) const TABLE: [Entry; 41] = {
         entry("rms_norm_backward", cases::rms_norm_backward, With("rms_norm")),
         entry("rope_rows", cases::rope_rows, Checked(gradient::rope_rows)),
         entry("rope_backward", cases::rope_backward, With("rope_rows")),
+        entry("norm_rope", cases::norm_rope, None("its parts have theirs")),
+        entry("norm_rope_backward", cases::norm_rope_backward, With("rope_rows")),
         entry("rope", cases::rope, With("rope_rows")),
         entry("rope_at", cases::rope_at, With("rope_rows")),
         entry("rope_pos", cases::rope_pos, With("rope_rows")),

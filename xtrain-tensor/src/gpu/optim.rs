@@ -1,6 +1,6 @@
 //! The optimizer: all tensors of a model in a few launches, by a table of where they lie.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::ops::{AdamWScalars, Update};
+use crate::ops::{AdamWScalars, Update, Updated};
 use crate::{Dtype, Result, Tensor};
 
 /// Elements that a block updates.
@@ -41,7 +41,7 @@ impl Table {
 /// Sum of squares, norm, clip and whether the norm is finite, on the device.
 fn norm(gpu: &Gpu, table: &Table, at: At, max_norm: f32) -> Result<Buffer> {
     let (sums, squares, verdict) =
-        (gpu.buffer(4 * table.rows)?, gpu.buffer(4 * table.tensors)?, gpu.buffer(16)?);
+        (gpu.buffer(4 * table.rows)?, gpu.buffer(4 * table.tensors)?, gpu.buffer(20)?);
     let n = table.tensors as u32;
     // SAFETY: the table's gradients are live; `sums` has a place for each of their rows, `squares` for
     // each tensor; the blocks are those that the table counted.
@@ -70,18 +70,24 @@ pub(crate) fn squares(gpu: &Gpu, gs: &[&Tensor]) -> Result<[f32; 2]> {
 /// Updates every tensor, its gradient shortened by `clip`.
 pub(crate) fn adamw(gpu: &Gpu, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
     let table = updated(gpu, all)?;
-    let verdict = gpu.upload(&[0f32, 0.0, clip, 1.0])?;
+    let verdict = gpu.upload(&[0f32, 0.0, clip, 1.0, 0.0])?;
     update(gpu, &table, gpu.indices(&table.words)?, &verdict, s)
 }
 
 /// Updates every tensor, the gradients together shortened to `max_norm`, and nothing where their norm is
-/// not finite. Returns the norm: the one value that the host waits for.
-pub(crate) fn adamw_all(gpu: &Gpu, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<f32> {
+/// not finite. The verdict is what the host waits for.
+pub(crate) fn adamw_all(
+    gpu: &Gpu,
+    all: &mut [Update<'_>],
+    max_norm: f32,
+    s: &AdamWScalars,
+) -> Result<Updated> {
     let table = updated(gpu, all)?;
     let at = gpu.indices(&table.words)?;
     let verdict = norm(gpu, &table, at, max_norm)?;
     update(gpu, &table, at, &verdict, s)?;
-    Ok(gpu.download::<f32>(&verdict)?[1])
+    let got = gpu.download::<f32>(&verdict)?;
+    Ok(Updated { norm: got[1], finite: got[4] == 0.0 })
 }
 
 fn updated(gpu: &Gpu, all: &mut [Update<'_>]) -> Result<Table> {

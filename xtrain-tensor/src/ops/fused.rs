@@ -1,5 +1,5 @@
 //! Steps of a forward pass as one kernel on a GPU. Each has the bits of its parts, one after another.
-use super::{accumulate, rms_norm, rope, rope_rows, rows, scatter_rows, shapes};
+use super::{accumulate, norm_rope, rms_norm, rope, rope_rows, rows, scatter_rows, shapes};
 use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, gpu};
 
 /// `h = h + y`, then [`rms_norm`] of `h` in `out`: `h`, `y [N, C]` and `w [C]` f32.
@@ -38,8 +38,8 @@ pub struct NewHeads<'a> {
 }
 
 /// Norms and turns queries and keys, and puts keys and values into their slots of the pools
-/// `[S, nkv, hd]`. Returns the queries. The bits of [`rms_norm`] in f32, [`rope_rows`] in the dtype of the
-/// heads and [`scatter_rows`].
+/// `[S, nkv, hd]`. Returns the queries. The bits of [`norm_rope`], or of [`rope_rows`] where there is no norm, and of
+/// [`scatter_rows`].
 ///
 /// # Errors
 /// Those of the three; [`Error::Argument`] for a head size above 256 on a GPU.
@@ -65,7 +65,7 @@ pub fn write_heads(new: &NewHeads<'_>, [k_pool, v_pool]: [&mut Tensor; 2]) -> Re
         return gpu::write_heads(gpu, new, [k_pool, v_pool]);
     }
     let turned = |x: &Tensor, which: usize| match norms {
-        Some((ws, eps)) => rope_rows(&rms_norm(x, ws[which], eps, Dtype::F32)?, table, pos, x.dtype()),
+        Some((ws, eps)) => norm_rope(x, (ws[which], eps), (table, pos)),
         None => rope_rows(x, table, pos, x.dtype()),
     };
     scatter_rows(k_pool, &turned(k, 1)?, slots)?;

@@ -43,22 +43,35 @@ impl Update<'_> {
         }
         Ok(())
     }
+}
 
-    /// The update of a checked parameter on a processor.
-    fn apply(&mut self, clip: f32, s: &AdamWScalars) -> Result<()> {
-        let device = self.w.device().clone();
-        let decay = if self.w.shape().len() > 1 { s.keep } else { 1.0 };
-        let (w, g) = (self.w.data_mut::<f32>()?, self.g.data::<f32>()?);
-        let (m, v) = (self.m.data_mut::<f32>()?, self.v.data_mut::<f32>()?);
-        if let Some(cpu) = device.fast() {
-            cpu::optim::adamw(cpu, [w, m, v], g, (clip, decay), s);
-            return Ok(());
-        }
-        for i in 0..w.len() {
-            (w[i], m[i], v[i]) = reference::adamw([w[i], g[i] * clip, m[i], v[i]], s, decay);
-        }
-        Ok(())
+/// The updates of checked parameters on a processor. Whether all values are finite after it.
+fn apply(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
+    let Some(device) = all.first().map(|one| one.w.device().clone()) else { return Ok(true) };
+    let mut parts = Vec::with_capacity(all.len());
+    for Update { w, g, m, v } in all {
+        let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
+        let (w, m, v) = (w.data_mut()?, m.data_mut()?, v.data_mut()?);
+        parts.push(cpu::optim::Update { w, m, v, g: g.data()?, decay });
     }
+    if let Some(cpu) = device.fast() {
+        return Ok(cpu::optim::adamw(cpu, parts, clip, s));
+    }
+    for cpu::optim::Update { w, m, v, g, decay } in &mut parts {
+        for i in 0..w.len() {
+            (w[i], m[i], v[i]) = reference::adamw([w[i], g[i] * clip, m[i], v[i]], s, *decay);
+        }
+    }
+    Ok(parts.iter().all(|one| one.w.iter().all(|w| w.is_finite())))
+}
+
+/// What [`adamw_all`] found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Updated {
+    /// The [`global_norm`] of the gradients, before they were shortened.
+    pub norm: f32,
+    /// Whether all values of all parameters are finite now; true where nothing was changed.
+    pub finite: bool,
 }
 
 /// `g = g clip`, `m = fma(s1, g - m, m)`, `v = fma(s2, v, s3 (g g))`, `w = w keep`,
@@ -79,29 +92,27 @@ pub fn adamw(
     if let Device::Gpu(gpu) = &g.device().clone() {
         return gpu::adamw(gpu, &mut one, clip, s);
     }
-    one[0].apply(clip, s)
+    apply(&mut one, clip, s).map(|_| ())
 }
 
 /// [`adamw`] of every parameter, the gradients together shortened to `max_norm`: by
-/// `min(1, max_norm / (norm + 1e-6))`, always. Returns [`global_norm`]; where that is not finite, nothing
-/// is changed. On a GPU a few launches for all parameters, and the norm is all that comes back.
+/// `min(1, max_norm / (norm + 1e-6))`, always. Where the norm is not finite, nothing is changed. On a GPU a few
+/// launches for all parameters, and what is returned is all that comes back.
 ///
 /// Order: that of `all`, which is the walk order of the model.
 ///
 /// # Errors
 /// [`Error::Shape`] unless the four tensors of a parameter have one shape.
-pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<f32> {
+pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
     all.iter().try_for_each(|one| one.check("adamw_all"))?;
     if let Some(Device::Gpu(gpu)) = all.first().map(|one| one.w.device().clone()) {
         return gpu::adamw_all(&gpu, all, max_norm, s);
     }
     let norm = global_norm(&all.iter().map(|one| one.g).collect::<Vec<_>>())?;
-    if norm.is_finite() {
-        let ratio = max_norm / (norm + 1e-6);
-        let clip = if ratio < 1.0 { ratio } else { 1.0 };
-        all.iter_mut().try_for_each(|one| one.apply(clip, s))?;
-    }
-    Ok(norm)
+    let ratio = max_norm / (norm + 1e-6);
+    let clip = if ratio < 1.0 { ratio } else { 1.0 };
+    let finite = !norm.is_finite() || apply(all, clip, s)?;
+    Ok(Updated { norm, finite })
 }
 
 /// The root of the sum of [`sum_of_squares`] over `gs`, from +0 in their order.
@@ -112,7 +123,7 @@ pub fn global_norm(gs: &[&Tensor]) -> Result<f32> {
     if let Some(Device::Gpu(gpu)) = gs.first().map(|g| g.device()) {
         return Ok(gpu::squares(gpu, gs)?[1]);
     }
-    let total = gs.iter().try_fold(0f32, |total, g| Ok::<f32, Error>(total + sum_of_squares(g)?))?;
+    let total = squares(gs)?.into_iter().fold(0f32, |total, sum| total + sum);
     Ok(total.sqrt())
 }
 
@@ -125,9 +136,14 @@ pub fn sum_of_squares(g: &Tensor) -> Result<f32> {
     if let Device::Gpu(gpu) = g.device() {
         return Ok(gpu::squares(gpu, &[g])?[0]);
     }
-    let (width, data) = (g.width().max(1), g.data::<f32>()?);
-    Ok(match g.device().fast() {
-        Some(cpu) => cpu::optim::sum_of_squares(cpu, data, width),
-        None => reference::sum_of_squares(data, width),
+    Ok(squares(&[g])?[0])
+}
+
+/// The sum of squares of each of `gs`, on one processor.
+fn squares(gs: &[&Tensor]) -> Result<Vec<f32>> {
+    let rows = gs.iter().map(|g| Ok((g.data::<f32>()?, g.width().max(1)))).collect::<Result<Vec<_>>>()?;
+    Ok(match gs.first().and_then(|g| g.device().fast()) {
+        Some(cpu) => cpu::optim::sums_of_squares(cpu, &rows),
+        None => rows.iter().map(|&(g, width)| reference::sum_of_squares(g, width)).collect(),
     })
 }

@@ -2,7 +2,7 @@
 use half::bf16;
 
 use super::{Samples, shapes, widened};
-use crate::cpu::norm;
+use crate::cpu::norm::{self, Norm};
 use crate::cpu::value::with_values;
 use crate::reference::{self, F32};
 use crate::{Device, Dtype, Error, Result, Tensor, gpu};
@@ -28,43 +28,59 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> 
     let Some(cpu) = device.fast() else {
         return Tensor::new(device, shape, reference::rms_norm(&widened(x)?, w, eps))?.cast(out);
     };
+    let norm = Norm { gain: w, eps };
     with_values!(x = x => match out {
-        Dtype::BF16 => Tensor::new(device, shape, norm::rms_norm::<_, bf16>(cpu, x, w, eps)),
-        _ => Tensor::new(device, shape, norm::rms_norm::<_, f32>(cpu, x, w, eps)),
+        Dtype::BF16 => Tensor::new(device, shape, norm::rms_norm::<_, bf16>(cpu, x, norm)),
+        _ => Tensor::new(device, shape, norm::rms_norm::<_, f32>(cpu, x, norm)),
     })
 }
 
-/// The gradient by `x`, f32; the gradient by `w` is added into `dw [C]`.
+/// The gradient by `x`, f32, or `onto` plus it; the gradient by `w` is added into `dw [C]`.
 ///
-/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs.
+/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs. `onto` is what the other uses
+/// of `x` gave, shaped as `x`.
 /// Order: *sum32* over a row; *rowsum* with chunks of 256 rows in every dtype.
 ///
 /// # Errors
 /// [`Error::Shape`] when shapes or samples do not fit.
 pub fn rms_norm_backward(
     x: &Tensor,
-    w: &Tensor,
-    eps: f32,
+    (w, eps): (&Tensor, f32),
     dy: &Tensor,
     (dw, samples): (&mut Tensor, &Samples),
+    onto: Option<Tensor>,
 ) -> Result<Tensor> {
     const OP: &str = "rms_norm_backward";
     check(OP, x, w)?;
     if dy.shape() != x.shape() || dw.shape() != w.shape() {
         return Err(Error::Shape { op: OP, want: "dy as x, dw as w", got: shapes(&[x, w, dy, dw]) });
     }
-    samples.check(OP, x.len() / w.len().max(1))?;
-    if let Device::Gpu(gpu) = x.device() {
-        return gpu::rms_norm_backward(gpu, [x, w, dy], eps, (dw, samples));
+    if let Some(sum) = onto.as_ref().filter(|sum| sum.shape() != x.shape()) {
+        return Err(Error::Shape { op: OP, want: "onto as x", got: shapes(&[x, sum]) });
     }
-    let (device, shape, w, dy) = (x.device(), x.shape(), w.data::<f32>()?, dy.data::<f32>()?);
-    let Some(cpu) = device.fast() else {
-        let operands = [&widened(x)?, w, dy];
+    samples.check(OP, x.len() / w.len().max(1))?;
+    let (device, shape) = (x.device(), x.shape());
+    let dx = if let Device::Gpu(gpu) = device {
+        gpu::rms_norm_backward(gpu, [x, w, dy], eps, (dw, samples))?
+    } else if let Some(cpu) = device.fast() {
+        let (norm, dy) = (Norm { gain: w.data()?, eps }, dy.data::<f32>()?);
+        let dw = (dw.data_mut::<f32>()?, samples);
+        let (mut dx, add) = match onto {
+            Some(sum) => (sum, true),
+            None => (Tensor::new::<f32>(device, shape, cpu.recycler.take(x.len()))?, false),
+        };
+        let into = (dx.data_mut()?, add);
+        with_values!(x = x => norm::rms_norm_backward(cpu, (x, dy), norm, dw, into));
+        return Ok(dx);
+    } else {
+        let operands = [&widened(x)?, w.data()?, dy.data()?];
         let dx = reference::rms_norm_backward::<F32>(operands, eps, dw.data_mut()?, samples);
-        return Tensor::new(device, shape, dx);
+        Tensor::new(device, shape, dx)?
     };
-    let dw = (dw.data_mut::<f32>()?, samples);
-    Tensor::new(device, shape, with_values!(x = x => norm::rms_norm_backward(cpu, x, [w, dy], eps, dw)))
+    match onto {
+        None => Ok(dx),
+        Some(mut sum) => super::accumulate(&mut sum, &dx).map(|()| sum),
+    }
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {

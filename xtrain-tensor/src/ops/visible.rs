@@ -109,11 +109,13 @@ impl Visible<'_> {
     /// The rows of each sequence by position; for a pass over whole sequences from position 0.
     pub(crate) fn rows_by_sequence(&self) -> Vec<(u32, Vec<usize>)> {
         let mut rows: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (n, &seq) in self.seq.iter().enumerate() {
-            rows.entry(seq).or_default().push(n);
+        let mut from = 0;
+        for run in self.seq.chunk_by(|a, b| a == b) {
+            rows.entry(run[0]).or_default().extend(from..from + run.len());
+            from += run.len();
         }
         for rows in rows.values_mut() {
-            rows.sort_by_key(|&n| self.pos[n]);
+            rows.sort_by_key(|&n| self.pos[n]); // one look at rows that are in order
         }
         rows.into_iter().collect()
     }

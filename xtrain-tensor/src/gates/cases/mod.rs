@@ -1,6 +1,7 @@
 //! The cases of every operation: ugly sizes, ugly values, f32 and bf16.
 mod attention;
 mod fused;
+mod heads;
 mod linear;
 mod loss;
 mod norm;
@@ -14,6 +15,7 @@ mod tables;
 
 pub(super) use attention::{attention, attention_backward, decode_attention};
 pub(super) use fused::{add_rms_norm, write_heads};
+pub(super) use heads::{norm_rope, norm_rope_backward};
 pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
 };

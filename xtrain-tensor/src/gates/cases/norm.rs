@@ -54,14 +54,15 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
         for (d, dtype) in DTYPES.into_iter().enumerate() {
             let (seed, values) = ((i * 2 + d) as u64 + 601, Values::of(i + d));
             let (x, dy) = (values.fill(n * h * c, seed), values.fill(n * h * c, seed + 2000));
-            let w = Values::Plain.fill(c, seed + 1000);
+            let (w, others) = (Values::Plain.fill(c, seed + 1000), values.fill(n * h * c, seed + 3000));
             let name = format!("{n}x{h}x{c}-{}", label(dtype, values));
             cases.push(Case::rows("rms_norm_backward", (name, seed), n, move |dev, rows| {
                 let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, c], &pick(x, h * c, rows), dtype);
                 let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[c], &w, Dtype::F32)?);
                 let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
                 let samples = Samples::of_lengths([rows.len()]).times(h);
-                split(&ops::rms_norm_backward(&x, &w, 1e-6, &dy, (&mut dw, &samples))?, rows.len())
+                let others = (i % 2 == 1).then(|| of(&others, Dtype::F32)).transpose()?;
+                split(&ops::rms_norm_backward(&x, (&w, 1e-6), &dy, (&mut dw, &samples), others)?, rows.len())
             }));
         }
     }
@@ -81,7 +82,7 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
                         tensor(dev, &[rows.len(), h, c], &x[rows.start * h * c..rows.end * h * c], dtype)
                     };
                     let (x, dy) = (of(&x, dtype)?, of(&dy, Dtype::F32)?);
-                    ops::rms_norm_backward(&x, &w, 1e-6, &dy, (&mut dw, &samples.times(h)))?;
+                    ops::rms_norm_backward(&x, (&w, 1e-6), &dy, (&mut dw, &samples.times(h)), None)?;
                 }
                 split(&dw, c)
             }));

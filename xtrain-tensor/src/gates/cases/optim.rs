@@ -51,15 +51,20 @@ const MODELS: [&[&[usize]]; 5] = [
     &[&[1000, 9], &[2, 64, 6], &[6]],
 ];
 
-/// Every tensor of a model four times: value, gradient, first and second moment; one gradient may hold
-/// an infinity.
-fn model(i: usize, dev: &Device, (values, seed): (Values, u64), infinite: bool) -> Result<Vec<[Tensor; 4]>> {
+/// Every tensor of a model four times: value, gradient, first and second moment; one of the four may end in an
+/// infinity.
+fn model(
+    i: usize,
+    dev: &Device,
+    (values, seed): (Values, u64),
+    infinite: Option<usize>,
+) -> Result<Vec<[Tensor; 4]>> {
     let one = |(at, shape): (usize, &&[usize])| {
         let n = shape.iter().product();
         let fill = |kind: u64| values.fill(n, seed + 1000 * kind + 10_000 * at as u64);
         let mut x = [fill(0), fill(1), fill(2), fill(3).iter().map(|v| v.abs()).collect()];
-        if infinite && at + 1 == MODELS[i].len() {
-            x[1][n - 1] = f32::NEG_INFINITY;
+        if let Some(which) = infinite.filter(|_| at + 1 == MODELS[i].len()) {
+            x[which][n - 1] = f32::NEG_INFINITY;
         }
         let [w, g, m, v] = x.map(|x| Tensor::new(dev, shape, x));
         Ok([w?, g?, m?, v?])
@@ -78,13 +83,15 @@ fn models(op: &'static str) -> impl Iterator<Item = (usize, Values, (String, u64
 }
 
 pub(crate) fn adamw_all() -> Vec<Case> {
+    // a value stays infinite, a gradient stops the update
+    const INFINITE: [Option<usize>; 6] = [None, None, None, None, Some(0), Some(1)];
     let case = |(at, (i, values, name)): (usize, (usize, Values, (String, u64)))| {
         let (seed, max_norm) = (name.1, [1e-3, 0.5, 1e20][at % 3]);
         Case::rows("adamw_all", name, 1, move |dev, _| {
-            let mut all = model(i, dev, (values, seed), at == 5)?;
+            let mut all = model(i, dev, (values, seed), INFINITE.get(at).copied().flatten())?;
             let updates = all.iter_mut().map(|[w, g, m, v]| Update { w, g, m, v });
-            let norm = ops::adamw_all(&mut updates.collect::<Vec<_>>(), max_norm, &STEP)?;
-            let mut row = vec![norm];
+            let done = ops::adamw_all(&mut updates.collect::<Vec<_>>(), max_norm, &STEP)?;
+            let mut row = vec![done.norm, f32::from(u8::from(done.finite))];
             for [w, _, m, v] in &all {
                 for x in [w, m, v] {
                     row.extend(x.to_vec::<f32>()?);
@@ -100,7 +107,7 @@ pub(crate) fn global_norm() -> Vec<Case> {
     let case = |(i, values, name): (usize, Values, (String, u64))| {
         let seed = name.1;
         Case::rows("global_norm", name, 1, move |dev, _| {
-            let all = model(i, dev, (values, seed), false)?;
+            let all = model(i, dev, (values, seed), None)?;
             Ok(vec![vec![ops::global_norm(&all.iter().map(|x| &x[1]).collect::<Vec<_>>())?]])
         })
     };

@@ -62,7 +62,7 @@ pub(crate) fn rms_norm(seed: u64) -> Sample {
             let w = Tensor::new(device, &[c], x[1].clone())?;
             let mut dw = Tensor::zeros(device, &[c], Dtype::F32)?;
             let dy = Tensor::new(device, &shape, dy.to_vec())?;
-            let dx = ops::rms_norm_backward(&xs, &w, eps, &dy, (&mut dw, &samples))?;
+            let dx = ops::rms_norm_backward(&xs, (&w, eps), &dy, (&mut dw, &samples), None)?;
             Ok((vec(&ops::rms_norm(&xs, &w, eps, dtype)?)?, vec![vec(&dx)?, vec(&dw)?]))
         })),
     }
