@@ -10,6 +10,7 @@ pub(crate) mod packed;
 pub(crate) mod pointwise;
 mod pool;
 pub(crate) mod rope;
+pub(crate) mod rowsum;
 mod scratch;
 mod simd;
 pub(crate) mod softmax;

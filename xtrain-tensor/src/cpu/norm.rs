@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::scratch::Buffer;
+use super::rowsum::rowsum;
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint};
 use crate::ops::Samples;
@@ -142,34 +142,18 @@ impl<T: Value, const ONTO: bool> Kernel for Backward<'_, T, ONTO> {
     }
 }
 
-/// Rows of a chunk of a sum over rows.
-const CHUNK: usize = 256;
-
-/// `one(elements, their part of dx, sums)` for every chunk of rows, 256 from each sample's first; then each chunk's
-/// sums, from +0, are added to `dw` in rising order.
+/// `one(elements, their part of dx, sums)` for every chunk of a [`rowsum`].
 pub(super) fn by_chunks(
     cpu: &Cpu,
-    (dw, samples): (&mut [f32], &Samples),
+    dw: (&mut [f32], &Samples),
     dx: &mut [f32],
     one: impl Fn(Range<usize>, &mut [f32], &mut [f32]) + Sync,
 ) {
-    let c = dw.len();
-    let chunks = samples.chunks(CHUNK);
-    let chunks: Vec<Range<usize>> =
-        chunks.chunks_exact(2).map(|at| at[0] as usize * c..at[1] as usize * c).collect();
-    let mut sums = Buffer::<f32>::of(chunks.len() * c);
-    let few = dx.len() < GRAIN;
+    let c = dw.0.len();
     let parts = Disjoint::new(dx);
-    let one = |i: usize, sums: &mut [f32]| {
-        sums.fill(0.0);
+    rowsum(cpu, dw, |rows, sums| {
+        let at = rows.start * c..rows.end * c;
         // SAFETY: the rows of this chunk, and chunks do not meet.
-        one(chunks[i].clone(), unsafe { parts.slice(chunks[i].clone()) }, sums);
-    };
-    match few {
-        true => sums.chunks_exact_mut(c.max(1)).enumerate().for_each(|(i, sums)| one(i, sums)),
-        false => cpu.pool.parts(&mut sums, c, one),
-    }
-    for sums in sums.chunks_exact(c.max(1)) {
-        dw.iter_mut().zip(sums).for_each(|(dw, sum)| *dw += sum);
-    }
+        one(at.clone(), unsafe { parts.slice(at) }, sums);
+    });
 }

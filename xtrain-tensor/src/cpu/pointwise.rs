@@ -86,6 +86,14 @@ pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     });
 }
 
+/// `a = a + b` for each row of `a`, which are as long as `b`.
+pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
+    let rows = (GRAIN / b.len().max(1)).max(1);
+    cpu.pool.parts(a, rows * b.len(), |_, a| {
+        a.chunks_exact_mut(b.len()).for_each(|a| a.iter_mut().zip(b).for_each(|(a, b)| *a += b));
+    });
+}
+
 /// Whether no element is a NaN or infinite.
 pub(crate) fn all_finite<T: Value>(cpu: &Cpu, x: &[T]) -> bool {
     let all = AtomicBool::new(true);

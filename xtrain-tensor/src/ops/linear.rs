@@ -7,7 +7,7 @@ use super::weight::Layout;
 use super::{Samples, Weight, shapes, widened};
 use crate::cpu::gemm::{self, Matrix, Start};
 use crate::cpu::gemm_bf16::{self, Left};
-use crate::cpu::{Packed, packed};
+use crate::cpu::{Packed, packed, pointwise, rowsum};
 use crate::gpu::{self, After};
 use crate::reference::{self, Bf16, F32};
 use crate::{Device, Dtype, Error, Result, Tensor, faults};
@@ -33,8 +33,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
     }
     let mut y = outputs(x, w, 0..w.out())?;
     if let Some(b) = bias {
-        let (y, b) = (y.data_mut::<f32>()?, b.data::<f32>()?);
-        y.chunks_exact_mut(w.out()).for_each(|y| y.iter_mut().zip(b).for_each(|(y, b)| *y += b));
+        pointwise::add_to_rows(x.device().as_cpu()?, y.data_mut()?, b.data()?);
     }
     y.cast(out)
 }
@@ -107,7 +106,10 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
         gemm::product_onto(cpu, h.data()?, a, b.view(), &mut y);
         return Tensor::new(x.device(), h.shape(), y);
     }
-    super::add(h, &linear(x, w, bias, Dtype::F32)?)
+    // a sum commutes: the product is no one else's, h would be copied first
+    let mut y = linear(x, w, bias, Dtype::F32)?;
+    super::accumulate(&mut y, h)?;
+    Ok(y)
 }
 
 /// `dx` of the linears that read one `x`: `dx[n][k]` is one running sum over the outputs of the
@@ -240,7 +242,10 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
     if let Device::Gpu(gpu) = &db.device().clone() {
         return gpu::bias_gradient(gpu, db, dy, samples);
     }
-    reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples);
+    match dy.device().fast() {
+        Some(cpu) => rowsum::sum_rows(cpu, dy.data()?, (db.data_mut()?, samples)),
+        None => reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples),
+    }
     Ok(())
 }
 
