@@ -12,6 +12,8 @@ struct alignas(8) SampleRow {
   float min_p;        // 0: all
   float penalty;      // 1: none
   uint32_t seen, seen_end;  // the ids that the penalty looks at, in the list of all rows
+  uint32_t turn;            // tokens of this row that were drawn before and lie in `picked`
+  uint32_t unused;
 };
 
 // Found by sample_cut.

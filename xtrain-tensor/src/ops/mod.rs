@@ -2,6 +2,7 @@
 mod add;
 mod attention;
 mod cross_entropy;
+mod draws;
 mod embedding;
 mod finite;
 mod fused;
@@ -22,6 +23,7 @@ pub use add::{accumulate, add};
 pub use attention::{Saved, attention, attention_backward, decode_attention};
 pub(crate) use cross_entropy::blocks as loss_blocks;
 pub use cross_entropy::{LossRows, Target, cross_entropy, cross_entropy_backward};
+pub use draws::Draws;
 pub use embedding::{embedding, embedding_backward};
 pub use finite::all_finite;
 pub use fused::{NewHeads, add_rms_norm, write_heads};
