@@ -44,7 +44,8 @@ impl Nvcc {
         let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(&set);
         let homes = homes.map(|home| Path::new(&home).join("bin"));
         let path = set("PATH").unwrap_or_default();
-        let directories = homes.chain(std::env::split_paths(&path)).chain([PathBuf::from("/usr/local/cuda/bin")]);
+        let directories =
+            homes.chain(std::env::split_paths(&path)).chain([PathBuf::from("/usr/local/cuda/bin")]);
         let mut refused = Vec::new();
         for path in directories.map(|directory| directory.join("nvcc")).filter(|path| path.is_file()) {
             match runs(&path) {

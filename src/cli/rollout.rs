@@ -113,7 +113,10 @@ fn complete(
     let total = requests.len() * g;
     let longest = requests.iter().map(|r| r.positions(cfg)).max();
     let options = args.ask.engine(longest, args.batch.get().min(total));
-    let mut engine = Engine::new(&loaded.model, EngineOptions { prefixes: Prefixes::Kept, look: args.look.get(), ..options })?;
+    let mut engine = Engine::new(
+        &loaded.model,
+        EngineOptions { prefixes: Prefixes::Kept, look: args.look.get(), ..options },
+    )?;
     for request in requests {
         engine.submit_group(request, g)?;
     }

@@ -102,8 +102,14 @@ pub(crate) fn over(device: &Device) -> Seen {
     for (kv, max_batch, cache_positions) in ways() {
         for look in [2, 8] {
             let what = format!("{kv}, {max_batch} at a time, a look every {look} steps, on {device}");
-            let options =
-                EngineOptions { kv, max_batch, cache_positions, look, prefill_chunk: Some(5), ..EngineOptions::default() };
+            let options = EngineOptions {
+                kv,
+                max_batch,
+                cache_positions,
+                look,
+                prefill_chunk: Some(5),
+                ..EngineOptions::default()
+            };
             let got = run(&there, options).map_err(|e| format!("gate ahead: {what}: {e}"))?;
             for (got, want) in got.completions.iter().zip(&want) {
                 n += same(got, want, &what)?;

@@ -67,7 +67,10 @@ fn an_nvcc_that_is_old_or_broken_is_passed_over_with_the_reason() {
 #[test]
 fn an_nvcc_that_fails_says_what_it_said() {
     let scratch = Scratch::new("nvcc-fails");
-    let does = format!("case $1 in --version) {};; *) echo 'all.cu(3): error: no' >&2; exit 2;; esac", version("13.1"));
+    let does = format!(
+        "case $1 in --version) {};; *) echo 'all.cu(3): error: no' >&2; exit 2;; esac",
+        version("13.1")
+    );
     let path = fake(&scratch.0, &does);
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();
     let why = nvcc.compile(&["-ptx".to_string()], &scratch.0.join("out")).unwrap_err();

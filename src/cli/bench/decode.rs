@@ -124,7 +124,8 @@ impl Report {
         }
         let mut traffic = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
         if let Some(times) = self.kv_read_over_needed {
-            traffic.push_str(&format!("keys and values are read {times:.3} times as much as they have to be\n"));
+            traffic
+                .push_str(&format!("keys and values are read {times:.3} times as much as they have to be\n"));
         }
         format!("{text}\n{}\n{}{traffic}", table.render(), self.ideal_step.table())
     }

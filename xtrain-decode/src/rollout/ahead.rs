@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use xtrain_model::{Eager, Result as ModelResult};
-use xtrain_tensor::{Device, faults};
 use xtrain_tensor::ops::{Draws, SampleRow, Sampled, Undrawable};
+use xtrain_tensor::{Device, faults};
 
 use super::HeadRows;
 use super::engine::Engine;

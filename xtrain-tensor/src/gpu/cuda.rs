@@ -77,7 +77,11 @@ pub(super) fn devices() -> Result<Vec<Found>> {
             let asked = |attribute| result::device::get_attribute(device, attribute);
             (asked(major)?, asked(minor)?, result::device::total_mem(device)?)
         };
-        Ok(Found { name: result::device::get_name(device)?, architecture: format!("sm_{major}{minor}"), bytes })
+        Ok(Found {
+            name: result::device::get_name(device)?,
+            architecture: format!("sm_{major}{minor}"),
+            bytes,
+        })
     };
     (0..count).map(device).collect::<Result<_, _>>().map_err(refused("asking a device for its name"))
 }

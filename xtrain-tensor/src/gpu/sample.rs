@@ -98,9 +98,8 @@ impl Draws {
             let states = states.arg();
             let sums = [raw.arg(), kept.arg(), total.arg()];
             let drawn = [self.picked.arg(), self.tokens.arg()];
-            let args = args![
-                x, y, options, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count
-            ];
+            let args =
+                args![x, y, options, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count];
             gpu.launch("sample_pick_f32", by_row(32), args)?;
         }
         (self.rows, self.turns) = (n, self.turns + 1);
@@ -121,8 +120,7 @@ impl Draws {
         let gpu = &self.gpu;
         let y = Tensor::on_gpu(gpu, logits.shape(), Dtype::F32)?;
         let (from, to) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?);
-        let args =
-            args![from, to, options, gpu.indices(seen)?, self.picked.arg(), logits.width() as u32];
+        let args = args![from, to, options, gpu.indices(seen)?, self.picked.arg(), logits.width() as u32];
         let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALISED), 1], 256);
         // SAFETY: both are [n, v]; the ids that a row has seen are below v and lie in `seen`, those that it drew in
         // the turns before in `picked`.
