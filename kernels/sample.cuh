@@ -5,15 +5,13 @@
 // Written by gpu/sample.rs.
 struct alignas(8) SampleRow {
   uint64_t seed, id;
-  uint32_t position;
+  uint32_t position;  // in turn 0
   float temperature;  // 0: greedy
   uint32_t top_k;     // 0: all
   float top_p;        // 1: all
   float min_p;        // 0: all
   float penalty;      // 1: none
   uint32_t seen, seen_end;  // the ids that the penalty looks at, in the list of all rows
-  uint32_t turn;            // tokens of this row that were drawn before and lie in `picked`
-  uint32_t unused;
 };
 
 // Found by sample_cut.

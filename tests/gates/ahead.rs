@@ -3,11 +3,12 @@
 use xtrain::decode::{
     Completion, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions, Stop, generate_naive,
 };
-use xtrain::model::{Config, Model};
+use xtrain::model::{Biases, Config, Model};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, Schedule};
 
 use crate::dice::Dice;
+use crate::gpu::biased;
 use crate::own::Seen;
 
 fn config() -> Config {
@@ -24,12 +25,13 @@ fn config() -> Config {
         norm_eps: 1e-6,
         qk_norm: true,
         tie_embeddings: false,
+        biases: Biases { qkv: true, o: true, mlp: true },
         ..Config::default()
     }
 }
 
 /// Requests that end by a token, by their length or by the context, some of them penalised, filtered or greedy.
-pub(crate) fn asked() -> Vec<Request> {
+fn asked() -> Vec<Request> {
     let mut dice = Dice::new(31, 1);
     let request = |id: usize| {
         let prompt: Vec<u32> = (0..[1, 7, 3, 12, 30][id % 5]).map(|_| dice.below(29) as u32).collect();
@@ -94,8 +96,8 @@ fn ways() -> [(KvKind, usize, Option<usize>); 5] {
 
 /// Every way on the device against the oracle on the processor; values compared.
 pub(crate) fn over(device: &Device) -> Seen {
-    let model = |device: &Device| Model::init(&config(), Dtype::F32, device, 3).map_err(|e| e.to_string());
-    let (there, here) = (model(device)?, model(&Device::cpu())?);
+    let model = |device: &Device| biased(&config(), Dtype::F32, device);
+    let (there, here) = (model(device), model(&Device::cpu()));
     let want: Result<Vec<Completion>, _> = asked().iter().map(|r| generate_naive(&here, r)).collect();
     let want = want.map_err(|e| e.to_string())?;
     let (mut n, mut surplus, mut preemptions) = (0, 0, 0);

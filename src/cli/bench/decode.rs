@@ -60,15 +60,14 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     load.check(&model, "lower --prompt-len or --max-new")?;
     let options = EngineOptions { look: args.look.get(), ..args.cache.engine() };
     subject::measure(&model, load, options)?;
-    let (mut samples, mut cache_bytes) = (Vec::new(), 0);
+    let (mut samples, mut cache_bytes, mut kv) = (Vec::new(), 0, None);
     let meter = Meter::start(model.device());
     for _ in 0..args.repeats.get() {
-        let (timings, bytes) = subject::measure(&model, load, options)?;
-        samples.push(timings);
-        cache_bytes = bytes;
+        let measured = subject::measure(&model, load, options)?;
+        samples.push(measured.timings);
+        (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
     }
     let per_token = meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new);
-    let needed = Ideal::kv_per_token(&model, load.prompt_len, load.max_new);
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| Spread::of(samples.iter().filter_map(of));
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
     let report = Report {
@@ -86,7 +85,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
         ideal_step: Ideal::of(&model, load.batch, load.prompt_len + load.max_new / 2),
         per_token,
-        kv_read_over_needed: per_token.filter(|_| needed > 0.0).map(|t| t.kv_over(needed)),
+        kv_read_over_needed: kv.map(|[read, needed]| read as f64 / needed as f64),
         samples,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }

@@ -31,15 +31,13 @@ impl Ideal {
         }
     }
 
-    /// Bytes of keys and values that a new token needs, on average: those of all positions up to its own, or of a
-    /// window, each layer's once for a group of query heads. The last token of a sequence does not run.
-    pub(super) fn kv_per_token(model: &Model, prompt_len: usize, max_new: usize) -> f64 {
+    /// Bytes of keys and values that the row before position `at` sees: those of all positions up to its own, or of a
+    /// window, in each layer, once for a group of query heads.
+    pub(super) fn kv_before(model: &Model, at: usize) -> u64 {
         let cfg = model.config();
-        let seen = |layer, pos: usize| cfg.window(layer).unwrap_or(usize::MAX).min(pos + 1);
-        let at = prompt_len..prompt_len + max_new - 1;
-        let positions: usize =
-            at.map(|pos| (0..cfg.n_layers).map(|layer| seen(layer, pos)).sum::<usize>()).sum();
-        (positions * CacheShape::of(model).bytes_per_token() / cfg.n_layers) as f64 / max_new as f64
+        let seen = |layer| cfg.window(layer).unwrap_or(usize::MAX).min(at);
+        let positions: usize = (0..cfg.n_layers).map(seen).sum();
+        (positions * CacheShape::of(model).bytes_per_token() / cfg.n_layers) as u64
     }
 
     /// As a table.

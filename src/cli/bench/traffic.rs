@@ -46,11 +46,6 @@ impl Meter {
 }
 
 impl PerUnit {
-    /// Bytes of keys and values read, over those that had to be.
-    pub(super) fn kv_over(&self, needed: f64) -> f64 {
-        self.kv_bytes_read / needed
-    }
-
     /// As a table, under the name of the unit.
     pub(super) fn table(&self, unit: &str) -> String {
         let head = format!("for each {unit}");

@@ -14,7 +14,10 @@ const WARPS: usize = 8;
 const PENALISED: usize = 4096;
 
 /// Words of `SampleRow` in kernels/sample.cuh.
-const WORDS: usize = 14;
+const WORDS: usize = 12;
+
+/// The number of the turn before turn 0.
+const BEFORE_THE_FIRST: u32 = u32::MAX;
 
 /// What a row drew.
 type Outcome = std::result::Result<Sampled, Undrawable>;
@@ -36,7 +39,9 @@ pub(crate) struct Draws {
     picked: Buffer,
     /// `[N]`: the last of each row.
     tokens: Buffer,
-    /// Those, as far as the host knows them.
+    /// The turn under way, which the kernels count themselves.
+    turn: Buffer,
+    /// The tokens, as far as the host knows them.
     known: Option<Vec<u32>>,
 }
 
@@ -44,14 +49,17 @@ impl Draws {
     /// Room for `most` turns of `rows` rows.
     pub(crate) fn new(gpu: &Gpu, rows: usize, most: usize) -> Result<Draws> {
         let (picked, tokens) = (gpu.buffer(16 * rows * most)?, gpu.buffer(4 * rows)?);
-        Ok(Draws { gpu: gpu.clone(), rows: 0, turns: 0, picked, tokens, known: None })
+        let turn = gpu.upload(&[BEFORE_THE_FIRST])?;
+        Ok(Draws { gpu: gpu.clone(), rows: 0, turns: 0, picked, tokens, turn, known: None })
     }
 
     /// Turns begin anew, after these tokens; there is room for as many rows.
     pub(crate) fn begin(&mut self, tokens: &[u32]) -> Result<()> {
         (self.rows, self.turns) = (tokens.len(), 0);
+        self.gpu.end_step()?;
+        // SAFETY: there is room for a number, and nothing waits.
+        unsafe { self.gpu.bring(self.turn.at(), &[BEFORE_THE_FIRST])? };
         if self.known.as_deref() != Some(tokens) {
-            self.gpu.end_step()?;
             // SAFETY: there is room for a token a row, and nothing waits.
             unsafe { self.gpu.bring(self.tokens.at(), tokens)? };
         }
@@ -75,12 +83,8 @@ impl Draws {
         let chunks = v.div_ceil(CHUNK);
         let x = logits.at(gpu, Dtype::F32)?;
         let (options, seen) = words(rows, self.turns as u32);
-        let options = gpu.indices(&options)?;
-        let penalised = self.penalised(logits, options, &seen, rows)?;
-        let y = match &penalised {
-            Some(y) => y.at(gpu, Dtype::F32)?,
-            None => x,
-        };
+        // the options of all turns are alike: they are brought once
+        let (options, turn) = (gpu.indices(&options)?, self.turn.arg());
         let [raw, kept, total] =
             [gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?];
         let states = gpu.buffer(16 * n)?;
@@ -90,7 +94,12 @@ impl Draws {
         // SAFETY: x and y are [n, v]; options and states have an entry a row, picked one a row and turn; raw, kept
         // and total one a chunk of a row; the blocks are those that each kernel's header asks for.
         unsafe {
-            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), width, count])?;
+            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), turn, width, count])?;
+            let penalised = self.penalised(logits, options, &seen, rows)?;
+            let y = match &penalised {
+                Some(y) => y.at(gpu, Dtype::F32)?,
+                None => x,
+            };
             let args = args![y, options, raw.arg(), states.arg(), width, count];
             gpu.launch("sample_cut_f32", by_row(512), args)?;
             let args = args![y, options, states.arg(), kept.arg(), total.arg(), width, count];
@@ -98,8 +107,9 @@ impl Draws {
             let states = states.arg();
             let sums = [raw.arg(), kept.arg(), total.arg()];
             let drawn = [self.picked.arg(), self.tokens.arg()];
-            let args =
-                args![x, y, options, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count];
+            let args = args![
+                x, y, options, turn, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count
+            ];
             gpu.launch("sample_pick_f32", by_row(32), args)?;
         }
         (self.rows, self.turns) = (n, self.turns + 1);
@@ -120,7 +130,15 @@ impl Draws {
         let gpu = &self.gpu;
         let y = Tensor::on_gpu(gpu, logits.shape(), Dtype::F32)?;
         let (from, to) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?);
-        let args = args![from, to, options, gpu.indices(seen)?, self.picked.arg(), logits.width() as u32];
+        let args = args![
+            from,
+            to,
+            options,
+            gpu.indices(seen)?,
+            self.turn.arg(),
+            self.picked.arg(),
+            logits.width() as u32
+        ];
         let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALISED), 1], 256);
         // SAFETY: both are [n, v]; the ids that a row has seen are below v and lie in `seen`, those that it drew in
         // the turns before in `picked`.
@@ -151,9 +169,9 @@ fn words(rows: &[SampleRow<'_>], turn: u32) -> (Vec<u32>, Vec<u32>) {
         }
         let floats = [row.top_p, row.min_p, row.penalty].map(f32::to_bits);
         words.extend([row.seed, row.id].into_iter().flat_map(|x| [x as u32, (x >> 32) as u32]));
-        words.extend([row.position, row.temperature.to_bits(), row.top_k]);
+        words.extend([row.position.wrapping_sub(turn), row.temperature.to_bits(), row.top_k]);
         words.extend(floats);
-        words.extend([first, all.len() as u32, turn, 0]);
+        words.extend([first, all.len() as u32]);
     }
     (words, all)
 }

@@ -130,3 +130,86 @@ fn seen(before: &[u32], drawn: &[Vec<Outcome>], row: usize) -> Vec<u32> {
     let since = drawn.iter().filter_map(|turn| turn[row].ok()).map(|s| s.token);
     before.iter().copied().chain(since).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Schedule;
+    use crate::testing::{self, arbitrary};
+
+    const VOCAB: usize = 150;
+
+    /// Turns of a chain whose next logits are a row of a table; what was drawn, by bits.
+    fn turns(device: &Device, dtype: Dtype) -> Result<Vec<Vec<(u32, [u32; 2])>>> {
+        let table: Vec<f32> = arbitrary(VOCAB * VOCAB, 4).iter().map(|x| 6.0 * x).collect();
+        let w = Tensor::new(device, &[VOCAB, VOCAB], table)?;
+        let (mut draws, mut all) = (Draws::new(device, 6, 5)?, Vec::new());
+        let mut last: Vec<u32> = vec![7, 149, 0, 31, 8];
+        for look in 0..3 {
+            draws.begin(&last)?;
+            for turn in 0..[5, 1, 4][look as usize] {
+                let logits = draws.embedding(&w, dtype)?;
+                let row = |n: usize| SampleRow {
+                    seed: 3,
+                    id: n as u64,
+                    position: 10 * look + turn,
+                    temperature: [1.0, 0.0, 0.7, 1.2, 0.0][n],
+                    top_k: [0, 0, 20, 0, 0][n],
+                    top_p: [1.0, 1.0, 1.0, 0.9, 1.0][n],
+                    min_p: 0.0,
+                    penalty: [1.0, 2.5, 1.0, 3.0, 1.0][n],
+                    seen: &last,
+                };
+                draws.draw(&logits, &(0..last.len()).map(row).collect::<Vec<_>>())?;
+            }
+            let drawn = draws.look()?;
+            let next = drawn.last().expect("there are turns");
+            last = next.iter().map(|o| o.expect("a token").token).collect();
+            let bits = |o: Outcome| {
+                let s = o.expect("a token");
+                (s.token, [s.log_prob.to_bits(), s.processed.to_bits()])
+            };
+            all.extend(drawn.iter().map(|turn| turn.iter().map(|&o| bits(o)).collect()));
+            // the third time with fewer rows: the device has to be told
+            last.truncate(5 - look as usize);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn what_stays_on_a_gpu_is_what_a_processor_draws() {
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let want = turns(&Device::cpu(), dtype).unwrap();
+            assert_eq!(want.len(), 10);
+            let schedules =
+                [Schedule::Forward, Schedule::Backward, Schedule::Random(3), Schedule::Priorities(4)];
+            let devices = testing::gpus(&schedules).into_iter().chain(testing::checked(Schedule::Random(2)));
+            for device in devices {
+                assert_eq!(turns(&device, dtype).unwrap(), want, "{device}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_and_turns_beyond_the_room_are_refused() {
+        let cpu = Device::cpu();
+        let mut draws = Draws::new(&cpu, 2, 1).unwrap();
+        assert!(matches!(draws.begin(&[1, 2, 3]), Err(Error::Argument { .. })));
+        draws.begin(&[1]).unwrap();
+        let row = SampleRow {
+            seed: 0,
+            id: 0,
+            position: 0,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalty: 1.0,
+            seen: &[],
+        };
+        let logits = Tensor::new(&cpu, &[1, 2], vec![1f32, 2.0]).unwrap();
+        draws.draw(&logits, &[row]).unwrap();
+        assert!(draws.draw(&logits, &[row]).is_err());
+        assert_eq!(draws.look().unwrap().len(), 1);
+    }
+}
