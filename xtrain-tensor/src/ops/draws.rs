@@ -140,7 +140,7 @@ mod tests {
     const VOCAB: usize = 150;
 
     /// Turns of a chain whose next logits are a row of a table; what was drawn, by bits.
-    fn turns(device: &Device, dtype: Dtype) -> Result<Vec<Vec<(u32, [u32; 2])>>> {
+    fn turns(device: &Device, dtype: Dtype) -> Result<Vec<Vec<[u32; 3]>>> {
         let table: Vec<f32> = arbitrary(VOCAB * VOCAB, 4).iter().map(|x| 6.0 * x).collect();
         let w = Tensor::new(device, &[VOCAB, VOCAB], table)?;
         let (mut draws, mut all) = (Draws::new(device, 6, 5)?, Vec::new());
@@ -167,7 +167,7 @@ mod tests {
             last = next.iter().map(|o| o.expect("a token").token).collect();
             let bits = |o: Outcome| {
                 let s = o.expect("a token");
-                (s.token, [s.log_prob.to_bits(), s.processed.to_bits()])
+                [s.token, s.log_prob.to_bits(), s.processed.to_bits()]
             };
             all.extend(drawn.iter().map(|turn| turn.iter().map(|&o| bits(o)).collect()));
             // the third time with fewer rows: the device has to be told
