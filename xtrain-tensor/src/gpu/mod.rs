@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
-pub(crate) use finite::all_finite;
+pub(crate) use finite::first_not_finite;
 pub(crate) use fused::{add_rms_norm, write_heads};
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;

@@ -25,7 +25,7 @@ pub(crate) use cross_entropy::blocks as loss_blocks;
 pub use cross_entropy::{LossRows, Target, cross_entropy, cross_entropy_backward};
 pub use draws::Draws;
 pub use embedding::{embedding, embedding_backward};
-pub use finite::all_finite;
+pub use finite::{all_finite, first_not_finite};
 pub use fused::{NewHeads, add_rms_norm, write_heads};
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use linear::{linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight};
