@@ -7,31 +7,51 @@ use std::path::{Path, PathBuf};
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec;
 
-use crate::nvcc::{ARCHITECTURES, FLAGS, Nvcc, PTX};
+use crate::nvcc::{FLAGS, Nvcc, Search, VARIABLES};
 use crate::refuse;
+
+/// The architectures of the image: Ampere to Blackwell.
+pub(crate) const ARCHITECTURES: [&str; 6] = ["80", "86", "89", "90a", "100", "120"];
+
+/// The architecture of the PTX, which drivers compile for GPUs that are none of the above.
+pub(crate) const PTX: &str = "80";
 
 /// The PTX in the repository, for builds without nvcc: a line with the hash of its sources, then the text,
 /// deflated.
 const PREBUILT: &str = "../kernels/prebuilt/xtrain.ptx.deflate";
 
-/// Builds the image with nvcc; without it takes the checked-in PTX if that is of these sources.
-/// `XTRAIN_WRITE_PTX=1` writes that PTX anew.
+/// Builds the image with nvcc; without one that will do, or where it fails, takes the checked-in PTX if that is of these
+/// sources, with a warning that says why. `XTRAIN_WRITE_PTX=1` writes that PTX anew, or fails.
 pub(crate) fn embed() {
+    VARIABLES.iter().for_each(|variable| println!("cargo::rerun-if-env-changed={variable}"));
     println!("cargo::rerun-if-env-changed=XTRAIN_WRITE_PTX");
     println!("cargo::rerun-if-env-changed=XTRAIN_CUDA_ARCHS");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("kernels.image");
-    let nvcc = Nvcc::find();
+    let Search { nvcc, mut refused } = Nvcc::find(|name| env::var_os(name));
     if env::var_os("XTRAIN_WRITE_PTX").is_some() {
-        let Some(nvcc) = &nvcc else { refuse("XTRAIN_WRITE_PTX needs nvcc: set CUDA_HOME") };
+        let Some(nvcc) = &nvcc else {
+            refuse(&format!("XTRAIN_WRITE_PTX needs nvcc: set CUDA_HOME {}", refused.join("; ")))
+        };
         write_ptx(nvcc, &out);
     }
-    let (image, says) = match nvcc {
-        Some(nvcc) => {
-            let says = compile(&nvcc, &out);
-            (fs::read(&out).unwrap_or_default(), says)
+    let compiled = nvcc.as_ref().map(|nvcc| compile(nvcc, &out));
+    let (image, says) = match compiled {
+        Some(Ok(says)) => (fs::read(&out).unwrap_or_default(), says),
+        Some(Err(why)) => {
+            refused.push(why);
+            prebuilt("nvcc that works")
         }
-        None => prebuilt(),
+        None => prebuilt("nvcc"),
     };
+    for line in refused.iter().flat_map(|why| why.lines()).take(12) {
+        println!("cargo::warning=kernels for GPUs: {line}");
+    }
+    if !refused.is_empty() {
+        println!("cargo::warning=kernels for GPUs: {says}");
+    }
+    let first = |why: &String| why.lines().next().unwrap_or_default().to_string();
+    let not_used = refused.iter().map(first).collect::<Vec<_>>().join("; ");
+    let says = if not_used.is_empty() { says } else { format!("{says} (not used: {not_used})") };
     if let Err(error) = fs::write(&out, image) {
         refuse(&format!("{}: {error}", out.display()));
     }
@@ -39,7 +59,7 @@ pub(crate) fn embed() {
 }
 
 /// Machine code for all architectures, and PTX for the others.
-fn compile(nvcc: &Nvcc, out: &Path) -> String {
+fn compile(nvcc: &Nvcc, out: &Path) -> Result<String, String> {
     let asked = env::var("XTRAIN_CUDA_ARCHS").ok();
     let architectures: Vec<&str> =
         asked.as_deref().map_or(ARCHITECTURES.to_vec(), |a| a.split(',').collect());
@@ -48,14 +68,14 @@ fn compile(nvcc: &Nvcc, out: &Path) -> String {
         flags.push(format!("-gencode=arch=compute_{a},code=sm_{a}"));
     }
     flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
-    nvcc.compile(&flags, out);
+    nvcc.compile(&flags, out)?;
     let names: Vec<String> = architectures.iter().map(|a| format!("sm_{a}")).collect();
-    format!("{} and PTX for {PTX}, by {}", names.join(" "), nvcc.path().display())
+    Ok(format!("{} and PTX for {PTX}, by {}", names.join(" "), nvcc.path().display()))
 }
 
-/// The checked-in PTX, if it is of these sources.
-fn prebuilt() -> (Vec<u8>, String) {
-    let none = |why: &str| (Vec::new(), format!("none: no nvcc, and the checked-in PTX {why}"));
+/// The checked-in PTX, if it is of these sources; `missing`: what there is none of.
+fn prebuilt(missing: &str) -> (Vec<u8>, String) {
+    let none = |why: &str| (Vec::new(), format!("none: no {missing}, and the checked-in PTX {why}"));
     let Ok(file) = fs::read(PREBUILT) else { return none("is not there") };
     let Some(deflated) = file.strip_prefix(first_line().as_bytes()) else {
         return none("is of other sources");
@@ -76,7 +96,8 @@ fn first_line() -> String {
 
 /// Writes the PTX that is checked in.
 fn write_ptx(nvcc: &Nvcc, out: &Path) {
-    nvcc.compile(&["-ptx".to_string(), format!("-arch=compute_{PTX}")], out);
+    let made = nvcc.compile(&["-ptx".to_string(), format!("-arch=compute_{PTX}")], out);
+    made.unwrap_or_else(|why| refuse(&why));
     let path = Path::new(PREBUILT);
     let written = fs::create_dir_all(path.parent().expect("it lies in a folder"))
         .and_then(|()| fs::read(out))

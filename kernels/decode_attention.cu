@@ -52,9 +52,29 @@ XT_DEV void merge_last(const Parts<T>& p, uint32_t row, uint32_t n, uint32_t chu
   }
 }
 
+// o[h][d] = the chain over the keys first .. last of p[h][n] value(n, d), for HEADS heads at a time: a value is read once
+// for all of them.
+template <uint32_t HEADS_AT_ONCE, class Value>
+XT_DEV void weigh_values(const float* p, Value value, uint32_t first, uint32_t last, float* out, size_t stride, uint32_t hd, uint32_t group) {
+  constexpr uint32_t H = HEADS_AT_ONCE;
+  for (uint32_t i = threadIdx.x; i < hd * ((group + H - 1) / H); i += 128) {
+    uint32_t d = i % hd, h = i / hd * H, n_heads = min(group - h, H);
+    float o[H] = {};
+    for (uint32_t n = first; n < last; n++) {
+      float x = value(n, d);
+#pragma unroll
+      for (uint32_t e = 0; e < H; e++)
+        if (e < n_heads) o[e] = fmaf(p[(h + e) * CHUNK + n], x, o[e]);
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < H; e++)
+      if (e < n_heads) out[(h + e) * stride + d] = o[e];
+  }
+}
+
 // Launch: a block of 128 threads a (row, kv head, chunk); blocks beyond a row's own chunks end at once, so the
 // grid may stay while rows grow. Shared memory: K (64 rows of hd + 4), the group's queries and p: 19 KB at hd = 64.
-// Scores: a thread a (key, every other head), one chain over hd. p v: a thread a d, for 4 heads at a time.
+// Scores: a thread a (key, every other head), one chain over hd. p v: a thread a d, for 4 or 16 heads at a time.
 // Bytes: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of parts.
 XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float* v, float* parts_ml, float* parts_o, float* y, float* lse, uint32_t* met,
                                      const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
@@ -103,19 +123,10 @@ XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float
     }
   }
   __syncthreads();
-  for (uint32_t i = t; i < hd * ((group + 3) / 4); i += 128) {
-    uint32_t d = i % hd, h = i / hd * 4, n_heads = min(group - h, 4u);
-    float o[4] = {};
-    for (uint32_t n = first; n < last; n++) {
-      float x = v[at(n) + d];
-#pragma unroll
-      for (uint32_t e = 0; e < 4; e++)
-        if (e < n_heads) o[e] = fmaf(p[(h + e) * CHUNK + n], x, o[e]);
-    }
-#pragma unroll
-    for (uint32_t e = 0; e < 4; e++)
-      if (e < n_heads) parts_o[(out + (size_t)(h + e) * chunks) * hd + d] = o[e];
-  }
+  auto value = [&](uint32_t n, uint32_t d) { return v[at(n) + d]; };
+  float* o = parts_o + out * hd;
+  if (group <= 4) weigh_values<4>(p, value, first, last, o, (size_t)chunks * hd, hd, group);
+  else weigh_values<16>(p, value, first, last, o, (size_t)chunks * hd, hd, group);
   merge_last(Parts<float>{parts_ml, parts_o, y, lse, met}, row, (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
 }
 XT_EXPORT(decode_attention_f32)

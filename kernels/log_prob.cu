@@ -70,7 +70,7 @@ XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
 }
 
 // last, cut: null, or the last kept logit of each row.
-XT_KERNEL(log_prob_f32, 512)(const float* logits, const uint32_t* target, const uint32_t* last, const float* cut, float* values, uint32_t v, float t, uint32_t entropy) {
+XT_KERNEL_FOR(log_prob_f32, 512, 2)(const float* logits, const uint32_t* target, const uint32_t* last, const float* cut, float* values, uint32_t v, float t, uint32_t entropy) {
   uint32_t n = blockIdx.x;
   if (target[n] == ABSENT) return;
   row_values({logits + (size_t)n * v, v, 0, target[n], last ? last[n] : ABSENT, t, cut ? cut[n] : 0.0f}, entropy != 0, values + 3 * n);

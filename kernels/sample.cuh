@@ -5,7 +5,7 @@
 // Written by gpu/sample.rs.
 struct alignas(8) SampleRow {
   uint64_t seed, id;
-  uint32_t position;
+  uint32_t position;  // in turn 0
   float temperature;  // 0: greedy
   uint32_t top_k;     // 0: all
   float top_p;        // 1: all

@@ -1,8 +1,10 @@
 // sample_chunks    raw[n][c] = (max, sum of exp(x - max)) of each chunk of 128 logits; max is +inf where a
 //                  logit is a NaN or +inf                         x [N, V] -> raw [N, ceil(V / 128)]
+//                  turn = turn + 1: the kernels after it read it
 // Launch: a warp a chunk, eight chunks of one row a block. CPU twin: reference/sample.rs.
 
-XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t v, uint32_t chunks) {
+XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* turn, uint32_t v, uint32_t chunks) {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *turn += 1;
   uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (chunk >= chunks) return;
   x += (size_t)blockIdx.x * v;
@@ -20,16 +22,28 @@ XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t v, ui
 }
 XT_EXPORT(sample_chunks_f32)
 
-// sample_penalty   y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id that row n has
-//                  seen; no id twice in a row                                           x, y [N, V]
-// Launch: a block a row. y is a copy of x before.
-XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* rows, const uint32_t* seen, uint32_t v) {
+// sample_penalty   y[n] = x[n], but y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id that row n
+//                  has seen (no id twice) and each that it drew in the turns before    x, y [N, V], picked [turn, N, 4]
+// Launch: 4096 logits of one row a block of 256.
+XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* rows, const uint32_t* seen, const uint32_t* turn,
+                                   const uint32_t* picked, uint32_t v) {
   SampleRow row = rows[blockIdx.x];
   x += (size_t)blockIdx.x * v;
   y += (size_t)blockIdx.x * v;
+  uint32_t first = 4096 * blockIdx.y, end = min(v, first + 4096);
+  for (uint32_t i = first + threadIdx.x; i < end; i += blockDim.x) y[i] = x[i];
+  __syncthreads();
   for (uint32_t i = row.seen + threadIdx.x; i < row.seen_end; i += blockDim.x) {
-    float logit = x[seen[i]];
-    y[seen[i]] = logit > 0.0f ? logit / row.penalty : logit * row.penalty;
+    uint32_t id = seen[i];
+    if (id < first || id >= end) continue;
+    y[id] = x[id] > 0.0f ? x[id] / row.penalty : x[id] * row.penalty;
+  }
+  if (row.penalty == 1.0f) return;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (uint32_t before = 0; before < *turn; before++) {
+    uint32_t id = picked[4 * ((size_t)before * gridDim.x + blockIdx.x) + 1];
+    if (id >= first && id < end) y[id] = x[id] > 0.0f ? x[id] / row.penalty : x[id] * row.penalty;
   }
 }
 XT_EXPORT(sample_penalty_f32)
@@ -63,15 +77,17 @@ XT_EXPORT(sample_weigh_f32)
 
 // sample_pick      r = high 64 bits of u S (0 when greedy);  token = the lowest i with W_0 + ... + W_i > r
 //                  log-prob = x_token - lse(x);  processed = z_token - lse(kept z) (0 when greedy)
-//                  picked [N, 4]: fault, token, and the bits of both
+//                  picked [turn, N, 4]: fault, token, and the bits of both, at the turn; token[n] as well
 // Launch: a warp a row.
-XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* rows, const SampleState* states, const ChunkSums* raw,
-                               const ChunkSums* kept, const uint64_t* total, uint32_t* picked, uint32_t v, uint32_t chunks) {
+XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* rows, const uint32_t* turn, const SampleState* states, const ChunkSums* raw,
+                               const ChunkSums* kept, const uint64_t* total, uint32_t* picked, uint32_t* tokens, uint32_t v,
+                               uint32_t chunks) {
   uint32_t lane = threadIdx.x;
   SampleState state = states[blockIdx.x];
   SampleRow row = rows[blockIdx.x];
-  picked += 4 * (size_t)blockIdx.x;
+  picked += 4 * ((size_t)*turn * gridDim.x + blockIdx.x);
   if (state.fault) {
+    if (lane == 0) tokens[blockIdx.x] = 0;
     if (lane < 4) picked[lane] = lane == 0 ? state.fault : 0;
     return;
   }
@@ -84,7 +100,7 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
   uint64_t sum = 0, r = 0;
   if (row.temperature != 0.0f) {
     for (uint32_t c = lane; c < chunks; c += 32) sum += total[c];
-    r = high_product(philox_of(row.seed, row.id, row.position, 0), warp_total(sum));
+    r = high_product(philox_of(row.seed, row.id, row.position + *turn, 0), warp_total(sum));
   }
   // the chunk in which the running sum passes r, and the sum before it
   uint64_t before = 0;
@@ -109,7 +125,7 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
   float whole = lse_of(raw, chunks), part = lse_of(kept, chunks);
   if (lane != 0) return;
   picked[0] = 0;
-  picked[1] = token;
+  picked[1] = tokens[blockIdx.x] = token;
   picked[2] = xt_f_bits(x[token] - whole);
   picked[3] = xt_f_bits(row.temperature == 0.0f ? 0.0f : y[token] / row.temperature - part);
 }

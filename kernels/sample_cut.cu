@@ -92,7 +92,7 @@ XT_KERNEL(sample_cut_f32, 512)(const float* x, const SampleRow* rows, const Chun
 
   // a division keeps the order; a penalty does not
   float largest = scaled(most, row.temperature);
-  if (row.seen < row.seen_end) {
+  if (row.penalty != 1.0f) {
     largest = none;
     for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) largest = max_of(largest, scaled(x[i], row.temperature));
     largest = block_max(largest, walk);

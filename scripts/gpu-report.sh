@@ -1,38 +1,97 @@
 #!/usr/bin/env bash
 # Runs what gpu-pack.sh packed, on a machine with a GPU, and writes gpu-<device>-<date>.md beside it (it belongs
-# in docs/bench/). Nothing is skipped silently: without a GPU it fails.
+# in docs/bench/): the gates, then speed beside PyTorch where python3 has it, then tables. Ends within 10 minutes; the
+# report is whole after every part, so that what stands when somebody ends it is kept. Nothing is skipped silently:
+# without a GPU it fails, and so does a part that has no time left or that runs no test.
+# usage: bash gpu-report.sh [--dry-run]    --dry-run: every command line on the emulator, with tiny sizes
 set -uo pipefail
-cd "$(dirname "$0")"
-export XTRAIN_REQUIRE_GPU=1
-name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1) || exit 69
-report="gpu-$(echo "$name" | tr ' /' '--' | tr 'A-Z' 'a-z')-$(date +%F).md"
+cd "$(dirname "$0")" || exit 1
+whole=${XTRAIN_REPORT_SECONDS:-580}
+export XTRAIN_TEST_DATA=$PWD/data
+if [ "${1:-}" = --dry-run ]; then
+    export XTRAIN_REQUIRE_EMU=1
+    name=dry-run device=emulated
+    tiny=(--set model.preset=tiny-1m --set model.n_layers=1)
+    short=(--repeats 1 --prompt-len 4 --max-new 5)
+    brief=(--set train.batch=1 --set train.context=8 --set train.micro_batch=1)
+    peers=(--quick --device cpu)
+elif [ $# -gt 0 ]; then
+    echo "usage: bash gpu-report.sh [--dry-run]" >&2
+    exit 2
+else
+    export XTRAIN_REQUIRE_GPU=1
+    name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
+    [ -n "$name" ] || { echo "error: nvidia-smi knows no GPU" >&2; exit 69; }
+    device=cuda
+    tiny=() short=() brief=() peers=()
+fi
+report="gpu-$(echo "$name" | tr ' /' '--' | tr '[:upper:]' '[:lower:]')-$(date +%F).md"
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
 failed=0
 {
     echo "# $name, $(date +%F)"
     echo
-    echo "Commit $(cat commit). Written by scripts/gpu-report.sh."
+    echo "Commit $(tr '\n' ' ' < commit). Written by scripts/gpu-report.sh${1:+ $1}."
     echo
     echo '```'
-    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
+    [ "$device" = emulated ] || nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
     ./xtrain doctor
     echo '```'
-} > "$report"
-# section "title" command...: its last lines, and whether it passed
-section() {
-    local title=$1 status start=$SECONDS
-    shift
-    timeout 300 "$@" > output.txt 2>&1
-    status=$?
-    [ $status -eq 0 ] || failed=1
-    printf '\n## %s\n\n`%s`: %s in %d s\n\n```\n%s\n```\n' "$title" "$*" \
-        "$([ $status -eq 0 ] && echo passed || echo "FAILED ($status)")" $((SECONDS - start)) "$(tail -60 output.txt)" >> "$report"
+} > "$report" || failed=1
+# told title verdict [text]: a part of the report
+told() {
+    printf '\n## %s\n\n%s\n' "$1" "$2" >> "$report"
+    [ -z "${3:-}" ] || printf '\n```\n%s\n```\n' "$3" >> "$report"
+    printf '%-44s %s\n' "$1" "$2"
 }
-section "Kernels against the processor, by bits" ./test-tensor gpu --nocapture --test-threads 1
-section "Whole models" ./test-gates gpu --nocapture --test-threads 1
-for dtype in f32 bf16; do
-    section "Training, $dtype" ./xtrain bench train --device cuda --dtype $dtype
-    section "Decoding, $dtype" ./xtrain bench decode --device cuda --dtype $dtype
+# section seconds "title" command...: at most so many seconds of those left; its last lines, and whether it passed
+section() {
+    local most=$1 title=$2 status start=$SECONDS left=$((whole - SECONDS)) verdict
+    shift 2
+    if [ "$left" -lt 5 ]; then
+        failed=1
+        told "$title" "NOT RUN: no time was left"
+        return
+    fi
+    timeout -k 5 $((left < most ? left : most)) "$@" > "$output" 2>&1
+    status=$?
+    case $status in
+        0) verdict=passed ;;
+        124 | 137) verdict="FAILED: more than $((left < most ? left : most)) s" ;;
+        *) verdict="FAILED ($status)" ;;
+    esac
+    # a test program that finds nothing to run passes too
+    case $1 in
+        ./test-*)
+            local ran
+            ran=$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$output")
+            [ "$status" -ne 0 ] || [ "$ran" -gt 0 ] || { verdict="FAILED: no test ran" status=1; }
+            verdict="$verdict, $ran tests passed"
+            ;;
+    esac
+    [ "$status" -eq 0 ] || failed=1
+    told "$title" "\`$*\`: $verdict in $((SECONDS - start)) s" "$(tail -60 "$output")"
+}
+section 200 "Kernels against the processor, by bits" ./test-tensor gpu tensor_core --nocapture --test-threads 1
+section 120 "Whole models against the processor, by bits" ./test-gates gpu ahead --nocapture --test-threads 1
+if python3 -c 'import torch' 2> /dev/null; then
+    section 120 "Decoding beside PyTorch" python3 gpu.py decode "${peers[@]}"
+    section 90 "Training beside PyTorch" python3 gpu.py train "${peers[@]}"
+else
+    told "Speed beside PyTorch" "NOT RUN: python3 has no torch here"
+fi
+for dtype in bf16 f32; do
+    for preset in base-125m small-10m qwen3-0.6b; do
+        size=(--set "model.preset=$preset" "${tiny[@]}")
+        for batch in 1 256; do
+            [ "$device" = cuda ] || batch=$((batch > 1 ? 3 : 1))
+            section 40 "Decoding, $preset, batch $batch, $dtype" ./xtrain bench decode --device $device --dtype $dtype \
+                --batch "$batch" "${size[@]}" "${short[@]}"
+        done
+        [ "$preset" = qwen3-0.6b ] || section 40 "Training, $preset, $dtype" ./xtrain bench train --device $device --dtype $dtype \
+            --set train.batch=8 --set train.micro_batch=8 --set train.context=1024 --steps 10 "${size[@]}" "${brief[@]}"
+    done
 done
-rm -f output.txt
-cat "$report"
+echo "$report"
 exit $failed

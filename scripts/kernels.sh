@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Compiles all kernels for every architecture of build/nvcc.rs, prints registers, spills and shared memory of
+# Compiles all kernels for every architecture of build/image.rs, prints registers, spills and shared memory of
 # each, and fails on a spill in a hot one: those that run in every layer of a step in bf16 (f32 is the mode of
 # the gates, docs/numerics.md). Needs CUDA_HOME (scripts/nvcc.sh).
 # usage: bash scripts/kernels.sh [architecture ...]
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 nvcc=$(readlink -f "${CUDA_HOME:?where nvcc is: scripts/nvcc.sh}/bin/nvcc")
-flags=$(sed -n 's/^pub(crate) const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
-all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
+flags=$(sed -n 's/^pub(crate) const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs build/image.rs | tr -d '",')
+all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc.rs build/image.rs | tr -d '",')
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 echo "nvcc $flags"

@@ -12,6 +12,18 @@ namespace xtemu {
 
 void (*on_fault)() = nullptr;
 
+// ---- the range whose reads are counted
+static std::atomic<const char*> watch_at{nullptr};
+static std::atomic<size_t> watch_bytes{0};
+static std::atomic<uint64_t> watch_read{0};
+
+void watch(const void* at, size_t bytes) { watch_at = (const char*)at, watch_bytes = bytes, watch_read = 0; }
+uint64_t watched() { return watch_read; }
+void count_read(const void* at, size_t bytes) {
+  if ((size_t)((const char*)at - watch_at.load(std::memory_order_relaxed)) < watch_bytes.load(std::memory_order_relaxed))
+    watch_read.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 // ---- the clock
 static std::atomic<uint64_t> clock_{1};
 uint64_t tick() { return clock_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -199,6 +211,7 @@ void check_instrumented(const void* at, size_t bytes, size_t alignment, Access a
     return;
   }
   if ((uintptr_t)at % alignment) fault("misaligned access", at, bytes, SOURCE);
+  if (access == Access::Read) count_read(at, bytes);
   check(s, access, {at, bytes, SOURCE});
 }
 

@@ -17,7 +17,10 @@ void copy_start(void* to, const void* from, bool present, const char* file, int 
   if ((uintptr_t)to & 15 || (present && (uintptr_t)from & 15)) fail("%s:%d: cp.async at an address that is no multiple of 16", base(file), line);
   Copies& copies = mine();
   if (worker->launch->checked) {
-    if (present) check_access(from, 16, Access::Read, file, line);
+    if (present) {
+      check_access(from, 16, Access::Read, file, line);
+      count_read(from, 16);
+    }
     check_access(to, 16, Access::Write, file, line);
     check_flight(to, 16, true);
   }

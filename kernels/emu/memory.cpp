@@ -101,15 +101,6 @@ void mark_written(void* at, size_t bytes) {
   for (size_t i = pair(s, at), end = pair(s, (char*)at + bytes + 1); i < end; i++) s.state[i] |= WRITTEN;
 }
 
-void copy_marks(void* to, const void* from, size_t bytes) {
-  if (!is_arena(to)) return;
-  const Shadow& s = shadow();
-  for (size_t i = 0; i < (bytes + 1) / 2; i++) {
-    uint8_t& state = s.state[pair(s, to) + i];
-    state = (uint8_t)((state & ~WRITTEN) | (s.state[pair(s, from) + i] & WRITTEN));
-  }
-}
-
 size_t first_unwritten(const void* at, size_t bytes) {
   if (!is_arena(at)) return bytes;
   const Shadow& s = shadow();

@@ -88,7 +88,7 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
     let own = args.template.template.is_some() || !tokenizer.chat_templates().is_empty();
     let positions = loaded.model.config().max_positions;
     let mut talk = Conversation::new((tokenizer, template), options, args.system.as_deref(), positions);
-    let engine = EngineOptions { prefixes: Prefixes::Kept, max_batch: 1, ..args.cache.engine() };
+    let engine = EngineOptions { prefixes: Prefixes::Kept, max_batch: 1, look: 1, ..args.cache.engine() };
     let engine = Engine::new(&loaded.model, engine)?;
     let stops = Stops::install()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::ask::{Ask, ENDS};
 use super::loaded::Loaded;
 use super::{CliError, Exit, out, timed};
-use crate::decode::{Engine, FinishReason};
+use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, Timings, printable, units};
 
 /// Flags of `xtrain generate`.
@@ -74,7 +74,9 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let cfg = loaded.model.config();
     let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, flag, &e))?;
-    let mut engine = Engine::new(&loaded.model, args.ask.engine(Some(request.positions(cfg)), 1))?;
+    // a token is shown when it is drawn
+    let options = EngineOptions { look: 1, ..args.ask.engine(Some(request.positions(cfg)), 1) };
+    let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
     let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream());

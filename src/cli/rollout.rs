@@ -45,6 +45,9 @@ pub struct RolloutArgs {
     /// Completions under way at a time, at most.
     #[arg(long, value_name = "N", default_value = "64")]
     pub batch: NonZeroUsize,
+    /// On a GPU, the most steps before the host looks at the tokens; none of it changes a completion.
+    #[arg(long, value_name = "STEPS", default_value = "8")]
+    pub look: NonZeroUsize,
     /// What is completed, and how.
     #[command(flatten)]
     pub ask: Ask,
@@ -110,7 +113,10 @@ fn complete(
     let total = requests.len() * g;
     let longest = requests.iter().map(|r| r.positions(cfg)).max();
     let options = args.ask.engine(longest, args.batch.get().min(total));
-    let mut engine = Engine::new(&loaded.model, EngineOptions { prefixes: Prefixes::Kept, ..options })?;
+    let mut engine = Engine::new(
+        &loaded.model,
+        EngineOptions { prefixes: Prefixes::Kept, look: args.look.get(), ..options },
+    )?;
     for request in requests {
         engine.submit_group(request, g)?;
     }

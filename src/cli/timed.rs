@@ -20,11 +20,12 @@ pub(super) fn run(
     while !engine.is_idle() {
         let clock = Instant::now();
         let step = engine.step()?;
-        let pass = Pass { ms: clock.elapsed().as_secs_f64() * 1e3, tokens: step.events.len() };
-        if waiting > 0 {
-            timings.prefill.push(pass)
-        } else {
-            timings.decode.push(pass)
+        let (ms, tokens, n) = (clock.elapsed().as_secs_f64() * 1e3, step.events.len(), step.passes.max(1));
+        for at in 0..n {
+            // passes that the host did not look between share their time
+            let pass = Pass { ms: ms / n as f64, tokens: tokens * (at + 1) / n - tokens * at / n };
+            let first = waiting > 0 && at == 0;
+            if first { &mut timings.prefill } else { &mut timings.decode }.push(pass);
         }
         for event in step.events {
             if let Some(first) = begun.get_mut(event.index).filter(|begun| !**begun) {

@@ -247,6 +247,37 @@ fn benches_print_tables_and_their_raw_samples() {
 }
 
 #[test]
+fn the_bench_of_decoding_on_a_gpu_counts_what_is_read_and_how_often_the_host_looks() {
+    if xtrain::tensor::testing::emulated(xtrain::tensor::Schedule::Forward).is_none() {
+        return;
+    }
+    let (scratch, m) = (Scratch::new("bench-gpu"), model());
+    let decode = [
+        "bench",
+        "decode",
+        "--device",
+        "emulated",
+        "--model",
+        &m,
+        "--batch",
+        "2",
+        "--repeats",
+        "1",
+        "--json",
+    ];
+    for (prompt, look, passes) in [("3", "4", [1, 4, 4]), ("20", "8", [1, 8, 0])] {
+        let sizes = ["--prompt-len", prompt, "--max-new", "9", "--look", look];
+        let got = parsed(&ok(&scratch.0, &[&decode[..], &sizes].concat()));
+        let times = got["kv_read_over_needed"].as_f64().unwrap();
+        assert!((1.0..=1.1).contains(&times), "{got}");
+        let looks = passes.iter().filter(|&&n| n > 0).count() as f64;
+        assert_eq!(got["per_token"]["looks"].as_f64().unwrap(), looks / 18.0, "{got}");
+        assert_eq!(got["per_token"]["bytes_to_host"], 16.0, "{got}");
+        assert!(got["per_token"]["partial_bytes"].as_f64().unwrap() > 0.0, "{got}");
+    }
+}
+
+#[test]
 fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
     let (scratch, m) = (Scratch::new("bench-load"), model());
     let got = parsed(&ok(&scratch.0, &["bench", "load", "--model", &m, "--repeats", "2", "--json"]));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::store::{self, Standing};
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer, weigh};
+use xtrain::model::{Biases, Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer, weigh};
 use xtrain::tensor::ops::Target;
-use xtrain::tensor::testing::gpus;
-use xtrain::tensor::{Device, Dtype, Schedule as Order};
+use xtrain::tensor::testing::{arbitrary, gpus};
+use xtrain::tensor::{Device, Dtype, Schedule as Order, Traffic};
 
 use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
 use xtrain::verify::{self, Asked};
@@ -34,10 +34,27 @@ fn config(tied: bool) -> Config {
     }
 }
 
+/// Biases as in Qwen2, and all that Llama knows.
+const BIASES: [Biases; 2] =
+    [Biases { qkv: true, o: false, mlp: false }, Biases { qkv: true, o: true, mlp: true }];
+
+/// The model of seed 3 with biases that are not zero.
+pub(crate) fn biased(cfg: &Config, compute: Dtype, device: &Device) -> Model {
+    let mut model = Model::init(cfg, compute, &Device::cpu(), 3).unwrap();
+    for p in model.params.iter_mut().filter(|p| p.name().ends_with(".bias")) {
+        let (seed, data) = (p.slot() as u64, p.value_mut().data_mut::<f32>().unwrap());
+        data.copy_from_slice(&arbitrary(data.len(), seed));
+    }
+    model.on(device).unwrap()
+}
+
 fn trainer(tied: bool, device: &Device) -> Trainer {
+    trainer_of(Model::init(&config(tied), Dtype::F32, device, 5).unwrap())
+}
+
+fn trainer_of(model: Model) -> Trainer {
     let schedule =
         Schedule { decay: Decay::Cosine, initial: 0.0, peak: 1e-2, min: 1e-3, warmup: 1, steps: 4, fall: 0 };
-    let model = Model::init(&config(tied), Dtype::F32, device, 5).unwrap();
     Trainer::new(model, OptimConfig::default(), schedule).unwrap()
 }
 
@@ -101,6 +118,15 @@ fn three_steps_on_the_gpu_have_the_bytes_of_the_processor() {
             compared += same(run(&mut trainer(tied, &device), micro), &want, &what);
         }
     }
+    for biases in BIASES {
+        let of =
+            |device: &Device| trainer_of(biased(&Config { biases, ..config(false) }, Dtype::F32, device));
+        let want = run(&mut of(&Device::cpu()), 3);
+        for (device, micro) in gpus(&[Order::Random(5)]).into_iter().zip([1, 2]) {
+            let what = format!("{biases:?}, {device}, micro-batches of {micro}");
+            compared += same(run(&mut of(&device), micro), &want, &what);
+        }
+    }
     println!("training on the GPU: {compared} values compared, 0 differ");
 }
 
@@ -115,25 +141,34 @@ fn warm(device: &Device) {
     let step = |trainer: &mut Trainer| {
         let before = gpu.traffic();
         trainer.step(samples(0), 3).unwrap();
-        let after = gpu.traffic();
-        (after.allocations - before.allocations, after.downloaded - before.downloaded)
+        gpu.traffic().since(before)
     };
     for _ in 0..2 {
         step(&mut trainer);
     }
-    let (allocations, downloaded) = step(&mut trainer);
-    assert_eq!(allocations, 0);
+    let t = step(&mut trainer);
+    println!("a training step on {device}: {t:?}");
+    assert_eq!(t.allocations, 0);
+    // what is learnt of the loss, the norm, the flags of all tensors
+    assert!(t.looks <= 3, "{t:?}");
     // the loss, the norm, a flag a tensor, and (lse, log-probability, entropy) of 108 rows
-    assert!(downloaded <= 4096, "{downloaded} bytes came back");
+    assert!(t.downloaded <= 4096, "{} bytes came back", t.downloaded);
+    // a graph from one look of the host to the next: neither copies nor zeros nor targets end one
+    assert!(t.graphs <= t.looks && t.launches > 40 * t.graphs, "{t:?}");
 }
 
 /// Every cache, page, chunk and batch on the GPU, against the processor in f32, against itself in bf16.
 fn rollouts(compute: Dtype) {
-    gpus(&[Order::Priorities(9)]).iter().for_each(|device| rollouts_on(device, compute));
+    for device in gpus(&[Order::Priorities(9)]) {
+        rollouts_on(&device, &Model::init(&config(true), compute, &device, 3).unwrap());
+        for biases in BIASES {
+            rollouts_on(&device, &biased(&Config { biases, n_layers: 1, ..config(false) }, compute, &device));
+        }
+    }
 }
 
-fn rollouts_on(device: &Device, compute: Dtype) {
-    let model = Model::init(&config(true), compute, device, 3).unwrap();
+fn rollouts_on(device: &Device, model: &Model) {
+    let (model, compute) = (model.clone(), model.compute());
     let requests = verify::requests(&verify::prompts(&model, (1, 3), 5), 5, 1);
     let asked = Asked { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
     let verdicts = verify::verify(&model, &requests, &asked, &mut |_| ()).unwrap();
@@ -155,19 +190,23 @@ fn rollouts_on_the_gpu_in_bf16_have_the_bits_of_its_training_forward() {
     rollouts(Dtype::BF16);
 }
 
-/// Prompts of three lengths, greedy and sampled in turn.
-fn asked() -> Vec<Request> {
+/// Prompts of three lengths, greedy and sampled in turn, one of them penalised.
+fn asked(max_new: usize, penalty: Option<f32>) -> Vec<Request> {
     let mut dice = Dice::new(8, 1);
     let request = |(id, n): (usize, usize)| {
         let prompt: Vec<u32> = (0..n).map(|_| dice.below(37) as u32).collect();
-        Request { id: id as u64, ..Request::sampled(&prompt, 12, [0.0, 0.8][id % 2], 4) }
+        let mut request = Request::sampled(&prompt, max_new, [0.0, 0.8][id % 2], 4);
+        request.options.repetition_penalty = penalty.filter(|_| id == 1);
+        Request { id: id as u64, ..request }
     };
     [3, 70, 9].into_iter().enumerate().map(request).collect()
 }
 
-fn engine<'m>(model: &'m Model) -> Engine<'m> {
-    let mut engine = Engine::new(model, EngineOptions { max_batch: 3, ..EngineOptions::default() }).unwrap();
-    asked().into_iter().for_each(|request| _ = engine.submit(request).unwrap());
+/// An engine for those, and how many steps it may run ahead.
+fn engine(model: &Model, asked: Vec<Request>, look: usize) -> Engine<'_> {
+    let options = EngineOptions { max_batch: 3, look, ..EngineOptions::default() };
+    let mut engine = Engine::new(model, options).unwrap();
+    asked.into_iter().for_each(|request| _ = engine.submit(request).unwrap());
     engine
 }
 
@@ -177,43 +216,45 @@ fn tokens_drawn_on_the_gpu_are_those_of_the_processor_and_all_that_a_step_copies
 }
 
 fn drawn(device: &Device) {
-    let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
     let model = |device: &Device| Model::init(&config(false), Dtype::F32, device, 3).unwrap();
     let (there, here) = (model(device), model(&Device::cpu()));
-    let mut engine_there = engine(&there);
-    let mut steps = Vec::new();
-    while !engine_there.is_idle() {
-        let before = gpu.traffic();
-        engine_there.step().unwrap();
-        let after = gpu.traffic();
-        steps.push((after.allocations - before.allocations, after.downloaded - before.downloaded));
-    }
-    let (got, want) = (engine_there.take_finished(), engine(&here).run().unwrap());
-    for want in &want {
-        let got = got.iter().find(|got| got.index == want.index).unwrap();
-        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        assert_eq!(got.tokens, want.tokens);
-        assert_eq!(bits(&got.logprobs), bits(&want.logprobs));
-        assert_eq!(bits(&got.processed_logprobs), bits(&want.processed_logprobs));
-    }
-    // a token, two log-probabilities and a status for each of three rows, where their logits are 444 bytes
-    for (step, &(allocations, downloaded)) in steps.iter().enumerate().skip(4) {
-        assert!(allocations == 0 && downloaded <= 3 * 32, "step {step}: {allocations}, {downloaded} bytes");
+    let asked = || asked(12, Some(1.3));
+    let want = engine(&here, asked(), 1).run().unwrap();
+    for look in [1, 5] {
+        let mut engine_there = engine(&there, asked(), look);
+        let steps = steps(device, &mut engine_there);
+        let got = engine_there.take_finished();
+        for want in &want {
+            let got = got.iter().find(|got| got.index == want.index).unwrap();
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(got.tokens, want.tokens);
+            assert_eq!(bits(&got.logprobs), bits(&want.logprobs));
+            assert_eq!(bits(&got.processed_logprobs), bits(&want.processed_logprobs));
+        }
+        // a token, two log-probabilities and a status for each of three rows, where their logits are 444 bytes
+        for (n, step) in steps.iter().enumerate().skip(if look == 1 { 4 } else { 2 }) {
+            assert_eq!(step.traffic.allocations, 0, "step {n}: {step:?}");
+            assert_eq!(step.traffic.downloaded, step.passes * 3 * 16, "step {n}: {step:?}");
+            assert_eq!(step.traffic.looks, 1, "step {n}: {step:?}");
+        }
     }
 }
 
-/// Kernels, graphs, and kernels with other arguments in a graph, of each step of a rollout.
-fn steps(device: &Device, n_layers: usize, compute: Dtype) -> Vec<[u64; 3]> {
+/// What a step of a rollout did.
+#[derive(Debug)]
+struct Stepped {
+    passes: u64,
+    traffic: Traffic,
+}
+
+/// All steps of an engine.
+fn steps(device: &Device, engine: &mut Engine<'_>) -> Vec<Stepped> {
     let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
-    let model = Model::init(&Config { n_layers, ..config(true) }, compute, device, 3).unwrap();
-    let mut engine = engine(&model);
     let mut steps = Vec::new();
     while !engine.is_idle() {
         let before = gpu.traffic();
-        engine.step().unwrap();
-        let after = gpu.traffic();
-        let of = |t: xtrain::tensor::Traffic| [t.launches, t.graphs, t.changed];
-        steps.push(std::array::from_fn(|i| of(after)[i] - of(before)[i]));
+        let passes = engine.step().unwrap().passes as u64;
+        steps.push(Stepped { passes, traffic: gpu.traffic().since(before) });
     }
     steps
 }
@@ -221,16 +262,33 @@ fn steps(device: &Device, n_layers: usize, compute: Dtype) -> Vec<[u64; 3]> {
 #[test]
 fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
     for device in gpus(&[Order::Forward]) {
-        for compute in [Dtype::F32, Dtype::BF16] {
-            let [two, five] = [2, 5].map(|n| steps(&device, n, compute));
-            println!("{device} in {compute}, kernels, graphs and changed kernels a step: {two:?}, {five:?}");
-            assert!(five.len() > 8, "{five:?}");
-            for (step, (two, five)) in two.iter().zip(&five).enumerate().skip(2) {
-                let [kernels, graphs, changed] = *five;
-                assert_eq!(kernels - two[0], 3 * 6, "step {step}: {two:?} of 2 layers, {five:?} of 5");
-                assert_eq!(graphs, 1, "step {step}: {five:?}");
-                // the grid of each layer's attention, when a row enters a new chunk
-                assert!(changed == 0 || changed == 5, "step {step}: {five:?}");
+        for (compute, penalty) in [(Dtype::F32, None), (Dtype::BF16, None), (Dtype::BF16, Some(1.2))] {
+            let of = |n_layers| {
+                let model = Model::init(&Config { n_layers, ..config(true) }, compute, &device, 3).unwrap();
+                steps(&device, &mut engine(&model, asked(25, penalty), 8))
+            };
+            let [two, five] = [2, 5].map(of);
+            println!("{device} in {compute}, penalty {penalty:?}: {five:?}");
+            // a look after a prompt and its first token, then one every eight steps
+            assert_eq!(five.iter().map(|s| s.passes).collect::<Vec<_>>(), [1, 8, 8, 8], "{five:?}");
+            // 24 new tokens of each row, whose keys and values and those before them are read once a layer
+            let keys: usize = [3, 70, 9].iter().map(|prompt| (prompt + 1..=prompt + 24).sum::<usize>()).sum();
+            let needed = (keys * 5 * 2 * 2 * 8 * compute.bytes()) as u64;
+            let read: u64 = five[1..].iter().map(|s| s.traffic.kv_read).sum();
+            println!("{read} bytes of keys and values read, {needed} needed");
+            assert!(read >= needed && 10 * read <= 11 * needed, "{read} of {needed}");
+            for (two, five) in two.iter().zip(&five).skip(2) {
+                let (passes, t) = (five.passes, five.traffic);
+                assert_eq!(t.launches - two.traffic.launches, passes * 3 * 6, "{two:?}, {five:?}");
+                assert_eq!(t.graphs, passes, "{five:?}");
+                // the grid of each layer's attention, when a row enters a new chunk; where the ids lie that a look brought
+                let look = u64::from(penalty.is_some());
+                assert!(t.changed <= look || (5..=5 + look).contains(&t.changed), "{five:?}");
+                // nothing comes to the host but at the look: what each row drew in each step
+                assert_eq!((t.looks, t.downloaded), (1, passes * 3 * 16), "{five:?}");
+                // positions and slots; options and a page table now and then
+                assert!(t.uploaded <= passes * 3 * (4 + 4) + 400, "{five:?}");
+                assert_eq!(t.allocations, 0, "{five:?}");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The gates: what must hold across crates, in bits.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod ahead;
 mod cli;
 mod commands;
 mod commands_chat;
@@ -25,6 +26,7 @@ mod gpu;
 mod invariance;
 mod kill;
 #[cfg(feature = "faults")]
+mod nvcc;
 mod own;
 mod packing;
 mod prefixes;

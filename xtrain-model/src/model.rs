@@ -1,6 +1,6 @@
 //! The Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with QK-norm or without, RoPE, SwiGLU.
 //! The forward, written once.
-use xtrain_tensor::ops;
+use xtrain_tensor::ops::{self, Draws};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
@@ -80,11 +80,32 @@ impl Model {
         F: Functional,
         K: KvStore<F>,
     {
-        let mut h = self.embed(f, rows)?;
+        let h = self.embed(f, rows)?;
+        self.forward_from(f, kv, rows, h)
+    }
+
+    /// [`Model::forward`] of rows whose residual stream before the first block is `h [N, C]`; their ids are not read.
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    pub fn forward_from<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::X) -> Result<F::X>
+    where
+        F: Functional,
+        K: KvStore<F>,
+    {
         for layer in 0..self.params.blocks.len() {
             h = self.block(f, kv, rows, (layer, &h))?;
         }
         self.finish(f, &h)
+    }
+
+    /// The residual stream `[N, C]` before the first block of rows whose tokens were drawn and not looked at.
+    ///
+    /// # Errors
+    /// When the tokens lie on another device.
+    pub fn embed_drawn(&self, draws: &Draws) -> Result<Tensor> {
+        let embed = &self.params.embed;
+        Ok(draws.embedding(embed.value(), embed.compute())?)
     }
 
     /// The residual stream `[N, C]` before the first block.

@@ -130,12 +130,8 @@ impl Trainer {
 
 /// The first parameter whose tensor, in walk order, holds a NaN or an infinity.
 fn named<'a>(params: &Params, tensors: impl Iterator<Item = &'a Tensor>) -> Result<Option<String>> {
-    for (p, t) in params.iter().zip(tensors) {
-        if !ops::all_finite(t)? {
-            return Ok(Some(p.name().to_string()));
-        }
-    }
-    Ok(None)
+    let first = ops::first_not_finite(&tensors.collect::<Vec<_>>())?;
+    Ok(first.and_then(|at| params.iter().nth(at)).map(|p| p.name().to_string()))
 }
 
 /// Gives every target of a step the weight 1 / their number; returns the number.

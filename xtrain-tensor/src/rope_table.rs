@@ -131,7 +131,7 @@ impl RopeTable {
         let own = match copies.iter().position(|copy| copy.addresses.home().same(gpu)) {
             Some(i) => i,
             None => {
-                let addresses = gpu.zeros(self.shared.blocks.len() * size_of::<u64>())?;
+                let addresses = gpu.upload(&vec![0u64; self.shared.blocks.len()])?;
                 copies.push(GpuCopy { addresses, blocks: BTreeMap::new() });
                 copies.len() - 1
             }
@@ -151,10 +151,9 @@ impl RopeTable {
     fn bring(&self, gpu: &Gpu, copy: &mut GpuCopy, block: usize) -> Result<()> {
         let shared = &*self.shared;
         let rows = gpu.upload(shared.blocks[block].get_or_init(|| shared.block(block)))?;
-        let address = gpu.upload(&[rows.at()])?;
         let to = copy.addresses.at() + (block * size_of::<u64>()) as u64;
-        // SAFETY: an address for each block of the table, and one that was just brought.
-        unsafe { gpu.copy(to, address.at(), size_of::<u64>())? };
+        // SAFETY: an address for each block of the table; kernels that wait asked for other blocks.
+        unsafe { gpu.bring(to, &[rows.at()])? };
         copy.blocks.insert(block, rows);
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::ideal::Ideal;
 use super::subject::{self, Load, Subject};
 use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out};
-use crate::decode::CacheShape;
+use crate::decode::{CacheShape, EngineOptions};
 use crate::report::{Column, Pass, Spread, Table, Timings, units};
 
 /// Tokens of a prompt, and new ones, unless told otherwise.
@@ -33,6 +33,9 @@ struct Report {
     ideal_step: Ideal,
     #[serde(skip_serializing_if = "Option::is_none")]
     per_token: Option<PerUnit>,
+    /// Bytes of keys and values read by the attention of new tokens, over those that they need.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_read_over_needed: Option<f64>,
     samples: Vec<Timings>,
 }
 
@@ -55,15 +58,16 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         max_new: max_new.unwrap_or(usual),
     };
     load.check(&model, "lower --prompt-len or --max-new")?;
-    let options = args.cache.engine();
+    let options = EngineOptions { look: args.look.get(), ..args.cache.engine() };
     subject::measure(&model, load, options)?;
-    let (mut samples, mut cache_bytes) = (Vec::new(), 0);
+    let (mut samples, mut cache_bytes, mut kv) = (Vec::new(), 0, None);
     let meter = Meter::start(model.device());
     for _ in 0..args.repeats.get() {
-        let (timings, bytes) = subject::measure(&model, load, options)?;
-        samples.push(timings);
-        cache_bytes = bytes;
+        let measured = subject::measure(&model, load, options)?;
+        samples.push(measured.timings);
+        (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
     }
+    let per_token = meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new);
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| Spread::of(samples.iter().filter_map(of));
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
     let report = Report {
@@ -80,7 +84,8 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         cache_bytes,
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
         ideal_step: Ideal::of(&model, load.batch, load.prompt_len + load.max_new / 2),
-        per_token: meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new),
+        per_token,
+        kv_read_over_needed: kv.map(|[read, needed]| read as f64 / needed as f64),
         samples,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
@@ -116,7 +121,11 @@ impl Report {
                 table.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
             }
         }
-        let traffic = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
+        let mut traffic = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
+        if let Some(times) = self.kv_read_over_needed {
+            traffic
+                .push_str(&format!("keys and values are read {times:.3} times as much as they have to be\n"));
+        }
         format!("{text}\n{}\n{}{traffic}", table.render(), self.ideal_step.table())
     }
 }

@@ -31,6 +31,15 @@ impl Ideal {
         }
     }
 
+    /// Bytes of keys and values that the row before position `at` sees: those of all positions up to its own, or of a
+    /// window, in each layer, once for a group of query heads.
+    pub(super) fn kv_before(model: &Model, at: usize) -> u64 {
+        let cfg = model.config();
+        let seen = |layer| cfg.window(layer).unwrap_or(usize::MAX).min(at);
+        let positions: usize = (0..cfg.n_layers).map(seen).sum();
+        (positions * CacheShape::of(model).bytes_per_token() / cfg.n_layers) as u64
+    }
+
     /// As a table.
     pub(super) fn table(self) -> String {
         let mut table = Table::new([Column::words("a step needs at least"), Column::numbers("")]);

@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use super::KvArgs;
-use super::subject::{self, Load, Subject};
+use super::subject::{self, Load, Measured, Subject};
 use crate::cli::{CliError, out};
 use crate::decode::KvKind;
 use crate::report::{Column, Spread, Table, Timings, units};
@@ -55,7 +55,8 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let (timings, held) = subject::measure(&model, load, args.sizes.engine(*kv))?;
+                let Measured { timings, cache_bytes: held, .. } =
+                    subject::measure(&model, load, args.sizes.engine(*kv))?;
                 *bytes = held;
                 if round > 0 {
                     samples.push(timings);

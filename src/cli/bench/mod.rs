@@ -113,6 +113,9 @@ pub struct DecodeArgs {
     /// Rollouts that are measured, after one that is not; medians are shown.
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeats: NonZeroUsize,
+    /// On a GPU, the most steps before the host looks at the tokens.
+    #[arg(long, value_name = "STEPS", default_value = "8")]
+    pub look: NonZeroUsize,
     /// What is run.
     #[command(flatten)]
     pub shared: Shared,

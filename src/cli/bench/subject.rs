@@ -4,6 +4,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::Shared;
+use super::ideal::Ideal;
 use crate::cli::{CliError, Exit, loaded, source, timed};
 use crate::config::RunConfig;
 use crate::decode::{Engine, EngineOptions, Request};
@@ -95,12 +96,16 @@ pub(super) fn tokens((seed, id): (u64, u64), n: usize, vocab: usize) -> Vec<u32>
     (0..n).map(|at| ((u128::from(draw(at)) * vocab as u128) >> 64) as u32).collect()
 }
 
-/// One rollout: its times, and the bytes of its cache.
-pub(super) fn measure(
-    model: &Model,
-    load: Load,
-    options: EngineOptions,
-) -> Result<(Timings, usize), CliError> {
+/// One rollout.
+pub(super) struct Measured {
+    pub(super) timings: Timings,
+    pub(super) cache_bytes: usize,
+    /// On a GPU: bytes of keys and values that new tokens read once all had begun, and those that they needed.
+    pub(super) kv: Option<[u64; 2]>,
+}
+
+/// One rollout: its times, the bytes of its cache, and those that were read of it.
+pub(super) fn measure(model: &Model, load: Load, options: EngineOptions) -> Result<Measured, CliError> {
     let positions = Some(load.prompt_len + load.max_new);
     let mut engine = Engine::new(model, EngineOptions { positions, max_batch: load.batch, ..options })?;
     let request = |id| Request {
@@ -112,6 +117,18 @@ pub(super) fn measure(
     } else {
         (0..load.batch as u64).try_for_each(|id| engine.submit(request(id)).map(|_| ()))?;
     }
-    let timings = timed::run(&mut engine, &mut |_| Ok(()))?;
-    Ok((timings, engine.cache().map_or(0, |cache| cache.bytes())))
+    let (mut begun, mut from, mut needed) = (vec![false; load.batch], None, 0);
+    let timings = timed::run(&mut engine, &mut |events| {
+        if from.is_some() {
+            needed += events.iter().map(|e| Ideal::kv_before(model, e.position)).sum::<u64>();
+        }
+        events.iter().for_each(|e| begun[e.index] = true);
+        if from.is_none() && begun.iter().all(|&b| b) {
+            from = model.device().traffic();
+        }
+        Ok(())
+    })?;
+    let read = |from| model.device().traffic().map(|t| t.since(from).kv_read);
+    let kv = from.and_then(read).filter(|_| needed > 0).map(|read| [read, needed]);
+    Ok(Measured { timings, cache_bytes: engine.cache().map_or(0, |cache| cache.bytes()), kv })
 }

@@ -12,6 +12,9 @@ pub(super) struct PerUnit {
     changed: f64,
     bytes_to_device: f64,
     bytes_to_host: f64,
+    looks: f64,
+    kv_bytes_read: f64,
+    partial_bytes: f64,
     allocations: f64,
 }
 
@@ -26,15 +29,18 @@ impl Meter {
 
     /// What has been asked since, over `units` of work.
     pub(super) fn stop(self, device: &Device, units: usize) -> Option<PerUnit> {
-        let (from, to) = (self.0?, device.traffic()?);
-        let per = |from: u64, to: u64| (to - from) as f64 / units.max(1) as f64;
+        let t = device.traffic()?.since(self.0?);
+        let per = |n: u64| n as f64 / units.max(1) as f64;
         Some(PerUnit {
-            launches: per(from.launches, to.launches),
-            graphs: per(from.graphs, to.graphs),
-            changed: per(from.changed, to.changed),
-            bytes_to_device: per(from.uploaded, to.uploaded),
-            bytes_to_host: per(from.downloaded, to.downloaded),
-            allocations: per(from.allocations, to.allocations),
+            launches: per(t.launches),
+            graphs: per(t.graphs),
+            changed: per(t.changed),
+            bytes_to_device: per(t.uploaded),
+            bytes_to_host: per(t.downloaded),
+            looks: per(t.looks),
+            kv_bytes_read: per(t.kv_read),
+            partial_bytes: per(t.partials),
+            allocations: per(t.allocations),
         })
     }
 }
@@ -50,6 +56,9 @@ impl PerUnit {
             ("kernels changed in a graph", self.changed),
             ("bytes to the device", self.bytes_to_device),
             ("bytes to the host", self.bytes_to_host),
+            ("looks of the host", self.looks),
+            ("bytes of keys and values read", self.kv_bytes_read),
+            ("bytes of partial results", self.partial_bytes),
             ("allocations", self.allocations),
         ] {
             table.row([what, &format!("{value:.2}")]);

@@ -1,6 +1,6 @@
 //! A case: a model, sequences, and a way to compute their logits that is not the oracle's.
 use xtrain::decode::KvKind;
-use xtrain::model::Config;
+use xtrain::model::{Biases, Config};
 use xtrain::tensor::{Dtype, Simd};
 
 use crate::dice::Dice;
@@ -129,6 +129,7 @@ impl Case {
         };
         case.form_group(&mut dice);
         case.draw_windows(&mut dice);
+        case.draw_biases(&mut dice);
         case
     }
 
@@ -158,6 +159,14 @@ impl Case {
         let mut window =
             |_| (some && !dice.one_in(3)).then(|| dice.pick(&[1, 2, 7, 31, 32, 33, 63, 64, 65, 100]));
         self.windows = (0..self.cfg.n_layers).map(&mut window).collect();
+    }
+
+    /// In one case of three some projections have biases, as in Qwen2 or with all that Llama knows.
+    fn draw_biases(&mut self, dice: &mut Dice) {
+        if dice.one_in(3) {
+            let all = dice.one_in(2);
+            self.cfg.biases = Biases { qkv: true, o: all, mlp: all };
+        }
     }
 
     /// Positions of the longest sequence.

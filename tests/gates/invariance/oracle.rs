@@ -32,7 +32,7 @@ pub(super) fn model(case: &Case, device: &Device) -> Result<Model> {
         let n = shape.iter().product();
         let gain = shape.len() == 1;
         let mut all = values(n, if gain { 0.5 } else { 2.0 * scale }, &mut dice);
-        if gain {
+        if gain && !name.ends_with(".bias") {
             all.iter_mut().for_each(|x| *x += 1.0);
         } else if name.contains("embed") && n > 2 * shape[1] {
             // Two tokens that cannot be told apart: exact ties among the logits of a tied head.

@@ -104,6 +104,8 @@ pub struct LogitRow<'a> {
 pub struct Step<'a> {
     /// The new tokens.
     pub events: &'a [Event],
+    /// Forward passes.
+    pub passes: usize,
     /// Rows of prompts that ran.
     pub prefill_rows: usize,
     /// Rows of new tokens that ran.
@@ -123,6 +125,8 @@ pub struct Counters {
     pub prefill_rows: u64,
     /// Rows that went through the head: of one sequence its new tokens.
     pub head_rows: u64,
+    /// Rows that ran for nothing: of sequences whose end the host had not seen yet. They are none of the other rows.
+    pub surplus_rows: u64,
     /// Sequences that took a prompt from another's room.
     pub forks: u64,
     /// Rows that did not run because an earlier sequence had left theirs; see

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use xtrain_model::Model;
+use xtrain_tensor::ops::Draws;
 
 use super::pass::Watch;
 use super::plan::Plan;
@@ -35,10 +36,14 @@ pub struct Engine<'m> {
     pub(super) squeezed: bool,
     pub(super) counters: Counters,
     pub(super) samplers: Vec<Sampler>,
+    /// Where a GPU keeps what it drew until the host looks.
+    pub(super) draws: Option<Draws>,
+    /// Whether the host has to see the next step, to say why a row has no token.
+    pub(super) careful: bool,
     submitted: usize,
     plan: Plan,
     pub(super) events: Vec<Event>,
-    finished: Vec<Completion>,
+    pub(super) finished: Vec<Completion>,
 }
 
 /// A place in the cache that no sequence has.
@@ -79,6 +84,8 @@ impl<'m> Engine<'m> {
             squeezed: false,
             counters: Counters::default(),
             samplers: Vec::new(),
+            draws: None,
+            careful: false,
             submitted: 0,
             plan: Plan::default(),
             events: Vec::new(),
@@ -177,7 +184,8 @@ impl<'m> Engine<'m> {
         Ok(all)
     }
 
-    /// One forward over the rows that are due, and a token for each sequence whose last row ran.
+    /// One forward over the rows that are due, and a token for each sequence whose last row ran. On a GPU, where
+    /// nothing but new tokens is due, up to [`EngineOptions::look`] forwards and as many tokens of each.
     ///
     /// # Errors
     /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left, the others
@@ -202,13 +210,17 @@ impl<'m> Engine<'m> {
         self.retire();
         begun?;
         let mut plan = std::mem::take(&mut self.plan);
-        let ran = self.fill(&mut plan).and_then(|()| self.run_rows(&plan, watch));
+        let ran = self.fill(&mut plan).and_then(|()| match self.steps_ahead(&plan) {
+            Some(steps) if watch.is_none() => self.run_ahead(&mut plan, steps),
+            _ => self.run_rows(&plan, watch),
+        });
         self.plan = plan;
         self.retire();
         ran?;
         let prefill_rows = (self.counters.prefill_rows - before.prefill_rows) as usize;
         Ok(Step {
             events: &self.events,
+            passes: (self.counters.passes - before.passes) as usize,
             prefill_rows,
             decode_rows: (self.counters.layer_rows - before.layer_rows) as usize - prefill_rows,
             head_rows: (self.counters.head_rows - before.head_rows) as usize,
@@ -231,7 +243,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Sequences that have ended leave; their room is free.
-    fn retire(&mut self) {
+    pub(super) fn retire(&mut self) {
         let mut at = 0;
         while at < self.live.len() {
             let Some(end) = self.live[at].end else {

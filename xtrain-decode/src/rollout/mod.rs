@@ -1,4 +1,5 @@
 //! Rollouts: requests in, completions out, many sequences in one list of rows.
+mod ahead;
 mod completion;
 mod engine;
 mod fronts;

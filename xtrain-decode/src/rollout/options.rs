@@ -23,6 +23,9 @@ pub struct EngineOptions {
     pub head: HeadRows,
     /// What happens to the pages of prompts that are done.
     pub prefixes: Prefixes,
+    /// On a GPU, the most steps between two looks of the host at what was drawn; a step that says its tokens one by one
+    /// wants 1. A processor looks every step.
+    pub look: usize,
 }
 
 /// What happens to the pages of a sequence when it leaves.
@@ -57,6 +60,7 @@ impl Default for EngineOptions {
             cache_positions: None,
             head: HeadRows::Drawn,
             prefixes: Prefixes::Forgotten,
+            look: 8,
         }
     }
 }
@@ -75,6 +79,7 @@ impl EngineOptions {
             ("max_rows", self.max_rows),
             ("positions", self.positions),
             ("cache_positions", self.cache_positions),
+            ("look", Some(self.look)),
         ];
         let zero = sizes.iter().find(|(_, n)| *n == Some(0));
         if let Some(&(field, _)) = zero {

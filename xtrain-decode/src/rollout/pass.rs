@@ -17,6 +17,7 @@ impl Engine<'_> {
         if plan.rows.is_empty() {
             return Ok(());
         }
+        self.careful = false;
         let rows = &plan.rows;
         let hidden = match &mut self.cache {
             Some(cache) => self.model.forward(&mut Eager, cache, rows)?,
@@ -38,7 +39,7 @@ impl Engine<'_> {
     }
 
     /// The rows of a run are in the cache; a prompt that is whole now can be recalled.
-    fn ran(&mut self, run: &Run) {
+    pub(super) fn ran(&mut self, run: &Run) {
         let sequence = &mut self.live[run.live];
         let before = sequence.done;
         sequence.done += run.rows.len();
@@ -103,7 +104,7 @@ impl Engine<'_> {
             return Ok(None);
         }
         let first = self.live[0].id;
-        let rows: Vec<SampleRow<'_>> = drawing().map(|s| s.sample_row(first)).collect();
+        let rows: Vec<SampleRow<'_>> = drawing().map(|s| s.sample_row(first, 0)).collect();
         let choice =
             |s: Sampled| Choice { token: s.token, logprob: s.log_prob, processed_logprob: s.processed };
         let drawn = ops::sample_rows(logits, &rows).map_err(xtrain_model::Error::from)?;

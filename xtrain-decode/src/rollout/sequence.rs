@@ -115,14 +115,19 @@ impl Sequence {
         if self.request.options.repetition_penalty.is_some() { &self.tokens } else { &[] }
     }
 
-    /// How a device draws the next token; `first` as for [`Sequence::draw`].
-    pub(super) fn sample_row(&self, first: u64) -> SampleRow<'_> {
+    /// Steps until it ends for want of tokens or positions.
+    pub(super) fn left(&self, cfg: &Config) -> usize {
+        self.request.positions(cfg) - self.tokens.len()
+    }
+
+    /// How a device draws the next token, or that of so many steps `ahead`; `first` as for [`Sequence::draw`].
+    pub(super) fn sample_row(&self, first: u64, ahead: u32) -> SampleRow<'_> {
         let SampleOptions { temperature, top_k, top_p, min_p, repetition_penalty } = self.request.options;
         let Address { seed, id, position } = self.address(first);
         SampleRow {
             seed,
             id,
-            position,
+            position: position + ahead,
             temperature,
             top_k: top_k.unwrap_or(0) as u32,
             top_p: top_p.unwrap_or(1.0),

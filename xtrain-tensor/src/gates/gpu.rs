@@ -10,6 +10,7 @@ const GATE: &str = "gpu";
 const SAME_IN_BF16: &[&str] = &[
     "embedding",
     "all_finite",
+    "first_not_finite",
     "rms_norm",
     "rms_norm_backward",
     "silu_mul",

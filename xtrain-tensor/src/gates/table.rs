@@ -27,7 +27,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 43] = {
+pub(super) const TABLE: [Entry; 44] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -73,6 +73,7 @@ pub(super) const TABLE: [Entry; 43] = {
         entry("global_norm", cases::global_norm, None("the end of the step")),
         entry("sum_of_squares", cases::sum_of_squares, None("the end of the step")),
         entry("all_finite", cases::all_finite, None("a question")),
+        entry("first_not_finite", cases::first_not_finite, None("a question")),
     ]
 };
 

@@ -4,6 +4,9 @@ mod backward;
 mod decode;
 #[cfg(test)]
 #[cfg(all(feature = "emu", xtrain_emu))]
+mod reads;
+#[cfg(test)]
+#[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;
 mod tiles;
 

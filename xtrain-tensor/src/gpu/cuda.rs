@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{self, CUmemPool_attribute};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nvrtc::Ptx;
 
@@ -26,6 +26,12 @@ const CUDA: i32 = 13000;
 
 /// What to do about a driver that is missing or old.
 const NEEDS: &str = "xtrain needs the NVIDIA driver 580 or newer (CUDA 13)";
+
+/// The two numbers of an architecture.
+const CAPABILITY: [CUdevice_attribute; 2] = [
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+];
 
 fn error(what: String) -> Error {
     Error::Device { what }
@@ -62,13 +68,22 @@ pub(super) fn driver() -> Result<i32> {
 pub(super) fn devices() -> Result<Vec<Found>> {
     driver()?;
     let count = CudaContext::device_count().map_err(refused("counting devices"))?;
+    // without a context: one would take memory of the device
     let device = |ordinal| {
-        let context = CudaContext::new(ordinal)?;
-        let (major, minor) = context.compute_capability()?;
-        let architecture = format!("sm_{major}{minor}");
-        Ok(Found { name: context.name()?, architecture, bytes: context.total_mem()? })
+        let device = result::device::get(ordinal)?;
+        let [major, minor] = CAPABILITY;
+        // SAFETY: the driver has just given the device.
+        let (major, minor, bytes) = unsafe {
+            let asked = |attribute| result::device::get_attribute(device, attribute);
+            (asked(major)?, asked(minor)?, result::device::total_mem(device)?)
+        };
+        Ok(Found {
+            name: result::device::get_name(device)?,
+            architecture: format!("sm_{major}{minor}"),
+            bytes,
+        })
     };
-    (0..count as usize).map(device).collect::<Result<_, _>>().map_err(refused("asking a device for its name"))
+    (0..count).map(device).collect::<Result<_, _>>().map_err(refused("asking a device for its name"))
 }
 
 /// The launcher of a real GPU: one stream, on which everything is in order.
@@ -178,16 +193,6 @@ impl Launcher for Cuda {
         // SAFETY: the caller's buffer holds as many bytes.
         let set = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
         set.map_err(refused("setting memory to zero"))
-    }
-
-    unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.bind()?;
-        // SAFETY: as promised by the caller.
-        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) };
-        copied.map_err(refused("a copy on the device"))
     }
 
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {

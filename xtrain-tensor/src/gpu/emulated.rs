@@ -120,12 +120,6 @@ impl Launcher for Emulated {
         Ok(())
     }
 
-    unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
-        // SAFETY: as promised by the caller; device memory of the emulator is host memory.
-        unsafe { ffi::xtemu_copy(to as *mut c_void, from as *const c_void, bytes) };
-        Ok(())
-    }
-
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
         let found = self.kernels.find(kernel, args)?;
         let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
@@ -177,6 +171,20 @@ impl Graph for Chain {
 pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
     // SAFETY: 16 values each.
     unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
+}
+
+/// Counts the bytes that kernels of checked devices read of `bytes` bytes at `at`, until [`watched`].
+#[cfg(test)]
+pub(crate) fn watch(at: u64, bytes: usize) {
+    // SAFETY: the address is compared and not followed.
+    unsafe { ffi::xtemu_watch(at as *const c_void, bytes) };
+}
+
+/// The bytes read since [`watch`].
+#[cfg(test)]
+pub(crate) fn watched() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { ffi::xtemu_watched() }
 }
 
 /// The names of all kernels.

@@ -131,11 +131,6 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// Copies from the device, after everything launched before.
     fn download(&self, to: &mut [u8], from: u64) -> Result<()>;
     fn zero(&self, at: u64, bytes: usize) -> Result<()>;
-    /// Copies inside the device.
-    ///
-    /// # Safety
-    /// Both ranges are live and do not overlap.
-    unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()>;
     /// Runs a kernel.
     ///
     /// # Safety

@@ -70,6 +70,7 @@ impl Tile {
             Dtype::BF16 => rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS,
             _ => rows <= 64,
         };
+        let few = few && (dtype != Dtype::BF16 || outs.div_ceil(16) <= MOST_ALONG_Y);
         if few { Tile::Few } else { Tile::of(rows, outs) }
     }
 
@@ -86,6 +87,9 @@ impl Tile {
         (square.f32[at], Grid::blocks(blocks, [256, 64][at]))
     }
 }
+
+/// Blocks of a grid along y.
+const MOST_ALONG_Y: usize = 65_535;
 
 /// Shared memory that a block may have on every device since sm_80 (sm_86: 99 KiB).
 const SHARED: usize = 96 << 10;

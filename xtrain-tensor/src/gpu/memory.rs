@@ -1,9 +1,9 @@
 //! Device memory: taken from shelves of freed blocks, so that after the first step of a loop the device
 //! is asked for none.
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{At, Gpu, Launcher};
+use super::{At, Gpu, Grid, Launcher, Shared, args};
 use crate::Result;
 
 /// The free blocks of a device.
@@ -14,8 +14,9 @@ pub(super) struct Memory {
 
 #[derive(Debug, Default)]
 struct Shelves {
-    /// By size, in the order of addresses: a step that asks for the same blocks gets the same ones.
-    free: HashMap<usize, BTreeSet<u64>>,
+    /// By size, in the order of addresses: a step that asks for the same blocks gets the same ones. With each when it
+    /// was freed, in flushes of the queue.
+    free: HashMap<usize, BTreeMap<u64, u64>>,
     allocations: u64,
 }
 
@@ -38,8 +39,18 @@ impl Memory {
     /// Gives the device back all that is free.
     pub(super) fn free_all(&self, launcher: &dyn Launcher) {
         for (_, blocks) in self.lock().free.drain() {
-            blocks.into_iter().for_each(|at| launcher.free(at));
+            blocks.into_keys().for_each(|at| launcher.free(at));
         }
+    }
+
+    /// A free block of that size; `quiet`: one freed before so many flushes, if any.
+    fn find(&self, class: usize, quiet: Option<u64>) -> Option<u64> {
+        let mut shelves = self.lock();
+        let blocks = shelves.free.get_mut(&class)?;
+        let before = quiet.unwrap_or(u64::MAX);
+        let at = blocks.iter().find(|&(_, &freed)| freed < before).map(|(&at, _)| at)?;
+        blocks.remove(&at);
+        Some(at)
     }
 }
 
@@ -47,6 +58,11 @@ impl Memory {
 fn class(bytes: usize) -> usize {
     let grain = (bytes.max(256).next_power_of_two() / 8).max(256);
     bytes.max(1).div_ceil(grain) * grain
+}
+
+/// The launch of a kernel that walks over so many bytes, sixteen a thread and turn.
+fn over(bytes: usize) -> Grid {
+    Grid::blocks([bytes.div_ceil(16 * 256).min(4096), 1, 1], 256)
 }
 
 /// A piece of device memory; it goes back to its shelf when dropped.
@@ -59,13 +75,21 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub(super) fn take(home: &Gpu, bytes: usize) -> Result<Buffer> {
-        let (memory, launcher) = (&home.shared.memory, &*home.shared.launcher);
+        Buffer::find(home, bytes, None)
+    }
+
+    /// One that no kernel of those that wait knows of: the host may write to it before they run.
+    pub(super) fn quiet(home: &Gpu, bytes: usize) -> Result<Buffer> {
+        Buffer::find(home, bytes, home.shared.queue.quiet_before())
+    }
+
+    fn find(home: &Gpu, bytes: usize, quiet: Option<u64>) -> Result<Buffer> {
+        let Shared { memory, launcher, .. } = &*home.shared;
         if launcher.exact() {
             return Ok(Buffer { at: home.allocate(bytes)?, bytes, home: home.clone() });
         }
         let class = class(bytes);
-        let kept = memory.lock().free.get_mut(&class).and_then(BTreeSet::pop_first);
-        let at = match kept {
+        let at = match memory.find(class, quiet) {
             Some(at) => at,
             None => home.allocate(class)?,
         };
@@ -95,9 +119,21 @@ impl Buffer {
     /// Another buffer of the same bytes.
     pub(crate) fn duplicate(&self) -> Result<Buffer> {
         let copy = self.home.buffer(self.bytes)?;
-        // SAFETY: two live buffers of `bytes` bytes each.
-        unsafe { self.home.copy(copy.at, self.at, self.bytes)? };
+        if self.bytes > 0 {
+            let args = args![copy.arg(), self.arg(), self.bytes as u64];
+            // SAFETY: two buffers of `bytes` bytes each; blocks begin at multiples of 16.
+            unsafe { self.home.launch("copy_bytes", over(self.bytes), args)? };
+        }
         Ok(copy)
+    }
+
+    /// Zeros in all of it, after what waits.
+    pub(super) fn clear(&self) -> Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.
+        unsafe { self.home.launch("zero_bytes", over(self.bytes), args![self.arg(), self.bytes as u64]) }
     }
 }
 
@@ -106,7 +142,9 @@ impl Drop for Buffer {
         if self.home.shared.launcher.exact() {
             return self.home.shared.launcher.free(self.at);
         }
-        self.home.shared.memory.lock().free.entry(class(self.bytes)).or_default().insert(self.at);
+        let Shared { memory, queue, .. } = &*self.home.shared;
+        let freed = queue.counts().flushes;
+        memory.lock().free.entry(class(self.bytes)).or_default().insert(self.at, freed);
     }
 }
 

@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use emulated::{kernel_names, mma_dot16};
-pub(crate) use finite::all_finite;
+pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
+pub(crate) use finite::first_not_finite;
 pub(crate) use fused::{add_rms_norm, write_heads};
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
@@ -45,7 +45,7 @@ pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rope::{Turn, rope};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
-pub(crate) use sample::sample_rows;
+pub(crate) use sample::{Draws, sample_rows};
 pub use survey::{Found, Survey, survey};
 
 use crate::Result;
@@ -67,9 +67,18 @@ struct Shared {
     indices: Indices,
     counters: Counters,
     queue: Queue,
+    done: Done,
+}
+
+/// What it has done, beside what the queue and the memory count.
+#[derive(Debug, Default)]
+struct Done {
     launches: AtomicU64,
     uploaded: AtomicU64,
     downloaded: AtomicU64,
+    looks: AtomicU64,
+    kv_read: AtomicU64,
+    partials: AtomicU64,
 }
 
 /// What a GPU has done since it was opened.
@@ -85,8 +94,32 @@ pub struct Traffic {
     pub uploaded: u64,
     /// Bytes copied to the host.
     pub downloaded: u64,
+    /// Times that the host waited for such a copy.
+    pub looks: u64,
+    /// Bytes of keys and values that the attention of single rows read: those that a row sees, once for a group of query
+    /// heads.
+    pub kv_read: u64,
+    /// Bytes of its partial results, one for each 64 keys, that it wrote and read again.
+    pub partials: u64,
     /// Times that the device itself was asked for memory.
     pub allocations: u64,
+}
+
+impl Traffic {
+    /// What came after `before`.
+    pub fn since(self, before: Traffic) -> Traffic {
+        Traffic {
+            launches: self.launches - before.launches,
+            graphs: self.graphs - before.graphs,
+            changed: self.changed - before.changed,
+            uploaded: self.uploaded - before.uploaded,
+            downloaded: self.downloaded - before.downloaded,
+            looks: self.looks - before.looks,
+            kv_read: self.kv_read - before.kv_read,
+            partials: self.partials - before.partials,
+            allocations: self.allocations - before.allocations,
+        }
+    }
 }
 
 impl Gpu {
@@ -145,9 +178,7 @@ impl Gpu {
                 indices: Indices::default(),
                 counters: Counters::default(),
                 queue: Queue::default(),
-                launches: AtomicU64::new(0),
-                uploaded: AtomicU64::new(0),
-                downloaded: AtomicU64::new(0),
+                done: Done::default(),
             }),
         }
     }
@@ -164,16 +195,25 @@ impl Gpu {
 
     /// What it has done so far.
     pub fn traffic(&self) -> Traffic {
-        let Shared { memory, queue, launches, uploaded, downloaded, .. } = &*self.shared;
-        let counts = queue.counts();
+        let Shared { memory, queue, done, .. } = &*self.shared;
+        let (counts, so_far) = (queue.counts(), |n: &AtomicU64| n.load(Ordering::Relaxed));
         Traffic {
-            launches: launches.load(Ordering::Relaxed),
+            launches: so_far(&done.launches),
             graphs: counts.graphs,
             changed: counts.changed,
-            uploaded: uploaded.load(Ordering::Relaxed),
-            downloaded: downloaded.load(Ordering::Relaxed),
+            uploaded: so_far(&done.uploaded),
+            downloaded: so_far(&done.downloaded),
+            looks: so_far(&done.looks),
+            kv_read: so_far(&done.kv_read),
+            partials: so_far(&done.partials),
             allocations: memory.allocations(),
         }
+    }
+
+    /// Counts bytes of keys and values that an attention reads, and of partial results.
+    pub(crate) fn attended(&self, read: usize, partials: usize) {
+        self.shared.done.kv_read.fetch_add(read as u64, Ordering::Relaxed);
+        self.shared.done.partials.fetch_add(partials as u64, Ordering::Relaxed);
     }
 
     /// Whether both are one device.
@@ -191,8 +231,8 @@ impl Gpu {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        let Shared { launcher, queue, launches, .. } = &*self.shared;
-        launches.fetch_add(1, Ordering::Relaxed);
+        let Shared { launcher, queue, done, .. } = &*self.shared;
+        done.launches.fetch_add(1, Ordering::Relaxed);
         let call = Call { kernel, grid, args };
         if launcher.exact() {
             // SAFETY: as promised by the caller.
@@ -221,26 +261,46 @@ impl Gpu {
     /// Values of the host, brought to the device.
     pub(crate) fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        let buffer = self.buffer(bytes.len())?;
-        self.flush()?;
+        let buffer = Buffer::quiet(self, bytes.len())?;
         self.send(buffer.at(), bytes)?;
         Ok(buffer)
     }
 
+    /// Values of the host, brought to a place that no kernel of those that wait reads or writes.
+    ///
+    /// # Safety
+    /// `to` is in a live buffer of this device that has room for them.
+    pub(crate) unsafe fn bring<T: bytemuck::Pod>(&self, to: u64, values: &[T]) -> Result<()> {
+        self.send(to, bytemuck::cast_slice(values))
+    }
+
     fn send(&self, to: u64, bytes: &[u8]) -> Result<()> {
-        self.shared.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.shared.done.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.shared.launcher.upload(to, bytes)
     }
 
     /// Values of the device, brought to the host.
     pub(crate) fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
-        let mut values = vec![T::zeroed(); buffer.bytes() / size_of::<T>()];
+        self.download_first(buffer, buffer.bytes() / size_of::<T>())
+    }
+
+    /// The first `n` values of a buffer that has as many, brought to the host.
+    pub(crate) fn download_first<T: bytemuck::Pod>(&self, buffer: &Buffer, n: usize) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); n];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        assert!(bytes.len() <= buffer.bytes(), "{} bytes of {}", bytes.len(), buffer.bytes());
+        self.end_step()?;
+        self.shared.launcher.download(bytes, buffer.at())?;
+        self.shared.done.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.shared.done.looks.fetch_add(1, Ordering::Relaxed);
+        Ok(values)
+    }
+
+    /// Hands the device all that waits, as one step of a loop; nobody waits for it.
+    pub(crate) fn end_step(&self) -> Result<()> {
         self.flush()?;
         self.shared.indices.end_step();
-        self.shared.launcher.download(bytes, buffer.at())?;
-        self.shared.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(values)
+        Ok(())
     }
 
     /// Memory of whatever values: a kernel writes all of it.
@@ -251,19 +311,8 @@ impl Gpu {
     /// Memory of zeros.
     pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
         let buffer = self.buffer(bytes)?;
-        self.flush()?;
-        self.shared.launcher.zero(buffer.at(), bytes)?;
+        buffer.clear()?;
         Ok(buffer)
-    }
-
-    /// `bytes` bytes inside the device.
-    ///
-    /// # Safety
-    /// Both ranges lie in live buffers of this device and do not overlap.
-    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
-        self.flush()?;
-        // SAFETY: as promised by the caller.
-        unsafe { self.shared.launcher.copy(to, from, bytes) }
     }
 }
 

@@ -91,6 +91,12 @@ impl Queue {
         self.lock().counts
     }
 
+    /// Blocks of memory that were freed before so many flushes are known to no kernel that waits; none: no kernel waits.
+    pub(super) fn quiet_before(&self) -> Option<u64> {
+        let inner = self.lock();
+        (!inner.waiting.calls.is_empty()).then_some(inner.counts.flushes)
+    }
+
     /// Takes a call; those before it go now if they are many.
     ///
     /// # Safety

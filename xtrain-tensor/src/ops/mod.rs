@@ -2,6 +2,7 @@
 mod add;
 mod attention;
 mod cross_entropy;
+mod draws;
 mod embedding;
 mod finite;
 mod fused;
@@ -23,8 +24,9 @@ pub use add::{accumulate, add};
 pub use attention::{Saved, attention, attention_backward, decode_attention};
 pub(crate) use cross_entropy::blocks as loss_blocks;
 pub use cross_entropy::{LossRows, Target, cross_entropy, cross_entropy_backward};
+pub use draws::Draws;
 pub use embedding::{embedding, embedding_backward};
-pub use finite::all_finite;
+pub use finite::{all_finite, first_not_finite};
 pub use fused::{NewHeads, add_rms_norm, write_heads};
 pub use heads::{norm_rope, norm_rope_backward};
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};

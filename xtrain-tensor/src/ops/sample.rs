@@ -79,19 +79,24 @@ pub fn sample_rows(
     logits: &Tensor,
     rows: &[SampleRow<'_>],
 ) -> Result<Vec<std::result::Result<Sampled, Undrawable>>> {
-    const OP: &str = "sample_rows";
-    let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
-        return Err(Error::Shape { op: OP, want: "logits [N, V], N rows", got: shapes(&[logits]) });
-    };
-    if !(1..=MAX_VOCAB).contains(&v) {
-        return Err(Error::Shape { op: OP, want: "1 to 524288 logits a row", got: shapes(&[logits]) });
-    }
-    rows.iter().try_for_each(|row| check(OP, row, v))?;
+    let v = check_rows("sample_rows", logits, rows)?;
     if let Device::Gpu(gpu) = logits.device() {
         return gpu::sample_rows(gpu, logits, rows);
     }
     let data = logits.data::<f32>()?;
     Ok(data.chunks_exact(v).zip(rows).map(|(x, row)| reference::sample(x, row)).collect())
+}
+
+/// The logits of a row; refuses what [`sample_rows`] does.
+pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<usize> {
+    let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
+        return Err(Error::Shape { op, want: "logits [N, V], N rows", got: shapes(&[logits]) });
+    };
+    if !(1..=MAX_VOCAB).contains(&v) {
+        return Err(Error::Shape { op, want: "1 to 524288 logits a row", got: shapes(&[logits]) });
+    }
+    rows.iter().try_for_each(|row| check(op, row, v))?;
+    Ok(v)
 }
 
 fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {

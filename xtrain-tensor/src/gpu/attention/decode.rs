@@ -2,6 +2,7 @@
 use super::{CHUNK, Operands, TILE_LD, mma_ld, tiles};
 use crate::gpu::{Arg, Grid, args};
 use crate::ops::Visible;
+use crate::reference::Heads;
 use crate::{Dtype, Result};
 
 impl Operands<'_> {
@@ -11,6 +12,7 @@ impl Operands<'_> {
             return Ok(());
         }
         let (gpu, heads) = (self.gpu, self.scene.heads);
+        self.count(rows, see);
         let (hd, group, chunks) = (heads.hd, heads.nh / heads.nkv, tiles::most_chunks(see, rows));
         let parts = rows.len() * heads.nh * chunks;
         let (ml, o) = (gpu.buffer(parts * 8)?, gpu.buffer(parts * hd * 4)?);
@@ -29,5 +31,18 @@ impl Operands<'_> {
         // SAFETY: shapes and slots were checked by the operation; parts for every chunk of every row and
         // head, a counter for every row and kv head.
         unsafe { gpu.launch(kernel, grid, &args) }
+    }
+
+    /// Counts the bytes that these rows read and the parts that their chunks leave.
+    fn count(&self, rows: &[u32], see: &Visible<'_>) {
+        let Heads { nh, nkv, hd } = self.scene.heads;
+        let keys: usize = rows.iter().map(|&n| see.keys(n as usize).len()).sum();
+        let chunks: usize = rows.iter().map(|&n| tiles::chunks(see, n as usize)).sum();
+        // keys once for a group of query heads; values too, but in f32 once for 16 of them
+        let times = if self.q.dtype() == Dtype::BF16 { 2 } else { 1 + (nh / nkv).div_ceil(16) };
+        let read = times * keys * nkv * hd * self.q.dtype().bytes();
+        // (m, l) and o of each head, written and read
+        let parts = 2 * chunks * nh * (2 + hd) * 4;
+        self.gpu.attended(read, parts);
     }
 }

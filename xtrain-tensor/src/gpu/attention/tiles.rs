@@ -54,7 +54,7 @@ pub(super) fn of_keys(see: &Visible<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3]
 }
 
 /// The chunks with a key that row `n` sees.
-fn chunks(see: &Visible<'_>, n: usize) -> usize {
+pub(super) fn chunks(see: &Visible<'_>, n: usize) -> usize {
     let keys = see.keys(n);
     keys.end.div_ceil(CHUNK) - keys.start / CHUNK
 }

@@ -11,7 +11,7 @@ use super::refused;
 use crate::Result;
 use crate::gpu::Call;
 
-/// Dynamic shared memory that every kernel may use; more is asked for by kernel.
+/// Shared memory that every kernel may use, its own variables included; more is asked for by kernel.
 const SHARED: u32 = 48 << 10;
 
 /// The kernels that were asked for.
@@ -36,7 +36,8 @@ impl Functions {
         let mut functions = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if !functions.contains_key(kernel) {
             let function = self.module.load_function(kernel).map_err(refused(kernel))?;
-            functions.insert(kernel, Loaded { function, shared: SHARED });
+            let own = function.shared_size_bytes().map_err(refused(kernel))?;
+            functions.insert(kernel, Loaded { function, shared: SHARED.saturating_sub(own as u32) });
         }
         let loaded = functions.get_mut(kernel).expect("it was inserted above");
         if shared > loaded.shared {

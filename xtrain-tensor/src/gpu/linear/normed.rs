@@ -1,5 +1,5 @@
 //! Products of a few normed rows, the norm inside.
-use super::few;
+use super::{MOST_ALONG_Y, few};
 use crate::gpu::{At, Gpu, Grid, args};
 use crate::ops::Affine;
 use crate::{Dtype, Result, Tensor};
@@ -11,7 +11,9 @@ const MATRICES: usize = 3;
 
 /// Whether the kernels take these operands.
 pub(crate) fn takes_normed(h: &Tensor, ws: &[Affine<'_>]) -> bool {
-    h.shape()[0] <= ROWS && h.dtype() == Dtype::F32 && ws.len() <= MATRICES
+    // at least 8 outputs a block
+    let blocks: usize = ws.iter().map(|w| w.weight.out().div_ceil(8)).sum();
+    h.shape()[0] <= ROWS && h.dtype() == Dtype::F32 && ws.len() <= MATRICES && blocks <= MOST_ALONG_Y
 }
 
 /// `blocks` blocks of the kernel for a few rows, by another name.

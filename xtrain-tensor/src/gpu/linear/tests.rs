@@ -232,3 +232,14 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
         }
     }
 }
+
+#[test]
+fn a_product_of_more_blocks_than_a_grid_has_along_y_takes_a_square_tile() {
+    let most = 16 * MOST_ALONG_Y;
+    assert!(Tile::of_forward(1, most, Dtype::BF16) == Tile::Few);
+    assert!(Tile::of_forward(1, most + 1, Dtype::BF16) != Tile::Few);
+    // rows of x lie along y in the square tiles, outputs along x
+    let shape = [1, most + 1, 8];
+    let grid = few(shape, Dtype::BF16).1;
+    assert!(grid.blocks[1] as usize > MOST_ALONG_Y, "{grid:?}");
+}

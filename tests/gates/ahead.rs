@@ -1,0 +1,178 @@
+//! The gate of steps ahead: an engine that lets a GPU draw for some steps before it looks comes to the tokens, bits and
+//! ends of the processor's, whatever ends inside, is penalised, waits or gives its room up.
+use xtrain::decode::{
+    Completion, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions, Stop, generate_naive,
+};
+use xtrain::model::{Biases, Config, Model};
+use xtrain::tensor::testing::gpus;
+use xtrain::tensor::{Device, Dtype, Schedule};
+
+use crate::dice::Dice;
+use crate::gpu::biased;
+use crate::own::Seen;
+
+fn config() -> Config {
+    Config {
+        vocab: 29,
+        dim: 24,
+        ffn_dim: 40,
+        n_layers: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 8,
+        max_positions: 48,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        qk_norm: true,
+        tie_embeddings: false,
+        biases: Biases { qkv: true, o: true, mlp: true },
+        ..Config::default()
+    }
+}
+
+/// Requests that end by a token, by their length or by the context, some of them penalised, filtered or greedy.
+fn asked() -> Vec<Request> {
+    let mut dice = Dice::new(31, 1);
+    let request = |id: usize| {
+        let prompt: Vec<u32> = (0..[1, 7, 3, 12, 30][id % 5]).map(|_| dice.below(29) as u32).collect();
+        let options = SampleOptions {
+            temperature: [1.0, 0.0, 1.3][id % 3],
+            repetition_penalty: [None, Some(1.4)][id % 2],
+            top_k: [None, None, Some(9)][id % 3],
+            ..SampleOptions::default()
+        };
+        let stop = Stop { eos: vec![3, 17], tokens: vec![8] };
+        Request { id: id as u64 + 5, options, stop, ..Request::sampled(&prompt, [25, 9, 40][id % 3], 1.0, 6) }
+    };
+    (0..9).map(request).collect()
+}
+
+/// What an engine comes to.
+struct Run {
+    events: Vec<Event>,
+    completions: Vec<Completion>,
+    counters: Counters,
+}
+
+fn run(model: &Model, options: EngineOptions) -> Result<Run, String> {
+    let mut engine = Engine::new(model, options).map_err(|e| e.to_string())?;
+    for request in asked() {
+        engine.submit(request).map_err(|e| e.to_string())?;
+    }
+    let mut events = Vec::new();
+    while !engine.is_idle() {
+        events.extend(engine.step().map_err(|e| e.to_string())?.events);
+    }
+    let mut completions = engine.take_finished();
+    completions.sort_by_key(|c| c.index);
+    Ok(Run { events, completions, counters: engine.counters() })
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+fn same(got: &Completion, want: &Completion, what: &str) -> Result<usize, String> {
+    let pairs = [(&got.logprobs, &want.logprobs), (&got.processed_logprobs, &want.processed_logprobs)];
+    let right = got.tokens == want.tokens
+        && got.finish_reason == want.finish_reason
+        && pairs.iter().all(|(a, b)| bits(a) == bits(b));
+    match right {
+        true => Ok(3 * want.tokens.len()),
+        false => Err(format!("gate ahead: {what}, id {}: got {got:?}, want {want:?}", want.id)),
+    }
+}
+
+/// How engines work: plenty of room, few places, little room.
+fn ways() -> [(KvKind, usize, Option<usize>); 5] {
+    [
+        (KvKind::default(), 16, None),
+        (KvKind::Paged { page: 4 }, 3, None),
+        (KvKind::Paged { page: 4 }, 9, Some(96)),
+        (KvKind::Contiguous, 4, None),
+        (KvKind::Growing, 5, None),
+    ]
+}
+
+/// Every way on the device against the oracle on the processor; values compared.
+pub(crate) fn over(device: &Device) -> Seen {
+    let model = |device: &Device| biased(&config(), Dtype::F32, device);
+    let (there, here) = (model(device), model(&Device::cpu()));
+    let want: Result<Vec<Completion>, _> = asked().iter().map(|r| generate_naive(&here, r)).collect();
+    let want = want.map_err(|e| e.to_string())?;
+    let (mut n, mut surplus, mut preemptions) = (0, 0, 0);
+    for (kv, max_batch, cache_positions) in ways() {
+        for look in [2, 8] {
+            let what = format!("{kv}, {max_batch} at a time, a look every {look} steps, on {device}");
+            let options = EngineOptions {
+                kv,
+                max_batch,
+                cache_positions,
+                look,
+                prefill_chunk: Some(5),
+                ..EngineOptions::default()
+            };
+            let got = run(&there, options).map_err(|e| format!("gate ahead: {what}: {e}"))?;
+            for (got, want) in got.completions.iter().zip(&want) {
+                n += same(got, want, &what)?;
+            }
+            if got.completions.len() != want.len() {
+                return Err(format!("gate ahead: {what}: {} completions", got.completions.len()));
+            }
+            // where nobody waits, tokens come in the order of an engine that looks every step
+            let on_host = run(&here, options)?.events;
+            if max_batch > want.len() && got.events != on_host {
+                return Err(format!("gate ahead: {what}: another order"));
+            }
+            surplus += got.counters.surplus_rows;
+            preemptions += got.counters.preemptions;
+        }
+    }
+    if surplus == 0 || preemptions == 0 {
+        return Err(format!("gate ahead: {surplus} surplus rows, {preemptions} preemptions"));
+    }
+    Ok(n)
+}
+
+#[test]
+fn steps_ahead_of_the_host_come_to_the_bits_and_ends_of_the_processor() {
+    for device in gpus(&[Schedule::Priorities(21)]) {
+        let n = over(&device).unwrap_or_else(|e| panic!("{e}"));
+        println!("steps ahead on {device}: {n} values compared, 0 differ");
+    }
+}
+
+#[test]
+fn a_row_that_has_no_token_is_named_as_by_an_engine_that_looks_every_step() {
+    // whoever draws this token has no other after it
+    let poisoned = |device: &Device| {
+        let mut model = Model::init(&config(), Dtype::F32, &Device::cpu(), 3).unwrap();
+        for p in model.params.iter_mut().filter(|p| p.name().contains("embed")) {
+            p.value_mut().data_mut::<f32>().unwrap()[24 * 11] = f32::NAN;
+        }
+        model.on(device).unwrap()
+    };
+    let end = |device: &Device| {
+        let model = poisoned(device);
+        let mut engine = Engine::new(&model, EngineOptions::default()).unwrap();
+        for (id, prompt) in [(1, vec![1, 2, 3]), (2, vec![4]), (3, vec![5, 6])] {
+            let request = Request { id, ..Request::sampled(&prompt, 40, 1.0, 9) };
+            engine.submit(request).unwrap();
+        }
+        let (mut errors, mut completions) = (Vec::new(), Vec::new());
+        while !engine.is_idle() {
+            if let Err(e) = engine.step() {
+                errors.push(e.to_string());
+            }
+            completions.extend(engine.take_finished());
+        }
+        errors.sort();
+        completions.sort_by_key(|c| c.index);
+        (errors, completions)
+    };
+    let want = end(&Device::cpu());
+    assert!(!want.0.is_empty(), "{want:?}");
+    for device in gpus(&[Schedule::Forward]) {
+        assert_eq!(end(&device), want, "{device}");
+    }
+}

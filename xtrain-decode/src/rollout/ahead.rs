@@ -1,0 +1,154 @@
+//! Steps ahead of the host: on a GPU tokens, log-probabilities and what is wrong with a row stay on the device for
+//! some steps, each of which begins with the tokens of the one before; then the host looks at all of them.
+//!
+//! The host still says which rows run, where and with which random numbers, since none of that depends on tokens. What
+//! does is decided when it looks, in the order of the steps: a sequence that ended inside has computed on, and what came
+//! after its end is dropped. So tokens, their bits and the order of ends are those of an engine that looks every step.
+use std::collections::BTreeMap;
+
+use xtrain_model::{Eager, Result as ModelResult};
+use xtrain_tensor::ops::{Draws, SampleRow, Sampled, Undrawable};
+use xtrain_tensor::{Device, faults};
+
+use super::HeadRows;
+use super::engine::Engine;
+use super::plan::Plan;
+use crate::cache::Snapshot;
+use crate::error::{Error, Result};
+use crate::sampler::Choice;
+
+/// What a row drew in a turn, or why it could not.
+type Outcome = std::result::Result<Sampled, Undrawable>;
+
+impl Engine<'_> {
+    /// Steps that need no look at a token between them; none where the host has to see each: rows of prompts, prompts
+    /// that are waited for, a processor, a cache that begins anew every step.
+    pub(super) fn steps_ahead(&self, plan: &Plan) -> Option<usize> {
+        let on_gpu = matches!(self.model.device(), Device::Gpu(_));
+        let possible = on_gpu && self.options.look > 1 && !self.careful && self.cache.is_some();
+        let alone = |run: &super::plan::Run| {
+            let s = &self.live[run.live];
+            run.draws && run.rows.len() == 1 && !(s.is_fresh() && self.groups.contains_key(&s.group))
+        };
+        let every = plan.runs.len() == self.live.len() && plan.runs.iter().all(alone);
+        if !possible || !every || self.options.head != HeadRows::Drawn {
+            return None;
+        }
+        let left = plan.runs.iter().map(|run| self.live[run.live].left(self.model.config())).min()?;
+        Some(left.clamp(1, self.options.look))
+    }
+
+    /// So many steps, or as many as the cache has room for, then a look.
+    pub(super) fn run_ahead(&mut self, plan: &mut Plan, steps: usize) -> Result<()> {
+        let drawn = match self.draw_ahead(plan, steps) {
+            Ok(drawn) => drawn,
+            Err(error) => {
+                // nothing has happened to those whose tokens nobody saw
+                self.rewind(plan)?;
+                return Err(error);
+            }
+        };
+        plan.runs.iter().for_each(|run| self.ran(run));
+        self.counters.passes += drawn.len() as u64;
+        let ends = self.accept(plan, &drawn);
+        if !self.careful || !self.events.is_empty() {
+            self.counters.prefill_rows += plan.prefill_rows as u64;
+        }
+        for run in &plan.runs {
+            let sequence = &mut self.live[run.live];
+            sequence.done = sequence.tokens.len() - 1;
+        }
+        self.rewind(plan)?;
+        let before = self.finished.len();
+        self.retire();
+        self.finished[before..].sort_by_key(|c| ends.get(&c.index).copied());
+        Ok(())
+    }
+
+    /// What the rows draw in each of the steps.
+    fn draw_ahead(&mut self, plan: &mut Plan, steps: usize) -> Result<Vec<Vec<Outcome>>> {
+        let rows = plan.runs.len();
+        let mut draws = match self.draws.take().filter(|draws| draws.room() >= rows) {
+            Some(draws) => draws,
+            None => Draws::new(self.model.device(), rows.next_power_of_two(), self.options.look)
+                .map_err(xtrain_model::Error::from)?,
+        };
+        let drawn = draws.begin(&plan.rows.id).map_err(xtrain_model::Error::from);
+        let drawn = drawn.and_then(|()| {
+            for step in 0..steps {
+                // without room for all of them the host looks, and somebody gives up theirs
+                if step > 0 && !self.advance_rows(plan) {
+                    break;
+                }
+                self.draw_step(plan, &mut draws, step)?;
+            }
+            Ok(draws.look()?)
+        })?;
+        self.draws = Some(draws);
+        Ok(drawn)
+    }
+
+    /// The rows one position further; whether the cache has room for them.
+    fn advance_rows(&mut self, plan: &mut Plan) -> bool {
+        let cache = self.cache.as_mut().expect("steps ahead have a cache");
+        let mut places = plan.rows.seq.iter().zip(&plan.rows.pos);
+        let room = places.all(|(&lane, &pos)| cache.reserve(lane, pos as usize + 2).is_ok());
+        if room {
+            plan.rows.pos.iter_mut().for_each(|pos| *pos += 1);
+        }
+        room
+    }
+
+    fn draw_step(&mut self, plan: &Plan, draws: &mut Draws, step: usize) -> ModelResult<()> {
+        let cache = self.cache.as_mut().expect("steps ahead have a cache");
+        let h = self.model.embed_drawn(draws)?;
+        let hidden = self.model.forward_from(&mut Eager, cache, &plan.rows, h)?;
+        let first = self.live[0].id;
+        let row = |run: &super::plan::Run| self.live[run.live].sample_row(first, step as u32);
+        let rows: Vec<SampleRow<'_>> = plan.runs.iter().map(row).collect();
+        Ok(draws.draw(&self.model.logits(&hidden)?, &rows)?)
+    }
+
+    /// Takes the tokens in the order of the steps, each sequence up to its end; in which step each end came. From a step
+    /// on in which a row could not draw, all is done again: the host looks at that step itself and says why.
+    fn accept(&mut self, plan: &Plan, drawn: &[Vec<Outcome>]) -> BTreeMap<usize, usize> {
+        let mut ends = BTreeMap::new();
+        for (step, outcomes) in drawn.iter().enumerate() {
+            let pairs = || plan.runs.iter().zip(outcomes);
+            if pairs().any(|(run, outcome)| self.live[run.live].end.is_none() && outcome.is_err()) {
+                self.careful = true;
+                self.counters.surplus_rows += ((drawn.len() - step) * plan.runs.len()) as u64;
+                break;
+            }
+            for (run, outcome) in pairs() {
+                let sequence = &mut self.live[run.live];
+                let over = sequence.end.is_some() && !faults::on("surplus-token-kept");
+                let (Ok(s), false) = (outcome, over) else {
+                    self.counters.surplus_rows += 1;
+                    continue;
+                };
+                let choice = Choice { token: s.token, logprob: s.log_prob, processed_logprob: s.processed };
+                let event = sequence.accept(choice, self.model.config());
+                if event.finish.is_some() {
+                    ends.insert(sequence.index, step);
+                }
+                self.events.push(event);
+                self.counters.layer_rows += 1;
+                self.counters.head_rows += 1;
+            }
+        }
+        ends
+    }
+
+    /// The cache holds of each sequence of the plan what it has done, and no more.
+    fn rewind(&mut self, plan: &Plan) -> Result<()> {
+        let cache = self.cache.as_mut().expect("steps ahead have a cache");
+        for run in &plan.runs {
+            let sequence = &self.live[run.live];
+            if cache.seq_len(sequence.lane) > sequence.done {
+                cache.rewind(Snapshot { seq: sequence.lane, len: sequence.done }).map_err(Error::from)?;
+            }
+        }
+        Ok(())
+    }
+}

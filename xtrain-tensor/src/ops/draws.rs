@@ -1,0 +1,215 @@
+//! Tokens drawn turn by turn that stay on their device until the host looks.
+use super::sample::{check_rows, sample_rows};
+use super::{SampleRow, Sampled, Undrawable, embedding, shapes};
+use crate::{Device, Dtype, Error, Result, Tensor, gpu};
+
+const OP: &str = "Draws";
+
+/// Tokens that rows draw turn by turn: each turn's tokens are what the next one begins with, and nothing of them
+/// comes to the host before [`Draws::look`]. On a GPU, so many turns run without waiting for the host.
+///
+/// A turn is [`Draws::embedding`], what a model makes of it, and [`Draws::draw`] from its logits. The tokens and
+/// log-probabilities are those of [`sample_rows`], by bits.
+#[derive(Debug)]
+pub struct Draws {
+    place: Place,
+    /// Rows and turns that there is room for.
+    room: [usize; 2],
+    rows: usize,
+    turns: usize,
+    /// Ids that a token is one of, once it was drawn; none: tokens of the host.
+    vocab: usize,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// The last tokens, and what was drawn.
+    Host(Vec<u32>, Vec<Vec<Outcome>>),
+    Gpu(gpu::Draws),
+}
+
+/// What a row drew, or why it could not.
+type Outcome = std::result::Result<Sampled, Undrawable>;
+
+impl Draws {
+    /// Room for `turns` turns of `rows` rows.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the device has no memory for it.
+    pub fn new(device: &Device, rows: usize, turns: usize) -> Result<Draws> {
+        let place = match device {
+            Device::Gpu(gpu) => Place::Gpu(gpu::Draws::new(gpu, rows, turns)?),
+            Device::Cpu(_) => Place::Host(Vec::new(), Vec::new()),
+        };
+        Ok(Draws { place, room: [rows, turns], rows: 0, turns: 0, vocab: 0 })
+    }
+
+    /// Rows that there is room for.
+    pub fn room(&self) -> usize {
+        self.room[0]
+    }
+
+    /// Begins anew with the last token of each row, as the host knows it. A device that holds them is sent nothing.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for more rows than there is room for.
+    pub fn begin(&mut self, tokens: &[u32]) -> Result<()> {
+        if tokens.len() > self.room[0] {
+            let got = format!("{} of {}", tokens.len(), self.room[0]);
+            return Err(Error::Argument { op: OP, want: "no more rows than there is room for", got });
+        }
+        (self.rows, self.turns) = (tokens.len(), 0);
+        self.vocab = tokens.iter().max().map_or(0, |&t| t as usize + 1);
+        match &mut self.place {
+            Place::Host(last, drawn) => {
+                *last = tokens.to_vec();
+                drawn.clear();
+                Ok(())
+            }
+            Place::Gpu(draws) => draws.begin(tokens),
+        }
+    }
+
+    /// [`embedding`] of the last token of each row: `w [V, C]` → `[N, C]`.
+    ///
+    /// # Errors
+    /// As [`embedding`].
+    pub fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        match (&self.place, w.shape()) {
+            (Place::Host(last, _), _) => embedding(w, last, dtype),
+            (Place::Gpu(draws), &[v, _]) if self.vocab <= v => draws.embedding(w, dtype),
+            _ => Err(Error::Shape { op: OP, want: "w [V, C], a row for each id", got: shapes(&[w]) }),
+        }
+    }
+
+    /// A token for each row of `logits [N, V]`, which becomes its last. `seen` of a row leaves out what it drew since
+    /// [`Draws::begin`]: a penalty adds it.
+    ///
+    /// # Errors
+    /// As [`sample_rows`]; [`Error::Argument`] for more turns than there is room for.
+    pub fn draw(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+        check_rows(OP, logits, rows)?;
+        if self.turns == self.room[1] || rows.len() != self.rows {
+            let got = format!("turn {} of {} rows", self.turns + 1, rows.len());
+            return Err(Error::Argument { op: OP, want: "a turn of the rows that began", got });
+        }
+        match &mut self.place {
+            Place::Host(last, drawn) => {
+                let seen: Vec<Vec<u32>> = (0..rows.len()).map(|n| seen(rows[n].seen, drawn, n)).collect();
+                let rows: Vec<_> =
+                    rows.iter().zip(&seen).map(|(row, seen)| SampleRow { seen, ..*row }).collect();
+                let outcomes = sample_rows(logits, &rows)?;
+                *last = outcomes.iter().map(|o| o.map_or(0, |s| s.token)).collect();
+                drawn.push(outcomes);
+            }
+            Place::Gpu(draws) => draws.draw(logits, rows)?,
+        }
+        (self.vocab, self.turns) = (self.vocab.max(logits.width()), self.turns + 1);
+        Ok(())
+    }
+
+    /// What the rows drew, turn by turn. A row that could not draw goes on from id 0.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when a device fails.
+    pub fn look(&mut self) -> Result<Vec<Vec<Outcome>>> {
+        let turns = std::mem::take(&mut self.turns);
+        match &mut self.place {
+            Place::Host(_, drawn) => Ok(std::mem::take(drawn)),
+            Place::Gpu(_) if turns == 0 => Ok(Vec::new()),
+            Place::Gpu(draws) => {
+                let all = draws.look()?;
+                Ok(all.chunks(self.rows.max(1)).map(<[Outcome]>::to_vec).collect())
+            }
+        }
+    }
+}
+
+/// The ids that a row has seen, with those of the turns before.
+fn seen(before: &[u32], drawn: &[Vec<Outcome>], row: usize) -> Vec<u32> {
+    let since = drawn.iter().filter_map(|turn| turn[row].ok()).map(|s| s.token);
+    before.iter().copied().chain(since).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Schedule;
+    use crate::testing::{self, arbitrary};
+
+    const VOCAB: usize = 150;
+
+    /// Turns of a chain whose next logits are a row of a table; what was drawn, by bits.
+    fn turns(device: &Device, dtype: Dtype) -> Result<Vec<Vec<[u32; 3]>>> {
+        let table: Vec<f32> = arbitrary(VOCAB * VOCAB, 4).iter().map(|x| 6.0 * x).collect();
+        let w = Tensor::new(device, &[VOCAB, VOCAB], table)?;
+        let (mut draws, mut all) = (Draws::new(device, 6, 5)?, Vec::new());
+        let mut last: Vec<u32> = vec![7, 149, 0, 31, 8];
+        for look in 0..3 {
+            draws.begin(&last)?;
+            for turn in 0..[5, 1, 4][look as usize] {
+                let logits = draws.embedding(&w, dtype)?;
+                let row = |n: usize| SampleRow {
+                    seed: 3,
+                    id: n as u64,
+                    position: 10 * look + turn,
+                    temperature: [1.0, 0.0, 0.7, 1.2, 0.0][n],
+                    top_k: [0, 0, 20, 0, 0][n],
+                    top_p: [1.0, 1.0, 1.0, 0.9, 1.0][n],
+                    min_p: 0.0,
+                    penalty: [1.0, 2.5, 1.0, 3.0, 1.0][n],
+                    seen: &last,
+                };
+                draws.draw(&logits, &(0..last.len()).map(row).collect::<Vec<_>>())?;
+            }
+            let drawn = draws.look()?;
+            let next = drawn.last().expect("there are turns");
+            last = next.iter().map(|o| o.expect("a token").token).collect();
+            let bits = |o: Outcome| {
+                let s = o.expect("a token");
+                [s.token, s.log_prob.to_bits(), s.processed.to_bits()]
+            };
+            all.extend(drawn.iter().map(|turn| turn.iter().map(|&o| bits(o)).collect()));
+            // the third time with fewer rows: the device has to be told
+            last.truncate(5 - look as usize);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn what_stays_on_a_gpu_is_what_a_processor_draws() {
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let want = turns(&Device::cpu(), dtype).unwrap();
+            assert_eq!(want.len(), 10);
+            let schedules =
+                [Schedule::Forward, Schedule::Backward, Schedule::Random(3), Schedule::Priorities(4)];
+            let devices = testing::gpus(&schedules).into_iter().chain(testing::checked(Schedule::Random(2)));
+            for device in devices {
+                assert_eq!(turns(&device, dtype).unwrap(), want, "{device}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_and_turns_beyond_the_room_are_refused() {
+        let cpu = Device::cpu();
+        let mut draws = Draws::new(&cpu, 2, 1).unwrap();
+        assert!(matches!(draws.begin(&[1, 2, 3]), Err(Error::Argument { .. })));
+        draws.begin(&[1]).unwrap();
+        let row = SampleRow {
+            seed: 0,
+            id: 0,
+            position: 0,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalty: 1.0,
+            seen: &[],
+        };
+        let logits = Tensor::new(&cpu, &[1, 2], vec![1f32, 2.0]).unwrap();
+        draws.draw(&logits, &[row]).unwrap();
+        assert!(draws.draw(&logits, &[row]).is_err());
+        assert_eq!(draws.look().unwrap().len(), 1);
+    }
+}
