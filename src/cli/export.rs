@@ -70,7 +70,7 @@ pub fn run(args: &ExportArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message).hint("--format gguf has it"));
     }
     free(&args.out)?;
-    let loaded = loaded::open(&args.model, &Common::of_processor())?;
+    let loaded = loaded::open_whole(&args.model, &Common::of_processor())?;
     let subject = Subject { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
     match format {
         Format::Hf => export::huggingface(&args.out, &subject, quant)?,

@@ -18,7 +18,7 @@ fn same(a: &Model, b: &Model) {
     assert_eq!(a.config(), b.config());
     for (a, b) in a.params.iter().zip(b.params.iter()) {
         let bits = |p: &xtrain::model::Param| -> Vec<u32> {
-            p.value().data::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
+            p.value().unwrap().data::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
         };
         assert_eq!((a.name(), bits(a)), (b.name(), bits(b)));
     }

@@ -71,7 +71,7 @@ fn run(trainer: &mut Trainer, micro: usize) -> Vec<(String, Vec<u32>)> {
 fn state(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
     let (Trainer { model, optimizer, .. }, mut all) = (trainer, Vec::new());
     for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
-        for (what, x) in [("", p.value()), ("m.", m), ("v.", v)] {
+        for (what, x) in [("", p.value().unwrap()), ("m.", m), ("v.", v)] {
             let bits = x.to_vec::<f32>().unwrap().iter().map(|x| x.to_bits()).collect();
             all.push((format!("{what}{}", p.name()), bits));
         }

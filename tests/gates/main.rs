@@ -24,6 +24,7 @@ mod golden_policy;
 mod gpu;
 mod invariance;
 mod kill;
+mod opened;
 #[cfg(feature = "faults")]
 mod own;
 mod packing;

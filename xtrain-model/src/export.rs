@@ -61,7 +61,7 @@ pub fn huggingface(out: &Path, subject: &Subject<'_>, quant: Quant) -> Result<()
 /// The tensors of a model as a safetensors file.
 fn weights(to: &mut dyn Write, model: &Model, quant: Quant) -> Result<std::io::Result<()>, StoreError> {
     let hosts: Vec<(&str, Tensor)> =
-        model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?))).collect::<Result<_, Error>>()?;
+        model.params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?))).collect::<Result<_, Error>>()?;
     let mut views = Vec::with_capacity(hosts.len());
     for (name, host) in &hosts {
         views.push(TensorView { name, shape: host.shape(), data: host.data().map_err(Error::from)? });

@@ -3,6 +3,7 @@ use xtrain_tensor::ops;
 use xtrain_tensor::{Dtype, Tensor, faults};
 
 use crate::error::Result;
+use crate::param::Param;
 use crate::params::Params;
 
 /// The gradients of a step, in walk order, f32, shaped as the parameters. Zeroed once a step, then
@@ -19,11 +20,11 @@ impl Grads {
     /// # Errors
     /// When the device has no memory for them.
     pub fn zeros(params: &Params) -> Result<Grads> {
-        let zero = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
-        let mut slots: Vec<Tensor> = params.iter().map(|p| zero(p.value())).collect::<Result<_, _>>()?;
+        let zero = |p: &Param| Tensor::zeros(p.device(), p.shape(), Dtype::F32);
+        let mut slots: Vec<Tensor> = params.iter().map(zero).collect::<Result<_, _>>()?;
         let tied = params.head.is_none();
         if tied {
-            slots.push(zero(params.embed.value())?);
+            slots.push(zero(&params.embed)?);
         }
         Ok(Grads { slots, tied })
     }

@@ -6,7 +6,8 @@ use crate::grads::Grads;
 use crate::model::Model;
 use crate::objective::{self, Processing, Sample};
 use crate::optim::{AdamW, OptimConfig};
-use crate::params::{Param, Params};
+use crate::param::Param;
+use crate::params::Params;
 use crate::recompute;
 use crate::schedule::Schedule;
 
@@ -116,7 +117,8 @@ impl Trainer {
             };
             return Err(Error::NotFinite { step, what });
         }
-        if let Some(name) = named(&self.model.params, self.model.params.iter().map(Param::value))? {
+        let values = self.model.params.iter().map(Param::value).collect::<Result<Vec<_>>>()?;
+        if let Some(name) = named(&self.model.params, values.into_iter())? {
             return Err(Error::NotFinite { step, what: format!("the weight {name}") });
         }
         self.step = step;

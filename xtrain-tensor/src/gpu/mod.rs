@@ -27,7 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use embedding::{embedding, embedding_backward};
+pub(crate) use embedding::{embedding, embedding_backward, table_rows};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::{kernel_names, mma_dot16};
 pub(crate) use finite::all_finite;
