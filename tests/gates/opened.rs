@@ -98,7 +98,9 @@ pub(crate) fn tiny() -> Result<usize, String> {
             let table = whole.params.embed.value_mut().and_then(|t| Ok(t.data_mut::<f32>()?));
             // the row of the first token: numbers around 2^-127
             let row = &mut table.map_err(|e| e.to_string())?[5 * 16..6 * 16];
-            row.iter_mut().enumerate().for_each(|(i, x)| *x = f32::from_bits(0x0030_0000 + 0x0001_2345 * i as u32));
+            row.iter_mut()
+                .enumerate()
+                .for_each(|(i, x)| *x = f32::from_bits(0x0030_0000 + 0x0001_2345 * i as u32));
             let packed = whole.packed_only().map_err(|e| e.to_string())?;
             let what = format!("a row of denormals, tied {tie_embeddings}, in {compute}");
             compared += same(&[whole, packed], &[5, 5, 5, 1], &what)?;
@@ -131,9 +133,10 @@ fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
         none(AdamW::new(OptimConfig::default(), &packed.params).unwrap_err());
         none(packed.params.embed.value().unwrap_err());
         none(packed.on(&Device::cpu_with(1, Simd::Reference)).unwrap_err());
-        let (scratch, subject) = (Scratch::new("opened"), Subject { model: &packed, tokenizer: None, eos: &[] });
+        let (scratch, subject) =
+            (Scratch::new("opened"), Subject { model: &packed, tokenizer: None, eos: &[] });
         let files = [
-            export::huggingface(&scratch.0.join("hf"), &subject, Quant::F32),
+            export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)),
             export::gguf(&scratch.0.join("m.gguf"), &subject, Quant::F32),
         ];
         for refused in files {

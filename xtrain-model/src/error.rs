@@ -1,4 +1,7 @@
 //! What can go wrong in a model.
+#[cfg(test)]
+mod every_variant;
+
 use std::fmt;
 
 /// The result of a call on a model.

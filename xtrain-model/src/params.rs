@@ -122,7 +122,11 @@ impl Params {
             let values = take(name, shape)?;
             if values.len() != shape.iter().product::<usize>() {
                 let want = format!("the values of a tensor {shape:?}");
-                return Err(Error::Parameter { name: name.into(), want, got: format!("{} values", values.len()) });
+                return Err(Error::Parameter {
+                    name: name.into(),
+                    want,
+                    got: format!("{} values", values.len()),
+                });
             }
             Ok(Tensor::new(device, shape, values)?.into())
         })

@@ -24,7 +24,7 @@ impl Packed {
         }
     }
 
-    /// A weight `[out, in]` for `x W^T`, of whatever values.
+    /// A weight `[out, in]` for `x W^T`, nothing of which is written yet.
     pub(crate) fn blank(dtype: Dtype, [out, depth]: [usize; 2]) -> Packed {
         match dtype {
             Dtype::BF16 => Packed::Bf16(Tiles::blank([depth, out])),

@@ -104,8 +104,10 @@ impl Packing {
             if self.waiting.len() == most {
                 let mut waiting = std::mem::take(&mut self.waiting);
                 self.pack(&waiting);
-                waiting.clear();
-                self.waiting = waiting;
+                if self.rows < out {
+                    waiting.clear();
+                    self.waiting = waiting;
+                }
             }
             values = later;
         }

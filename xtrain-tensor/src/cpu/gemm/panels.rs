@@ -30,9 +30,9 @@ impl Panels {
         panels
     }
 
-    /// Panels of whatever values.
+    /// Panels, none of which is written yet.
     pub(crate) fn blank([depth, columns]: [usize; 2]) -> Panels {
-        Panels { rows: Buffer::of(columns.div_ceil(LANES) * depth), depth, columns }
+        Panels { rows: Buffer::for_up_to(columns.div_ceil(LANES) * depth), depth, columns }
     }
 
     /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
@@ -71,6 +71,7 @@ impl Panels {
     /// `fill(columns, rows)` writes a panel of the columns `range`; one that is not whole is zero before.
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, fill: impl Fn(Range<usize>, &mut [Row]) + Sync) {
         let (first, columns) = (whole(&range, self.columns), self.columns);
+        self.rows.grow(range.end.div_ceil(LANES) * self.depth);
         let rows = &mut self.rows[first * self.depth..range.end.div_ceil(LANES) * self.depth];
         cpu.pool.parts(rows, self.depth, |p, rows: &mut [Row]| {
             let panel = (first + p) * LANES..columns.min((first + p + 1) * LANES);

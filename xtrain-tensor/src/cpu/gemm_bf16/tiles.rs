@@ -42,10 +42,10 @@ impl Tiles {
         tiles
     }
 
-    /// Tiles of whatever values.
+    /// Tiles, none of which is written yet.
     pub(crate) fn blank([depth, columns]: [usize; 2]) -> Tiles {
         let panels = columns.div_ceil(LANES);
-        let rows = Buffer::of(panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
+        let rows = Buffer::for_up_to(panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
         Tiles { rows, low: vec![NO_LOW; panels], depth, columns }
     }
 
@@ -103,8 +103,8 @@ impl Tiles {
         tiles
     }
 
-    /// `fill(k, column, tile)` writes the tile from there on over zeros, for the columns `range`. `near` panels
-    /// are packed together, block by block: so lines of the source are read along.
+    /// `fill(k, column, tile)` writes the tile from there on, all columns that there are, for the columns `range`.
+    /// `near` panels are packed together, block by block: so lines of the source are read along.
     fn pack(
         &mut self,
         pool: &Pool,
@@ -114,9 +114,13 @@ impl Tiles {
     ) {
         let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = whole(&range, self.columns)..range.end.div_ceil(LANES);
+        self.rows.grow(panels.end * panel);
         let rows = &mut self.rows[panels.start * panel..panels.end * panel];
+        let columns = self.columns;
         pool.parts(rows, panel * near, |part, rows: &mut [Pairs]| {
-            rows.fill(Pairs::BLANK);
+            if (panels.start + (part + 1) * near) * LANES > columns {
+                rows.fill(Pairs::BLANK);
+            }
             for block in 0..panel / BLOCK_ROWS {
                 for (p, rows) in rows.chunks_exact_mut(panel).enumerate() {
                     let rows = &mut rows[block * BLOCK_ROWS..][..BLOCK_ROWS];

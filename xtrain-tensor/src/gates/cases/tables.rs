@@ -26,9 +26,8 @@ pub(crate) fn embedding() -> Vec<Case> {
 /// Tables that were packed while they were read, in pieces of whatever length.
 pub(crate) fn weight_rows() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (i, [n, v, c]) in [[1, 1, 1], [5, 37, 33], [33, 7, 5], [3, 300, 64], [40, 4100, 70], [65, 2, 3]]
-        .into_iter()
-        .enumerate()
+    for (i, [n, v, c]) in
+        [[1, 1, 1], [5, 37, 33], [33, 7, 5], [3, 300, 64], [40, 4100, 70], [65, 2, 3]].into_iter().enumerate()
     {
         for (dtype, values) in DTYPES.into_iter().flat_map(|d| [(d, Values::of(i)), (d, Values::Tiny)]) {
             let seed = i as u64 + 1021;

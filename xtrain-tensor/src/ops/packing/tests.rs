@@ -9,7 +9,8 @@ const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
 /// Values with zeros of either sign, and numbers that are denormals of bf16 or become one.
 fn values(n: usize) -> Vec<f32> {
     let mut values = arbitrary(n, 7);
-    for (at, tiny) in [0x0000_0001, 0x8000_0000, 0x007f_ffff, 0x8012_3456, 0x0000_8001].into_iter().enumerate()
+    for (at, tiny) in
+        [0x0000_0001, 0x8000_0000, 0x007f_ffff, 0x8012_3456, 0x0000_8001].into_iter().enumerate()
     {
         values.iter_mut().skip(at * 7).step_by(61).for_each(|x| *x = f32::from_bits(tiny));
     }
