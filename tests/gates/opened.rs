@@ -90,6 +90,8 @@ pub(crate) fn tiny() -> Result<usize, String> {
             n_kv_heads: 1,
             head_dim: 8,
             max_positions: 16,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
             tie_embeddings,
             ..Config::default()
         };

@@ -17,6 +17,8 @@ fn cfg() -> Config {
         n_kv_heads: 1,
         head_dim: 2,
         max_positions: 8,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
         ..Config::default()
     }
 }
