@@ -14,6 +14,15 @@ XT_EXPORT(embedding_f32)
 XT_KERNEL(embedding_bf16, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) { embedding_row<true>(w, id, y, c); }
 XT_EXPORT(embedding_bf16)
 
+// table_rows    y[n] = w[id[n]], widened                             w [V, C] bf16, id [N] -> y [N, C] f32
+// Launch: as embedding. CPU twin: ops/embedding.rs, weight_rows.
+XT_KERNEL(table_rows_bf16, 256)(const bf16* w, const uint32_t* id, float* y, uint32_t c) {
+  const bf16* row = w + (size_t)id[blockIdx.x] * c;
+  float* out = y + (size_t)blockIdx.x * c;
+  for (uint32_t i = threadIdx.x; i < c; i += blockDim.x) out[i] = load(row + i);
+}
+XT_EXPORT(table_rows_bf16)
+
 // embedding_backward    dw[id[n]] = dw[id[n]] + dy[n], rows in rising order
 // Launch: a thread a column, which walks all rows: no two threads meet in an element.
 XT_KERNEL(embedding_backward_f32, 32)(float* dw, const uint32_t* id, const float* dy, uint32_t rows, uint32_t c) {

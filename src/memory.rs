@@ -28,6 +28,9 @@ pub struct Memory {
     pub gradients: u64,
     /// AdamW's two f32 moments.
     pub moments: u64,
+    /// All that a model which is only run holds, its cache apart: every matrix packed in the compute type, the
+    /// table too, and its vectors in f32.
+    pub to_decode: u64,
 }
 
 /// The parts of a model of `cfg`, in the order of the forward. Their parameters add up to
@@ -57,11 +60,12 @@ pub fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
 /// # Errors
 /// A shape that no model can have.
 pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
-    let (mut all, mut products) = (0u64, 0u64);
+    let (mut all, mut products, mut to_decode) = (0u64, 0u64, 0u64);
     for (name, shape) in Params::shapes(cfg)? {
         let n: u64 = shape.iter().map(|&n| n as u64).product();
         all += n;
         let table = name.contains("embed_tokens") && !cfg.tie_embeddings;
+        to_decode += n * if shape.len() == 2 { compute.bytes() as u64 } else { 4 };
         products += if shape.len() == 2 && !table { n } else { 0 };
     }
     let second = if cfg.tie_embeddings { (cfg.vocab * cfg.dim) as u64 } else { 0 };
@@ -72,6 +76,7 @@ pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
         packed_backward: packed,
         gradients: 4 * (all + second),
         moments: 8 * all,
+        to_decode,
     })
 }
 
@@ -94,11 +99,6 @@ pub fn activations(cfg: &Config, compute: Dtype, keep: Keep, rows: usize) -> u64
 }
 
 impl Memory {
-    /// What a model that decodes takes, its cache apart.
-    pub fn to_decode(&self) -> u64 {
-        self.weights + self.packed
-    }
-
     /// What a model that trains takes, its activations apart.
     pub fn to_train(&self) -> u64 {
         self.weights + self.packed + self.packed_backward + self.gradients + self.moments
@@ -146,6 +146,8 @@ mod tests {
         assert_eq!(tied.packed, 2 * (n - vectors));
         let loose = memory(&config(false), Dtype::BF16).unwrap();
         assert_eq!((loose.gradients, loose.packed), (4 * (n + table), tied.packed));
+        assert_eq!(tied.to_decode, tied.packed + 4 * vectors);
+        assert_eq!(loose.to_decode, tied.to_decode + 2 * table);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct ImportArgs {
 /// See [`super::Exit`].
 pub fn run(args: &ImportArgs) -> Result<(), CliError> {
     export::free(&args.out)?;
-    let loaded = loaded::open(&args.model, &Common::of_processor())?;
+    let loaded = loaded::open_whole(&args.model, &Common::of_processor())?;
     let subject = Subject { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
     if let Some(above) = args.out.parent() {
         std::fs::create_dir_all(above).map_err(|error| CliError::io(above, &error))?;

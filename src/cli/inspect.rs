@@ -139,15 +139,15 @@ impl Report {
         let cache = self.cache_bytes_per_token as u64;
         let mut bytes = Table::new([Column::words("memory"), Column::numbers("bytes"), Column::numbers("")]);
         for (what, n) in [
+            ("to decode, cache apart", self.memory.to_decode),
+            ("cache of a token", cache),
+            ("cache of a full sequence", cache * self.max_positions as u64),
             ("weights, f32", self.memory.weights),
             ("packed copies", self.memory.packed),
-            ("to decode, cache apart", self.memory.to_decode()),
             ("packed for backward", self.memory.packed_backward),
             ("gradients, f32", self.memory.gradients),
             ("moments, f32", self.memory.moments),
             ("to train, activations apart", self.memory.to_train()),
-            ("cache of a token", cache),
-            ("cache of a full sequence", cache * self.max_positions as u64),
         ] {
             bytes.row([what.to_string(), n.to_string(), units::bytes(n)]);
         }

@@ -7,7 +7,7 @@ use crate::config::{Layer, RunConfig};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, store};
 use crate::run::RunDir;
-use crate::tensor::Dtype;
+use crate::tensor::{Device, Dtype};
 use crate::training;
 
 /// A model, what stands beside it, and the configuration of its run.
@@ -27,15 +27,31 @@ pub struct Loaded {
 
 /// Opens a run (its newest good checkpoint), a checkpoint, a Hugging Face directory or a GGUF file; a bare
 /// name is also looked for under runs/. Newer checkpoints that are damaged are warnings on standard error.
+/// The model can be run, and neither trained nor written: no f32 value of its matrices is kept.
 ///
 /// # Errors
 /// The device, the directory or a file in it.
 pub fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
+    open_by(path, common, store::open_packed)
+}
+
+/// [`open`] of a model that is trained, written, or what others are held to.
+///
+/// # Errors
+/// As [`open`].
+pub(super) fn open_whole(path: &Path, common: &Common) -> Result<Loaded, CliError> {
+    open_by(path, common, store::open)
+}
+
+/// What opens a model in a type on a device.
+type Opener = fn(&Path, Dtype, &Device) -> Result<store::Opened, store::StoreError>;
+
+fn open_by(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, CliError> {
     let device = common.open()?;
     let path = find(path)?;
     let config = config_of(&path)?;
     let dtype = common.dtype.or(config.as_ref().map(|c| c.train.dtype));
-    let opened = store::open(&path, dtype.map_or(Dtype::F32, training::compute), &device)?;
+    let opened = opener(&path, dtype.map_or(Dtype::F32, training::compute), &device)?;
     opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
     let store::Opened { model, tokenizer, mut eos, .. } = opened;
     if eos.is_empty() {

@@ -50,7 +50,7 @@ pub struct VerifyArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
-    let opened = loaded::open(&args.model, &args.common)?;
+    let opened = loaded::open_whole(&args.model, &args.common)?;
     let seed = args.seed;
     let prompts = match &args.prompts {
         None => verify::prompts(&opened.model, (seed, 6), args.max_new),

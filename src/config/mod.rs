@@ -5,6 +5,8 @@
 //! from it, so that a misspelt key is an error that names its nearest neighbour.
 mod check;
 mod error;
+#[cfg(test)]
+mod every_variant;
 mod layer;
 mod nearest;
 mod preset;

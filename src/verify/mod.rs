@@ -135,7 +135,8 @@ pub fn verify(
 }
 
 fn check(model: &Model, requests: &[Request], oracle: &Oracle, setting: Setting) -> Result<Verdict, Error> {
-    let model = model.on(&setting.device)?;
+    // what commands roll out, held to what is trained
+    let model = model.on(&setting.device)?.packed_only()?;
     let options = EngineOptions {
         kv: setting.kv,
         prefill_chunk: setting.chunk,

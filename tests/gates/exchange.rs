@@ -18,7 +18,7 @@ fn same(a: &Model, b: &Model) {
     assert_eq!(a.config(), b.config());
     for (a, b) in a.params.iter().zip(b.params.iter()) {
         let bits = |p: &xtrain::model::Param| -> Vec<u32> {
-            p.value().data::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
+            p.value().unwrap().data::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
         };
         assert_eq!((a.name(), bits(a)), (b.name(), bits(b)));
     }
@@ -53,6 +53,72 @@ fn what_is_imported_and_exported_has_the_bytes_of_every_tensor() {
     refused(&scratch.0, &["export", "run0", "hf0"], 2, &["hf0", "there is something already"]);
     refused(&scratch.0, &["export", "run0", "other", "--type", "q8_0"], 2, &["q8_0", "Hugging Face"]);
     refused(&scratch.0, &["import", "hf0", "run0"], 2, &["run0"]);
+}
+
+#[test]
+fn shards_hold_the_bytes_of_every_tensor_once_and_no_more_than_was_asked_for() {
+    let scratch = Scratch::new("exchange-shards");
+    for (n, (from, dtype, most)) in [
+        ("models/llama_sharded", "f32", 60_000),
+        ("models/qwen3_bf16", "bf16", 20_000),
+        ("models/qwen3_untied_hd", "f32", 1),
+        ("models/qwen2_bias", "f32", 50_000),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (source, size, sharded) = (path(from), most.to_string(), scratch.0.join(format!("sharded{n}")));
+        let (run, single) = (format!("run{n}"), scratch.0.join(format!("single{n}")));
+        ok(&scratch.0, &["import", &source.display().to_string(), &run]);
+        ok(
+            &scratch.0,
+            &["export", &run, &sharded.display().to_string(), "--type", dtype, "--max-shard-size", &size],
+        );
+        ok(&scratch.0, &["export", &run, &single.display().to_string(), "--type", dtype]);
+        assert!(!single.join("model.safetensors.index.json").exists());
+        assert!(!sharded.join("model.safetensors").exists());
+        let text = std::fs::read_to_string(sharded.join("model.safetensors.index.json")).unwrap();
+        let index = parsed(&text);
+        let map = index["weight_map"].as_object().unwrap();
+        let files: std::collections::BTreeSet<&str> =
+            map.values().map(|file| file.as_str().unwrap()).collect();
+        let names: Vec<String> =
+            (1..=files.len()).map(|i| format!("model-{i:05}-of-{:05}.safetensors", files.len())).collect();
+        assert!(files.iter().eq(&names) && files.len() > 2, "{files:?}");
+        let (mut total, mut tensors) = (0, std::collections::BTreeMap::new());
+        for file in &files {
+            let bytes = std::fs::read(sharded.join(file)).unwrap();
+            let shard = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let held: usize = shard.tensors().iter().map(|(_, tensor)| tensor.data().len()).sum();
+            assert!(held <= most || shard.len() == 1, "{file}: {held} bytes, {} tensors", shard.len());
+            for (name, tensor) in shard.tensors() {
+                assert_eq!(map[&name].as_str(), Some(*file));
+                let twice = tensors.insert(name, (tensor.shape().to_vec(), tensor.data().to_vec()));
+                assert!(twice.is_none());
+            }
+            total += held;
+        }
+        assert_eq!(index["metadata"]["total_size"].as_u64(), Some(total as u64));
+        let bytes = std::fs::read(single.join("model.safetensors")).unwrap();
+        let whole = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(whole.len(), tensors.len());
+        for (name, tensor) in whole.tensors() {
+            assert_eq!(tensors[&name], (tensor.shape().to_vec(), tensor.data().to_vec()), "{name}");
+        }
+        let back = format!("back{n}");
+        ok(&scratch.0, &["import", &sharded.display().to_string(), &back]);
+        let want = open(&source);
+        for got in [&sharded, &scratch.0.join(back)] {
+            same(&open(got), &want);
+        }
+    }
+    refused(
+        &scratch.0,
+        &["export", "run0", "m.gguf", "--max-shard-size", "5GB"],
+        2,
+        &["a GGUF file is one file"],
+    );
+    refused(&scratch.0, &["export", "run0", "other", "--max-shard-size", "5TB"], 2, &["5TB", "want a size"]);
 }
 
 #[test]

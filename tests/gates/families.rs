@@ -251,7 +251,7 @@ fn biased(compute: Dtype) -> Model {
     };
     let mut model = Model::init(&cfg, compute, &Device::cpu(), 3).unwrap();
     for p in model.params.iter_mut().filter(|p| p.name().ends_with(".bias")) {
-        let (seed, data) = (p.slot() as u64, p.value_mut().data_mut::<f32>().unwrap());
+        let (seed, data) = (p.slot() as u64, p.value_mut().unwrap().data_mut::<f32>().unwrap());
         data.copy_from_slice(&xtrain::tensor::testing::arbitrary(data.len(), seed));
     }
     model
@@ -281,7 +281,7 @@ fn gradients_of_biases_are_the_slope_of_the_loss_and_do_not_see_the_micro_batch(
         let moved = |sign: f64| {
             let mut model = model.clone();
             let own = model.params.iter_mut().find(|own| own.slot() == p.slot()).unwrap();
-            let data = own.value_mut().data_mut::<f32>().unwrap();
+            let data = own.value_mut().unwrap().data_mut::<f32>().unwrap();
             data.iter_mut().zip(g).for_each(|(x, &g)| *x += (sign * step * f64::from(g)) as f32);
             f64::from(gradients(&model, 2).0)
         };

@@ -3,7 +3,7 @@ use xtrain::tensor::faults::{self, FAULTS};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Schedule};
 
-use crate::{ahead, invariance, own, packing, prefixes, resume, training};
+use crate::{ahead, invariance, opened, own, packing, prefixes, resume, training};
 
 /// Cases within which the gate of invariance must see a fault.
 const WITHIN: u64 = 150;
@@ -45,6 +45,7 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("surplus-token-kept", Gate::Gpu(ahead::over)),
     ("shared-buffer-written", Gate::Gpu(own::sharing)),
     ("recompute-from-another-layer", Gate::Splits),
+    ("denormal-of-a-table-lost", Gate::Own(opened::tiny)),
     ("one-accumulator-for-a-tied-table", Gate::Splits),
     ("documents-see-each-other", Gate::Packing),
     ("window-joins-its-documents", Gate::Own(|| packing::over(4).map_err(|e| e.0))),

@@ -206,7 +206,7 @@ pub(crate) fn hyper_parameters() -> OptimConfig {
 
 /// All weights, in walk order.
 pub(crate) fn weights(model: &Model) -> Vec<f32> {
-    model.params.iter().flat_map(|p| p.value().to_vec::<f32>().unwrap()).collect()
+    model.params.iter().flat_map(|p| p.value().unwrap().to_vec::<f32>().unwrap()).collect()
 }
 
 /// Trains so many steps in micro-batches; returns `(loss, norm)` of each and the final weights.

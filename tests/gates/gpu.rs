@@ -42,7 +42,7 @@ const BIASES: [Biases; 2] =
 pub(crate) fn biased(cfg: &Config, compute: Dtype, device: &Device) -> Model {
     let mut model = Model::init(cfg, compute, &Device::cpu(), 3).unwrap();
     for p in model.params.iter_mut().filter(|p| p.name().ends_with(".bias")) {
-        let (seed, data) = (p.slot() as u64, p.value_mut().data_mut::<f32>().unwrap());
+        let (seed, data) = (p.slot() as u64, p.value_mut().unwrap().data_mut::<f32>().unwrap());
         data.copy_from_slice(&arbitrary(data.len(), seed));
     }
     model.on(device).unwrap()
@@ -88,7 +88,7 @@ fn run(trainer: &mut Trainer, micro: usize) -> Vec<(String, Vec<u32>)> {
 fn state(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
     let (Trainer { model, optimizer, .. }, mut all) = (trainer, Vec::new());
     for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
-        for (what, x) in [("", p.value()), ("m.", m), ("v.", v)] {
+        for (what, x) in [("", p.value().unwrap()), ("m.", m), ("v.", v)] {
             let bits = x.to_vec::<f32>().unwrap().iter().map(|x| x.to_bits()).collect();
             all.push((format!("{what}{}", p.name()), bits));
         }

@@ -27,6 +27,7 @@ mod invariance;
 mod kill;
 #[cfg(feature = "faults")]
 mod nvcc;
+mod opened;
 mod own;
 mod packing;
 mod prefixes;

@@ -130,7 +130,7 @@ pub(crate) fn state(trainer: &Trainer) -> Bits {
     let powers = optimizer.powers.iter().flat_map(|p| [p.to_bits() as u32, (p.to_bits() >> 32) as u32]);
     all.push(("powers".into(), powers.collect()));
     for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
-        all.push((p.name().into(), bits(p.value())));
+        all.push((p.name().into(), bits(p.value().unwrap())));
         all.push((format!("m.{}", p.name()), bits(m)));
         all.push((format!("v.{}", p.name()), bits(v)));
     }
@@ -303,7 +303,7 @@ fn a_nan_stops_the_step_that_meets_it_and_changes_nothing() {
             let param = trainer.model.params.iter_mut().nth(slot).unwrap();
             let name = param.name().to_string();
             // The first row of a table is its first token's, which the step must read.
-            param.value_mut().data_mut::<f32>().unwrap()[0] = bad;
+            param.value_mut().unwrap().data_mut::<f32>().unwrap()[0] = bad;
             let before = state(&trainer);
             let mut samples = run.samples(run.data, 1);
             samples[0].inputs[0] = 0;

@@ -5,7 +5,8 @@
 Each model of tests/data/models is imported and exported again; then
 
 * transformers must give the logits that xtrain gives, within the tolerance of the model's ref.json (15 times the worst
-  error of transformers' own f32 against f64), and greedily the same tokens;
+  error of transformers' own f32 against f64), and greedily the same tokens; so it must from a directory of shards, and
+  with the bits of its own logits from the single file;
 * gguf-py must find under the standard names the values that are in the directory, to the last bit (F32), and
   dequantise Q8_0 to the values that xtrain computes with, to the last bit.
 
@@ -93,6 +94,26 @@ def transformers_agrees(xtrain, name, hf, scratch):
     return f"{count} logits, at most {worst:.2f} of the tolerance; {len(prompts)} x {NEW} greedy tokens"
 
 
+def shards_agree(xtrain, name, run, hf, scratch):
+    """Exports shards of a third of the weights; returns how many transformers opened."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    out = scratch / f"{name}.shards"
+    size = (hf / "model.safetensors").stat().st_size // 3
+    xtrain("export", run, out, "--max-shard-size", size)
+    files = len(list(out.glob("model-*-of-*.safetensors")))
+    if files < 2 or (out / "model.safetensors").exists():
+        sys.exit(f"error: {name}: {files} shards of at most {size} bytes")
+    prompt = json.loads((MODELS / name / "ref.json").read_text())["cases"][0]["prompt"]
+    models = [AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (hf, out)]
+    with torch.no_grad():
+        want, got = (model(torch.tensor([prompt])).logits for model in models)
+    if not torch.equal(want, got):
+        sys.exit(f"error: {name}: transformers gives other logits from {files} shards than from one file")
+    return files
+
+
 def rotated(values, heads):
     """Rows of a q or k projection as the llama architecture of GGUF orders them: halves of a head side by side."""
     out, width = values.shape[0], values.shape[1:]
@@ -150,6 +171,8 @@ def main():
             xtrain("export", run, hf)
             if not absent["transformers"]:
                 print(f"{name:20} transformers: {transformers_agrees(xtrain, name, hf, scratch)}", flush=True)
+                files = shards_agree(xtrain, name, run, hf, scratch)
+                print(f"{name:20} transformers: {files} shards, the same logits", flush=True)
             if not absent["gguf-py"]:
                 plain, quantised = scratch / f"{name}.gguf", scratch / f"{name}.q8_0.gguf"
                 xtrain("export", run, plain)

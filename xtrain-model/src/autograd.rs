@@ -7,7 +7,8 @@ use xtrain_tensor::{Dtype, RopeTable, Tensor};
 use crate::error::Result;
 use crate::functional::{Functional, Kv, Sight, Turn, split_heads};
 use crate::grads::Grads;
-use crate::params::{Linear, Param};
+use crate::param::Param;
+use crate::params::Linear;
 use crate::rows::Rows;
 
 /// A value and its place on the tape.
@@ -145,7 +146,7 @@ impl<'t> Tape<'t> {
         let mut ys = Vec::with_capacity(G);
         for w in ws {
             let weight = w.weight.packed()?;
-            let (bias, out) = (w.bias.as_ref().map(Param::value), w.weight.compute());
+            let (bias, out) = (w.bias()?, w.weight.compute());
             // a bias reads its gradient unrounded
             let rounded = if bias.is_some() { Dtype::F32 } else { out };
             ys.push(self.place(ops::linear(&x.value, &weight, bias, out)?, rounded));
@@ -182,14 +183,14 @@ impl<'t> Functional for Tape<'t> {
     type X = Var;
 
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Var> {
-        let y = ops::embedding(w.value(), id, w.compute())?;
+        let y = w.rows(id)?;
         let (slot, id) = (w.slot(), id.to_vec());
         Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.slot_mut(slot), &id, &dy)?)))
     }
 
     fn rms_norm(&mut self, x: &Var, w: &Param, eps: f32) -> Result<Var> {
-        let y = ops::rms_norm(&x.value, w.value(), eps, w.compute())?;
-        let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
+        let y = ops::rms_norm(&x.value, w.value()?, eps, w.compute())?;
+        let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.slot());
         Ok(self.record(y, move |b, dy| {
             let (others, dw) = (b.nodes[x.node].take(), (b.grads.slot_mut(slot), b.samples));
             let dx = ops::rms_norm_backward(&x.value, (&gain, eps), &dy, dw, others)?;
@@ -214,7 +215,7 @@ impl<'t> Functional for Tape<'t> {
 
     fn linear_add(&mut self, h: &Var, x: &Var, w: &Linear) -> Result<Var> {
         let weight = w.weight.packed()?;
-        let y = ops::linear_add(&h.value, &x.value, &weight, w.bias.as_ref().map(Param::value))?;
+        let y = ops::linear_add(&h.value, &x.value, &weight, w.bias()?)?;
         let (h, x, slots) = (h.clone(), x.clone(), slots_of(w));
         Ok(self.record(y, move |b, dy| {
             let rounded = b.own_gradients(slots, &dy, (weight.dtype(), &x.value))?;
@@ -233,8 +234,8 @@ impl<'t> Functional for Tape<'t> {
                 b.add(&x, ops::rope_backward(&dy, &table, &pos)?.reshape(x.value.shape())?)
             }));
         };
-        let y = ops::norm_rope(&heads, (w.value(), eps), (&table, &pos))?;
-        let (x, gain, slot) = (x.clone(), w.value().clone(), w.slot());
+        let y = ops::norm_rope(&heads, (w.value()?, eps), (&table, &pos))?;
+        let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.slot());
         Ok(self.record(y, move |b, dy| {
             let dw = (b.grads.slot_mut(slot), b.samples);
             let dx = ops::norm_rope_backward(&heads, (&gain, eps), (&table, &pos), &dy, dw)?;

@@ -1,4 +1,7 @@
 //! What can go wrong in a model.
+#[cfg(test)]
+mod every_variant;
+
 use std::fmt;
 
 /// The result of a call on a model.
@@ -27,6 +30,11 @@ pub enum Error {
         want: String,
         /// What was found.
         got: String,
+    },
+    /// The f32 values of a matrix that is there in its packed form alone.
+    NoMaster {
+        /// The tensor.
+        name: String,
     },
     /// A store of keys and values has no room for a position.
     CacheFull {
@@ -75,6 +83,11 @@ impl fmt::Display for Error {
             Error::Tensor(e) => e.fmt(f),
             Error::Config { field, want, got } => write!(f, "config: {field} must be {want}, got {got}"),
             Error::Parameter { name, want, got } => write!(f, "tensor {name}: want {want}, got {got}"),
+            Error::NoMaster { name } => write!(
+                f,
+                "tensor {name}: its f32 values were not kept, the model was opened to be run alone; \
+                 store::open keeps them, to train or to write it"
+            ),
             Error::CacheFull { seq, pos } => write!(f, "cache full at position {pos} of sequence {seq}"),
             Error::CachePosition { layer, seq, want, got } => {
                 write!(f, "cache: layer {layer} of sequence {seq} is at position {want}, the row at {got}")

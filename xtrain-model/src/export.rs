@@ -1,4 +1,6 @@
 //! A model as others open it: a Hugging Face directory or a GGUF file, there whole or not at all.
+mod shards;
+
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use crate::error::Error;
 use crate::gguf::{self, Quant};
 use crate::hf;
 use crate::model::Model;
+use crate::param::Param;
 use crate::store::StoreError;
 use crate::tokenizer::Tokenizer;
 
@@ -25,12 +28,22 @@ pub struct Subject<'a> {
     pub eos: &'a [u32],
 }
 
-/// Writes a Hugging Face directory: `config.json` in both spellings, `generation_config.json`,
-/// `model.safetensors` in F32, F16 or BF16, and the tokenizer's files. `out` must not exist.
+/// The most bytes of a file of weights, unless somebody says otherwise: what transformers wrote up to its version 4.
+pub const MAX_SHARD: u64 = 5_000_000_000;
+
+/// Writes a Hugging Face directory: `config.json` in both spellings, `generation_config.json`, the weights in F32,
+/// F16 or BF16, and the tokenizer's files. `out` must not exist.
+///
+/// The weights are `model.safetensors`, or shards of at most `max_shard` bytes of tensors each, with
+/// `model.safetensors.index.json`. A tensor that is larger has a shard to itself.
 ///
 /// # Errors
 /// A model that no family has; a weight beyond the range of `quant`; the file system, naming the file.
-pub fn huggingface(out: &Path, subject: &Subject<'_>, quant: Quant) -> Result<(), StoreError> {
+pub fn huggingface(
+    out: &Path,
+    subject: &Subject<'_>,
+    (quant, max_shard): (Quant, u64),
+) -> Result<(), StoreError> {
     let dtype = match quant {
         Quant::F32 => "float32",
         Quant::F16 => "float16",
@@ -52,16 +65,22 @@ pub fn huggingface(out: &Path, subject: &Subject<'_>, quant: Quant) -> Result<()
         for (name, bytes) in subject.tokenizer.iter().flat_map(|tokenizer| tokenizer.files()) {
             file(&draft.join(name), &mut |to| Ok(to.write_all(bytes)))?;
         }
-        file(&draft.join("model.safetensors"), &mut |to| weights(to, subject.model, quant))?;
+        let shards = shards::of(subject.model, (quant, max_shard));
+        for shard in &shards {
+            file(&draft.join(&shard.name), &mut |to| weights(to, &shard.params, quant))?;
+        }
+        if let Some(index) = shards::index(&shards) {
+            file(&draft.join("model.safetensors.index.json"), &mut |to| Ok(writeln!(to, "{index:#}")))?;
+        }
         sync(&draft)
     };
     publish(write(), &draft, out)
 }
 
-/// The tensors of a model as a safetensors file.
-fn weights(to: &mut dyn Write, model: &Model, quant: Quant) -> Result<std::io::Result<()>, StoreError> {
+/// Tensors as a safetensors file.
+fn weights(to: &mut dyn Write, params: &[&Param], quant: Quant) -> Result<std::io::Result<()>, StoreError> {
     let hosts: Vec<(&str, Tensor)> =
-        model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?))).collect::<Result<_, Error>>()?;
+        params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?))).collect::<Result<_, Error>>()?;
     let mut views = Vec::with_capacity(hosts.len());
     for (name, host) in &hosts {
         views.push(TensorView { name, shape: host.shape(), data: host.data().map_err(Error::from)? });

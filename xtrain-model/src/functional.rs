@@ -3,7 +3,8 @@ use xtrain_tensor::ops::{self, Affine, Slots, Visible};
 use xtrain_tensor::{RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::params::{Linear, Param};
+use crate::param::Param;
+use crate::params::Linear;
 use crate::rows::Rows;
 
 /// What `Model::forward` is written against; read `f.rms_norm(&x, w, eps)` as one reads it in PyTorch.
@@ -94,11 +95,11 @@ impl Functional for Eager {
     type X = Tensor;
 
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Tensor> {
-        Ok(ops::embedding(w.value(), id, w.compute())?)
+        w.rows(id)
     }
 
     fn rms_norm(&mut self, x: &Tensor, w: &Param, eps: f32) -> Result<Tensor> {
-        Ok(ops::rms_norm(x, w.value(), eps, w.compute())?)
+        Ok(ops::rms_norm(x, w.value()?, eps, w.compute())?)
     }
 
     fn norm_linears<const G: usize>(
@@ -108,26 +109,26 @@ impl Functional for Eager {
         ws: [&Linear; G],
     ) -> Result<[Tensor; G]> {
         let packed = ws.iter().map(|w| w.weight.packed()).collect::<Result<Vec<_>>>()?;
-        let affine: Vec<Affine<'_>> = ws.iter().zip(&packed).map(|(w, packed)| w.affine(packed)).collect();
-        let ys = ops::norm_linears(h, (norm.0.value(), norm.1), &affine)?;
+        let affine = ws.iter().zip(&packed).map(|(w, packed)| w.affine(packed));
+        let affine = affine.collect::<Result<Vec<Affine<'_>>>>()?;
+        let ys = ops::norm_linears(h, (norm.0.value()?, norm.1), &affine)?;
         Ok(ys.try_into().expect("one output for each of G weights"))
     }
 
     fn norm_swiglu(&mut self, h: &Tensor, norm: (&Param, f32), [gate, up]: [&Linear; 2]) -> Result<Tensor> {
         let packed = [gate.weight.packed()?, up.weight.packed()?];
-        let affine = [gate.affine(&packed[0]), up.affine(&packed[1])];
-        Ok(ops::norm_swiglu(h, (norm.0.value(), norm.1), affine)?)
+        let affine = [gate.affine(&packed[0])?, up.affine(&packed[1])?];
+        Ok(ops::norm_swiglu(h, (norm.0.value()?, norm.1), affine)?)
     }
 
     fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
-        let Linear { weight, bias } = w;
-        Ok(ops::linear_add(h, x, &*weight.packed()?, bias.as_ref().map(Param::value))?)
+        Ok(ops::linear_add(h, x, &*w.weight.packed()?, w.bias()?)?)
     }
 
     fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {
         let x = split_heads(x, turn.table.head_dim())?;
         Ok(match norm {
-            Some((w, eps)) => ops::norm_rope(&x, (w.value(), eps), (turn.table, turn.pos))?,
+            Some((w, eps)) => ops::norm_rope(&x, (w.value()?, eps), (turn.table, turn.pos))?,
             None => ops::rope_rows(&x, turn.table, turn.pos, x.dtype())?,
         })
     }

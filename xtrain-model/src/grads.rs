@@ -3,7 +3,8 @@ use xtrain_tensor::ops;
 use xtrain_tensor::{Tensor, faults};
 
 use crate::error::Result;
-use crate::params::{Param, Params};
+use crate::param::Param;
+use crate::params::Params;
 
 /// The gradients of a step, in walk order, f32, shaped as the parameters. Zeroed once a step, then
 /// added to by every micro-batch; a tied table has two until the step ends.
@@ -21,8 +22,8 @@ impl Grads {
     pub fn zeros(params: &Params) -> Result<Grads> {
         let tied = params.head.is_none();
         let head = tied.then_some(&params.embed);
-        let uses: Vec<&Tensor> = params.iter().chain(head).map(Param::value).collect();
-        Ok(Grads { slots: Tensor::zeros_like(&uses)?, tied })
+        let shapes: Vec<&[usize]> = params.iter().chain(head).map(Param::shape).collect();
+        Ok(Grads { slots: Tensor::all_zeros(params.embed.device(), &shapes)?, tied })
     }
 
     /// The gradient of one use.

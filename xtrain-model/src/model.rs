@@ -51,9 +51,19 @@ impl Model {
     /// The same model on another device.
     ///
     /// # Errors
-    /// When the device has no memory for it.
+    /// When the device has no memory for it; [`Error::NoMaster`](crate::Error::NoMaster) for packed matrices
+    /// alone.
     pub fn on(&self, device: &Device) -> Result<Model> {
         Ok(Model { params: self.params.on(device)?, ..self.clone() })
+    }
+
+    /// The same model without the f32 values of its matrices: packed, to be run and not to be trained or
+    /// written. Its bits are the same.
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn packed_only(&self) -> Result<Model> {
+        Ok(Model { params: self.params.packed_only()?, ..self.clone() })
     }
 
     /// The shape.
@@ -68,7 +78,7 @@ impl Model {
 
     /// The device of the parameters.
     pub fn device(&self) -> &Device {
-        self.params.embed.value().device()
+        self.params.embed.device()
     }
 
     /// The final hidden states `[N, C]` of `rows`, normalised. The only forward pass there is.
@@ -104,8 +114,7 @@ impl Model {
     /// # Errors
     /// When the tokens lie on another device.
     pub fn embed_drawn(&self, draws: &Draws) -> Result<Tensor> {
-        let embed = &self.params.embed;
-        Ok(draws.embedding(embed.value(), embed.compute())?)
+        self.params.embed.drawn_rows(draws)
     }
 
     /// The residual stream `[N, C]` before the first block.

@@ -49,23 +49,34 @@ pub(crate) fn check<E: Display>(variants: &Variants<E>, cases: &[Case<'_, E>]) {
 
 mod tests {
     use super::check;
-    use crate::chat::ChatError;
 
-    fn turn() -> ChatError {
-        ChatError::Turn { at: 3 }
+    /// An error of two variants.
+    #[derive(Debug)]
+    enum Wrong {
+        Here { at: usize },
+        There,
+    }
+
+    impl std::fmt::Display for Wrong {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            match self {
+                Wrong::Here { at } => write!(f, "wrong at {at}"),
+                Wrong::There => write!(f, "wrong there"),
+            }
+        }
     }
 
     #[test]
-    #[should_panic(expected = "no case reaches [\"Syntax\", \"Raised\"")]
+    #[should_panic(expected = "no case reaches [\"There\"]")]
     fn a_variant_without_a_case_fails() {
-        let variants = variants!(ChatError: Syntax Raised Render Limit Message Turn Missing);
-        check(&variants, &[("a turn", turn(), &["message 3"])]);
+        check(&variants!(Wrong: Here There), &[("here", Wrong::Here { at: 3 }, &["at 3"])]);
     }
 
     #[test]
-    #[should_panic(expected = "\"message 4\" is not in: ")]
+    #[should_panic(expected = "\"at 4\" is not in: ")]
     fn a_text_that_does_not_say_where_fails() {
-        let variants = variants!(ChatError: Syntax Raised Render Limit Message Turn Missing);
-        check(&variants, &[("a turn", turn(), &["message 4"])]);
+        let cases: [super::Case<'_, Wrong>; 2] =
+            [("there", Wrong::There, &["there"]), ("here", Wrong::Here { at: 3 }, &["at 4"])];
+        check(&variants!(Wrong: Here There), &cases);
     }
 }

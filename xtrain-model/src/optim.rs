@@ -4,6 +4,7 @@ use xtrain_tensor::ops::{self, AdamWScalars, Update, Updated};
 use xtrain_tensor::{Dtype, Tensor};
 
 use crate::error::Result;
+use crate::param::Param;
 use crate::params::Params;
 
 /// What stays the same over a run.
@@ -43,11 +44,12 @@ impl AdamW {
     /// Zero moments for all of `params`.
     ///
     /// # Errors
-    /// When the device has no memory for them.
+    /// When the device has no memory for them; [`Error::NoMaster`](crate::Error::NoMaster) where there is
+    /// nothing to update.
     pub fn new(cfg: OptimConfig, params: &Params) -> Result<AdamW> {
-        let zeros = || -> Result<Vec<Tensor>, xtrain_tensor::Error> {
-            let like = |w: &Tensor| Tensor::zeros(w.device(), w.shape(), Dtype::F32);
-            params.iter().map(|p| like(p.value())).collect()
+        let zeros = || -> Result<Vec<Tensor>> {
+            let like = |w: &Tensor| Ok(Tensor::zeros(w.device(), w.shape(), Dtype::F32)?);
+            params.iter().map(|p| like(p.value()?)).collect()
         };
         Ok(AdamW { cfg, m: zeros()?, v: zeros()?, powers: [1.0; 2] })
     }
@@ -67,7 +69,8 @@ impl AdamW {
     /// [`xtrain_tensor::Error::Shape`] for gradients of other parameters.
     pub fn step(&mut self, params: &mut Params, grads: &[Tensor], lr: f64) -> Result<Updated> {
         let (scalars, powers) = self.scalars(lr);
-        let values = params.iter_mut().map(|p| p.value_mut()).zip(grads).zip(&mut self.m).zip(&mut self.v);
+        let values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
+        let values = values.into_iter().zip(grads).zip(&mut self.m).zip(&mut self.v);
         let mut all: Vec<Update<'_>> = values.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
         let updated = ops::adamw_all(&mut all, self.cfg.clip as f32, &scalars)?;
         if updated.norm.is_finite() {

@@ -1,68 +1,10 @@
 //! The parameters of a model, each under its name in a checkpoint.
-use std::sync::{Arc, OnceLock};
-
 use xtrain_tensor::ops::{Affine, Weight};
 use xtrain_tensor::{Device, Dtype, Tensor, fill_normal};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-
-/// One trained tensor: its f32 master values, and the packed form that products read.
-#[derive(Debug, Clone)]
-pub struct Param {
-    name: String,
-    slot: usize,
-    value: Tensor,
-    compute: Dtype,
-    packed: OnceLock<Arc<Weight>>,
-}
-
-impl Param {
-    /// The name in a checkpoint, e.g. `model.layers.3.self_attn.q_proj.weight`.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its place in the walk over all parameters.
-    pub fn slot(&self) -> usize {
-        self.slot
-    }
-
-    /// The master values, f32: `[out, in]`, or `[C]` of a gain.
-    pub fn value(&self) -> &Tensor {
-        &self.value
-    }
-
-    /// The master values, to be changed: the packed form is made anew at its next use.
-    pub fn value_mut(&mut self) -> &mut Tensor {
-        self.packed = OnceLock::new();
-        &mut self.value
-    }
-
-    /// Moves the parameter to another device.
-    fn move_to(&mut self, device: &Device) -> Result<()> {
-        self.packed = OnceLock::new();
-        self.value = self.value.on(device)?;
-        Ok(())
-    }
-
-    /// The type of the activations that this parameter gives.
-    pub fn compute(&self) -> Dtype {
-        self.compute
-    }
-
-    /// The matrix in the layout of products, packed at the first use after a change.
-    ///
-    /// # Errors
-    /// When the parameter is no matrix.
-    pub fn packed(&self) -> Result<Arc<Weight>> {
-        if let Some(w) = self.packed.get() {
-            return Ok(Arc::clone(w));
-        }
-        let w = Arc::new(Weight::new(&self.value, self.compute)?);
-        Ok(Arc::clone(self.packed.get_or_init(|| w)))
-    }
-}
+use crate::param::{Param, Reading, TABLE, Values};
 
 /// A projection: its matrix, and its bias where it has one.
 #[derive(Debug, Clone)]
@@ -74,8 +16,13 @@ pub struct Linear {
 
 impl Linear {
     /// What the operations read of it, its matrix packed.
-    pub(crate) fn affine<'a>(&'a self, packed: &'a Weight) -> Affine<'a> {
-        Affine { weight: packed, bias: self.bias.as_ref().map(Param::value) }
+    pub(crate) fn affine<'a>(&'a self, packed: &'a Weight) -> Result<Affine<'a>> {
+        Ok(Affine { weight: packed, bias: self.bias()? })
+    }
+
+    /// The values of its bias.
+    pub(crate) fn bias(&self) -> Result<Option<&Tensor>> {
+        self.bias.as_ref().map(Param::value).transpose()
     }
 }
 
@@ -114,7 +61,7 @@ enum Init {
 }
 
 /// Makes the values of a parameter from its slot, name, shape and beginning.
-type Fill<'a> = &'a mut dyn FnMut(usize, &str, &[usize], Init) -> Result<Tensor>;
+type Fill<'a> = &'a mut dyn FnMut(usize, &str, &[usize], Init) -> Result<Values>;
 
 /// Hands out parameters in walk order.
 struct Maker<'a> {
@@ -125,10 +72,10 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn param(&mut self, name: String, shape: &[usize], init: Init) -> Result<Param> {
-        let value = (self.fill)(self.next, &name, shape, init)?;
+        let values = (self.fill)(self.next, &name, shape, init)?;
         let slot = self.next;
         self.next += 1;
-        Ok(Param { name, slot, value, compute: self.compute, packed: OnceLock::new() })
+        Ok(Param::new(name, slot, self.compute, values))
     }
 
     /// A projection under `name`, `[out, in]`, with a bias or without.
@@ -156,7 +103,7 @@ impl Params {
             if let Init::Normal(std) = init {
                 fill_normal(seed, slot as u64, std as f32, &mut values);
             }
-            Ok(Tensor::new(device, shape, values)?)
+            Ok(Tensor::new(device, shape, values)?.into())
         })
     }
 
@@ -173,12 +120,25 @@ impl Params {
     ) -> Result<Params> {
         Params::make(cfg, compute, &mut |_, name, shape, _| {
             let values = take(name, shape)?;
-            let got = format!("{} values", values.len());
-            Tensor::new(device, shape, values).map_err(|_| {
+            if values.len() != shape.iter().product::<usize>() {
                 let want = format!("the values of a tensor {shape:?}");
-                Error::Parameter { name: name.into(), want, got }
-            })
+                return Err(Error::Parameter {
+                    name: name.into(),
+                    want,
+                    got: format!("{} values", values.len()),
+                });
+            }
+            Ok(Tensor::new(device, shape, values)?.into())
         })
+    }
+
+    /// Values by name, read into the form that they are held in.
+    pub(crate) fn of(
+        cfg: &Config,
+        compute: Dtype,
+        mut take: impl FnMut(&str, &[usize]) -> Result<Reading>,
+    ) -> Result<Params> {
+        Params::make(cfg, compute, &mut |_, name, shape, _| take(name, shape)?.finish())
     }
 
     /// The name and shape of every parameter that `cfg` asks for, in walk order. Nothing is allocated.
@@ -190,7 +150,7 @@ impl Params {
         let empty = Tensor::zeros(&Device::cpu(), &[0], Dtype::F32)?;
         Params::make(cfg, Dtype::F32, &mut |_, name, shape, _| {
             shapes.push((name.to_string(), shape.to_vec()));
-            Ok(empty.clone())
+            Ok(empty.clone().into())
         })?;
         Ok(shapes)
     }
@@ -202,7 +162,7 @@ impl Params {
         let std = Init::Normal((c as f64).sqrt().recip());
         let out = Init::Normal((2.0 * cfg.n_layers as f64 * c as f64).sqrt().recip());
         let mut m = Maker { next: 0, compute, fill };
-        let embed = m.param("model.embed_tokens.weight".into(), &[cfg.vocab, c], std)?;
+        let embed = m.param(TABLE.into(), &[cfg.vocab, c], std)?;
         let mut blocks = Vec::with_capacity(cfg.n_layers);
         for i in 0..cfg.n_layers {
             let at = |field: &str| format!("model.layers.{i}.{field}");
@@ -243,17 +203,27 @@ impl Params {
     /// Where the gradient of the head's use belongs: a tied table has one slot as a table and one
     /// as the head, added when the step ends.
     pub fn head_slot(&self) -> usize {
-        self.head.as_ref().map_or(self.norm.slot + 1, Param::slot)
+        self.head.as_ref().map_or(self.norm.slot() + 1, Param::slot)
     }
 
     /// The same parameters on another device: masters are shared between processors and copied to and
     /// from a GPU, packed forms are made anew.
     ///
     /// # Errors
-    /// When the device has no memory for them.
+    /// When the device has no memory for them; [`Error::NoMaster`] for packed matrices alone.
     pub fn on(&self, device: &Device) -> Result<Params> {
         let mut params = self.clone();
         params.iter_mut().try_for_each(|p| p.move_to(device))?;
+        Ok(params)
+    }
+
+    /// The same parameters without the f32 values of their matrices, which are packed: to be run alone.
+    ///
+    /// # Errors
+    /// When the device has no memory for them.
+    pub fn packed_only(&self) -> Result<Params> {
+        let mut params = self.clone();
+        params.iter_mut().try_for_each(|p| p.packed_only().map(|packed| *p = packed))?;
         Ok(params)
     }
 

@@ -11,8 +11,8 @@ use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Snapshot, TensorInfo, TensorView, TrainerPart, TrainerView, describe, load_weights,
-    newest_described, newest_good, read_json, require_shapes,
+    Saved, Sink, Snapshot, TensorInfo, TensorView, TrainerPart, TrainerView, describe, load_weights_into,
+    newest_described, newest_good_into, read_json, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -21,6 +21,7 @@ use crate::gguf::{self, Imported};
 use crate::hf;
 use crate::model::Model;
 use crate::optim::{AdamW, OptimConfig};
+use crate::param::{Form, Masters, Reading};
 use crate::params::Params;
 use crate::schedule::Schedule;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -133,7 +134,7 @@ pub fn save(
 ) -> Result<Saved, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
     let eos = tokenizer.eos_ids();
-    let named = model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?)));
+    let named = model.params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?)));
     let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
     let mut states: Vec<(String, Tensor)> = Vec::new();
     for (state, tensors) in STATES.iter().zip([&optimizer.m, &optimizer.v]) {
@@ -179,31 +180,46 @@ fn view<'a>(name: &'a str, t: &'a Tensor) -> Result<TensorView<'a>, Error> {
 }
 
 /// Opens the model in `path`: a run (its newest good checkpoint), a checkpoint, a Hugging Face directory, or
-/// a GGUF file.
+/// a GGUF file. It can be trained and written: its f32 values stay.
 ///
 /// # Errors
 /// [`StoreError`], naming file and tensor; a config of a family that is not served.
 pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, StoreError> {
+    open_as(path, &Form { compute, device, masters: Masters::Keep })
+}
+
+/// [`open`] of a model that is only run: each matrix is packed for products in `compute` while it is read, and
+/// nothing else of it is kept. The bits of a pass are the same; what would train or write it gives
+/// [`Error::NoMaster`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_packed(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, StoreError> {
+    open_as(path, &Form { compute, device, masters: Masters::Drop })
+}
+
+fn open_as(path: &Path, form: &Form<'_>) -> Result<Opened, StoreError> {
+    let begin = |name: &str, shape: &[usize]| Kept::begin(form, name, shape);
     if path.is_file() {
-        let Imported { config, tensors, tokenizer, eos } = gguf::read(path)?;
-        let model = build(config, tensors, compute, device)?;
+        let Imported { config, tensors, tokenizer, eos } = gguf::read_into(path, &begin)?;
+        let model = build(config, tensors, form.compute)?;
         return Ok(Opened { model, tokenizer, eos, refused: Vec::new() });
     }
     let options =
         LoadOptions { shapes: Some(&shapes_fit), trainer: TrainerPart::Verify, ..LoadOptions::default() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
-        let newest = newest_good(&RealFs, path, &options)?;
+        let newest = newest_good_into(&RealFs, path, &options, &begin)?;
         let Loaded { config, tensors, path, .. } = newest.loaded;
         (config, tensors, path, newest.refused)
     } else {
-        let weights = load_weights(&RealFs, path, &options)?;
+        let weights = load_weights_into(&RealFs, path, &options, &begin)?;
         (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
     };
     let tokenizer = match dir.join("tokenizer.json").is_file() {
         true => Some(Tokenizer::load(&dir)?),
         false => None,
     };
-    let model = build(hf::from_json(&config)?, tensors, compute, device)?;
+    let model = build(hf::from_json(&config)?, tensors, form.compute)?;
     Ok(Opened { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
 }
 
@@ -229,7 +245,7 @@ pub fn config_of(path: &Path) -> Result<Config, StoreError> {
 /// As [`CheckpointDir::save`]; a model that no family has.
 pub fn save_model(dir: &CheckpointDir, subject: &Subject<'_>) -> Result<Saved, StoreError> {
     let Subject { model, tokenizer, eos } = *subject;
-    let named = model.params.iter().map(|p| Ok((p.name(), p.value().to_host()?)));
+    let named = model.params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?)));
     let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
     let generation = format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }));
     let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
@@ -272,7 +288,9 @@ pub fn resume(
     (optim, schedule): (OptimConfig, Schedule),
 ) -> Result<Resumed, StoreError> {
     let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
-    let newest = newest_good(&RealFs, run, &options)?;
+    let form = Form { compute, device, masters: Masters::Keep };
+    let begin = |name: &str, shape: &[usize]| Kept::begin(&form, name, shape);
+    let newest = newest_good_into(&RealFs, run, &options, &begin)?;
     let Loaded { config, tensors, path, trainer, numerics, .. } = newest.loaded;
     let missing = |what: String| StoreError::NotATrainer { path: path.clone(), what };
     if numerics != NUMERICS {
@@ -282,7 +300,7 @@ pub fn resume(
     }
     let state = trainer.ok_or_else(|| missing("it holds a model without a trainer".into()))?;
     let eos = eos_of(&path, &config)?;
-    let model = build(hf::from_json(&config)?, tensors, compute, device)?;
+    let model = build(hf::from_json(&config)?, tensors, compute)?;
     let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
         state.optimizer.into_iter().map(|t| (t.name.clone(), t)).collect();
@@ -312,14 +330,33 @@ pub fn resume(
     Ok(Resumed { trainer, standing, eos, path, refused: newest.refused })
 }
 
+/// A parameter on its way out of a file. Why one cannot be held is said when all of the file was verified.
+struct Kept {
+    name: String,
+    reading: Result<Reading, Error>,
+}
+
+impl Kept {
+    fn begin(form: &Form<'_>, name: &str, shape: &[usize]) -> Kept {
+        Kept { name: name.into(), reading: Reading::new(form, name, shape) }
+    }
+}
+
+impl Sink for Kept {
+    fn push(&mut self, piece: &[f32]) {
+        if let Ok(reading) = &mut self.reading {
+            reading.push(piece);
+        }
+    }
+}
+
 /// A model of loaded tensors.
-fn build(cfg: Config, tensors: Vec<NamedTensor>, compute: Dtype, device: &Device) -> Result<Model, Error> {
-    let mut named: HashMap<String, Vec<f32>> = tensors.into_iter().map(|t| (t.name, t.data)).collect();
-    let params = Params::load(&cfg, compute, device, |name, shape| {
-        named.remove(name).ok_or_else(|| Error::Parameter {
-            name: name.into(),
-            want: format!("a tensor {shape:?}"),
-            got: "none".into(),
+fn build(cfg: Config, tensors: Vec<Kept>, compute: Dtype) -> Result<Model, Error> {
+    let mut named: HashMap<String, _> = tensors.into_iter().map(|t| (t.name, t.reading)).collect();
+    let params = Params::of(&cfg, compute, |name, shape| {
+        named.remove(name).unwrap_or_else(|| {
+            let (want, got) = (format!("a tensor {shape:?}"), "none".into());
+            Err(Error::Parameter { name: name.into(), want, got })
         })
     })?;
     Model::new(cfg, params)

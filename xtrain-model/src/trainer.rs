@@ -7,7 +7,8 @@ use crate::grads::Grads;
 use crate::model::Model;
 use crate::objective::{self, Processing, Sample};
 use crate::optim::{AdamW, OptimConfig};
-use crate::params::{Param, Params};
+use crate::param::Param;
+use crate::params::Params;
 use crate::recompute;
 use crate::schedule::Schedule;
 
@@ -118,7 +119,8 @@ impl Trainer {
             return Err(Error::NotFinite { step, what });
         }
         if !finite {
-            let name = named(&self.model.params, self.model.params.iter().map(Param::value))?;
+            let values = self.model.params.iter().map(Param::value).collect::<Result<Vec<_>>>()?;
+            let name = named(&self.model.params, values.into_iter())?;
             let what = format!("the weight {}", name.unwrap_or_default());
             return Err(Error::NotFinite { step, what });
         }

@@ -35,6 +35,7 @@ pub const FAULTS: &[(&str, &str)] = &[
         "vocabulary-chunk-starts-anew",
         "dx takes the total of a chunk of the vocabulary, not its chunks of 256",
     ),
+    ("denormal-of-a-table-lost", "a model without f32 weights embeds a denormal of bf16 as zero"),
     ("one-accumulator-for-a-tied-table", "both uses of a tied table add into one gradient"),
     ("prefix-of-other-tokens", "a prompt takes a page of whatever prompt came before"),
     ("resume-forgets-the-optimizer", "a resumed run begins with moments of zero"),

@@ -105,18 +105,19 @@ impl Tensor {
         Ok(Tensor { shape: shape.to_vec(), storage, device: device.clone() })
     }
 
-    /// f32 zeros shaped as each of `xs`, all on the device of the first: on a processor one walk, not one each.
+    /// f32 zeros of each of `shapes`: on a processor one walk, not one each.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
-    pub fn zeros_like(xs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let Some(Device::Cpu(cpu)) = xs.first().map(|x| &x.device) else {
-            return xs.iter().map(|x| Tensor::zeros(&x.device, &x.shape, Dtype::F32)).collect();
+    pub fn all_zeros(device: &Device, shapes: &[&[usize]]) -> Result<Vec<Tensor>> {
+        let Device::Cpu(cpu) = device else {
+            return shapes.iter().map(|shape| Tensor::zeros(device, shape, Dtype::F32)).collect();
         };
-        let mut all: Vec<Vec<f32>> = xs.iter().map(|x| cpu.recycler.take(x.len())).collect();
+        let taken = |shape: &&[usize]| cpu.recycler.take(shape.iter().product());
+        let mut all: Vec<Vec<f32>> = shapes.iter().map(taken).collect();
         let mut parts: Vec<&mut [f32]> = all.iter_mut().flat_map(|x| x.chunks_mut(1 << 13)).collect();
         cpu.pool.parts(&mut parts, 1, |_, part| part[0].fill(0.0));
-        xs.iter().zip(all).map(|(x, zeros)| Tensor::new(&xs[0].device, &x.shape, zeros)).collect()
+        shapes.iter().zip(all).map(|(shape, zeros)| Tensor::new(device, shape, zeros)).collect()
     }
 
     /// A tensor on a GPU of whatever values: a kernel writes all of them.

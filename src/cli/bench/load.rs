@@ -30,7 +30,9 @@ struct Report {
     weight_bytes: u64,
     read_ms: Spread,
     open_ms: Spread,
-    pack_ms: Spread,
+    /// With `--masters`: without, opening is packing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pack_ms: Option<Spread>,
     /// Over what the process had before; none where the system does not say.
     peak_bytes: Option<Peak>,
     samples: Vec<Sample>,
@@ -40,7 +42,8 @@ struct Report {
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Peak {
     opened: u64,
-    packed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packed: Option<u64>,
 }
 
 /// Milliseconds of one sample.
@@ -48,7 +51,8 @@ struct Peak {
 struct Sample {
     read: f64,
     open: f64,
-    pack: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pack: Option<f64>,
 }
 
 pub(super) fn run(args: &LoadArgs) -> Result<(), CliError> {
@@ -60,29 +64,33 @@ pub(super) fn run(args: &LoadArgs) -> Result<(), CliError> {
         let made = Made::new()?;
         let dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
         let common = Common { dtype: Some(dtype), ..args.shared.common.clone() };
-        return print(args, measure(&made.path, (args.repeats.get(), &common), subject::name(&config))?);
+        return print(args, measure(&made.path, (args, &common), subject::name(&config))?);
     };
     let path = loaded::find(model)?;
     let name = path.display().to_string();
-    print(args, measure(&path, (args.repeats.get(), &args.shared.common), name)?)
+    print(args, measure(&path, (args, &args.shared.common), name)?)
 }
 
 fn print(args: &LoadArgs, report: Report) -> Result<(), CliError> {
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
-fn measure(path: &Path, (repeats, common): (usize, &Common), name: String) -> Result<Report, CliError> {
+fn measure(path: &Path, (args, common): (&LoadArgs, &Common), name: String) -> Result<Report, CliError> {
     let files = files(path)?;
     let file_bytes = read(&files)?;
     let (mut samples, mut peak, mut subject, mut weight_bytes) = (Vec::new(), None, None, 0);
-    for _ in 0..repeats {
+    for _ in 0..args.repeats.get() {
         let (_, read) = timed(|| read(&files))?;
         let before = resident();
-        let (loaded, open) = timed(|| loaded::open(path, common))?;
+        let (loaded, open) = timed(|| match args.masters {
+            true => loaded::open_whole(path, common),
+            false => loaded::open(path, common),
+        })?;
         let opened = resident();
-        let ((), pack) = timed(|| packed(&loaded.model))?;
+        let pack = args.masters.then(|| timed(|| packed(&loaded.model))).transpose()?.map(|((), ms)| ms);
         samples.push(Sample { read, open, pack });
-        peak = peak.or_else(|| Peak::of(before?, opened?, resident()?));
+        let packed = pack.and_then(|_| resident());
+        peak = peak.or_else(|| Peak::of(before?, opened?, packed));
         weight_bytes = (loaded.model.config().n_params() * loaded.model.compute().bytes()) as u64;
         subject.get_or_insert_with(|| Subject::new(name.clone(), &loaded.model));
     }
@@ -94,7 +102,7 @@ fn measure(path: &Path, (repeats, common): (usize, &Common), name: String) -> Re
         weight_bytes,
         read_ms: spread(|sample| sample.read),
         open_ms: spread(|sample| sample.open),
-        pack_ms: spread(|sample| sample.pack),
+        pack_ms: Spread::of(samples.iter().filter_map(|sample| sample.pack)),
         peak_bytes: peak,
         samples,
     })
@@ -164,7 +172,7 @@ fn read(files: &[PathBuf]) -> Result<u64, CliError> {
 fn packed(model: &Model) -> Result<(), CliError> {
     let table = (!model.config().tie_embeddings).then(|| model.params.embed.name());
     for param in model.params.iter() {
-        if param.value().shape().len() == 2 && Some(param.name()) != table {
+        if param.shape().len() == 2 && Some(param.name()) != table {
             param.packed()?;
         }
     }
@@ -172,9 +180,9 @@ fn packed(model: &Model) -> Result<(), CliError> {
 }
 
 impl Peak {
-    fn of(before: Resident, opened: Resident, packed: Resident) -> Option<Peak> {
+    fn of(before: Resident, opened: Resident, packed: Option<Resident>) -> Option<Peak> {
         let over = |after: Resident| after.most.saturating_sub(before.now);
-        Some(Peak { opened: over(opened), packed: over(packed) })
+        Some(Peak { opened: over(opened), packed: packed.map(over) })
     }
 }
 
@@ -182,9 +190,8 @@ impl Report {
     fn text(&self) -> String {
         let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
         let mut times = Table::new([Column::words("ms")].into_iter().chain(heads));
-        for (what, s) in
-            [("read the files", &self.read_ms), ("open the model", &self.open_ms), ("pack it", &self.pack_ms)]
-        {
+        let rows = [("read the files", &self.read_ms), ("open the model", &self.open_ms)];
+        for (what, s) in rows.into_iter().chain(self.pack_ms.iter().map(|pack| ("pack it", pack))) {
             let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.1}"));
             times.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
         }
@@ -198,11 +205,8 @@ impl Report {
         let heads = ["bytes", "x weights"].map(Column::numbers);
         let mut table = Table::new([Column::words("peak memory")].into_iter().chain(heads));
         let times = |bytes: u64| format!("{:.2}", bytes as f64 / self.weight_bytes as f64);
-        for (what, bytes) in [
-            ("weights in compute type", self.weight_bytes),
-            ("open", peak.opened),
-            ("open and packed", peak.packed),
-        ] {
+        let rows = [("weights in compute type", self.weight_bytes), ("open", peak.opened)];
+        for (what, bytes) in rows.into_iter().chain(peak.packed.map(|bytes| ("open and packed", bytes))) {
             table.row([what.to_string(), units::bytes(bytes), times(bytes)]);
         }
         table.render()

@@ -63,5 +63,9 @@ impl Drop for Made {
 /// A configuration that no model has; the file system.
 pub(super) fn write(out: &Path, shared: &Shared) -> Result<(), CliError> {
     let (model, _) = subject::open(None, shared, 1)?;
-    Ok(export::huggingface(out, &Subject { model: &model, tokenizer: None, eos: &[] }, Quant::BF16)?)
+    Ok(export::huggingface(
+        out,
+        &Subject { model: &model, tokenizer: None, eos: &[] },
+        (Quant::BF16, export::MAX_SHARD),
+    )?)
 }

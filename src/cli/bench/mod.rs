@@ -156,6 +156,9 @@ pub struct LoadArgs {
     /// Samples; their spread is shown.
     #[arg(long, value_name = "N", default_value = "3")]
     pub repeats: NonZeroUsize,
+    /// Opens it as training does: f32 weights stay, and matrices are packed afterwards.
+    #[arg(long)]
+    pub masters: bool,
     /// Writes the random weights there and measures nothing.
     #[arg(long, value_name = "OUT", hide = true, conflicts_with = "model")]
     pub make: Option<PathBuf>,

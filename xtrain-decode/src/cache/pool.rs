@@ -80,7 +80,10 @@ impl Pool {
             q: &heads(new.q)?,
             k: &heads(new.k)?,
             v: new.v,
-            norms: new.norms.map(|([q, k], eps)| ([q.value(), k.value()], eps)),
+            norms: match new.norms {
+                Some(([q, k], eps)) => Some(([q.value()?, k.value()?], eps)),
+                None => None,
+            },
             table: new.turn.table,
             pos: new.turn.pos,
             slots: &places,

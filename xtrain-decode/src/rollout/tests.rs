@@ -36,8 +36,8 @@ fn config() -> Config {
 /// Weights large enough that tokens vary.
 fn model() -> Model {
     let mut model = Model::init(&config(), Dtype::F32, &Device::cpu(), 7).unwrap();
-    for p in model.params.iter_mut().filter(|p| p.value().shape().len() == 2) {
-        p.value_mut().data_mut::<f32>().unwrap().iter_mut().for_each(|x| *x *= 12.0);
+    for p in model.params.iter_mut().filter(|p| p.shape().len() == 2) {
+        p.value_mut().unwrap().data_mut::<f32>().unwrap().iter_mut().for_each(|x| *x *= 12.0);
     }
     model
 }
@@ -276,7 +276,7 @@ fn a_cache_too_small_for_one_sequence_is_an_error() {
 #[test]
 fn a_row_without_a_choice_ends_its_sequence_and_no_other() {
     let mut model = model();
-    model.params.embed.value_mut().data_mut::<f32>().unwrap()[5 * 24] = f32::NAN;
+    model.params.embed.value_mut().unwrap().data_mut::<f32>().unwrap()[5 * 24] = f32::NAN;
     for kv in KINDS {
         let mut engine = Engine::new(&model, options(kv)).unwrap();
         let good = request(3, &[1, 2], 1);

@@ -8,10 +8,11 @@ use xtrain_tensor::faults;
 
 use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind, Lock};
-use super::load::{Checkpoint, Loaded, load};
+use super::load::{Checkpoint, Loaded, load_into};
 use super::options::LoadOptions;
 use super::save::{self, Observer, SaveStep};
 use super::snapshot::Snapshot;
+use super::tensors::{Begin, NamedTensor, Sink};
 
 /// The checkpoints of a run, held for writing.
 pub struct CheckpointDir {
@@ -48,9 +49,9 @@ impl fmt::Display for Refused {
 
 /// The newest checkpoint that can be loaded, and what was refused on the way to it.
 #[derive(Debug)]
-pub struct Newest {
+pub struct Newest<T = NamedTensor> {
     /// The checkpoint.
-    pub loaded: Loaded,
+    pub loaded: Loaded<T>,
     /// Newer ones that are damaged. The caller prints them.
     pub refused: Vec<Refused>,
 }
@@ -228,8 +229,21 @@ impl CheckpointDir {
 /// [`CheckpointError::Missing`] for a run without checkpoints; [`CheckpointError::NoneGood`] with the reason
 /// for each if none can be loaded; [`CheckpointError::Io`].
 pub fn newest_good(fs: &dyn FileSystem, run: &Path, options: &LoadOptions<'_>) -> Result<Newest> {
+    newest_good_into(fs, run, options, &NamedTensor::begin)
+}
+
+/// [`newest_good`], but `begin` says what takes each tensor of the model.
+///
+/// # Errors
+/// As [`newest_good`].
+pub fn newest_good_into<T: Sink>(
+    fs: &dyn FileSystem,
+    run: &Path,
+    options: &LoadOptions<'_>,
+    begin: Begin<'_, T>,
+) -> Result<Newest<T>> {
     let (loaded, refused) = newest(fs, run, &|path| {
-        let loaded = load(fs, path, options)?;
+        let loaded = load_into(fs, path, options, begin)?;
         Ok((loaded.step, loaded))
     })?;
     Ok(Newest { loaded, refused })

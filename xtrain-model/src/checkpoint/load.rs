@@ -11,7 +11,7 @@ use super::header::{self, TensorInfo};
 use super::json;
 use super::manifest::{self, FileRecord, Manifest};
 use super::options::{LoadOptions, TrainerPart};
-use super::tensors::{self, Found, NamedTensor};
+use super::tensors::{self, Begin, Found, NamedTensor, Sink};
 
 /// The most bytes of a file that is read as one piece.
 const MAX_SMALL: u64 = 256 << 20;
@@ -29,7 +29,7 @@ pub struct TrainerState {
 
 /// A checkpoint whose every byte was verified.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+pub struct Loaded<T = NamedTensor> {
     /// Its directory.
     pub path: PathBuf,
     /// config.json.
@@ -41,7 +41,7 @@ pub struct Loaded {
     /// Optimizer steps done.
     pub step: u64,
     /// The model's tensors, in the order in which they were saved.
-    pub tensors: Vec<NamedTensor>,
+    pub tensors: Vec<T>,
     /// More files of the directory, such as tokenizer.json: name, bytes.
     pub files: Vec<(String, Vec<u8>)>,
     /// The trainer's state, if it was saved and asked for.
@@ -53,9 +53,22 @@ pub struct Loaded {
 /// # Errors
 /// [`CheckpointError`], naming the file, and the tensor where one is concerned.
 pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Loaded> {
+    load_into(fs, dir, options, &NamedTensor::begin)
+}
+
+/// [`load`], but `begin` says what takes each tensor of the model.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_into<T: Sink>(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    options: &LoadOptions<'_>,
+    begin: Begin<'_, T>,
+) -> Result<Loaded<T>> {
     let checkpoint = Checkpoint::open(fs, dir)?;
     let config = checkpoint.config()?;
-    let tensors = checkpoint.model(&config, options)?;
+    let tensors = checkpoint.model(&config, options, begin)?;
     let mut files = Vec::new();
     for record in &checkpoint.manifest.files {
         let own = record.name.starts_with("trainer/") || record.name == "model.safetensors";
@@ -117,11 +130,17 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// The model's tensors.
-    pub(super) fn model(&self, config: &Value, options: &LoadOptions<'_>) -> Result<Vec<NamedTensor>> {
-        self.tensors("model.safetensors", options, &|path, found| match options.shapes {
+    pub(super) fn model<T: Sink>(
+        &self,
+        config: &Value,
+        options: &LoadOptions<'_>,
+        begin: Begin<'_, T>,
+    ) -> Result<Vec<T>> {
+        let check = |path: &Path, found: &[TensorInfo]| match options.shapes {
             Some(check) => check(path, config, found),
             None => Ok(()),
-        })
+        };
+        self.tensors("model.safetensors", options, &check, begin)
     }
 
     /// The trainer's state.
@@ -146,24 +165,26 @@ impl<'a> Checkpoint<'a> {
         let name = "trainer/optimizer.safetensors";
         if options.trainer == TrainerPart::Verify {
             self.each_tensor(name, &known, &mut |path, info, from| {
-                tensors::verify(path, &info, (from, options.non_finite))
+                tensors::read(path, &info, (from, options.non_finite), &mut ())
             })?;
             return Ok(None);
         }
-        let optimizer = self.tensors(name, options, &known)?;
+        let optimizer = self.tensors(name, options, &known, &NamedTensor::begin)?;
         Ok(Some(TrainerState { control, optimizer }))
     }
 
     /// The tensors of a safetensors file, each of them and the whole file verified.
-    fn tensors(
+    fn tensors<T: Sink>(
         &self,
         name: &str,
         options: &LoadOptions<'_>,
         check: &TableCheck<'_>,
-    ) -> Result<Vec<NamedTensor>> {
+        begin: Begin<'_, T>,
+    ) -> Result<Vec<T>> {
         let mut loaded = Vec::new();
         self.each_tensor(name, check, &mut |path, info, from| {
-            let (tensor, found) = tensors::read(path, info, (from, options.non_finite))?;
+            let mut tensor = begin(&info.name, &info.shape);
+            let found = tensors::read(path, &info, (from, options.non_finite), &mut tensor)?;
             loaded.push(tensor);
             Ok(found)
         })?;

@@ -55,17 +55,17 @@ mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{CheckpointDir, Newest, Refused, Saved, newest_described, newest_good};
+pub use directory::{CheckpointDir, Newest, Refused, Saved, newest_described, newest_good, newest_good_into};
 pub use error::{CheckpointError, Result};
 pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
 pub(crate) use header::encode as safetensors_header;
 pub use header::{StoredDtype, TensorInfo};
 pub(crate) use load::read_json;
-pub use load::{Loaded, TrainerState, load};
+pub use load::{Loaded, TrainerState, load, load_into};
 pub use options::{LoadOptions, NonFinite, ShapeCheck, TrainerPart};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
 pub use snapshot::{Snapshot, TensorView, TrainerView};
-pub use tensors::{NamedTensor, require_shapes};
-pub use weights::{Weights, describe, load_weights};
+pub use tensors::{Begin, NamedTensor, Sink, require_shapes};
+pub use weights::{Weights, describe, load_weights, load_weights_into};

@@ -24,54 +24,64 @@ pub struct NamedTensor {
     pub data: Vec<f32>,
 }
 
+/// What becomes of a tensor while it is read: it takes pieces of its elements, widened to f32, in their order.
+pub trait Sink {
+    /// The next elements.
+    fn push(&mut self, piece: &[f32]);
+}
+
+/// Begins to take the tensor of a name and a shape.
+pub type Begin<'a, T> = &'a dyn Fn(&str, &[usize]) -> T;
+
+impl NamedTensor {
+    /// A tensor of which nothing was read yet.
+    pub fn begin(name: &str, shape: &[usize]) -> NamedTensor {
+        let data = Vec::with_capacity(shape.iter().product());
+        NamedTensor { name: name.into(), shape: shape.to_vec(), data }
+    }
+}
+
+impl Sink for NamedTensor {
+    fn push(&mut self, piece: &[f32]) {
+        self.data.extend_from_slice(piece);
+    }
+}
+
+/// Nobody takes it.
+impl Sink for () {
+    fn push(&mut self, _: &[f32]) {}
+}
+
 /// The checksum of a tensor's bytes, and whether its elements are finite or need not be.
 pub(super) type Found = (u32, Result<()>);
 
-/// Reads the elements of `info` from where `from` stands.
+/// Reads the elements of `info` from where `from` stands, a piece at a time, and looks at each while it is in the
+/// processor's cache.
 ///
 /// # Errors
 /// [`CheckpointError::Io`] if the file ends early or cannot be read.
 pub(super) fn read(
     file: &Path,
-    info: TensorInfo,
-    (from, allowed): (&mut Summed<'_>, NonFinite),
-) -> Result<(NamedTensor, Found)> {
-    let mut data = Vec::with_capacity(info.elements());
-    let found = walk(file, &info, (from, allowed), (&mut data, |_| ()))?;
-    Ok((NamedTensor { name: info.name, shape: info.shape, data }, found))
-}
-
-/// As [`read`], but keeps none of the elements.
-///
-/// # Errors
-/// As [`read`].
-pub(super) fn verify(file: &Path, info: &TensorInfo, from: (&mut Summed<'_>, NonFinite)) -> Result<Found> {
-    walk(file, info, from, (&mut Vec::with_capacity(PIECE / info.dtype.bytes()), Vec::clear))
-}
-
-/// Reads the elements of `info` a piece at a time, looks at each while it is in the processor's cache, and appends
-/// it to `to`; `after` it is done with.
-fn walk(
-    file: &Path,
     info: &TensorInfo,
     (from, allowed): (&mut Summed<'_>, NonFinite),
-    (to, after): (&mut Vec<f32>, fn(&mut Vec<f32>)),
+    to: &mut dyn Sink,
 ) -> Result<Found> {
     let mut left = info.elements() * info.dtype.bytes();
     let mut piece = vec![0; PIECE.min(left)];
+    let mut elements = Vec::with_capacity(piece.len() / info.dtype.bytes());
     let (mut crc, mut finite, mut before) = (0, Ok(()), 0);
     while left > 0 {
         let bytes = piece.len().min(left);
         let bytes = &mut piece[..bytes];
         crc = from.read_within(bytes, crc).map_err(CheckpointError::io("read", file))?;
-        let begin = to.len();
-        widen(bytes, info.dtype, to);
+        elements.clear();
+        widen(bytes, info.dtype, &mut elements);
         if finite.is_ok() && allowed == NonFinite::Refuse {
-            finite = check_finite(file, &info.name, (&to[begin..], before));
+            finite = check_finite(file, &info.name, (&elements, before));
         }
-        before += to.len() - begin;
+        to.push(&elements);
+        before += elements.len();
         left -= bytes.len();
-        after(to);
     }
     from.append(crc, info.elements() * info.dtype.bytes());
     Ok((crc, finite))

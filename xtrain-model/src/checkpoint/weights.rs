@@ -13,18 +13,18 @@ use super::json;
 use super::load::{Checkpoint, open, read_config, read_small};
 use super::manifest::{self, is_plain_name};
 use super::options::LoadOptions;
-use super::tensors::{self, NamedTensor};
+use super::tensors::{self, Begin, NamedTensor, Sink};
 
 /// The most bytes of an index.
 const MAX_INDEX: u64 = 64 << 20;
 
 /// A model as it stands in a directory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
+pub struct Weights<T = NamedTensor> {
     /// config.json.
     pub config: Value,
     /// The tensors, file by file in the order of their data.
-    pub tensors: Vec<NamedTensor>,
+    pub tensors: Vec<T>,
 }
 
 /// model.safetensors.index.json, as far as it is needed.
@@ -42,10 +42,23 @@ type Shard = (PathBuf, Option<Vec<String>>);
 /// # Errors
 /// [`CheckpointError`], naming the file, and the tensor where one is concerned.
 pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Weights> {
+    load_weights_into(fs, dir, options, &NamedTensor::begin)
+}
+
+/// [`load_weights`], but `begin` says what takes each tensor.
+///
+/// # Errors
+/// As [`load_weights`].
+pub fn load_weights_into<T: Sink>(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    options: &LoadOptions<'_>,
+    begin: Begin<'_, T>,
+) -> Result<Weights<T>> {
     if is_ours(fs, dir)? {
         let checkpoint = Checkpoint::open(fs, dir)?;
         let config = checkpoint.config()?;
-        let tensors = checkpoint.model(&config, options)?;
+        let tensors = checkpoint.model(&config, options, begin)?;
         return Ok(Weights { config, tensors });
     }
     let (config, shards) = survey(fs, dir, options)?;
@@ -54,7 +67,8 @@ pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) 
         let mut file = open(fs, path, "the weights")?;
         let mut from = Summed { file: &mut *file, crc: 0 };
         for info in header::read(path, &mut from)? {
-            let (tensor, (_, finite)) = tensors::read(path, info, (&mut from, options.non_finite))?;
+            let mut tensor = begin(&info.name, &info.shape);
+            let (_, finite) = tensors::read(path, &info, (&mut from, options.non_finite), &mut tensor)?;
             finite?;
             tensors.push(tensor);
         }

@@ -28,7 +28,7 @@ pub use metadata::{Metadata, Value};
 pub use quant::Quant;
 pub use reader::{Entry, Header, read_header};
 
-use crate::checkpoint::{CheckpointError, NamedTensor};
+use crate::checkpoint::{Begin, CheckpointError, NamedTensor, Sink};
 use crate::config::Config;
 use crate::error::Error;
 use crate::export::Subject;
@@ -40,11 +40,11 @@ use names::{Heads, gguf_name, interleave, separate};
 
 /// A model as it stands in a file.
 #[derive(Debug)]
-pub struct Imported {
+pub struct Imported<T = NamedTensor> {
     /// Its shape.
     pub config: Config,
     /// Its tensors under our names, in walk order.
-    pub tensors: Vec<NamedTensor>,
+    pub tensors: Vec<T>,
     /// Its tokenizer, where the file has one.
     pub tokenizer: Option<Tokenizer>,
     /// The ids that end a text.
@@ -86,6 +86,14 @@ fn shape(path: &Path, file: &mut BufReader<File>, header: &Header) -> Result<(Co
 /// # Errors
 /// [`StoreError`], naming the file, and the key or tensor where one is concerned.
 pub fn read(path: &Path) -> Result<Imported, StoreError> {
+    read_into(path, &NamedTensor::begin)
+}
+
+/// [`read`], but `begin` says what takes each tensor, by our names.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_into<T: Sink>(path: &Path, begin: Begin<'_, T>) -> Result<Imported<T>, StoreError> {
     let (mut file, length) = reader::open(path)?;
     let header = read_header(path, &mut file, length)?;
     let (cfg, arch) = shape(path, &mut file, &header)?;
@@ -98,17 +106,48 @@ pub fn read(path: &Path) -> Result<Imported, StoreError> {
     let eos = tokenizer::ends(&header.metadata)?;
     let mut tensors = Vec::with_capacity(wanted.len());
     for (name, entry) in wanted {
-        let NamedTensor { shape, mut data, .. } = entry.read(path, &mut file)?;
-        if let Some(at) = data.iter().position(|x| !x.is_finite()) {
-            let (file, tensor, got) = (path.into(), entry.name.clone(), data[at]);
+        let mut tensor = begin(&name, &entry.shape);
+        let mut finite = Finite { to: &mut tensor, elements: 0, first: None };
+        if arch == Arch::Llama && Heads::of(&name) != Heads::Others {
+            let turned = entry.read(path, &mut file)?;
+            let row = turned.shape.get(1).copied().unwrap_or(1);
+            finite.look(&turned.data);
+            finite.to.push(&separate(&turned.data, cfg.head_dim, row));
+        } else {
+            entry.read_into(path, &mut file, &mut finite)?;
+        }
+        if let Some((at, got)) = finite.first {
+            let (file, tensor) = (path.into(), entry.name.clone());
             return Err(CheckpointError::NotFinite { file, tensor, at, got }.into());
         }
-        if arch == Arch::Llama && Heads::of(&name) != Heads::Others {
-            data = separate(&data, cfg.head_dim, shape.get(1).copied().unwrap_or(1));
-        }
-        tensors.push(NamedTensor { name, shape, data });
+        tensors.push(tensor);
     }
     Ok(Imported { config: cfg, tensors, tokenizer, eos })
+}
+
+/// Looks at elements on their way.
+struct Finite<'a> {
+    to: &'a mut dyn Sink,
+    elements: usize,
+    /// The first that is not finite, and its place.
+    first: Option<(usize, f32)>,
+}
+
+impl Finite<'_> {
+    fn look(&mut self, piece: &[f32]) {
+        if self.first.is_none() && !piece.iter().fold(true, |all, x| all & x.is_finite()) {
+            let at = piece.iter().position(|x| !x.is_finite());
+            self.first = at.map(|at| (self.elements + at, piece[at]));
+        }
+        self.elements += piece.len();
+    }
+}
+
+impl Sink for Finite<'_> {
+    fn push(&mut self, piece: &[f32]) {
+        self.look(piece);
+        self.to.push(piece);
+    }
 }
 
 /// The tokenizer of a file alone.
@@ -193,7 +232,7 @@ pub fn write(
         tensors.push((config::DIVISORS.into(), vec![divisors.len()], Quant::F32));
     }
     for p in model.params.iter() {
-        let shape = p.value().shape();
+        let shape = p.shape();
         tensors.push((gguf_name(p.name()), shape.to_vec(), quant_of(shape, quant)));
     }
     let io = |e| StoreError::from(CheckpointError::Io { op: "write", path: name.into(), source: e });
@@ -203,7 +242,7 @@ pub fn write(
         writer::data(to, &bytes).map_err(io)?;
     }
     for p in model.params.iter() {
-        let host = p.value().to_host().map_err(Error::from)?;
+        let host = p.value()?.to_host().map_err(Error::from)?;
         let (shape, data) = (host.shape(), host.data::<f32>().map_err(Error::from)?);
         let turned = match (arch, Heads::of(p.name())) {
             (Arch::Llama, Heads::Queries | Heads::Keys) => {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::metadata::{Metadata, Value};
 use super::quant::Quant;
-use crate::checkpoint::{CheckpointError, NamedTensor, Result};
+use crate::checkpoint::{CheckpointError, NamedTensor, Result, Sink};
 
 /// The version that is read and written.
 pub(super) const VERSION: u32 = 3;
@@ -160,17 +160,29 @@ impl Entry {
     /// # Errors
     /// [`CheckpointError::Io`].
     pub fn read(&self, file: &Path, from: &mut (impl Read + Seek)) -> Result<NamedTensor> {
+        let mut tensor = NamedTensor::begin(&self.name, &self.shape);
+        self.read_into(file, from, &mut tensor)?;
+        Ok(tensor)
+    }
+
+    /// Reads its elements, a piece at a time, widened.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn read_into(&self, file: &Path, from: &mut (impl Read + Seek), to: &mut dyn Sink) -> Result<()> {
         from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
-        let mut data = Vec::with_capacity(self.shape.iter().product());
+        let mut elements = Vec::new();
         let (block, mut left) = (self.quant.block().1, self.bytes() as usize);
         let mut piece = vec![0; left.min(PIECE / block * block)];
         while left > 0 {
             let bytes = piece.len().min(left);
             from.read_exact(&mut piece[..bytes]).map_err(CheckpointError::io("read", file))?;
-            self.quant.widen(&piece[..bytes], &mut data);
+            elements.clear();
+            self.quant.widen(&piece[..bytes], &mut elements);
+            to.push(&elements);
             left -= bytes;
         }
-        Ok(NamedTensor { name: self.name.clone(), shape: self.shape.clone(), data })
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ mod tile;
 
 pub(crate) use forward::{Matrix, product, product_onto};
 pub(crate) use gradient::weight_gradient;
-pub(crate) use panels::{Panels, View};
+pub(crate) use panels::{Panels, View, whole};
 pub(crate) use tile::Start;
 
 /// Depth of a chunk.

@@ -38,6 +38,13 @@ pub(crate) struct Buffer<T: Scratch>(Vec<T>);
 impl<T: Scratch> Buffer<T> {
     /// `len` elements of whatever values.
     pub(crate) fn of(len: usize) -> Buffer<T> {
+        let mut buffer = Buffer::for_up_to(len);
+        buffer.grow(len);
+        buffer
+    }
+
+    /// None of `len` elements yet: memory that is written as it is reached is still in the processor's cache.
+    pub(crate) fn for_up_to(len: usize) -> Buffer<T> {
         let take = |free: &mut Vec<Vec<T>>| {
             let fits = |v: &Vec<T>| v.capacity() >= len;
             let best = (0..free.len()).filter(|&i| fits(&free[i])).min_by_key(|&i| free[i].capacity());
@@ -45,8 +52,18 @@ impl<T: Scratch> Buffer<T> {
         };
         let kept = T::free().with_borrow_mut(take);
         let mut values = kept.unwrap_or_default();
-        values.resize(len, T::BLANK);
+        values.truncate(len);
+        if values.capacity() < len {
+            values.reserve_exact(len - values.len());
+        }
         Buffer(values)
+    }
+
+    /// At least `len` elements, the new ones of whatever values.
+    pub(crate) fn grow(&mut self, len: usize) {
+        if self.0.len() < len {
+            self.0.resize(len, T::BLANK);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ const GATE: &str = "gpu";
 /// Operations without a matrix product: in bf16 too they have the processor's bits.
 const SAME_IN_BF16: &[&str] = &[
     "embedding",
+    "weight_rows",
     "all_finite",
     "first_not_finite",
     "rms_norm",

@@ -27,11 +27,12 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 44] = {
+pub(super) const TABLE: [Entry; 45] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
         entry("embedding_backward", cases::embedding_backward, With("embedding")),
+        entry("weight_rows", cases::weight_rows, None("an embedding has it")),
         entry("linear", cases::linear, Checked(gradient::linear)),
         entry("linear_add", cases::linear_add, Checked(gradient::linear_add)),
         entry("linear_backward_input", cases::linear_backward_input, With("linear")),

@@ -2,17 +2,21 @@
 use super::{At, Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
-/// `y[n] = w[id[n]]`, rounded where `dtype` is bf16; ids have been checked.
+/// `y[n] = w[id[n]]`, an f32 table rounded where `dtype` is bf16; ids have been checked.
 pub(crate) fn embedding(gpu: &Gpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     rows(gpu, w, (gpu.indices(id)?, id.len()), dtype)
 }
 
-/// [`embedding`] of `n` ids that the device holds.
+/// [`embedding`] of `n` ids that the device holds; a bf16 table is widened.
 pub(super) fn rows(gpu: &Gpu, w: &Tensor, (id, n): (At, usize), dtype: Dtype) -> Result<Tensor> {
     let c = w.width();
     let y = Tensor::on_gpu(gpu, &[n, c], Dtype::F32)?;
-    let kernel = if dtype == Dtype::BF16 { "embedding_bf16" } else { "embedding_f32" };
-    let args = args![w.at(gpu, Dtype::F32)?, id, y.at(gpu, Dtype::F32)?, c as u32];
+    let (kernel, table) = match (w.dtype(), dtype) {
+        (Dtype::BF16, _) => ("table_rows_bf16", Dtype::BF16),
+        (_, Dtype::BF16) => ("embedding_bf16", Dtype::F32),
+        _ => ("embedding_f32", Dtype::F32),
+    };
+    let args = args![w.at(gpu, table)?, id, y.at(gpu, Dtype::F32)?, c as u32];
     // SAFETY: w [V, c], ids below V, y [N, c], a block for each id.
     unsafe { gpu.launch(kernel, Grid::blocks([n, 1, 1], 256), args)? };
     Ok(y)

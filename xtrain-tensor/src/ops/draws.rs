@@ -1,6 +1,7 @@
 //! Tokens drawn turn by turn that stay on their device until the host looks.
 use super::sample::{check_rows, sample_rows};
-use super::{SampleRow, Sampled, Undrawable, embedding, shapes};
+use super::weight::{Layout, Source};
+use super::{SampleRow, Sampled, Undrawable, Weight, embedding, shapes, weight_rows};
 use crate::{Device, Dtype, Error, Result, Tensor, gpu};
 
 const OP: &str = "Draws";
@@ -79,6 +80,18 @@ impl Draws {
             (Place::Host(last, _), _) => embedding(w, last, dtype),
             (Place::Gpu(draws), &[v, _]) if self.vocab <= v => draws.embedding(w, dtype),
             _ => Err(Error::Shape { op: OP, want: "w [V, C], a row for each id", got: shapes(&[w]) }),
+        }
+    }
+
+    /// [`weight_rows`] of the last token of each row.
+    ///
+    /// # Errors
+    /// As [`weight_rows`].
+    pub fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
+        match (&self.place, w.source(), w.forward()) {
+            (Place::Host(last, _), ..) => weight_rows(w, last),
+            (_, Source::Master(table), _) | (_, _, Layout::Device(table)) => self.embedding(table, w.dtype()),
+            _ => Err(Error::Device { what: format!("want a weight on a GPU, got one on {}", w.device()) }),
         }
     }
 

@@ -1,5 +1,10 @@
 //! Rows of a table by index.
-use super::shapes;
+use half::bf16;
+
+use super::weight::{Layout, Source};
+use super::{Weight, shapes};
+use crate::cpu::Packed;
+use crate::dtype::from_bf16;
 use crate::{Device, Dtype, Error, Result, Tensor, gpu, round_bf16};
 
 /// `y[n] = w[id[n]]` in f32; with `dtype` bf16 the row of the bf16 copy, widened.
@@ -23,6 +28,40 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
         match dtype {
             Dtype::BF16 => y.iter_mut().zip(row).for_each(|(y, &x)| *y = round_bf16(x)),
             _ => y.copy_from_slice(row),
+        }
+    }
+    Tensor::new(w.device(), &[id.len(), c], y)
+}
+
+/// [`embedding`] of the matrix that `w` was packed of, in the dtype of `w`: `[N, in]` f32.
+///
+/// # Errors
+/// [`Error::Index`] for an id that is not below `out`; [`Error::Argument`] for bf16 panels that are not a
+/// [table](super::Packing::table)'s, which do not know their denormals.
+pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
+    const OP: &str = "weight_rows";
+    let exact = match w.source() {
+        Source::Master(table) => return embedding(table, id, w.dtype()),
+        Source::Alone { exact, .. } => exact,
+    };
+    check(OP, id, w.out())?;
+    if let (Layout::Device(table), Device::Gpu(gpu)) = (w.forward(), w.device()) {
+        return gpu::embedding(gpu, table, id, w.dtype());
+    }
+    let c = w.width();
+    let mut y = w.device().as_cpu()?.recycler.take::<f32>(id.len() * c);
+    for (&i, y) in id.iter().zip(y.chunks_exact_mut(c)) {
+        match (w.forward(), exact) {
+            (Layout::Rows(table), _) => y.copy_from_slice(&table[i as usize * c..][..c]),
+            (Layout::Packed(Packed::Bf16(_)), None) => {
+                let got = "a weight without its denormals".into();
+                return Err(Error::Argument { op: OP, want: "a weight packed as a table", got });
+            }
+            (Layout::Packed(table), exact) => match exact.as_ref().and_then(|exact| exact.get(&i)) {
+                Some(row) => y.iter_mut().zip(row).for_each(|(y, &x): (_, &bf16)| *y = from_bf16(x)),
+                None => table.column(i as usize, y),
+            },
+            (Layout::Device(table), _) => return table.data::<f32>().map(|_| table.clone()),
         }
     }
     Tensor::new(w.device(), &[id.len(), c], y)

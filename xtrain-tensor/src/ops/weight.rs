@@ -1,5 +1,9 @@
 //! A matrix prepared for products: packed once, used until the next optimizer step.
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::OnceLock;
+
+use half::bf16;
 
 use crate::cpu::Packed;
 use crate::gpu::{At, Gpu};
@@ -11,10 +15,27 @@ pub struct Weight {
     out: usize,
     width: usize,
     dtype: Dtype,
-    master: Tensor,
+    source: Source,
     forward: Layout,
     backward: OnceLock<Layout>,
 }
+
+/// What a weight is made anew of.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Its f32 matrix.
+    Master(Tensor),
+    /// Itself: there is nothing else, but for rows that its panels do not give back, where they are asked for.
+    Alone {
+        /// Where it lies.
+        device: Device,
+        /// Known of a table alone.
+        exact: Option<Exact>,
+    },
+}
+
+/// Rows of a matrix with denormals of bf16, which its panels hold as zeros.
+pub(crate) type Exact = HashMap<u32, Vec<bf16>>;
 
 /// How a matrix lies in memory.
 #[derive(Debug)]
@@ -28,7 +49,7 @@ pub(crate) enum Layout {
 }
 
 impl Weight {
-    /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16).
+    /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16), and shares `w`.
     ///
     /// # Errors
     /// [`Error::Shape`] unless `w` has two dimensions, none of them 0; [`Error::Dtype`] unless it is f32
@@ -47,9 +68,13 @@ impl Weight {
         let forward = match (w.device(), w.device().fast()) {
             (Device::Gpu(_), _) => Layout::Device(w.cast(dtype)?),
             (_, Some(cpu)) => Layout::Packed(Packed::of_weight(cpu, dtype, w.data()?, [out, width])),
-            (_, None) => Layout::Rows(rounded(w.data()?, dtype)),
+            (_, None) => Layout::Rows(w.data()?.iter().map(|&x| rounded(x, dtype)).collect()),
         };
-        Ok(Weight { out, width, dtype, master: w.clone(), forward, backward: OnceLock::new() })
+        Ok(Weight::of([out, width], dtype, forward, Source::Master(w.clone())))
+    }
+
+    pub(crate) fn of([out, width]: [usize; 2], dtype: Dtype, forward: Layout, source: Source) -> Weight {
+        Weight { out, width, dtype, source, forward, backward: OnceLock::new() }
     }
 
     /// Outputs.
@@ -72,11 +97,27 @@ impl Weight {
         &self.forward
     }
 
+    /// Where it lies.
+    pub fn device(&self) -> &Device {
+        match &self.source {
+            Source::Master(w) => w.device(),
+            Source::Alone { device, .. } => device,
+        }
+    }
+
+    /// What it was made of.
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
     /// Where the matrix lies on `gpu`, row-major, for either direction.
     pub(crate) fn at(&self, gpu: &Gpu) -> Result<At> {
-        match &self.forward {
-            Layout::Device(w) => w.at(gpu, self.dtype),
-            _ => self.master.at(gpu, self.dtype),
+        match (&self.forward, &self.source) {
+            (Layout::Device(w), _) => w.at(gpu, self.dtype),
+            (_, Source::Master(w)) => w.at(gpu, self.dtype),
+            (_, Source::Alone { device, .. }) => {
+                Err(Error::Device { what: format!("want a weight on {}, got one on {device}", gpu.name()) })
+            }
         }
     }
 
@@ -85,26 +126,41 @@ impl Weight {
         if let Some(packed) = self.backward.get() {
             return Ok(packed);
         }
-        let (values, shape) = (self.master.data::<f32>()?, [self.out, self.width]);
-        let packed = match self.master.device().fast() {
-            Some(cpu) => Layout::Packed(Packed::of_weight_transposed(cpu, self.dtype, values, shape)),
-            None => Layout::Rows(rounded(values, self.dtype)),
+        let (values, shape) = (self.values()?, [self.out, self.width]);
+        let packed = match self.device().fast() {
+            Some(cpu) => Layout::Packed(Packed::of_weight_transposed(cpu, self.dtype, &values, shape)),
+            None => Layout::Rows(values.iter().map(|&x| rounded(x, self.dtype)).collect()),
         };
         Ok(self.backward.get_or_init(|| packed))
     }
 
+    /// The matrix as products read it, or as it was before they rounded it: packing either gives the same.
+    fn values(&self) -> Result<Cow<'_, [f32]>> {
+        match (&self.source, &self.forward) {
+            (Source::Master(w), _) => Ok(Cow::Borrowed(w.data()?)),
+            (_, Layout::Rows(w)) => Ok(Cow::Borrowed(w)),
+            (_, Layout::Device(w)) => Ok(Cow::Owned(w.to_f32()?.to_vec()?)),
+            (_, Layout::Packed(w)) => {
+                let mut values = vec![0.0; self.out * self.width];
+                values.chunks_exact_mut(self.width).enumerate().for_each(|(j, row)| w.column(j, row));
+                Ok(Cow::Owned(values))
+            }
+        }
+    }
+
     /// The same weight with its inputs from the last to the first: what a planted fault multiplies.
     pub(crate) fn reversed(&self) -> Result<Weight> {
-        let rows = self.master.data::<f32>()?.chunks_exact(self.width);
-        let values: Vec<f32> = rows.flat_map(|row| row.iter().rev().copied()).collect();
-        Weight::new(&Tensor::new(self.master.device(), self.master.shape(), values)?, self.dtype)
+        let values = self.values()?;
+        let values: Vec<f32> =
+            values.chunks_exact(self.width).flat_map(|row| row.iter().rev().copied()).collect();
+        Weight::new(&Tensor::new(self.device(), &[self.out, self.width], values)?, self.dtype)
     }
 }
 
-/// Values as a product in `dtype` reads them.
-fn rounded(x: &[f32], dtype: Dtype) -> Vec<f32> {
+/// A value as a product in `dtype` reads it.
+pub(crate) fn rounded(x: f32, dtype: Dtype) -> f32 {
     match dtype {
-        Dtype::BF16 => x.iter().map(|&x| round_bf16(x)).collect(),
-        _ => x.to_vec(),
+        Dtype::BF16 => round_bf16(x),
+        _ => x,
     }
 }

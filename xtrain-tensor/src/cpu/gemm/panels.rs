@@ -25,17 +25,38 @@ impl Panels {
     pub(crate) fn of_weight(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
         let [out, depth] = shape;
         assert_eq!(w.len(), out * depth, "a weight holds out * in values");
-        Panels::pack(cpu, [depth, out], |panel, rows| {
-            let w = &w[panel.start * depth..panel.end * depth];
+        let mut panels = Panels::blank([depth, out]);
+        panels.write(cpu, 0, w);
+        panels
+    }
+
+    /// Panels, none of which is written yet.
+    pub(crate) fn blank([depth, columns]: [usize; 2]) -> Panels {
+        Panels { rows: Buffer::for_up_to(columns.div_ceil(LANES) * depth), depth, columns }
+    }
+
+    /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
+    /// all that are left.
+    pub(crate) fn write(&mut self, cpu: &Cpu, first: usize, w: &[f32]) {
+        let depth = self.depth;
+        self.pack(cpu, first..first + w.len() / depth, |panel, rows| {
+            let w = &w[(panel.start - first) * depth..(panel.end - first) * depth];
             dispatch(cpu.simd, Transpose { w, depth, rows });
-        })
+        });
+    }
+
+    /// The column `j`: of a weight for `x W^T`, its row.
+    pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
+        let rows = &self.rows[j / LANES * self.depth..];
+        to.iter_mut().zip(rows).for_each(|(to, row)| *to = row.0[j % LANES]);
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
     pub(crate) fn of_weight_transposed(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        Panels::pack(cpu, [depth, columns], |panel, rows| {
+        let mut panels = Panels::blank([depth, columns]);
+        panels.pack(cpu, 0..columns, |panel, rows| {
             for (row, w) in rows.iter_mut().zip(w.chunks_exact(columns)) {
                 // a copy of known length is two moves, not a call
                 match <&[f32; LANES]>::try_from(&w[panel.clone()]) {
@@ -43,24 +64,22 @@ impl Panels {
                     Err(_) => row.0[..panel.len()].copy_from_slice(&w[panel.clone()]),
                 }
             }
-        })
+        });
+        panels
     }
 
-    /// `fill(columns, rows)` writes a panel; one that is not whole is zero before.
-    fn pack(
-        cpu: &Cpu,
-        [depth, columns]: [usize; 2],
-        fill: impl Fn(Range<usize>, &mut [Row]) + Sync,
-    ) -> Panels {
-        let mut rows = Buffer::of(columns.div_ceil(LANES) * depth);
-        cpu.pool.parts(&mut rows, depth, |p, rows: &mut [Row]| {
-            let panel = p * LANES..columns.min((p + 1) * LANES);
+    /// `fill(columns, rows)` writes a panel of the columns `range`; one that is not whole is zero before.
+    fn pack(&mut self, cpu: &Cpu, range: Range<usize>, fill: impl Fn(Range<usize>, &mut [Row]) + Sync) {
+        let (first, columns) = (whole(&range, self.columns), self.columns);
+        self.rows.grow(range.end.div_ceil(LANES) * self.depth);
+        let rows = &mut self.rows[first * self.depth..range.end.div_ceil(LANES) * self.depth];
+        cpu.pool.parts(rows, self.depth, |p, rows: &mut [Row]| {
+            let panel = (first + p) * LANES..columns.min((first + p + 1) * LANES);
             if panel.len() < LANES {
                 rows.fill(Row([0.0; LANES]));
             }
             fill(panel, rows);
         });
-        Panels { rows, depth, columns }
     }
 
     /// `[depth, columns]`.
@@ -85,6 +104,13 @@ impl Panels {
     pub(crate) fn view(&self) -> View<'_> {
         View { rows: &self.rows, step: self.depth, depth: self.depth, columns: self.columns }
     }
+}
+
+/// The first of the panels that the columns `range` of so many are.
+pub(crate) fn whole(range: &Range<usize>, columns: usize) -> usize {
+    let ends = range.end == columns || range.end < columns && range.end.is_multiple_of(LANES);
+    assert!(range.start.is_multiple_of(LANES) && ends, "whole panels");
+    range.start / LANES
 }
 
 /// One panel of a weight for `x W^T`: the rows of `w`, `depth` values each, become columns.

@@ -4,11 +4,10 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::Pool;
+use super::super::gemm::whole;
 use super::super::lanes::LANES;
 use super::super::scratch::{Buffer, Scratch, scratch};
-#[cfg(test)]
-use super::widen;
-use super::{BLOCK, NO_LOW, Operand, entered, lowest};
+use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
 
 /// One row of a tile: 16 columns, of each the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
@@ -38,15 +37,41 @@ impl Tiles {
     pub(crate) fn of_weight<T: Operand>(pool: &Pool, w: &[T], shape: [usize; 2]) -> Tiles {
         let [columns, depth] = shape;
         assert_eq!(w.len(), columns * depth, "a weight holds out * in values");
-        Tiles::pack(pool, [depth, columns], 1, |k, first, tile| {
+        let mut tiles = Tiles::blank([depth, columns]);
+        tiles.write(pool, 0, w);
+        tiles
+    }
+
+    /// Tiles, none of which is written yet.
+    pub(crate) fn blank([depth, columns]: [usize; 2]) -> Tiles {
+        let panels = columns.div_ceil(LANES);
+        let rows = Buffer::for_up_to(panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
+        Tiles { rows, low: vec![NO_LOW; panels], depth, columns }
+    }
+
+    /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
+    /// all that are left.
+    pub(crate) fn write<T: Operand>(&mut self, pool: &Pool, first: usize, w: &[T]) {
+        let depth = self.depth;
+        let range = first..first + w.len() / depth;
+        self.pack(pool, range.clone(), 1, |k, column, tile| {
             let len = BLOCK.min(depth - k);
-            for j in 0..TILE.min(columns.saturating_sub(first)) {
-                let column: [bf16; BLOCK] = entered(&w[(first + j) * depth + k..][..len]);
-                for (row, pair) in tile.iter_mut().zip(column.as_chunks().0) {
-                    row.0.as_chunks_mut::<2>().0[j] = *pair;
+            for j in 0..TILE.min(range.end.saturating_sub(column)) {
+                let row: [bf16; BLOCK] = entered(&w[(column + j - first) * depth + k..][..len]);
+                for (to, pair) in tile.iter_mut().zip(row.as_chunks().0) {
+                    to.0.as_chunks_mut::<2>().0[j] = *pair;
                 }
             }
-        })
+        });
+    }
+
+    /// The column `j`: of a weight for `x W^T`, its row, widened.
+    pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
+        let panel = self.view().panel(j / LANES);
+        let (tile, pair) = (j % LANES / TILE * TILE, j % TILE * 2);
+        for (k, to) in to.iter_mut().enumerate() {
+            *to = widen(panel[k / BLOCK * BLOCK_ROWS + tile + k % BLOCK / 2].0[pair + k % 2]);
+        }
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
@@ -62,7 +87,8 @@ impl Tiles {
         [depth, columns]: [usize; 2],
         line: impl Fn(usize) -> &'a [T] + Sync,
     ) -> Tiles {
-        Tiles::pack(pool, [depth, columns], 4, |k, first, tile| {
+        let mut tiles = Tiles::blank([depth, columns]);
+        tiles.pack(pool, 0..columns, 4, |k, first, tile| {
             let part = |k: usize| -> [bf16; TILE] {
                 let line = if k < depth { line(k) } else { &[] };
                 entered(&line[first.min(line.len())..(first + TILE).min(line.len())])
@@ -73,37 +99,41 @@ impl Tiles {
                     *pair = [*even, *odd];
                 }
             }
-        })
+        });
+        tiles
     }
 
-    /// `fill(k, column, tile)` writes the tile from there on over zeros. `near` panels are packed
-    /// together, block by block: so lines of the source are read along.
+    /// `fill(k, column, tile)` writes the tile from there on, all columns that there are, for the columns `range`.
+    /// `near` panels are packed together, block by block: so lines of the source are read along.
     fn pack(
+        &mut self,
         pool: &Pool,
-        [depth, columns]: [usize; 2],
+        range: Range<usize>,
         near: usize,
         fill: impl Fn(usize, usize, &mut [Pairs]) + Sync,
-    ) -> Tiles {
-        let panel = depth.div_ceil(BLOCK) * BLOCK_ROWS;
-        let panels = columns.div_ceil(LANES);
-        let mut rows = Buffer::of(panels * panel);
-        pool.parts(&mut rows, panel * near, |part, rows: &mut [Pairs]| {
-            rows.fill(Pairs::BLANK);
+    ) {
+        let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
+        let panels = whole(&range, self.columns)..range.end.div_ceil(LANES);
+        self.rows.grow(panels.end * panel);
+        let rows = &mut self.rows[panels.start * panel..panels.end * panel];
+        let columns = self.columns;
+        pool.parts(rows, panel * near, |part, rows: &mut [Pairs]| {
+            if (panels.start + (part + 1) * near) * LANES > columns {
+                rows.fill(Pairs::BLANK);
+            }
             for block in 0..panel / BLOCK_ROWS {
                 for (p, rows) in rows.chunks_exact_mut(panel).enumerate() {
                     let rows = &mut rows[block * BLOCK_ROWS..][..BLOCK_ROWS];
-                    let column = (part * near + p) * LANES;
+                    let column = (panels.start + part * near + p) * LANES;
                     for (t, tile) in rows.chunks_exact_mut(TILE).enumerate() {
                         fill(block * BLOCK, column + t * TILE, tile);
                     }
                 }
             }
         });
-        let mut low = vec![NO_LOW; panels];
-        for (low, rows) in low.iter_mut().zip(rows.chunks_exact(panel.max(1))) {
+        for (low, rows) in self.low[panels].iter_mut().zip(rows.chunks_exact(panel.max(1))) {
             *low = rows.iter().fold(NO_LOW, |low, row| low.min(lowest(&row.0)));
         }
-        Tiles { rows, low, depth, columns }
     }
 
     /// `[depth, columns]`.

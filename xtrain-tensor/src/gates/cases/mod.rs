@@ -27,7 +27,7 @@ pub(super) use pointwise::{accumulate, add, all_finite, first_not_finite, silu_m
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub(super) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub(super) use sample::sample_rows;
-pub(super) use tables::{cat_seq, embedding, embedding_backward, repeat_kv, repeat_kv_backward};
+pub(super) use tables::{cat_seq, embedding, embedding_backward, repeat_kv, repeat_kv_backward, weight_rows};
 
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, chunks, pick, split, tensor};
 use crate::gates::values::{Dice, Values, label};
-use crate::ops;
+use crate::ops::{self, Packing};
 use crate::{Dtype, Tensor};
 
 pub(crate) fn embedding() -> Vec<Case> {
@@ -17,6 +17,26 @@ pub(crate) fn embedding() -> Vec<Case> {
             cases.push(Case::rows("embedding", (name, seed), n, move |dev, rows| {
                 let w = tensor(dev, &[v, c], &w, Dtype::F32)?;
                 split(&ops::embedding(&w, &pick(&id, 1, rows), dtype)?, rows.len())
+            }));
+        }
+    }
+    cases
+}
+
+/// Tables that were packed while they were read, in pieces of whatever length.
+pub(crate) fn weight_rows() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, [n, v, c]) in
+        [[1, 1, 1], [5, 37, 33], [33, 7, 5], [3, 300, 64], [40, 4100, 70], [65, 2, 3]].into_iter().enumerate()
+    {
+        for (dtype, values) in DTYPES.into_iter().flat_map(|d| [(d, Values::of(i)), (d, Values::Tiny)]) {
+            let seed = i as u64 + 1021;
+            let (w, id) = (values.fill(v * c, seed), Dice::new(seed).ids(n, v));
+            let name = format!("{n}x{v}x{c}-{}", label(dtype, values));
+            cases.push(Case::rows("weight_rows", (name, seed), n, move |dev, rows| {
+                let mut packing = Packing::new(dev, &[v, c], dtype)?.table();
+                w.chunks(97 + 50_000 * rows.len()).for_each(|piece| packing.push(piece));
+                split(&ops::weight_rows(&packing.finish()?, &pick(&id, 1, rows))?, rows.len())
             }));
         }
     }

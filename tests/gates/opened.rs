@@ -1,0 +1,150 @@
+//! Gate: a model that is opened to be run, whose matrices are packed while they are read, gives the bits of the
+//! same model opened with its f32 weights.
+use std::path::Path;
+
+use xtrain::decode::Request;
+use xtrain::model::export::{self, Subject};
+use xtrain::model::gguf::Quant;
+use xtrain::model::{AdamW, Config, Error, Grads, Model, OptimConfig, Processing, Sample, objective, store};
+use xtrain::tensor::testing::{compare_bits, gpus};
+use xtrain::tensor::{Device, Dtype, Schedule, Simd};
+
+use crate::cli::Scratch;
+use crate::decode::{KINDS, Oracle, options};
+use crate::fixtures::path;
+use crate::golden::logits;
+
+const GATE: &str = "opened";
+const SEED: u64 = 20_251_121;
+
+/// Models tied and not, of every family and every type of a file, in one file, in shards, as GGUF.
+const MODELS: [&str; 11] = [
+    "models/llama3_rope",
+    "models/llama_odd",
+    "models/llama_sharded",
+    "models/qwen2_bias",
+    "models/qwen3_bf16",
+    "models/qwen3_tied",
+    "models/qwen3_untied_hd",
+    "gguf/llama3_rope.Q4_0.gguf",
+    "gguf/qwen3_tied.BF16.gguf",
+    "gguf/qwen3_tied.F16.gguf",
+    "gguf/qwen3_tied.Q8_0.gguf",
+];
+
+/// The model of a path with its f32 weights, and without.
+fn both(path: &Path, compute: Dtype, device: &Device) -> [Model; 2] {
+    let open = |open: fn(&Path, Dtype, &Device) -> Result<store::Opened, store::StoreError>| {
+        open(path, compute, device).unwrap_or_else(|e| panic!("{}: {e}", path.display())).model
+    };
+    [open(store::open), open(store::open_packed)]
+}
+
+/// How many rows of a pass and of rollouts over every cache have the same logits; else the first difference.
+fn same([whole, packed]: &[Model; 2], tokens: &[u32], what: &str) -> Result<usize, String> {
+    let differ = |e: String| format!("gate {GATE}, seed {SEED}: {what}: {e}");
+    compare_bits(&logits(packed, tokens), &logits(whole, tokens)).map_err(differ)?;
+    let mut rows = tokens.len();
+    // a rollout on a GPU is the pass of a GPU
+    if matches!(packed.device(), Device::Cpu(_)) {
+        let requests = vec![Request::sampled(tokens, 6, 1.0, SEED), Request::greedy(&tokens[..3], 5)];
+        let oracle = Oracle::new(whole, requests);
+        for kv in KINDS {
+            rows += oracle.check(packed, options(kv, 2)).map_err(|e| differ(format!("{kv}: {e}")))?;
+        }
+    }
+    Ok(rows)
+}
+
+fn devices() -> Vec<Device> {
+    let mut devices = vec![Device::cpu_with(3, Simd::detect()), Device::cpu_with(1, Simd::Reference)];
+    devices.extend(gpus(&[Schedule::Forward]));
+    devices
+}
+
+#[test]
+fn a_model_opened_to_be_run_has_the_bits_of_one_with_its_weights() {
+    let mut compared = 0;
+    for (device, name) in devices().iter().flat_map(|d| MODELS.map(|name| (d, name))) {
+        for compute in [Dtype::F32, Dtype::BF16] {
+            let models = both(&path(name), compute, device);
+            let what = format!("{name} in {compute} on {device}");
+            compared += same(&models, &[5, 1, 9, 2, 11, 3, 7, 0], &what).unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
+    println!("opened: {compared} rows of logits, 0 differing bits");
+    assert!(compared >= 2 * 2 * 11 * 8 * 16, "{compared}");
+}
+
+/// A table with denormals of bf16, which panels do not hold, tied and not.
+pub(crate) fn tiny() -> Result<usize, String> {
+    let device = Device::cpu();
+    let mut compared = 0;
+    for tie_embeddings in [true, false] {
+        let cfg = Config {
+            vocab: 40,
+            dim: 16,
+            ffn_dim: 24,
+            n_layers: 2,
+            n_heads: 2,
+            n_kv_heads: 1,
+            head_dim: 8,
+            max_positions: 16,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
+            tie_embeddings,
+            ..Config::default()
+        };
+        for compute in [Dtype::F32, Dtype::BF16] {
+            let mut whole = Model::init(&cfg, compute, &device, SEED).map_err(|e| e.to_string())?;
+            let table = whole.params.embed.value_mut().and_then(|t| Ok(t.data_mut::<f32>()?));
+            // the row of the first token: numbers around 2^-127
+            let row = &mut table.map_err(|e| e.to_string())?[5 * 16..6 * 16];
+            row.iter_mut()
+                .enumerate()
+                .for_each(|(i, x)| *x = f32::from_bits(0x0030_0000 + 0x0001_2345 * i as u32));
+            let packed = whole.packed_only().map_err(|e| e.to_string())?;
+            let what = format!("a row of denormals, tied {tie_embeddings}, in {compute}");
+            compared += same(&[whole, packed], &[5, 5, 5, 1], &what)?;
+        }
+    }
+    Ok(compared)
+}
+
+#[test]
+fn a_denormal_of_a_table_is_embedded_as_it_is() {
+    assert!(tiny().unwrap() >= 4 * 8 * 8);
+}
+
+#[test]
+fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
+    for compute in [Dtype::F32, Dtype::BF16] {
+        let [whole, packed] = both(&path("models/qwen3_untied_hd"), compute, &Device::cpu());
+        let gradients = |model: &Model| {
+            let (mut loss, mut grads) = (0.0, Grads::zeros(&model.params).unwrap());
+            let samples = [Sample::window(&[5, 1, 9, 2, 11], 0.25)];
+            objective::backward(model, &samples, Processing::default(), (&mut loss, &mut grads)).unwrap();
+            let all = grads.finish().unwrap().iter().flat_map(|g| g.to_vec::<f32>().unwrap()).collect();
+            (loss, all)
+        };
+        let (want, got): ((f32, Vec<f32>), _) = (gradients(&whole), gradients(&packed));
+        assert_eq!(want.0.to_bits(), got.0.to_bits());
+        compare_bits(&got.1, &want.1).unwrap();
+        let name = "model.embed_tokens.weight";
+        let none = |got: Error| assert_eq!(got, Error::NoMaster { name: name.into() });
+        none(AdamW::new(OptimConfig::default(), &packed.params).unwrap_err());
+        none(packed.params.embed.value().unwrap_err());
+        none(packed.on(&Device::cpu_with(1, Simd::Reference)).unwrap_err());
+        let (scratch, subject) =
+            (Scratch::new("opened"), Subject { model: &packed, tokenizer: None, eos: &[] });
+        let files = [
+            export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)),
+            export::gguf(&scratch.0.join("m.gguf"), &subject, Quant::F32),
+        ];
+        for refused in files {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.starts_with(&format!("tensor {name}: ")) && text.contains("store::open"), "{text}");
+        }
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0, "nothing is left");
+    }
+}

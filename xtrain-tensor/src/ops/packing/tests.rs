@@ -1,0 +1,88 @@
+//! A weight that was packed while it was read is the weight of its matrix.
+use super::*;
+use crate::ops::{embedding, linear, linear_backward_input, weight_rows};
+use crate::testing::{arbitrary, gpus};
+use crate::{Schedule, Simd};
+
+const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
+
+/// Values with zeros of either sign, and numbers that are denormals of bf16 or become one.
+fn values(n: usize) -> Vec<f32> {
+    let mut values = arbitrary(n, 7);
+    for (at, tiny) in
+        [0x0000_0001, 0x8000_0000, 0x007f_ffff, 0x8012_3456, 0x0000_8001].into_iter().enumerate()
+    {
+        values.iter_mut().skip(at * 7).step_by(61).for_each(|x| *x = f32::from_bits(tiny));
+    }
+    values
+}
+
+/// All devices, of several threads too: a piece is cut by their number.
+fn all() -> Vec<Device> {
+    let of = |simd| [1, 3].map(|threads| Device::cpu_with(threads, simd));
+    let mut all: Vec<Device> = Simd::available().flat_map(of).collect();
+    all.extend(gpus(&[Schedule::Forward]));
+    all
+}
+
+fn bits(x: &Tensor) -> Vec<u32> {
+    x.to_f32().unwrap().to_vec::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
+}
+
+fn packed(device: &Device, [out, width]: [usize; 2], dtype: Dtype, piece: usize) -> Weight {
+    let mut packing = Packing::new(device, &[out, width], dtype).unwrap().table();
+    values(out * width).chunks(piece).for_each(|piece| packing.push(piece));
+    packing.finish().unwrap()
+}
+
+#[test]
+fn products_gradients_and_rows_have_the_bits_of_the_matrix_however_it_was_cut() {
+    let mut compared = 0;
+    for (device, dtype) in all().into_iter().flat_map(|d| [(d.clone(), Dtype::F32), (d, Dtype::BF16)]) {
+        for [out, width] in SHAPES {
+            let master = Tensor::new(&device, &[out, width], values(out * width)).unwrap();
+            let want = Weight::new(&master, dtype).unwrap();
+            let of = |n| Tensor::new(&device, &[2, n], arbitrary(2 * n, 3)).unwrap().cast(dtype).unwrap();
+            let (x, dy) = (of(width), of(out));
+            let ids: Vec<u32> = (0..out as u32).collect();
+            let rows = embedding(&master, &ids, dtype).unwrap();
+            let y = linear(&x, &want, None, Dtype::F32).unwrap();
+            let dx = linear_backward_input(&[&dy], &[&want]).unwrap();
+            for piece in [1, 40_000, usize::MAX] {
+                let got = packed(&device, [out, width], dtype, piece);
+                let what = format!("{out} x {width} in {dtype} on {device}");
+                assert_eq!(bits(&weight_rows(&got, &ids).unwrap()), bits(&rows), "rows of {what}");
+                assert_eq!(bits(&linear(&x, &got, None, Dtype::F32).unwrap()), bits(&y), "{what}");
+                assert_eq!(bits(&linear_backward_input(&[&dy], &[&got]).unwrap()), bits(&dx), "dx, {what}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 2 * 2 * 2 * 4 * 3, "{compared}");
+}
+
+#[test]
+fn values_that_are_too_few_or_too_many_are_an_error() {
+    let device = Device::cpu_with(2, Simd::detect());
+    for got in [0, 32, 65, 67, 500] {
+        let mut packing = Packing::new(&device, &[33, 2], Dtype::BF16).unwrap();
+        vec![1.0; got].chunks(9).for_each(|piece| packing.push(piece));
+        let error = packing.finish().unwrap_err().to_string();
+        let want = format!("Packing: want as many values as the shape holds, got [[33, 2], [{got}]]");
+        assert_eq!(error, want);
+    }
+}
+
+#[test]
+fn what_is_no_matrix_of_floats_and_no_table_is_refused() {
+    let device = Device::cpu();
+    for shape in [&[3][..], &[2, 0], &[1, 2, 3], &[usize::MAX, 2]] {
+        assert!(matches!(Packing::new(&device, shape, Dtype::F32), Err(Error::Shape { .. })), "{shape:?}");
+    }
+    assert!(matches!(Packing::new(&device, &[1, 1], Dtype::U32), Err(Error::Dtype { .. })));
+    let mut packing = Packing::new(&device, &[1, 2], Dtype::BF16).unwrap();
+    packing.push(&[1.0, 2.0]);
+    let weight = packing.finish().unwrap();
+    assert!(matches!(weight_rows(&weight, &[0]), Err(Error::Argument { .. })));
+    assert!(matches!(weight_rows(&packed(&device, [3, 2], Dtype::BF16, 9), &[3]), Err(Error::Index { .. })));
+}
