@@ -39,7 +39,7 @@ impl Panels {
     /// all that are left.
     pub(crate) fn write(&mut self, cpu: &Cpu, first: usize, w: &[f32]) {
         let depth = self.depth;
-        self.pack(cpu, first..first + w.len() / depth, |panel, rows| {
+        self.pack(cpu, first..first + w.len() / depth.max(1), |panel, rows| {
             let w = &w[(panel.start - first) * depth..(panel.end - first) * depth];
             dispatch(cpu.simd, Transpose { w, depth, rows });
         });

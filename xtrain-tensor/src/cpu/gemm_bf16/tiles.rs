@@ -53,7 +53,7 @@ impl Tiles {
     /// all that are left.
     pub(crate) fn write<T: Operand>(&mut self, pool: &Pool, first: usize, w: &[T]) {
         let depth = self.depth;
-        let range = first..first + w.len() / depth;
+        let range = first..first + w.len() / depth.max(1);
         self.pack(pool, range.clone(), 1, |k, column, tile| {
             let len = BLOCK.min(depth - k);
             for j in 0..TILE.min(range.end.saturating_sub(column)) {
