@@ -9,7 +9,6 @@ use xtrain::tensor::{Device, Dtype, Schedule};
 
 use crate::dice::Dice;
 use crate::gpu::biased;
-use crate::own::Seen;
 
 fn config() -> Config {
     Config {
@@ -95,7 +94,7 @@ fn ways() -> [(KvKind, usize, Option<usize>); 5] {
 }
 
 /// Every way on the device against the oracle on the processor; values compared.
-pub(crate) fn over(device: &Device) -> Seen {
+pub(crate) fn over(device: &Device) -> Result<usize, String> {
     let model = |device: &Device| biased(&config(), Dtype::F32, device);
     let there = model(device).packed_only().map_err(|e| e.to_string())?; // what commands run
     let here = model(&Device::cpu());

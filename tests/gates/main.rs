@@ -25,9 +25,9 @@ mod golden_policy;
 mod gpu;
 mod invariance;
 mod kill;
-#[cfg(feature = "faults")]
 mod nvcc;
 mod opened;
+#[cfg(feature = "faults")]
 mod own;
 mod packing;
 mod prefixes;

@@ -120,8 +120,10 @@ impl Trainer {
         }
         if !finite {
             let values = self.model.params.iter().map(Param::value).collect::<Result<Vec<_>>>()?;
-            let name = named(&self.model.params, values.into_iter())?;
-            let what = format!("the weight {}", name.unwrap_or_default());
+            let what = match named(&self.model.params, values.into_iter())? {
+                Some(name) => format!("the weight {name}"),
+                None => "a weight".into(),
+            };
             return Err(Error::NotFinite { step, what });
         }
         self.step = step;

@@ -115,7 +115,8 @@ impl Tensor {
         };
         let taken = |shape: &&[usize]| cpu.recycler.take(shape.iter().product());
         let mut all: Vec<Vec<f32>> = shapes.iter().map(taken).collect();
-        let mut parts: Vec<&mut [f32]> = all.iter_mut().flat_map(|x| x.chunks_mut(1 << 13)).collect();
+        let part = (all.iter().map(Vec::len).sum::<usize>() / 4096).max(1 << 13);
+        let mut parts: Vec<&mut [f32]> = all.iter_mut().flat_map(|x| x.chunks_mut(part)).collect();
         cpu.pool.parts(&mut parts, 1, |_, part| part[0].fill(0.0));
         shapes.iter().zip(all).map(|(shape, zeros)| Tensor::new(device, shape, zeros)).collect()
     }

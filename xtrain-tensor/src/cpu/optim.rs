@@ -4,8 +4,10 @@ use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::value::blocks;
 use crate::ops::AdamWScalars;
 
-/// Elements that one thread takes at a time.
-const GRAIN: usize = 4096;
+/// Elements that one thread takes at a time, of `total`: of a large model more, so that the list of them stays short.
+fn grain(total: usize) -> usize {
+    4096.max((total / 4096).next_multiple_of(LANES))
+}
 
 /// A parameter: its values, moments and gradient, all of one length, and what its values are multiplied by first.
 pub(crate) struct Update<'a> {
@@ -18,8 +20,9 @@ pub(crate) struct Update<'a> {
 
 /// One AdamW update of all parameters, their gradients shortened by `clip` first. Whether all values are finite.
 pub(crate) fn adamw(cpu: &Cpu, all: Vec<Update<'_>>, clip: f32, s: &AdamWScalars) -> bool {
+    let grain = grain(all.iter().map(|one| one.g.len()).sum());
     let pieces = |Update { w, m, v, g, decay }| {
-        let of = w.chunks_mut(GRAIN).zip(m.chunks_mut(GRAIN)).zip(v.chunks_mut(GRAIN)).zip(g.chunks(GRAIN));
+        let of = w.chunks_mut(grain).zip(m.chunks_mut(grain)).zip(v.chunks_mut(grain)).zip(g.chunks(grain));
         of.map(move |(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true })
     };
     let mut pieces: Vec<AdamW<'_>> = all.into_iter().flat_map(pieces).collect();
@@ -53,9 +56,9 @@ impl Kernel for &mut AdamW<'_> {
             let v = l.fma(c(s2), v, l.mul(c(s3), l.mul(g, g)));
             let w = l.mul(l.load_partial(&self.w[b.clone()]), c(self.decay));
             let d = l.div(m, l.add(l.div(l.sqrt(v), c(c2)), c(eps)));
-            let w = l.fma(c(-step), d, w);
-            finite = l.fma(w, l.zero(), finite);
-            l.store_partial(&mut self.w[b.clone()], w);
+            l.store_partial(&mut self.w[b.clone()], l.fma(c(-step), d, w));
+            // read back: lanes past the end hold what no element does
+            finite = l.fma(l.load_partial(&self.w[b.clone()]), l.zero(), finite);
             l.store_partial(&mut self.m[b.clone()], m);
             l.store_partial(&mut self.v[b], v);
         });
@@ -67,11 +70,12 @@ impl Kernel for &mut AdamW<'_> {
 pub(crate) fn sums_of_squares(cpu: &Cpu, gs: &[(&[f32], usize)]) -> Vec<f32> {
     let rows_of = |&(g, width): &(&[f32], usize)| g.len() / width.max(1);
     let mut sums = vec![0f32; gs.iter().map(rows_of).sum()];
+    let grain = grain(gs.iter().map(|(g, _)| g.len()).sum());
     let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
     for of in gs {
         let (sums, others) = std::mem::take(&mut rest).split_at_mut(rows_of(of));
         let (g, width) = *of;
-        let rows = (GRAIN / width.max(1)).max(1);
+        let rows = (grain / width.max(1)).max(1);
         let parts = sums.chunks_mut(rows).zip(g.chunks((rows * width).max(1)));
         pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
         rest = others;

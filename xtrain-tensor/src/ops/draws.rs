@@ -78,8 +78,10 @@ impl Draws {
     pub fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
         match (&self.place, w.shape()) {
             (Place::Host(last, _), _) => embedding(w, last, dtype),
-            (Place::Gpu(draws), &[v, _]) if self.vocab <= v => draws.embedding(w, dtype),
-            _ => Err(Error::Shape { op: OP, want: "w [V, C], a row for each id", got: shapes(&[w]) }),
+            (Place::Gpu(draws), &[v, _]) if self.vocab <= v && w.dtype() == Dtype::F32 => {
+                draws.embedding(w, dtype)
+            }
+            _ => Err(Error::Shape { op: OP, want: "w [V, C] in f32, a row for each id", got: shapes(&[w]) }),
         }
     }
 
@@ -90,7 +92,10 @@ impl Draws {
     pub fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
         match (&self.place, w.source(), w.forward()) {
             (Place::Host(last, _), ..) => weight_rows(w, last),
-            (_, Source::Master(table), _) | (_, _, Layout::Device(table)) => self.embedding(table, w.dtype()),
+            (_, Source::Master(table), _) => self.embedding(table, w.dtype()),
+            (Place::Gpu(draws), _, Layout::Device(table)) if self.vocab <= w.out() => {
+                draws.embedding(table, w.dtype())
+            }
             _ => Err(Error::Device { what: format!("want a weight on a GPU, got one on {}", w.device()) }),
         }
     }

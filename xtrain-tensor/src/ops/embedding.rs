@@ -1,6 +1,4 @@
 //! Rows of a table by index.
-use half::bf16;
-
 use super::weight::{Layout, Source};
 use super::{Weight, shapes};
 use crate::cpu::Packed;
@@ -12,11 +10,15 @@ use crate::{Device, Dtype, Error, Result, Tensor, gpu, round_bf16};
 /// `w [V, C]` f32, `id [N]` → `[N, C]` f32.
 ///
 /// # Errors
-/// [`Error::Index`] for an id that is not below `V`, [`Error::Shape`] unless `w` is a matrix.
+/// [`Error::Index`] for an id that is not below `V`, [`Error::Shape`] unless `w` is a matrix, [`Error::Dtype`]
+/// unless it is f32.
 pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     let &[v, c] = w.shape() else {
         return Err(Error::Shape { op: "embedding", want: "w [V, C]", got: shapes(&[w]) });
     };
+    if w.dtype() != Dtype::F32 {
+        return Err(Error::Dtype { op: "embedding", want: "w in f32", got: w.dtype() });
+    }
     check("embedding", id, v)?;
     if let Device::Gpu(gpu) = w.device() {
         return gpu::embedding(gpu, w, id, dtype);
@@ -45,24 +47,23 @@ pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
         Source::Alone { exact, .. } => exact,
     };
     check(OP, id, w.out())?;
-    if let (Layout::Device(table), Device::Gpu(gpu)) = (w.forward(), w.device()) {
-        return gpu::embedding(gpu, table, id, w.dtype());
-    }
     let c = w.width();
-    let mut y = w.device().as_cpu()?.recycler.take::<f32>(id.len() * c);
-    for (&i, y) in id.iter().zip(y.chunks_exact_mut(c)) {
-        match (w.forward(), exact) {
-            (Layout::Rows(table), _) => y.copy_from_slice(&table[i as usize * c..][..c]),
-            (Layout::Packed(Packed::Bf16(_)), None) => {
-                let got = "a weight without its denormals".into();
-                return Err(Error::Argument { op: OP, want: "a weight packed as a table", got });
-            }
-            (Layout::Packed(table), exact) => match exact.as_ref().and_then(|exact| exact.get(&i)) {
-                Some(row) => y.iter_mut().zip(row).for_each(|(y, &x): (_, &bf16)| *y = from_bf16(x)),
-                None => table.column(i as usize, y),
-            },
-            (Layout::Device(table), _) => return table.data::<f32>().map(|_| table.clone()),
+    let mut y = vec![0f32; id.len() * c];
+    let rows = id.iter().zip(y.chunks_exact_mut(c));
+    match (w.forward(), w.device()) {
+        (Layout::Device(table), Device::Gpu(gpu)) => return gpu::embedding(gpu, table, id, w.dtype()),
+        (Layout::Device(_), device) => {
+            return Err(Error::Device { what: format!("want a weight on a GPU, got one on {device}") });
         }
+        (Layout::Rows(table), _) => rows.for_each(|(&i, y)| y.copy_from_slice(&table[i as usize * c..][..c])),
+        (Layout::Packed(Packed::Bf16(_)), _) if exact.is_none() => {
+            let got = "a weight without its denormals".into();
+            return Err(Error::Argument { op: OP, want: "a weight packed as a table", got });
+        }
+        (Layout::Packed(table), _) => rows.for_each(|(&i, y)| match exact.as_ref().and_then(|e| e.get(&i)) {
+            Some(row) => y.iter_mut().zip(row).for_each(|(y, &x)| *y = from_bf16(x)),
+            None => table.column(i as usize, y),
+        }),
     }
     Tensor::new(w.device(), &[id.len(), c], y)
 }

@@ -24,8 +24,9 @@ enum To {
     Narrow(Vec<bf16>),
 }
 
-/// A [`Weight`] in the making, from the values of a matrix in their order, however they are cut. No more of them
-/// than 1 MiB, or 32 rows a thread, is in memory in f32.
+/// A [`Weight`] in the making, from the values of a matrix in their order, however they are cut. Of what is packed no
+/// more than 1 MiB, or 32 rows a thread, waits in f32. Rows for the reference, and for a GPU in f32, are f32
+/// themselves and wait for the last of them.
 #[derive(Debug)]
 pub struct Packing {
     device: Device,

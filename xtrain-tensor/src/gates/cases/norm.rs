@@ -50,20 +50,25 @@ pub(crate) fn rms_norm() -> Vec<Case> {
 
 pub(crate) fn rms_norm_backward() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (i, [n, h, c]) in SHAPES.into_iter().enumerate() {
-        for (d, dtype) in DTYPES.into_iter().enumerate() {
-            let (seed, values) = ((i * 2 + d) as u64 + 601, Values::of(i + d));
-            let (x, dy) = (values.fill(n * h * c, seed), values.fill(n * h * c, seed + 2000));
-            let (w, others) = (Values::Plain.fill(c, seed + 1000), values.fill(n * h * c, seed + 3000));
-            let name = format!("{n}x{h}x{c}-{}", label(dtype, values));
-            cases.push(Case::rows("rms_norm_backward", (name, seed), n, move |dev, rows| {
-                let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, c], &pick(x, h * c, rows), dtype);
-                let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[c], &w, Dtype::F32)?);
-                let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
-                let samples = Samples::of_lengths([rows.len()]).times(h);
-                let others = (i % 2 == 1).then(|| of(&others, Dtype::F32)).transpose()?;
-                split(&ops::rms_norm_backward(&x, (&w, 1e-6), &dy, (&mut dw, &samples), others)?, rows.len())
-            }));
+    for (onto, step, end) in [(false, 1, ""), (true, 2, "-onto")] {
+        for (i, [n, h, c]) in SHAPES.into_iter().enumerate().step_by(step) {
+            for (d, dtype) in DTYPES.into_iter().enumerate() {
+                let (seed, values) = ((i * 2 + d) as u64 + 601, Values::of(i + d));
+                let (x, dy) = (values.fill(n * h * c, seed), values.fill(n * h * c, seed + 2000));
+                let (w, others) = (Values::Plain.fill(c, seed + 1000), values.fill(n * h * c, seed + 3000));
+                let name = format!("{n}x{h}x{c}-{}{end}", label(dtype, values));
+                cases.push(Case::rows("rms_norm_backward", (name, seed), n, move |dev, rows| {
+                    let shape = [rows.len(), h, c];
+                    let of = |x: &[f32], dtype| tensor(dev, &shape, &pick(x, h * c, rows), dtype);
+                    let (x, dy) = (of(&x, dtype)?, of(&dy, Dtype::F32)?);
+                    let w = tensor(dev, &[c], &w, Dtype::F32)?;
+                    let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
+                    let samples = Samples::of_lengths([rows.len()]).times(h);
+                    let others = onto.then(|| of(&others, Dtype::F32)).transpose()?;
+                    let dx = ops::rms_norm_backward(&x, (&w, 1e-6), &dy, (&mut dw, &samples), others)?;
+                    split(&dx, rows.len())
+                }));
+            }
         }
     }
     for (i, [h, c]) in [[1, 1], [5, 2], [1, 33], [3, 64], [2, 5], [1, 129]].into_iter().enumerate() {
