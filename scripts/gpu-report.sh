@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs what gpu-pack.sh packed, on a machine with a GPU, and writes gpu-<device>-<date>.md beside it (it belongs
-# in docs/bench/): the gates, then speed beside PyTorch where python3 has it, then tables, then large batches beside PyTorch. Ends within
-# 10 minutes; the report is whole after every part, so that what stands when somebody ends it is kept. Nothing is skipped silently:
+# in docs/bench/): the gates, then speed beside PyTorch where python3 has it, then tables, then large batches beside
+# PyTorch. Ends within 10 minutes; the report is whole after every part, so that what stands when somebody ends it is
+# kept. Nothing is skipped silently:
 # without a GPU it fails, and so does a part that has no time left or that runs no test.
 # usage: bash gpu-report.sh [--dry-run]    --dry-run: every command line on the emulator, with tiny sizes
 set -uo pipefail
@@ -101,6 +102,8 @@ for dtype in bf16 f32; do
             --set train.batch=8 --set train.micro_batch=8 --set train.context=1024 --steps 10 "${size[@]}" "${brief[@]}"
     done
 done
-! python3 -c 'import torch' 2> /dev/null || section 110 "Decoding beside PyTorch, batch 256" python3 gpu.py decode --batches 256 "${peers[@]}"
+if python3 -c 'import torch' 2> /dev/null; then
+    section 110 "Decoding beside PyTorch, batch 256" python3 gpu.py decode --batches 256 "${peers[@]}"
+fi
 echo "$report"
 exit $failed
