@@ -33,7 +33,7 @@ cp "$gates" "$pack/test-gates"
 cp target/release/xtrain scripts/gpu-report.sh tests/peers/gpu.py "$pack/"
 cp -r tests/data "$pack/data"
 git rev-parse HEAD > "$pack/commit"
-git diff --quiet HEAD || echo "with changes that are not committed" >> "$pack/commit"
+[ -z "$(git status --porcelain)" ] || echo "with changes that are not committed" >> "$pack/commit"
 strip "$pack/test-tensor" "$pack/test-gates" "$pack/xtrain" 2> /dev/null || true
 tar -C "$pack" -c . | gzip -9 > "$out"
 programs=$(stat -c %s "$pack/test-tensor" "$pack/test-gates" "$pack/xtrain" | awk '{ n += $1 } END { print n }')

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Runs what gpu-pack.sh packed, on a machine with a GPU, and writes gpu-<device>-<date>.md beside it (it belongs
-# in docs/bench/): the gates, then speed beside PyTorch where python3 has it, then tables. Ends within 10 minutes; the
-# report is whole after every part, so that what stands when somebody ends it is kept. Nothing is skipped silently:
+# in docs/bench/): the gates, then speed beside PyTorch where python3 has it, then tables, then large batches beside
+# PyTorch. Ends within 10 minutes; the report is whole after every part, so that what stands when somebody ends it is
+# kept. Nothing is skipped silently:
 # without a GPU it fails, and so does a part that has no time left or that runs no test.
 # usage: bash gpu-report.sh [--dry-run]    --dry-run: every command line on the emulator, with tiny sizes
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 whole=${XTRAIN_REPORT_SECONDS:-580}
-export XTRAIN_TEST_DATA=$PWD/data
+export XTRAIN_TEST_DATA=$PWD/data XTRAIN_BIN=$PWD/xtrain
 if [ "${1:-}" = --dry-run ]; then
     export XTRAIN_REQUIRE_EMU=1
     name=dry-run device=emulated
@@ -32,11 +33,14 @@ failed=0
 {
     echo "# $name, $(date +%F)"
     echo
-    echo "Commit $(tr '\n' ' ' < commit). Written by scripts/gpu-report.sh${1:+ $1}."
+    commit=$(tr '\n' ' ' < commit) || failed=1
+    [ -n "$commit" ] || failed=1
+    echo "Commit ${commit:-unknown}. Written by scripts/gpu-report.sh${1:+ $1}."
     echo
     echo '```'
-    [ "$device" = emulated ] || nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
-    ./xtrain doctor
+    [ "$device" = emulated ] ||
+        nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv || failed=1
+    ./xtrain doctor || failed=1
     echo '```'
 } > "$report" || failed=1
 # told title verdict [text]: a part of the report
@@ -45,21 +49,25 @@ told() {
     [ -z "${3:-}" ] || printf '\n```\n%s\n```\n' "$3" >> "$report"
     printf '%-44s %s\n' "$1" "$2"
 }
-# section seconds "title" command...: at most so many seconds of those left; its last lines, and whether it passed
+# seconds at the end that are the tables'
+kept=$((whole * 120 / 580))
+# section seconds "title" command...: at most so many seconds of 580, or those left; its last lines, and whether it passed
 section() {
-    local most=$1 title=$2 status start=$SECONDS left=$((whole - SECONDS)) verdict
+    local most=$(($1 * whole / 580)) title=$2 status start=$SECONDS left=$((whole - kept - SECONDS)) verdict
     shift 2
+    [ "$left" -gt "$most" ] || most=$left
     if [ "$left" -lt 5 ]; then
         failed=1
         told "$title" "NOT RUN: no time was left"
         return
     fi
-    timeout -k 5 $((left < most ? left : most)) "$@" > "$output" 2>&1
+    timeout -k 5 "$most" "$@" > "$output" 2>&1
     status=$?
+    verdict="FAILED ($status)"
+    [ "$status" -ne 0 ] || verdict=passed
+    # 124 and 137 may be the program's own, or that of who killed it
     case $status in
-        0) verdict=passed ;;
-        124 | 137) verdict="FAILED: more than $((left < most ? left : most)) s" ;;
-        *) verdict="FAILED ($status)" ;;
+        124 | 137) [ $((SECONDS - start)) -lt "$most" ] || verdict="FAILED: more than $most s" ;;
     esac
     # a test program that finds nothing to run passes too
     case $1 in
@@ -73,25 +81,29 @@ section() {
     [ "$status" -eq 0 ] || failed=1
     told "$title" "\`$*\`: $verdict in $((SECONDS - start)) s" "$(tail -60 "$output")"
 }
-section 200 "Kernels against the processor, by bits" ./test-tensor gpu tensor_core --nocapture --test-threads 1
-section 120 "Whole models against the processor, by bits" ./test-gates gpu ahead --nocapture --test-threads 1
+section 150 "Kernels against the processor, by bits" ./test-tensor gpu tensor_core --nocapture --test-threads 1
+section 90 "Whole models against the processor, by bits" ./test-gates gpu:: ahead:: golden::the_gpu --nocapture --test-threads 1
 if python3 -c 'import torch' 2> /dev/null; then
-    section 120 "Decoding beside PyTorch" python3 gpu.py decode "${peers[@]}"
+    section 110 "Decoding beside PyTorch, batch 1" python3 gpu.py decode --sizes 125m,0.6b --batches 1 "${peers[@]}"
     section 90 "Training beside PyTorch" python3 gpu.py train "${peers[@]}"
 else
     told "Speed beside PyTorch" "NOT RUN: python3 has no torch here"
 fi
+kept=0
 for dtype in bf16 f32; do
     for preset in base-125m small-10m qwen3-0.6b; do
         size=(--set "model.preset=$preset" "${tiny[@]}")
         for batch in 1 256; do
             [ "$device" = cuda ] || batch=$((batch > 1 ? 3 : 1))
-            section 40 "Decoding, $preset, batch $batch, $dtype" ./xtrain bench decode --device $device --dtype $dtype \
+            section 20 "Decoding, $preset, batch $batch, $dtype" ./xtrain bench decode --device $device --dtype $dtype \
                 --batch "$batch" "${size[@]}" "${short[@]}"
         done
-        [ "$preset" = qwen3-0.6b ] || section 40 "Training, $preset, $dtype" ./xtrain bench train --device $device --dtype $dtype \
+        [ "$preset" = qwen3-0.6b ] || section 20 "Training, $preset, $dtype" ./xtrain bench train --device $device --dtype $dtype \
             --set train.batch=8 --set train.micro_batch=8 --set train.context=1024 --steps 10 "${size[@]}" "${brief[@]}"
     done
 done
+if python3 -c 'import torch' 2> /dev/null; then
+    section 110 "Decoding beside PyTorch, batch 256" python3 gpu.py decode --batches 256 "${peers[@]}"
+fi
 echo "$report"
 exit $failed

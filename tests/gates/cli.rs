@@ -28,8 +28,13 @@ impl Drop for Scratch {
     }
 }
 
+/// The command, or what `XTRAIN_BIN` names, for who runs the tests on another machine.
+fn program() -> PathBuf {
+    std::env::var_os("XTRAIN_BIN").map_or_else(|| env!("CARGO_BIN_EXE_xtrain").into(), PathBuf::from)
+}
+
 pub(crate) fn xtrain(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_xtrain")).args(args).current_dir(dir).output().unwrap()
+    Command::new(program()).args(args).current_dir(dir).output().unwrap()
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -252,7 +257,7 @@ fn completions_exist_for_every_shell() {
 #[cfg(unix)]
 fn a_reader_that_leaves_is_no_error() {
     let scratch = Scratch::new("pipe");
-    let script = format!("('{}' completions zsh; echo $? >&2) | true", env!("CARGO_BIN_EXE_xtrain"));
+    let script = format!("('{}' completions zsh; echo $? >&2) | true", program().display());
     let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();
     assert_eq!(text(&output.stderr), "0\n");
 }

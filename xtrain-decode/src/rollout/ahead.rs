@@ -35,7 +35,7 @@ impl Engine<'_> {
             return None;
         }
         let left = plan.runs.iter().map(|run| self.live[run.live].left(self.model.config())).min()?;
-        Some(left.clamp(1, self.options.look))
+        Some(left.clamp(1, self.options.turns(self.model.config())))
     }
 
     /// So many steps, or as many as the cache has room for, then a look.
@@ -43,8 +43,8 @@ impl Engine<'_> {
         let drawn = match self.draw_ahead(plan, steps) {
             Ok(drawn) => drawn,
             Err(error) => {
-                // nothing has happened to those whose tokens nobody saw
-                self.rewind(plan)?;
+                // nothing has happened to those whose tokens nobody saw; of two errors the first says why
+                let _ = self.rewind(plan);
                 return Err(error);
             }
         };
@@ -70,8 +70,11 @@ impl Engine<'_> {
         let rows = plan.runs.len();
         let mut draws = match self.draws.take().filter(|draws| draws.room() >= rows) {
             Some(draws) => draws,
-            None => Draws::new(self.model.device(), rows.next_power_of_two(), self.options.look)
-                .map_err(xtrain_model::Error::from)?,
+            None => {
+                let turns = self.options.turns(self.model.config());
+                Draws::new(self.model.device(), rows.next_power_of_two(), turns)
+                    .map_err(xtrain_model::Error::from)?
+            }
         };
         let drawn = draws.begin(&plan.rows.id).map_err(xtrain_model::Error::from);
         let drawn = drawn.and_then(|()| {

@@ -113,6 +113,11 @@ impl EngineOptions {
         Room { sequences, positions, slots: self.cache_positions }
     }
 
+    /// The most steps before a look: no sequence has more than its positions.
+    pub(super) fn turns(&self, cfg: &Config) -> usize {
+        self.look.min(self.room(cfg).positions)
+    }
+
     pub(crate) fn cache(&self, model: &Model) -> Result<Option<Box<dyn Cache>>> {
         Ok(self.kv.cache(model, self.room(model.config()))?)
     }

@@ -377,3 +377,10 @@ fn what_cannot_be_completed_is_refused_by_name() {
     );
     assert!(with(|o| o.cache_positions = Some(63)).starts_with("cache_positions"));
 }
+
+#[test]
+fn steps_before_a_look_are_at_most_the_positions_of_a_sequence() {
+    let turns =
+        |look, positions| EngineOptions { look, positions, ..options(KvKind::default()) }.turns(&config());
+    assert_eq!([turns(8, None), turns(1_000_000, None), turns(usize::MAX, Some(20))], [8, 64, 20]);
+}

@@ -14,8 +14,8 @@ pub(super) struct Memory {
 
 #[derive(Debug, Default)]
 struct Shelves {
-    /// By size, in the order of addresses: a step that asks for the same blocks gets the same ones. With each when it
-    /// was freed, in flushes of the queue.
+    /// By size, in the order of addresses: a step that asks for the same blocks gets the same ones. With each the flush
+    /// of the queue from which on no kernel that waits knows of it ([`super::Queue::quiet_from`]).
     free: HashMap<usize, BTreeMap<u64, u64>>,
     allocations: u64,
 }
@@ -36,19 +36,24 @@ impl Memory {
         launcher.allocate(bytes)
     }
 
-    /// Gives the device back all that is free.
-    pub(super) fn free_all(&self, launcher: &dyn Launcher) {
-        for (_, blocks) in self.lock().free.drain() {
-            blocks.into_keys().for_each(|at| launcher.free(at));
+    /// Gives the device back what is free and quiet after so many flushes.
+    pub(super) fn free_all(&self, launcher: &dyn Launcher, flushes: u64) {
+        for blocks in self.lock().free.values_mut() {
+            blocks.retain(|&at, &mut from| {
+                let stays = from > flushes;
+                if !stays {
+                    launcher.free(at);
+                }
+                stays
+            });
         }
     }
 
-    /// A free block of that size; `quiet`: one freed before so many flushes, if any.
-    fn find(&self, class: usize, quiet: Option<u64>) -> Option<u64> {
+    /// A free block of that size that is quiet after so many flushes.
+    fn find(&self, class: usize, flushes: u64) -> Option<u64> {
         let mut shelves = self.lock();
         let blocks = shelves.free.get_mut(&class)?;
-        let before = quiet.unwrap_or(u64::MAX);
-        let at = blocks.iter().find(|&(_, &freed)| freed < before).map(|(&at, _)| at)?;
+        let at = blocks.iter().find(|&(_, &from)| from <= flushes).map(|(&at, _)| at)?;
         blocks.remove(&at);
         Some(at)
     }
@@ -75,21 +80,22 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub(super) fn take(home: &Gpu, bytes: usize) -> Result<Buffer> {
-        Buffer::find(home, bytes, None)
+        Buffer::find(home, bytes, u64::MAX)
     }
 
-    /// One that no kernel of those that wait knows of: the host may write to it before they run.
+    /// One that no kernel of those that wait knows of: the host may write to it before they run. A block that is quiet
+    /// stays so, whatever others push and flush meanwhile: who has not taken it cannot name it.
     pub(super) fn quiet(home: &Gpu, bytes: usize) -> Result<Buffer> {
-        Buffer::find(home, bytes, home.shared.queue.quiet_before())
+        Buffer::find(home, bytes, home.shared.queue.counts().flushes)
     }
 
-    fn find(home: &Gpu, bytes: usize, quiet: Option<u64>) -> Result<Buffer> {
+    fn find(home: &Gpu, bytes: usize, flushes: u64) -> Result<Buffer> {
         let Shared { memory, launcher, .. } = &*home.shared;
         if launcher.exact() {
             return Ok(Buffer { at: home.allocate(bytes)?, bytes, home: home.clone() });
         }
         let class = class(bytes);
-        let at = match memory.find(class, quiet) {
+        let at = match memory.find(class, flushes) {
             Some(at) => at,
             None => home.allocate(class)?,
         };
@@ -143,14 +149,24 @@ impl Drop for Buffer {
             return self.home.shared.launcher.free(self.at);
         }
         let Shared { memory, queue, .. } = &*self.home.shared;
-        let freed = queue.counts().flushes;
-        memory.lock().free.entry(class(self.bytes)).or_default().insert(self.at, freed);
+        let from = queue.quiet_from();
+        memory.lock().free.entry(class(self.bytes)).or_default().insert(self.at, from);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::class;
+    use super::{Memory, class};
+
+    #[test]
+    fn a_block_is_quiet_after_the_flush_that_follows_and_whatever_comes_later() {
+        let memory = Memory::default();
+        memory.lock().free.entry(256).or_default().extend([(1 << 8, 3), (2 << 8, 2)]);
+        assert_eq!(memory.find(256, 1), None);
+        assert_eq!(memory.find(256, 2), Some(2 << 8));
+        assert_eq!(memory.find(256, 2), None);
+        assert_eq!(memory.find(256, 7), Some(1 << 8));
+    }
 
     #[test]
     fn a_block_is_at_most_a_quarter_larger_than_asked_or_256_bytes() {

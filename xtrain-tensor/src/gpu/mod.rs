@@ -238,8 +238,11 @@ impl Gpu {
             // SAFETY: as promised by the caller.
             return unsafe { launcher.launch(call) };
         }
-        // SAFETY: as promised by the caller. Memory outlives what waits: blocks go back to the device after a
-        // flush, and whoever writes to one by another way than a kernel flushes first.
+        // SAFETY: as promised by the caller. Memory outlives what waits: a block goes back to the device, and the host
+        // writes to one that it took, only when those kernels have gone that were pushed before it was freed; nobody
+        // pushes another that knows of it. The host writes to a live one where its owner knows that no kernel which
+        // waits uses the place ([`Gpu::bring`]). Lists of indices and counters are renewed by the one thread that issues
+        // operations: places that this step has used wait for a flush.
         unsafe { queue.push(&**launcher, call) }
     }
 
@@ -253,7 +256,8 @@ impl Gpu {
         let Shared { launcher, memory, .. } = &*self.shared;
         memory.allocate(&**launcher, bytes).or_else(|_| {
             self.flush()?;
-            memory.free_all(&**launcher);
+            // what another thread's kernels know of stays, should it have pushed some since
+            memory.free_all(&**launcher, self.shared.queue.counts().flushes);
             memory.allocate(&**launcher, bytes)
         })
     }
@@ -321,7 +325,7 @@ impl Drop for Shared {
         self.queue.close();
         self.indices.free_all(&*self.launcher);
         self.counters.free_all(&*self.launcher);
-        self.memory.free_all(&*self.launcher);
+        self.memory.free_all(&*self.launcher, u64::MAX);
     }
 }
 

@@ -91,10 +91,11 @@ impl Queue {
         self.lock().counts
     }
 
-    /// Blocks of memory that were freed before so many flushes are known to no kernel that waits; none: no kernel waits.
-    pub(super) fn quiet_before(&self) -> Option<u64> {
+    /// From so many flushes on, no kernel that waits knows of a block of memory that is freed now: those that do were
+    /// pushed before, and have gone by then. Now, where none waits.
+    pub(super) fn quiet_from(&self) -> u64 {
         let inner = self.lock();
-        (!inner.waiting.calls.is_empty()).then_some(inner.counts.flushes)
+        inner.counts.flushes + u64::from(!inner.waiting.calls.is_empty())
     }
 
     /// Takes a call; those before it go now if they are many.

@@ -2,7 +2,7 @@
 //! where they stay until the host looks.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::ops::{SampleRow, Sampled, Undrawable};
-use crate::{Dtype, Result, Tensor};
+use crate::{Dtype, Error, Result, Tensor};
 
 /// Logits of a chunk.
 const CHUNK: usize = 128;
@@ -48,7 +48,12 @@ pub(crate) struct Draws {
 impl Draws {
     /// Room for `most` turns of `rows` rows.
     pub(crate) fn new(gpu: &Gpu, rows: usize, most: usize) -> Result<Draws> {
-        let (picked, tokens) = (gpu.buffer(16 * rows * most)?, gpu.buffer(4 * rows)?);
+        let bytes = rows.checked_mul(16).and_then(|row| row.checked_mul(most.max(1)));
+        let Some(bytes) = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
+            let got = format!("{most} turns of {rows} rows");
+            return Err(Error::Argument { op: "Draws", want: "turns and rows that memory can hold", got });
+        };
+        let (picked, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
         let turn = gpu.upload(&[BEFORE_THE_FIRST])?;
         Ok(Draws { gpu: gpu.clone(), rows: 0, turns: 0, picked, tokens, turn, known: None })
     }
@@ -57,10 +62,10 @@ impl Draws {
     pub(crate) fn begin(&mut self, tokens: &[u32]) -> Result<()> {
         (self.rows, self.turns) = (tokens.len(), 0);
         self.gpu.end_step()?;
-        // SAFETY: there is room for a number, and nothing waits.
+        // SAFETY: there is room for a number; the kernels that know of it are those of `launch`, and have gone.
         unsafe { self.gpu.bring(self.turn.at(), &[BEFORE_THE_FIRST])? };
         if self.known.as_deref() != Some(tokens) {
-            // SAFETY: there is room for a token a row, and nothing waits.
+            // SAFETY: there is room for a token a row; kernels that know of them have gone, as above.
             unsafe { self.gpu.bring(self.tokens.at(), tokens)? };
         }
         self.known = None;

@@ -36,7 +36,7 @@ impl Draws {
     /// Room for `turns` turns of `rows` rows.
     ///
     /// # Errors
-    /// [`Error::Device`] when the device has no memory for it.
+    /// [`Error::Device`] when the device has no memory for it; [`Error::Argument`] when no memory could be so large.
     pub fn new(device: &Device, rows: usize, turns: usize) -> Result<Draws> {
         let place = match device {
             Device::Gpu(gpu) => Place::Gpu(gpu::Draws::new(gpu, rows, turns)?),
@@ -120,6 +120,7 @@ impl Draws {
                 *last = outcomes.iter().map(|o| o.map_or(0, |s| s.token)).collect();
                 drawn.push(outcomes);
             }
+            Place::Gpu(_) if rows.is_empty() => (),
             Place::Gpu(draws) => draws.draw(logits, rows)?,
         }
         (self.vocab, self.turns) = (self.vocab.max(logits.width()), self.turns + 1);
@@ -134,10 +135,10 @@ impl Draws {
         let turns = std::mem::take(&mut self.turns);
         match &mut self.place {
             Place::Host(_, drawn) => Ok(std::mem::take(drawn)),
-            Place::Gpu(_) if turns == 0 => Ok(Vec::new()),
+            Place::Gpu(_) if turns == 0 || self.rows == 0 => Ok(vec![Vec::new(); turns]),
             Place::Gpu(draws) => {
                 let all = draws.look()?;
-                Ok(all.chunks(self.rows.max(1)).map(<[Outcome]>::to_vec).collect())
+                Ok(all.chunks(self.rows).map(<[Outcome]>::to_vec).collect())
             }
         }
     }
@@ -204,6 +205,29 @@ mod tests {
             let devices = testing::gpus(&schedules).into_iter().chain(testing::checked(Schedule::Random(2)));
             for device in devices {
                 assert_eq!(turns(&device, dtype).unwrap(), want, "{device}");
+            }
+        }
+    }
+
+    #[test]
+    fn turns_of_no_rows_are_turns_without_tokens() {
+        for device in testing::gpus(&[Schedule::Forward]).into_iter().chain([Device::cpu()]) {
+            let mut draws = Draws::new(&device, 2, 3).unwrap();
+            let logits = Tensor::new(&device, &[0, VOCAB], Vec::<f32>::new()).unwrap();
+            for turns in [2, 0, 3] {
+                draws.begin(&[]).unwrap();
+                (0..turns).for_each(|_| draws.draw(&logits, &[]).unwrap());
+                assert_eq!(draws.look().unwrap(), vec![Vec::new(); turns], "{device}");
+            }
+        }
+    }
+
+    #[test]
+    fn room_that_no_memory_has_is_refused() {
+        for device in testing::gpus(&[Schedule::Forward]) {
+            for (rows, turns) in [(usize::MAX / 8, 1), (1 << 20, usize::MAX >> 20), (1 << 40, 1 << 20)] {
+                let refused = Draws::new(&device, rows, turns).map(|_| ());
+                assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
             }
         }
     }
