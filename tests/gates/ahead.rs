@@ -8,25 +8,11 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, Schedule};
 
 use crate::dice::Dice;
-use crate::gpu::biased;
+use crate::gpu::{self, biased};
 
 fn config() -> Config {
-    Config {
-        vocab: 29,
-        dim: 24,
-        ffn_dim: 40,
-        n_layers: 2,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 8,
-        max_positions: 48,
-        rope_theta: 1e4,
-        norm_eps: 1e-6,
-        qk_norm: true,
-        tie_embeddings: false,
-        biases: Biases { qkv: true, o: true, mlp: true },
-        ..Config::default()
-    }
+    let biases = Biases { qkv: true, o: true, mlp: true };
+    Config { vocab: 29, max_positions: 48, qk_norm: true, biases, ..gpu::config(false) }
 }
 
 /// Requests that end by a token, by their length or by the context, some of them penalised, filtered or greedy.

@@ -16,7 +16,7 @@ use xtrain::verify::{self, Asked};
 use crate::cli::Scratch;
 use crate::dice::Dice;
 
-fn config(tied: bool) -> Config {
+pub(crate) fn config(tied: bool) -> Config {
     Config {
         vocab: 37,
         dim: 24,
