@@ -123,6 +123,20 @@ impl Param {
         Ok(Arc::clone(packed.get_or_init(|| w)))
     }
 
+    /// Packs those of `params` that are not, for both directions: what a step of training reads of its matrices.
+    pub(crate) fn pack<'a>(params: impl Iterator<Item = &'a Param>) -> Result<()> {
+        let unpacked = params.filter_map(|p| match &p.values {
+            Values::Master(value, packed) if packed.get().is_none() => Some((value, packed, p.compute)),
+            _ => None,
+        });
+        let unpacked: Vec<_> = unpacked.collect();
+        let Some(&(_, _, compute)) = unpacked.first() else { return Ok(()) };
+        let values: Vec<&Tensor> = unpacked.iter().map(|(value, ..)| *value).collect();
+        let weights = Weight::for_training(&values, compute)?;
+        unpacked.iter().zip(weights).for_each(|((_, packed, _), w)| _ = packed.get_or_init(|| Arc::new(w)));
+        Ok(())
+    }
+
     /// The rows `id` of a table, as activations: `[N, C]` f32.
     ///
     /// # Errors

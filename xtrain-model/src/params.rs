@@ -234,6 +234,16 @@ impl Params {
         std::iter::once(embed).chain(blocks.iter().flat_map(Block::iter)).chain([norm]).chain(head)
     }
 
+    /// Packs all matrices that are not packed, for a step of training: in one job where a pass would take one for
+    /// each direction of each.
+    ///
+    /// # Errors
+    /// When the device has no memory for them.
+    pub fn pack(&self) -> Result<()> {
+        let matrices = self.blocks.iter().flat_map(Block::iter).filter(|p| p.shape().len() == 2);
+        Param::pack(matrices.chain([self.head()]))
+    }
+
     /// [`Params::iter`], to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Param> {
         let Params { embed, blocks, norm, head } = self;

@@ -100,6 +100,7 @@ impl Trainer {
     /// [`Error::Tensor`] for an id outside the vocabulary.
     pub fn step(&mut self, mut samples: Vec<Sample>, micro: usize) -> Result<StepReport> {
         let targets = weigh(&mut samples);
+        self.model.params.pack()?;
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
         for part in samples.chunks(micro.max(1)) {
             self.backward(part, (&mut loss, &mut grads))?;

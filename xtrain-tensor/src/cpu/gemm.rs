@@ -51,5 +51,16 @@ pub(crate) fn tiles(total: usize, most: usize) -> impl Iterator<Item = (usize, u
     })
 }
 
+/// `total` rows as tiles of at most `most`, as even as can be, those of one height together: (first row, rows of a
+/// tile, tiles).
+fn runs(total: usize, most: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let count = total.div_ceil(most).max(1);
+    let (height, more) = (total / count, total % count);
+    let taller = (0, height + 1, more);
+    [taller, (more * (height + 1), height, count - more)]
+        .into_iter()
+        .filter(|(_, height, count)| height * count > 0)
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,15 @@
 //! Rows of a table by index.
 use super::weight::{Layout, Source};
 use super::{Weight, shapes};
-use crate::cpu::Packed;
+use crate::cpu::{Disjoint, Packed};
 use crate::dtype::from_bf16;
 use crate::{Device, Dtype, Error, Result, Tensor, gpu, round_bf16};
+
+/// Elements that one thread takes at a time.
+const GRAIN: usize = 8192;
+
+/// Elements of a line of cache.
+const LINE: usize = 16;
 
 /// `y[n] = w[id[n]]` in f32; with `dtype` bf16 the row of the bf16 copy, widened.
 ///
@@ -23,15 +29,18 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     if let Device::Gpu(gpu) = w.device() {
         return gpu::embedding(gpu, w, id, dtype);
     }
-    let table = w.data::<f32>()?;
-    let mut y = w.device().as_cpu()?.recycler.take::<f32>(id.len() * c);
-    for (&i, y) in id.iter().zip(y.chunks_exact_mut(c.max(1))) {
-        let row = &table[i as usize * c..][..c];
-        match dtype {
-            Dtype::BF16 => y.iter_mut().zip(row).for_each(|(y, &x)| *y = round_bf16(x)),
-            _ => y.copy_from_slice(row),
+    let (table, cpu) = (w.data::<f32>()?, w.device().as_cpu()?);
+    let mut y = cpu.recycler.take::<f32>(id.len() * c);
+    let rows = (GRAIN / c.max(1)).max(1);
+    cpu.pool.parts(&mut y, rows * c, |part, y| {
+        for (&i, y) in id[part * rows..].iter().zip(y.chunks_exact_mut(c.max(1))) {
+            let row = &table[i as usize * c..][..c];
+            match dtype {
+                Dtype::BF16 => y.iter_mut().zip(row).for_each(|(y, &x)| *y = round_bf16(x)),
+                _ => y.copy_from_slice(row),
+            }
         }
-    }
+    });
     Tensor::new(w.device(), &[id.len(), c], y)
 }
 
@@ -81,10 +90,19 @@ pub fn embedding_backward(dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()
     if let Device::Gpu(gpu) = &dw.device().clone() {
         return gpu::embedding_backward(gpu, dw, id, dy);
     }
-    let (dw, dy) = (dw.data_mut::<f32>()?, dy.data::<f32>()?);
-    for (&i, dy) in id.iter().zip(dy.chunks_exact(c)) {
-        dw[i as usize * c..][..c].iter_mut().zip(dy).for_each(|(a, b)| *a += b);
-    }
+    let cpu = dw.device().as_cpu()?.clone();
+    let (dw, dy) = (Disjoint::new(dw.data_mut::<f32>()?), dy.data::<f32>()?);
+    // by columns: the rows that are added to one have an order
+    let share = c.div_ceil(if dy.len() < GRAIN { 1 } else { cpu.pool.threads() }).next_multiple_of(LINE).max(LINE);
+    cpu.pool.run(c.div_ceil(share), |part| {
+        let columns = part * share..c.min((part + 1) * share);
+        for (&i, dy) in id.iter().zip(dy.chunks_exact(c)) {
+            let row = i as usize * c;
+            // SAFETY: these columns of all rows belong to this part alone, and parts do not meet.
+            let dw = unsafe { dw.slice(row + columns.start..row + columns.end) };
+            dw.iter_mut().zip(&dy[columns.clone()]).for_each(|(a, b)| *a += b);
+        }
+    });
     Ok(())
 }
 

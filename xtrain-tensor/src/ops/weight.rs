@@ -55,22 +55,42 @@ impl Weight {
     /// [`Error::Shape`] unless `w` has two dimensions, none of them 0; [`Error::Dtype`] unless it is f32
     /// and `dtype` is f32 or bf16.
     pub fn new(w: &Tensor, dtype: Dtype) -> Result<Weight> {
-        let (&[out, width], false) = (w.shape(), w.is_empty()) else {
-            return Err(Error::Shape {
-                op: "Weight::new",
-                want: "w [out, in]",
-                got: vec![w.shape().to_vec()],
-            });
-        };
-        if !matches!(dtype, Dtype::F32 | Dtype::BF16) {
-            return Err(Error::Dtype { op: "Weight::new", want: "f32 or bf16", got: dtype });
-        }
+        let shape = matrix(w, dtype)?;
         let forward = match (w.device(), w.device().fast()) {
             (Device::Gpu(_), _) => Layout::Device(w.cast(dtype)?),
-            (_, Some(cpu)) => Layout::Packed(Packed::of_weight(cpu, dtype, w.data()?, [out, width])),
+            (_, Some(cpu)) => Layout::Packed(Packed::of_weight(cpu, dtype, w.data()?, shape)),
             (_, None) => Layout::Rows(w.data()?.iter().map(|&x| rounded(x, dtype)).collect()),
         };
-        Ok(Weight::of([out, width], dtype, forward, Source::Master(w.clone())))
+        Ok(Weight::of(shape, dtype, forward, Source::Master(w.clone())))
+    }
+
+    /// [`Weight::new`] of each of `ws`, all on one device. A processor packs them for the gradients too, in one job:
+    /// a matrix and a direction on one thread.
+    ///
+    /// # Errors
+    /// As [`Weight::new`], for the first that it refuses.
+    pub fn for_training(ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
+        let Some(cpu) = ws.first().and_then(|w| w.device().fast()) else {
+            return ws.iter().map(|w| Weight::new(w, dtype)).collect();
+        };
+        let matrices = ws.iter().map(|w| Ok((w.data::<f32>()?, matrix(w, dtype)?)));
+        let matrices = matrices.collect::<Result<Vec<_>>>()?;
+        let mut packed: Vec<[Option<Packed>; 2]> = ws.iter().map(|_| [None, None]).collect();
+        cpu.pool.parts(packed.as_flattened_mut(), 1, |i, packed| {
+            let (w, shape) = matrices[i / 2];
+            packed[0] = Some(match i % 2 {
+                0 => Packed::of_weight(cpu, dtype, w, shape),
+                _ => Packed::of_weight_transposed(cpu, dtype, w, shape),
+            });
+        });
+        let made = packed.into_iter().zip(ws).zip(&matrices).map(|((packed, &w), &(_, shape))| {
+            let [forward, backward] = packed.map(|p| Layout::Packed(p.expect("every one was packed")));
+            Weight {
+                backward: backward.into(),
+                ..Weight::of(shape, dtype, forward, Source::Master(w.clone()))
+            }
+        });
+        Ok(made.collect())
     }
 
     pub(crate) fn of([out, width]: [usize; 2], dtype: Dtype, forward: Layout, source: Source) -> Weight {
@@ -154,6 +174,18 @@ impl Weight {
         let values: Vec<f32> =
             values.chunks_exact(self.width).flat_map(|row| row.iter().rev().copied()).collect();
         Weight::new(&Tensor::new(self.device(), &[self.out, self.width], values)?, self.dtype)
+    }
+}
+
+/// The shape of a matrix that can be packed for products in `dtype`.
+fn matrix(w: &Tensor, dtype: Dtype) -> Result<[usize; 2]> {
+    const OP: &str = "Weight::new";
+    let (&[out, width], false) = (w.shape(), w.is_empty()) else {
+        return Err(Error::Shape { op: OP, want: "w [out, in]", got: vec![w.shape().to_vec()] });
+    };
+    match dtype {
+        Dtype::F32 | Dtype::BF16 => Ok([out, width]),
+        _ => Err(Error::Dtype { op: OP, want: "f32 or bf16", got: dtype }),
     }
 }
 

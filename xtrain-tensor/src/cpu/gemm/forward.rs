@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use super::panels::View;
-use super::tile::{Start, Tile, tile_rows};
-use super::{CHUNK, split, tiles};
+use super::tile::{Fetch, Start, Tiles, tile_rows};
+use super::{CHUNK, runs, split};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
@@ -84,46 +84,37 @@ impl Product<'_> {
         let stride = if rows.len() <= most { panels.len().max(1) } else { 1 };
         for k in (0..self.b.depth).step_by(CHUNK) {
             for panel in panels.clone().step_by(stride) {
-                for (i, (row, height)) in tiles(rows.len(), most).enumerate() {
-                    let row = rows.start + row;
-                    let near = self.next_rows(row + height, height, k);
-                    let far = if stride == 1 && i < 2 { self.next_panel(k, panel + stride, i) } else { near };
-                    self.tile([row, height, k], panel..panel + stride, [near, far]);
+                for (row, height, count) in runs(rows.len(), most) {
+                    let first = rows.start + row;
+                    self.tiles([first, height, count, k], panel..panel + stride, row == 0 && stride == 1);
                 }
             }
         }
     }
 
-    /// Where the rows of the next tile lie.
-    fn next_rows(&self, row: usize, height: usize, k: usize) -> (*const f32, usize) {
-        let Matrix { data, row_step, k_step, .. } = self.a;
-        (data.as_ptr().wrapping_add(row * row_step + k), height * k_step)
+    /// The next panel, half of it by each of the first two tiles: two lines of cache for each step over the depth
+    /// are what they can ask for.
+    fn next_panel(&self, k: usize, panel: usize) -> Fetch {
+        let from = self.b.row(0, 0, 0).wrapping_add((panel * self.b.step + k) * LANES);
+        Fetch { from, step: LINE, tile_step: CHUNK.min(self.b.depth - k) * LINE, tiles: 2 }
     }
 
-    /// Half `i` of the chunk at `k` of the next panel: two lines of cache for each step over the depth are
-    /// what two tiles can ask for.
-    fn next_panel(&self, k: usize, panel: usize, i: usize) -> (*const f32, usize) {
-        let half = i * CHUNK.min(self.b.depth - k) * LINE;
-        (self.b.row(0, 0, 0).wrapping_add((panel * self.b.step + k) * LANES + half), LINE)
-    }
-
-    /// One chunk of `height` rows from `row` on, in `panels`.
-    fn tile(
-        &self,
-        [row, height, k]: [usize; 3],
-        panels: Range<usize>,
-        [fetch, fetch_far]: [(*const f32, usize); 2],
-    ) {
+    /// One chunk of `count` tiles of `height` rows from `row` on, in `panels`; `ahead`: they ask for the next panel.
+    fn tiles(&self, [row, height, count, k]: [usize; 4], panels: Range<usize>, ahead: bool) {
         let Matrix { data, row_step, k_step, .. } = self.a;
         let step = self.b.columns;
         let columns = panels.start * LANES..step.min(panels.end * LANES);
         let depth = CHUNK.min(self.b.depth - k);
         let first = row * step + columns.start;
         // `at` checks the address one past the last element, so that all are inside y
-        self.y.at((row + height - 1) * step + columns.end);
+        self.y.at((row + height * count - 1) * step + columns.end);
         let last = k + depth == self.b.depth;
-        let tile = Tile {
-            a: data[row * row_step + k * k_step..].as_ptr(),
+        let a = data[row * row_step + k * k_step..].as_ptr();
+        let below = height * row_step;
+        let near =
+            Fetch { from: a.wrapping_add(below), step: height * k_step, tile_step: below, tiles: count };
+        let tiles = Tiles {
+            a,
             row_step,
             k_step,
             b: self.b.row(panels.start, k, depth),
@@ -135,12 +126,13 @@ impl Product<'_> {
             columns: columns.len(),
             plus: self.plus.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
             start: if k == 0 { self.start } else { Start::Continue },
-            fetch,
-            fetch_far,
+            count,
+            near,
+            far: if ahead { self.next_panel(k, panels.end) } else { Fetch { tiles: 0, ..near } },
         };
         // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
         // the rows of c lie inside y, checked above, as do those of `plus`, which is as long; those of
         // c belong to this unit alone.
-        unsafe { tile.run(self.simd, height) }
+        unsafe { tiles.run(self.simd, height) }
     }
 }

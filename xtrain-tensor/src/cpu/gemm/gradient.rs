@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use super::panels::Row;
-use super::tile::{Start, Tile, tile_rows};
-use super::{CHUNK, LINE, SMALL, tiles};
+use super::tile::{Fetch, Start, Tiles, tile_rows};
+use super::{CHUNK, LINE, SMALL, runs};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::scratch::Buffer;
@@ -62,13 +62,35 @@ impl Gradient<'_> {
         let mut chunks = self.samples.iter().flat_map(chunks).peekable();
         while let Some(rows) = chunks.next() {
             let next = chunks.peek().map_or(rows.start, |next| next.start);
-            let mut fetch = self.lines(next, band.clone());
+            let mut asked = band.start;
             for i in (0..self.shape[1]).step_by(LANES) {
                 let right = self.right(rows.clone(), i, &mut panel);
-                for (at, height) in tiles(band.len(), tile_rows(self.simd)) {
-                    self.tile(rows.clone(), [band.start + at, i], height, right, fetch.next());
+                let far = self.next_columns(next, i);
+                for (at, height, count) in runs(band.len(), tile_rows(self.simd)) {
+                    let o = band.start + at;
+                    let near = self.next_outputs(next, asked..band.end);
+                    asked = band.end.min(asked + count * LINE);
+                    self.tiles(rows.clone(), [o, i, height, count], right, [near, far]);
                 }
             }
+        }
+    }
+
+    /// The columns `range` of dy in the chunk from row `next` on, a line a tile.
+    fn next_outputs(&self, next: usize, range: Range<usize>) -> Fetch {
+        let out = self.shape[0];
+        let from = self.dy.as_ptr().wrapping_add(next * out + range.start);
+        Fetch { from, step: out, tile_step: LINE, tiles: range.len().div_ceil(LINE) }
+    }
+
+    /// The two lines of x from column `i` on in that chunk, one a tile.
+    fn next_columns(&self, next: usize, i: usize) -> Fetch {
+        let inputs = self.shape[1];
+        Fetch {
+            from: self.x.as_ptr().wrapping_add(next * inputs + i),
+            step: inputs,
+            tile_step: LINE,
+            tiles: 2,
         }
     }
 
@@ -93,34 +115,21 @@ impl Gradient<'_> {
         (panel.as_ptr().cast(), LANES)
     }
 
-    /// Columns of lines of the chunk from row `next` on, as address of the first and step: those of dy
-    /// that `band` reads, those of x.
-    fn lines(&self, next: usize, band: Range<usize>) -> impl Iterator<Item = (*const f32, usize)> {
-        let [out, inputs] = self.shape;
-        let columns = |of: &[f32], step: usize, range: Range<usize>| {
-            let start = of.as_ptr().wrapping_add(next * step);
-            range.step_by(LINE).map(move |column| (start.wrapping_add(column), step))
-        };
-        columns(self.dy, out, band).chain(columns(self.x, inputs, 0..inputs))
-    }
-
-    /// Adds the chunk `rows` to `height` rows and up to 32 columns of g from `[o, i]` on.
-    fn tile(
+    /// Adds the chunk `rows` to `count` times `height` rows and up to 32 columns of g from `[o, i]` on.
+    fn tiles(
         &self,
         rows: Range<usize>,
-        [o, i]: [usize; 2],
-        height: usize,
+        [o, i, height, count]: [usize; 4],
         (b, b_step): (*const f32, usize),
-        fetch: Option<(*const f32, usize)>,
+        [near, far]: [Fetch; 2],
     ) {
         let [out, inputs] = self.shape;
         let columns = LANES.min(inputs - i);
-        assert!((rows.end - 1) * out + o + height <= self.dy.len(), "dy has rows of `out` values");
+        assert!((rows.end - 1) * out + o + height * count <= self.dy.len(), "dy has rows of `out` values");
         // `at` checks the address one past the last element, so that all are inside g
-        self.g.at((o + height - 1) * inputs + i + columns);
+        self.g.at((o + height * count - 1) * inputs + i + columns);
         let a = self.dy[rows.start * out + o..].as_ptr();
-        let fetch = fetch.unwrap_or((a, out));
-        let tile = Tile {
+        let tiles = Tiles {
             a,
             row_step: 1,
             k_step: out,
@@ -133,11 +142,12 @@ impl Gradient<'_> {
             columns,
             plus: std::ptr::null(),
             start: Start::Continue,
-            fetch,
-            fetch_far: fetch,
+            count,
+            near,
+            far,
         };
-        // SAFETY: dy has `height` values in each of the rows, g has the tile: checked above; b has `columns`
+        // SAFETY: dy has the values in each of the rows, g has the tile: checked above; b has `columns`
         // values in each, checked by `right`. These elements of g belong to this unit alone.
-        unsafe { tile.run(self.simd, height) }
+        unsafe { tiles.run(self.simd, height) }
     }
 }

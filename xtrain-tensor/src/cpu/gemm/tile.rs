@@ -1,4 +1,4 @@
-//! The one microkernel of all f32 products: a tile of up to 12 rows, one chunk of the depth.
+//! The one microkernel of all f32 products: tiles of up to 12 rows, one chunk of the depth.
 use super::super::Simd;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::Buffer;
@@ -14,10 +14,10 @@ pub(crate) enum Start {
 
 /// `c[i][j] = start + chunk`, where `chunk = fma(a[i][k], b[k][j], chunk)` for k rising from +0:
 /// `a[i][k] = a[i * row_step + k * k_step]`, and column j of panel p of row k is
-/// `b[p * panel_step + k * b_step + j]`; c has `columns` columns, 32 to a panel, in rows of `c_step`. Where `plus` is not null, `c[i][j] = plus[i][j] + c[i][j]` at the end, in rows of
-/// `c_step` too.
+/// `b[p * panel_step + k * b_step + j]`; c has `columns` columns, 32 to a panel, in rows of `c_step`. Where `plus` is not
+/// null, `c[i][j] = plus[i][j] + c[i][j]` at the end, in rows of `c_step` too. `count` tiles stand one below the other.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tile {
+pub(super) struct Tiles {
     pub(super) a: *const f32,
     pub(super) row_step: usize,
     pub(super) k_step: usize,
@@ -30,11 +30,34 @@ pub(super) struct Tile {
     pub(super) columns: usize,
     pub(super) plus: *const f32,
     pub(super) start: Start,
-    /// What the next tile will read: a line of cache at this address, and as many as the depth, this
-    /// many elements apart, are asked for. Any address will do.
-    pub(super) fetch: (*const f32, usize),
-    /// The same of what later tiles will read.
-    pub(super) fetch_far: (*const f32, usize),
+    pub(super) count: usize,
+    /// What is read soon, into the nearest cache.
+    pub(super) near: Fetch,
+    /// What is read later.
+    pub(super) far: Fetch,
+}
+
+/// What a tile asks for while it computes, one line of cache for each step over the depth. Any address will do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fetch {
+    /// What the first tile asks for at the first step.
+    pub(super) from: *const f32,
+    /// Elements from one step to the next, and from one tile to the next.
+    pub(super) step: usize,
+    pub(super) tile_step: usize,
+    /// So many tiles ask for it. Others ask for what they read, or for the near once more: the same line again and
+    /// again would be waited for.
+    pub(super) tiles: usize,
+}
+
+/// One of the tiles: where it begins in a, c and plus, and what it asks for: from where and in what steps.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    a: *const f32,
+    c: *mut f32,
+    plus: *const f32,
+    near: (*const f32, usize),
+    far: (*const f32, usize),
 }
 
 /// The most rows of a tile.
@@ -53,8 +76,8 @@ pub(super) fn tile_rows(simd: Simd) -> usize {
     dispatch(simd, Ask)
 }
 
-impl Tile {
-    /// Computes `rows` rows, at most [`MOST_ROWS`].
+impl Tiles {
+    /// Computes tiles of `rows` rows, at most [`MOST_ROWS`].
     ///
     /// # Safety
     /// All elements named above are readable (a, b, plus) and writable (c), and no other thread touches
@@ -76,10 +99,10 @@ impl Tile {
     }
 }
 
-/// A tile of M rows; `ACROSS`: those of a lie side by side, which takes one address where others take
-/// one each. Made by [`Tile::run`] only, whose contract holds for its pointers. By reference: a
+/// Tiles of M rows; `ACROSS`: those of a lie side by side, which takes one address where others take
+/// one each. Made by [`Tiles::run`] only, whose contract holds for its pointers. By reference: a
 /// copy would be read back before its stores have left the core, which waits for all older stores.
-struct Rows<'a, const M: usize, const ACROSS: bool>(&'a Tile);
+struct Rows<'a, const M: usize, const ACROSS: bool>(&'a Tiles);
 
 impl<const M: usize, const ACROSS: bool> Kernel for Rows<'_, M, ACROSS> {
     type Out = ();
@@ -87,77 +110,101 @@ impl<const M: usize, const ACROSS: bool> Kernel for Rows<'_, M, ACROSS> {
     fn run<L: Lanes>(self, l: L) {
         // Few rows: several panels at once, so that there are enough independent chains to hide the
         // latency of an fma. R registers across, M * R chains.
-        if M <= L::WIDE_ROWS / 2 {
-            self.walk::<L, 8>(l);
-        } else if M <= L::WIDE_ROWS {
-            self.walk::<L, 4>(l);
-        } else {
-            self.walk::<L, 2>(l);
+        for i in 0..self.0.count {
+            if M <= L::WIDE_ROWS / 2 {
+                self.walk::<L, 8>(l, i);
+            } else if M <= L::WIDE_ROWS {
+                self.walk::<L, 4>(l, i);
+            } else {
+                self.walk::<L, 2>(l, i);
+            }
         }
     }
 }
 
 impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
-    /// All columns, R registers at a time, then what is left by two and one.
+    /// Where tile `i` lies.
     #[inline(always)]
-    fn walk<L: Lanes, const R: usize>(&self, l: L) {
+    fn place(&self, i: usize) -> Place {
+        let t = self.0;
+        let rows = i.wrapping_mul(M);
+        let down = rows.wrapping_mul(t.c_step);
+        let a = t.a.wrapping_add(rows.wrapping_mul(if ACROSS { 1 } else { t.row_step }));
+        let asked = |f: &Fetch, or| match i < f.tiles {
+            true => (f.from.wrapping_add(i.wrapping_mul(f.tile_step)), f.step),
+            false => or,
+        };
+        let near = asked(&t.near, (a, t.k_step));
+        Place {
+            a,
+            c: t.c.wrapping_add(down),
+            plus: if t.plus.is_null() { t.plus } else { t.plus.wrapping_add(down) },
+            near,
+            far: asked(&t.far, near),
+        }
+    }
+
+    /// All columns of tile `i`, R registers at a time, then what is left by two and one.
+    #[inline(always)]
+    fn walk<L: Lanes, const R: usize>(&self, l: L, i: usize) {
+        let here = self.place(i);
         let (whole, part) = (self.0.columns / L::WIDTH, self.0.columns % L::WIDTH);
         let mut at = 0;
         while at + R <= whole {
-            self.chunk::<L, R>(l, self.0, at);
+            self.chunk::<L, R>(l, self.0, here, at);
             at += R;
         }
         while at + 2 <= whole {
-            self.chunk::<L, 2>(l, self.0, at);
+            self.chunk::<L, 2>(l, self.0, here, at);
             at += 2;
         }
         if at < whole {
-            self.chunk::<L, 1>(l, self.0, at);
+            self.chunk::<L, 1>(l, self.0, here, at);
             at += 1;
         }
         if part > 0 {
-            self.part(l, at, part);
+            self.part(l, here, at, part);
         }
     }
 
     /// The register of columns at `at`, of which only `n` columns exist: by way of whole ones.
     #[inline(always)]
-    fn part<L: Lanes>(&self, l: L, at: usize, n: usize) {
+    fn part<L: Lanes>(&self, l: L, place: Place, at: usize, n: usize) {
         let t = self.0;
         let (panel, register) = (at / L::REGS, at % L::REGS);
         let from = t.b.wrapping_add(panel * t.panel_step + register * L::WIDTH);
         let mut b = Buffer::<f32>::of(t.depth * L::WIDTH);
         for (k, b) in b.chunks_exact_mut(L::WIDTH).enumerate() {
-            // SAFETY: row k of b has n columns more, by the contract of `Tile::run`.
+            // SAFETY: row k of b has n columns more, by the contract of `Tiles::run`.
             unsafe { Reg::store(l, b.as_mut_ptr(), Reg::load_first(l, from.wrapping_add(k * t.b_step), n)) }
         }
         let mut c = [[0f32; LANES]; M];
         let mut plus = [[0f32; LANES]; M];
         let here = |i: usize| i.wrapping_mul(t.c_step) + at * L::WIDTH;
         for (i, (c, plus)) in c.iter_mut().zip(&mut plus).enumerate() {
-            // SAFETY: row i has n columns more, by the contract of `Tile::run`.
+            // SAFETY: row i has n columns more, by the contract of `Tiles::run`.
             unsafe {
-                Reg::store(l, c.as_mut_ptr(), Reg::load_first(l, t.c.wrapping_add(here(i)), n));
-                if !t.plus.is_null() {
-                    Reg::store(l, plus.as_mut_ptr(), Reg::load_first(l, t.plus.wrapping_add(here(i)), n));
+                Reg::store(l, c.as_mut_ptr(), Reg::load_first(l, place.c.wrapping_add(here(i)), n));
+                if !place.plus.is_null() {
+                    Reg::store(l, plus.as_mut_ptr(), Reg::load_first(l, place.plus.wrapping_add(here(i)), n));
                 }
             }
         }
-        let plus = if t.plus.is_null() { t.plus } else { plus.as_ptr().cast() };
-        let (b, to) = (b.as_ptr(), c.as_mut_ptr().cast());
-        self.chunk::<L, 1>(l, &Tile { b, b_step: L::WIDTH, c: to, c_step: LANES, plus, ..*t }, 0);
+        let plus = if place.plus.is_null() { place.plus } else { plus.as_ptr().cast() };
+        let whole = Tiles { b: b.as_ptr(), b_step: L::WIDTH, c_step: LANES, ..*t };
+        self.chunk::<L, 1>(l, &whole, Place { c: c.as_mut_ptr().cast(), plus, ..place }, 0);
         for (i, row) in c.iter().enumerate() {
             // SAFETY: as above, and nobody else touches them.
-            unsafe { Reg::store_first(l, t.c.wrapping_add(here(i)), n, Reg::load(l, row.as_ptr())) }
+            unsafe { Reg::store_first(l, place.c.wrapping_add(here(i)), n, Reg::load(l, row.as_ptr())) }
         }
     }
 
-    /// R registers of columns from register `at` on, all of them whole, of `t`: the own tile, or a part of it.
+    /// R registers of columns from register `at` on, all of them whole, of the tile of `t` at `place`.
     ///
     /// Addresses wrap: they lie inside operands by contract, and a check for overflow in the loop over the
     /// depth would cost a quarter of its time.
     #[inline(always)]
-    fn chunk<L: Lanes, const R: usize>(&self, l: L, t: &Tile, at: usize) {
+    fn chunk<L: Lanes, const R: usize>(&self, l: L, t: &Tiles, place: Place, at: usize) {
         let zero = <L as Reg>::splat(l, 0.0);
         let mut acc = [[zero; R]; M];
         let mut column = [t.b; R];
@@ -166,20 +213,20 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
             *p = t.b.wrapping_add(panel.wrapping_mul(t.panel_step) + register * L::WIDTH);
         }
         let row_step = if ACROSS { 1 } else { t.row_step };
-        let (mut a, mut fetch, mut far) = (t.a, t.fetch.0, t.fetch_far.0);
+        let (mut a, mut near, mut far) = (place.a, place.near.0, place.far.0);
         for _ in 0..t.depth {
-            Reg::fetch(l, fetch);
-            fetch = fetch.wrapping_add(t.fetch.1);
+            Reg::fetch(l, near);
+            near = near.wrapping_add(place.near.1);
             Reg::fetch_far(l, far);
-            far = far.wrapping_add(t.fetch_far.1);
+            far = far.wrapping_add(place.far.1);
             let mut b = [zero; R];
             for (b, p) in b.iter_mut().zip(&mut column) {
-                // SAFETY: row k < depth of a column of b, readable by the contract of `Tile::run`.
+                // SAFETY: row k < depth of a column of b, readable by the contract of `Tiles::run`.
                 *b = unsafe { Reg::load(l, *p) };
                 *p = p.wrapping_add(t.b_step);
             }
             for (i, row) in acc.iter_mut().enumerate() {
-                // SAFETY: element (i, k) of a, readable by the contract of `Tile::run`.
+                // SAFETY: element (i, k) of a, readable by the contract of `Tiles::run`.
                 let x = Reg::splat(l, unsafe { *a.wrapping_add(i.wrapping_mul(row_step)) });
                 for (c, b) in row.iter_mut().zip(&b) {
                     *c = Reg::fma(l, x, *b, *c);
@@ -190,14 +237,14 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
         for (i, row) in acc.iter().enumerate() {
             for (j, chunk) in row.iter().enumerate() {
                 let here = i.wrapping_mul(t.c_step) + (at + j) * L::WIDTH;
-                let c = t.c.wrapping_add(here);
+                let c = place.c.wrapping_add(here);
                 // SAFETY: elements of c, writable, and of plus, readable unless it is null, by the contract
-                // of `Tile::run`.
+                // of `Tiles::run`.
                 unsafe {
                     let start = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
                     let mut y = Reg::add(l, start, *chunk);
-                    if !t.plus.is_null() {
-                        y = Reg::add(l, Reg::load(l, t.plus.wrapping_add(here)), y);
+                    if !place.plus.is_null() {
+                        y = Reg::add(l, Reg::load(l, place.plus.wrapping_add(here)), y);
                     }
                     Reg::store(l, c, y);
                 }
