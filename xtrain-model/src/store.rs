@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde_json::Value;
+use xtrain_tensor::ops::Piece;
 use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
@@ -343,7 +344,7 @@ impl Kept {
 }
 
 impl Sink for Kept {
-    fn push(&mut self, piece: &[f32]) {
+    fn push(&mut self, piece: Piece<'_>) {
         if let Ok(reading) = &mut self.reading {
             reading.push(piece);
         }
