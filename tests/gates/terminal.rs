@@ -81,6 +81,23 @@ impl Terminal {
         self.until("prompt", |new| new.ends_with("> "))
     }
 
+    /// Whether the answer was under way, with parts of it shown, when Ctrl-C stopped it.
+    fn is_stopped_while_it_answers(&mut self, message: &str) -> bool {
+        self.types(message);
+        self.shows(message.trim());
+        for _ in 0..3 {
+            let new = self.until("part of the answer", |new| new.trim().len() > 8 || new.ends_with("\n> "));
+            if new.ends_with("\n> ") {
+                return false;
+            }
+        }
+        self.types(STOP);
+        let said =
+            self.until("word of the stop", |new| new.contains("[stopped]") || new.contains("[Ctrl-C again"));
+        self.prompt();
+        said.contains("[stopped]")
+    }
+
     /// The exit code.
     fn ends(mut self) -> Option<i32> {
         let since = Instant::now();
@@ -125,19 +142,9 @@ fn chat(scratch: &Scratch, positions: u32, more: &[&str]) -> Terminal {
 fn a_reply_streams_and_stops_at_the_first_interrupt_and_the_second_ends() {
     let scratch = Scratch::new("terminal-stop");
     let mut chat = chat(&scratch, 200_000, &["--max-new", "100000"]);
-    for message in ["Tell me a story.\n", "And then?\n"] {
-        chat.types(message);
-        chat.shows(message.trim());
-        let mut pieces = 0;
-        while pieces < 3 {
-            let new = chat.until("more of the reply", |new| new.trim().len() > 8);
-            assert!(!new.contains("[ended") && !new.ends_with("\n> "), "it ended by itself: {new:?}");
-            pieces += 1;
-        }
-        chat.types(STOP);
-        chat.shows("[stopped]");
-        chat.prompt();
-    }
+    // random weights may end a text early: then they are asked again
+    let stopped = (0..20).filter(|_| chat.is_stopped_while_it_answers("Tell me more.\n")).take(2).count();
+    assert_eq!(stopped, 2);
     chat.types(STOP);
     assert_eq!(chat.ends(), Some(130));
 }
