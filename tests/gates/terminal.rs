@@ -73,8 +73,13 @@ impl Terminal {
         }
     }
 
-    fn shows(&mut self, text: &str) -> String {
-        self.until(text, |new| new.contains(text))
+    /// Waits for a text; what is shown after it is still new.
+    fn shows(&mut self, text: &str) {
+        let from = self.seen;
+        self.until(text, |new| new.contains(text));
+        let all = self.shown.lock().unwrap();
+        let at = all[from..].windows(text.len()).position(|part| part == text.as_bytes()).unwrap();
+        self.seen = from + at + text.len();
     }
 
     fn prompt(&mut self) -> String {
@@ -92,9 +97,9 @@ impl Terminal {
             }
         }
         self.types(STOP);
-        let said =
-            self.until("word of the stop", |new| new.contains("[stopped]") || new.contains("[Ctrl-C again"));
-        self.prompt();
+        let said = self.until("word of the stop", |new| {
+            (new.contains("[stopped]") || new.contains("[Ctrl-C again")) && new.ends_with("> ")
+        });
         said.contains("[stopped]")
     }
 
