@@ -75,9 +75,9 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.open()?;
     let report = match &args.model {
         Some(path) => {
-            let loaded = loaded::open(path, &args.common)?;
-            let vocab = loaded.tokenizer.as_ref().map(|t| t.vocab_size());
-            Report::of(loaded.model.config(), loaded.model.compute(), (loaded.eos, vocab))?
+            let (described, compute) = loaded::describe(path, &args.common)?;
+            let vocab = described.tokenizer.as_ref().map(|t| t.vocab_size());
+            Report::of(&described.config, compute, (described.eos, vocab))?
         }
         None => {
             let config = RunConfig::load(&args.layers.layers())?;

@@ -43,6 +43,25 @@ pub(super) fn open_whole(path: &Path, common: &Common) -> Result<Loaded, CliErro
     open_by(path, common, store::open)
 }
 
+/// What [`open`] opens, without its weights, and the type in which they would be held.
+///
+/// # Errors
+/// As [`open`], but for what is in the weights.
+pub(super) fn describe(path: &Path, common: &Common) -> Result<(store::Described, Dtype), CliError> {
+    let path = find(path)?;
+    let mut described = store::describe(&path)?;
+    if described.eos.is_empty() {
+        described.eos.extend(described.tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
+    }
+    Ok((described, compute_of(config_of(&path)?.as_ref(), common)))
+}
+
+/// The type that was asked for, that of the run, or f32.
+fn compute_of(config: Option<&RunConfig>, common: &Common) -> Dtype {
+    let dtype = common.dtype.or(config.map(|c| c.train.dtype));
+    dtype.map_or(Dtype::F32, training::compute)
+}
+
 /// What opens a model in a type on a device.
 type Opener = fn(&Path, Dtype, &Device) -> Result<store::Opened, store::StoreError>;
 
@@ -50,8 +69,7 @@ fn open_by(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, CliEr
     let device = common.open()?;
     let path = find(path)?;
     let config = config_of(&path)?;
-    let dtype = common.dtype.or(config.as_ref().map(|c| c.train.dtype));
-    let opened = opener(&path, dtype.map_or(Dtype::F32, training::compute), &device)?;
+    let opened = opener(&path, compute_of(config.as_ref(), common), &device)?;
     opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
     let store::Opened { model, tokenizer, mut eos, .. } = opened;
     if eos.is_empty() {

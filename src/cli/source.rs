@@ -67,7 +67,7 @@ fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
 /// # Errors
 /// A file that cannot be read.
 pub fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
-    Ok(DataRecord::of(source, &config.data.files, &config.data.tokenizer)?)
+    Ok(DataRecord::of(config, source)?)
 }
 
 /// The tokens of `files`: text and JSONL through the tokenizer, or one packed file.

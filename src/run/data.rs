@@ -1,4 +1,5 @@
 //! What a run was trained on, by digest: a resume with other data is refused.
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Error, Result};
-use crate::model::chat::Options;
+use crate::config::{RunConfig, Task};
+use crate::model::chat::{BUILT_IN, Options};
 use crate::model::tokenizer::Tokenizer;
 use crate::training::Source;
 
@@ -36,18 +38,20 @@ pub struct DataRecord {
     pub files: Vec<Digested>,
     /// The tokenizer.
     pub tokenizer: Digested,
-    /// `sha256:` of the tokenizer's chat templates, where it has some and texts are tokenised by the run.
+    /// `sha256:` of the tokenizer's chat templates where texts are tokenised by the run; of the built-in one where
+    /// it has none and the run is a fine-tuning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
 }
 
 impl DataRecord {
-    /// The digests of `source`, which was read from `files` with the tokenizer called `tokenizer`. Texts
-    /// are read once more; a packed token file is not: its header holds the checksum of its tokens.
+    /// The digests of `source`, which `config` names. Texts are read once more; a packed token file is not: its
+    /// header holds the checksum of its tokens.
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn of(source: &Source, files: &[String], tokenizer: &str) -> Result<DataRecord> {
+    pub fn of(config: &RunConfig, source: &Source) -> Result<DataRecord> {
+        let data = &config.data;
         let one = |file: &String| {
             let digest = match source.tokens.file() {
                 Some(packed) => format!("crc32c:{:08x}", packed.checksum()),
@@ -56,9 +60,9 @@ impl DataRecord {
             Ok(Digested { file: file.clone(), digest })
         };
         Ok(DataRecord {
-            files: files.iter().map(one).collect::<Result<_>>()?,
-            tokenizer: tokenizer_digest(tokenizer, &source.tokenizer),
-            chat_template: template_digest(source),
+            files: data.files.iter().map(one).collect::<Result<_>>()?,
+            tokenizer: tokenizer_digest(&data.tokenizer, &source.tokenizer),
+            chat_template: template_digest(source, config.train.task),
         })
     }
 
@@ -118,8 +122,11 @@ fn tokenizer_digest(name: &str, tokenizer: &Tokenizer) -> Digested {
     Digested { file: name.to_string(), digest: format!("fnv1a:{:016x}", tokenizer.digest()) }
 }
 
-fn template_digest(source: &Source) -> Option<String> {
-    let templates = source.tokenizer.chat_templates();
+fn template_digest(source: &Source, task: Task) -> Option<String> {
+    let mut templates = Cow::Borrowed(source.tokenizer.chat_templates());
+    if templates.is_empty() && task == Task::Sft {
+        templates.to_mut().push(("built-in".into(), BUILT_IN.into()));
+    }
     if templates.is_empty() || source.tokens.file().is_some() {
         return None;
     }

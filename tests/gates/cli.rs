@@ -156,6 +156,8 @@ fn a_device_that_this_machine_lacks_is_exit_69() {
         let parts = [missing.as_str(), "driver 580", "xtrain doctor"];
         refused(&scratch.0, &["train", "--device", device], 69, &parts);
         refused(&scratch.0, &["bench", "kv", "--device", device], 69, &parts);
+        // made by a second process, whose error is this one's
+        refused(&scratch.0, &["bench", "load", "--device", device], 69, &parts);
     }
 }
 

@@ -1,4 +1,4 @@
-//! `xtrain chat`, as a user runs it: through a pipe, and through a terminal where there is `script`.
+//! `xtrain chat`, as a user runs it through a pipe; terminal.rs has the terminal.
 use serde_json::Value;
 
 use crate::cli::{Scratch, refused, text};

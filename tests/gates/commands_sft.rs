@@ -62,6 +62,16 @@ fn answers_alone_are_learnt_and_counted_and_packed_tokens_are_the_same_data() {
     let found = eval("r", "c.jsonl")["data"].clone();
     assert_eq!((found["tokens"].clone(), found["loss"].clone()), (7.into(), last["val_loss"].clone()));
 
+    // the built-in chat template is part of what the run began with; packed tokens no longer need it
+    let record = fs::read_to_string(dir.join("r/data.json")).unwrap();
+    scratch.file("r/data.json", &record.replace("\"chat_template\": \"", "\"chat_template\": \"0"));
+    refused(
+        dir,
+        &["train", "--resume", "r", "--set", "train.steps=5"],
+        65,
+        &["chat template", "found sha256:"],
+    );
+    scratch.file("r/data.json", &record);
     done(dir, &["prepare", "c.jsonl", "--out", "c.tok"]);
     done(dir, &sft("p", "c.tok", &["train.steps=2"]));
     done(dir, &["train", "--resume", "p", "--set", "train.steps=4"]);

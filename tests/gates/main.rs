@@ -16,6 +16,7 @@ mod decode_kv;
 mod dice;
 mod exchange;
 mod families;
+mod families_small;
 #[cfg(feature = "faults")]
 mod faults;
 mod fixtures;
@@ -34,6 +35,8 @@ mod prefixes;
 mod pytorch;
 mod resume;
 mod signals;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod training;
 mod verify;
 mod whole;

@@ -1,7 +1,7 @@
 //! One trained tensor: its f32 master values, the packed form that products read, or both.
 use std::sync::{Arc, OnceLock};
 
-use xtrain_tensor::ops::{self, Draws, Packing, Weight};
+use xtrain_tensor::ops::{self, Draws, Packing, Piece, Weight};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use crate::error::{Error, Result};
@@ -98,7 +98,7 @@ impl Param {
         let Values::Master(value, _) = &self.values else { return Ok(self.clone()) };
         let form = Form { compute: self.compute, device: value.device(), masters: Masters::Drop };
         let mut reading = Reading::new(&form, &self.name, value.shape())?;
-        reading.push(&value.read()?);
+        reading.push(Piece::F32(&value.read()?));
         Ok(Param { values: reading.finish()?, ..self.clone() })
     }
 
@@ -200,9 +200,9 @@ impl Reading {
     }
 
     /// The next values, row-major.
-    pub(crate) fn push(&mut self, piece: &[f32]) {
+    pub(crate) fn push(&mut self, piece: Piece<'_>) {
         match self {
-            Reading::Master { values, .. } => values.extend_from_slice(piece),
+            Reading::Master { values, .. } => piece.widen(values),
             Reading::Packed { packing, .. } => packing.push(piece),
         }
     }

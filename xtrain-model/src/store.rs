@@ -1,4 +1,5 @@
 //! Models and trainers in directories: what a checkpoint holds of them.
+mod described;
 #[cfg(test)]
 mod every_variant;
 
@@ -7,12 +8,13 @@ use std::fmt;
 use std::path::Path;
 
 use serde_json::Value;
+use xtrain_tensor::ops::Piece;
 use xtrain_tensor::{Device, Dtype, Tensor, faults};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
-    Saved, Sink, Snapshot, TensorInfo, TensorView, TrainerPart, TrainerView, describe, load_weights_into,
-    newest_described, newest_good_into, read_json, require_shapes,
+    Saved, Sink, Snapshot, TensorInfo, TensorView, TrainerPart, TrainerView, load_weights_into,
+    newest_good_into, read_json, require_shapes,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -26,6 +28,9 @@ use crate::params::Params;
 use crate::schedule::Schedule;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::trainer::Trainer;
+
+use described::tokenizer_beside;
+pub use described::{Described, config_of, describe, tokenizer_of};
 
 /// The version of docs/numerics.md that a checkpoint's numbers follow.
 pub const NUMERICS: &str = "1";
@@ -215,28 +220,9 @@ fn open_as(path: &Path, form: &Form<'_>) -> Result<Opened, StoreError> {
         let weights = load_weights_into(&RealFs, path, &options, &begin)?;
         (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
     };
-    let tokenizer = match dir.join("tokenizer.json").is_file() {
-        true => Some(Tokenizer::load(&dir)?),
-        false => None,
-    };
+    let tokenizer = tokenizer_beside(&dir)?;
     let model = build(hf::from_json(&config)?, tensors, form.compute)?;
     Ok(Opened { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
-}
-
-/// The shape of the model that [`open`] opens, from config.json and the headers of its files: no weight is read.
-///
-/// # Errors
-/// As [`open`], but for what is in the tensors.
-pub fn config_of(path: &Path) -> Result<Config, StoreError> {
-    if path.is_file() {
-        return gguf::config_of(path);
-    }
-    let options = LoadOptions { shapes: Some(&shapes_fit), ..LoadOptions::default() };
-    let config = match path.join("checkpoints").is_dir() {
-        true => newest_described(&RealFs, path)?.1,
-        false => describe(&RealFs, path, &options)?,
-    };
-    Ok(hf::from_json(&config)?)
 }
 
 /// Saves a model without a trainer as step 0 of a directory of checkpoints, durably and with checksums.
@@ -343,7 +329,7 @@ impl Kept {
 }
 
 impl Sink for Kept {
-    fn push(&mut self, piece: &[f32]) {
+    fn push(&mut self, piece: Piece<'_>) {
         if let Ok(reading) = &mut self.reading {
             reading.push(piece);
         }
@@ -370,30 +356,4 @@ fn shapes_fit(file: &Path, config: &Value, got: &[TensorInfo]) -> Result<(), Che
     };
     let cfg: Config = hf::from_json(config).map_err(refuse)?;
     require_shapes(file, &Params::shapes(&cfg).map_err(refuse)?, got)
-}
-
-/// The tokenizer alone of what [`open`] opens, or of a `tokenizer.json` or a directory that holds one.
-///
-/// # Errors
-/// As [`open`]; as [`Tokenizer::load`] where there is none.
-pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
-    if path.join("checkpoints").is_dir() {
-        return tokenizer_in(&newest_described(&RealFs, path)?.0);
-    }
-    if path.is_file() && gguf::recognises(path) {
-        return gguf::tokenizer_of(path);
-    }
-    tokenizer_in(path)
-}
-
-/// The tokenizer of a directory or file, for the ends of text that a `generation_config.json` in it has.
-fn tokenizer_in(path: &Path) -> Result<Tokenizer, StoreError> {
-    let tokenizer = Tokenizer::load(path)?;
-    let generation = path.join(GENERATION);
-    Ok(match read_json(&RealFs, &generation) {
-        Ok(Some(json)) => tokenizer.with_ends(&ids_in(&generation, &json)?),
-        Ok(None) => tokenizer,
-        Err(_) if path.is_file() => tokenizer,
-        Err(error) => return Err(error.into()),
-    })
 }

@@ -8,6 +8,9 @@ pub(crate) struct Dd {
     pub(crate) low: f64,
 }
 
+/// pi / 2, and what is left of it beyond two parts.
+const PI_2: (Dd, f64) =
+    (Dd { high: std::f64::consts::FRAC_PI_2, low: 6.123_233_995_736_766e-17 }, -1.497_384_904_859_169_8e-33);
 /// log(2).
 const LN_2: Dd = Dd { high: std::f64::consts::LN_2, low: 2.319_046_813_846_299_6e-17 };
 
@@ -111,6 +114,36 @@ impl Dd {
         let series = (1..=27).rev().fold(one, |sum, n| one + sum * r / Dd::from(f64::from(n)));
         let scale = power_of_two(k as i64);
         Dd { high: series.high * scale, low: series.low * scale }
+    }
+
+    /// cos(x) for 0 <= x <= pi, to about a hundred bits: the series of the cosine or of the sine at the distance
+    /// from the nearest multiple of pi / 2.
+    pub(crate) fn cos(x: f64) -> Dd {
+        use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, PI};
+        debug_assert!((0.0..=PI).contains(&x));
+        let quarters = if x <= FRAC_PI_4 {
+            0.0
+        } else if x <= 3.0 * FRAC_PI_4 {
+            1.0
+        } else {
+            2.0
+        };
+        // quarters * pi / 2 - x, whose first difference is exact
+        let near = Dd::from(quarters * FRAC_PI_2 - x);
+        let left = near + Dd { high: quarters * PI_2.0.low, low: quarters * PI_2.1 };
+        let square = left * left;
+        // |left| < 0.79: the last term is below 2^-110 of the first
+        let series = |first: u32| {
+            let terms = (first..first + 28).step_by(2).rev();
+            terms.fold(Dd::from(1.0), |rest, k| {
+                Dd::from(1.0) + -(square * rest / Dd::from(f64::from((k + 1) * (k + 2))))
+            })
+        };
+        match quarters {
+            0.0 => series(0),
+            1.0 => left * series(1),
+            _ => -series(0),
+        }
     }
 }
 

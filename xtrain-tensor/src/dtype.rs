@@ -74,11 +74,10 @@ impl Element for i32 {
 /// Rounds to bf16: to nearest, ties to even, every NaN to 0x7fff.
 #[inline]
 pub fn to_bf16(x: f32) -> bf16 {
+    // without a branch, so that loops over it are vectorised
     let b = x.to_bits();
-    if x.is_nan() {
-        return bf16::from_bits(0x7fff);
-    }
-    bf16::from_bits((b.wrapping_add(0x7fff + ((b >> 16) & 1)) >> 16) as u16)
+    let rounded = b.wrapping_add(0x7fff + (b >> 16 & 1)) >> 16;
+    bf16::from_bits(if x.is_nan() { 0x7fff } else { rounded as u16 })
 }
 
 /// Widens a bf16, exactly.

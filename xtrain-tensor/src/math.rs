@@ -1,6 +1,7 @@
-//! `exp` and `log` of docs/numerics.md, section 6: the same bits on every machine.
+//! `exp` and `log` of docs/numerics.md, section 6, and the cosine of schedules: the same bits on every machine.
 
 #![allow(clippy::excessive_precision, reason = "constants are written as the contract writes them")]
+use crate::dd::Dd;
 
 /// Below it `exp` is +0.
 pub(crate) const EXP_LOW: f32 = -87.0;
@@ -73,9 +74,47 @@ pub fn log(x: f32) -> f32 {
     n.mul_add(0.693_359_375, f + p)
 }
 
+/// The f64 nearest to cos(x), for 0 <= x <= pi.
+pub fn cos(x: f64) -> f64 {
+    Dd::cos(x).high
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cosine_is_the_nearest_f64() {
+        // mpmath 1.3 with 200 bits: the ends, beside pi / 2, and those of 60,000 random angles whose cosine is
+        // nearest to the middle of two f64; of the last 14 glibc misses 9 (of all, 94)
+        let cases: [[u64; 2]; 22] = [
+            [0x0000000000000000, 0x3ff0000000000000],
+            [0x3fe921fb54442d18, 0x3fe6a09e667f3bcd],
+            [0x3ff921fb54442d17, 0x3cb469898cc51702],
+            [0x3ff921fb54442d18, 0x3c91a62633145c07],
+            [0x3ff921fb54442d19, 0xbca72cece675d1fd],
+            [0x3ff921fb54442d1c, 0xbccdcb3b399d747f],
+            [0x4002d97c7f3321d2, 0xbfe6a09e667f3bcc],
+            [0x400921fb54442d18, 0xbff0000000000000],
+            [0x3ff5dfcad184ba66, 0x3fc9e37a78940a99],
+            [0x4009135814683a5c, 0xbfefffca6f49558a],
+            [0x3fe66b7f5c35b0db, 0x3fe8764d557602b8],
+            [0x3ffd6ccb31328ab2, 0xbfd0f6b81efb0d0a],
+            [0x3fea994ba10f19d3, 0x3fe5913f1a9680de],
+            [0x3fe31d37bc61a74d, 0x3fea75898161041d],
+            [0x40027bd79d601682, 0xbfe591ca8d8c968e],
+            [0x3fe222e2c5307c08, 0x3feaff25614f3055],
+            [0x3fdcd7bff3393299, 0x3fecce1462111b4b],
+            [0x4006766d842075e1, 0xbfee3bece1296953],
+            [0x3ff760bc24ae8a7f, 0x3fbc058be4c1ef3f],
+            [0x4000b3a90125028d, 0xbfdfa12c1bab0b0b],
+            [0x3ffee9faaf7c68b5, 0xbfd6a002fb661fa5],
+            [0x3ffa2f4abc964a05, 0xbfb0d1dbe9540a77],
+        ];
+        for [x, want] in cases {
+            assert_eq!(cos(f64::from_bits(x)).to_bits(), want, "{}", f64::from_bits(x));
+        }
+    }
 
     /// FNV-1a over the bits of f at every 6971st pattern, NaN left out.
     fn hash(f: fn(f32) -> f32) -> u64 {

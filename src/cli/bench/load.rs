@@ -6,10 +6,11 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::LoadArgs;
-use super::made::Made;
+use super::made::{self, Made};
 use super::resident::{Resident, resident};
 use super::subject::{self, Subject};
 use crate::cli::common::Common;
+use crate::cli::interrupt::Interrupt;
 use crate::cli::{CliError, loaded, out};
 use crate::config::RunConfig;
 use crate::model::Model;
@@ -61,25 +62,33 @@ pub(super) fn run(args: &LoadArgs) -> Result<(), CliError> {
     }
     let Some(model) = &args.model else {
         let config = RunConfig::load(&args.shared.layers.layers())?;
-        let made = Made::new()?;
+        let interrupt = Interrupt::install()?;
+        let made = Made::new(&interrupt)?;
         let dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
         let common = Common { dtype: Some(dtype), ..args.shared.common.clone() };
-        return print(args, measure(&made.path, (args, &common), subject::name(&config))?);
+        let report = measure(&made.path, (args, &common), subject::name(&config), Some(&interrupt))?;
+        return print(args, report);
     };
     let path = loaded::find(model)?;
     let name = path.display().to_string();
-    print(args, measure(&path, (args, &args.shared.common), name)?)
+    print(args, measure(&path, (args, &args.shared.common), name, None)?)
 }
 
 fn print(args: &LoadArgs, report: Report) -> Result<(), CliError> {
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
-fn measure(path: &Path, (args, common): (&LoadArgs, &Common), name: String) -> Result<Report, CliError> {
+fn measure(
+    path: &Path,
+    (args, common): (&LoadArgs, &Common),
+    name: String,
+    interrupt: Option<&Interrupt>,
+) -> Result<Report, CliError> {
     let files = files(path)?;
     let file_bytes = read(&files)?;
     let (mut samples, mut peak, mut subject, mut weight_bytes) = (Vec::new(), None, None, 0);
     for _ in 0..args.repeats.get() {
+        interrupt.map_or(Ok(()), made::stopped)?;
         let (_, read) = timed(|| read(&files))?;
         let before = resident();
         let (loaded, open) = timed(|| match args.masters {

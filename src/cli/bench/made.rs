@@ -1,15 +1,18 @@
 //! A checkpoint of random weights that is there to be opened once.
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use super::Shared;
 use super::subject;
+use crate::cli::interrupt::Interrupt;
 use crate::cli::{CliError, Exit};
 use crate::model::export::{self, Subject};
 use crate::model::gguf::Quant;
 
-/// A Hugging Face directory in bf16 under the system's temporary directory, removed when this is dropped.
+/// A Hugging Face directory in bf16 under the system's temporary directory, removed when this is dropped. One signal
+/// lets it be dropped; a second ends the process at once.
 #[derive(Debug)]
 pub(super) struct Made {
     above: PathBuf,
@@ -20,21 +23,49 @@ impl Made {
     /// Runs this command line again with `--make`, so that nothing of making the checkpoint is left in this process.
     ///
     /// # Errors
-    /// The checkpoint cannot be made there.
-    pub(super) fn new() -> Result<Made, CliError> {
+    /// What the command line made again ends with; a signal.
+    pub(super) fn new(interrupt: &Interrupt) -> Result<Made, CliError> {
         let above = fresh()?;
         let io = |error| CliError::io(&above, &error);
         let made = Made { path: above.join("model"), above: above.clone() };
         let mut again = Command::new(std::env::current_exe().map_err(io)?);
-        let done =
-            again.args(std::env::args_os().skip(1)).arg("--make").arg(&made.path).output().map_err(io)?;
-        if done.status.success() {
+        again.args(std::env::args_os().skip(1)).arg("--make").arg(&made.path);
+        let mut child = again.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(io)?;
+        let ended = ended(&mut child, interrupt).map_err(io)?;
+        stopped(interrupt)?;
+        if ended.success() {
             return Ok(made);
         }
-        let said = String::from_utf8_lossy(&done.stderr);
-        let said = said.trim().trim_start_matches("error: ");
-        Err(CliError::new(Exit::Io, format_args!("{}: no random checkpoint: {said}", made.path.display())))
+        let mut said = String::new();
+        if let Some(mut from) = child.stderr.take() {
+            from.read_to_string(&mut said).map_err(io)?;
+        }
+        let (said, hint) = said.split_once("\nhint: ").unwrap_or((&said, ""));
+        let exit = ended.code().and_then(Exit::of_code).unwrap_or(Exit::Io);
+        let error =
+            CliError::new(exit, format_args!("no random checkpoint: {}", said.trim_start_matches("error: ")));
+        Err(if hint.is_empty() { error } else { error.hint(hint) })
     }
+}
+
+/// Waits for the child, which a signal to this process ends too.
+fn ended(child: &mut Child, interrupt: &Interrupt) -> std::io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if interrupt.asked().is_some() {
+            let _ = child.kill();
+            return child.wait();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// # Errors
+/// A signal came.
+pub(super) fn stopped(interrupt: &Interrupt) -> Result<(), CliError> {
+    interrupt.asked().map_or(Ok(()), |exit| Err(CliError::new(exit, "stopped by a signal")))
 }
 
 /// A directory that was not there before.

@@ -11,7 +11,9 @@ pub(super) fn run(
     tokenizer: &Tokenizer,
     (name, text): (&str, &str),
 ) -> Result<(), CliError> {
-    let mut seen = false;
+    let (mut seen, usual) = (false, args.template.options(tokenizer));
+    // without tools, and with them: a tokenizer may have a template of its own for those
+    let mut templates: [Option<ChatTemplate>; 2] = [None, None];
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         if line.trim().is_empty() {
             continue;
@@ -23,9 +25,13 @@ pub(super) fn run(
             if let ChatError::Message { .. } = error { of_line.hint(HINT) } else { of_line }
         };
         let (messages, tools) = parse(line).map_err(refuse)?;
-        let options = Options { tools, ..args.template.options(tokenizer) };
-        let template = args.template.open(tokenizer, &options)?;
-        conversation(args, (tokenizer, &template), (&messages, options)).map_err(|error| match error {
+        let template = &mut templates[usize::from(tools.is_some())];
+        let options = Options { tools, ..usual.clone() };
+        let template = match template {
+            Some(template) => template,
+            none => none.insert(args.template.open(tokenizer, &options)?),
+        };
+        conversation(args, (tokenizer, template), (&messages, options)).map_err(|error| match error {
             Error::Chat(error) => refuse(error),
             Error::Cli(error) => error,
         })?;

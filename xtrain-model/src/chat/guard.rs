@@ -1,4 +1,7 @@
 //! What a stranger's template may take: time, memory and stack.
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,9 +29,20 @@ const LIMITS: Limits = Limits {
     stack: 64 << 20,
 };
 
+thread_local! {
+    /// Set when nobody waits for this thread's answer any more.
+    static GIVEN_UP: RefCell<Arc<AtomicBool>> = RefCell::default();
+}
+
+/// Whether nobody waits for what this thread does: it has to end.
+pub(super) fn given_up() -> bool {
+    GIVEN_UP.with_borrow(|flag| flag.load(Ordering::Relaxed))
+}
+
 /// Runs `work` on a thread with so much stack and waits for it. What takes more than five seconds, or grows the
-/// process by more than 512 MiB, is given up: its thread goes on until the process ends, since no thread can
-/// be ended from outside. Fuel ends most long templates before.
+/// process by more than 512 MiB, is given up. Its thread ends when it next asks [`given_up`], as output, JSON and
+/// methods do, or when its fuel is spent. Within one instruction of the engine it cannot be ended from outside: to
+/// compare or join lists that hold each other sixty deep goes on until the process ends.
 ///
 /// # Errors
 /// Those of `work`; [`ChatError::Limit`]; [`ChatError::Render`] for a panic.
@@ -45,12 +59,20 @@ fn within<T: Send + 'static>(
 ) -> Result<T, ChatError> {
     let (tx, rx) = channel();
     let (begun, before) = (Instant::now(), resident());
-    let run = move || _ = tx.send(guarded(work));
+    let flag = Arc::<AtomicBool>::default();
+    let own = Arc::clone(&flag);
+    let run = move || {
+        GIVEN_UP.set(own);
+        _ = tx.send(guarded(work));
+    };
     let thread = thread::Builder::new().name("chat-template".into()).stack_size(limits.stack).spawn(run);
     let thread = thread.map_err(|e| ChatError::Render { got: format!("no thread for it: {e}") })?;
     let mut waited = rx.recv_timeout(limits.unseen);
     while let Err(RecvTimeoutError::Timeout) = waited {
-        let limit = |what, want: String, got| Err(ChatError::Limit { what, want, got });
+        let limit = |what, want: String, got| {
+            flag.store(true, Ordering::Relaxed);
+            Err(ChatError::Limit { what, want, got })
+        };
         if begun.elapsed() > limits.time {
             return limit("time", format!("at most {:?}", limits.time), "more".into());
         }
@@ -87,14 +109,19 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_given_up() {
+    fn what_never_ends_is_given_up_and_told_so() {
         let limits = Limits { time: Duration::from_millis(40), unseen: Duration::from_millis(10), ..LIMITS };
-        let got = within::<()>(limits, || {
-            loop {
+        let (tx, ended) = channel();
+        let got = within::<()>(limits, move || {
+            while !given_up() {
                 thread::sleep(Duration::from_millis(20));
             }
+            tx.send(()).unwrap();
+            Ok(())
         });
         assert!(matches!(got, Err(ChatError::Limit { what: "time", .. })), "{got:?}");
+        ended.recv_timeout(Duration::from_secs(100)).unwrap();
+        assert!(!given_up(), "another thread is not meant");
     }
 
     #[test]

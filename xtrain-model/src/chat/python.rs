@@ -6,6 +6,7 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, Serializer};
 
+use super::guard::given_up;
 use super::template::MAX_OUTPUT;
 
 /// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates:
@@ -53,7 +54,7 @@ struct Capped {
 
 impl Write for Capped {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
+        if given_up() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
             return Err(io::Error::other("more JSON than an output may have"));
         }
         self.bytes.extend_from_slice(bytes);

@@ -8,7 +8,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::generation::{MARKS, rewrite};
-use super::guard::bounded;
+use super::guard::{bounded, given_up};
 use super::tags::{Tags, code_lengths, word};
 use super::{ChatError, Json, Message, date, python, text};
 
@@ -258,7 +258,7 @@ struct Out {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
+        if given_up() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
             self.full = true;
             return Err(io::Error::other("the limit of an output"));
         }

@@ -5,6 +5,8 @@ use minijinja::value::{Kwargs, Rest, Value, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::pycompat;
 
+use super::guard::given_up;
+
 /// The widest indent, field or precision.
 const WIDEST: usize = 9999;
 
@@ -13,6 +15,9 @@ const WIDEST: usize = 9999;
 /// # Errors
 /// A method that is not known; arguments of another kind.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if given_up() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "nobody waits for it"));
+    }
     let Some(text) = value.as_str() else {
         return pycompat::unknown_method_callback(state, value, name, args);
     };

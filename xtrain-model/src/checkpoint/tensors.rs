@@ -2,15 +2,17 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use half::{bf16, f16};
+use half::f16;
+use xtrain_tensor::ops::Piece;
 
 use super::checksum::{Counted, Summed};
 use super::error::{CheckpointError, Result};
 use super::header::{StoredDtype, TensorInfo};
+use super::held::Held;
 use super::options::NonFinite;
 use super::snapshot::TensorView;
 
-/// Bytes that are converted at a time.
+/// Bytes that are read and written at a time.
 const PIECE: usize = 64 << 10;
 
 /// A tensor that was loaded, widened to f32 without rounding.
@@ -24,10 +26,11 @@ pub struct NamedTensor {
     pub data: Vec<f32>,
 }
 
-/// What becomes of a tensor while it is read: it takes pieces of its elements, widened to f32, in their order.
+/// What becomes of a tensor while it is read: it takes pieces of its elements in their order, bf16 as they are and
+/// others widened to f32.
 pub trait Sink {
     /// The next elements.
-    fn push(&mut self, piece: &[f32]);
+    fn push(&mut self, piece: Piece<'_>);
 }
 
 /// Begins to take the tensor of a name and a shape.
@@ -42,14 +45,14 @@ impl NamedTensor {
 }
 
 impl Sink for NamedTensor {
-    fn push(&mut self, piece: &[f32]) {
-        self.data.extend_from_slice(piece);
+    fn push(&mut self, piece: Piece<'_>) {
+        piece.widen(&mut self.data);
     }
 }
 
 /// Nobody takes it.
 impl Sink for () {
-    fn push(&mut self, _: &[f32]) {}
+    fn push(&mut self, _: Piece<'_>) {}
 }
 
 /// The checksum of a tensor's bytes, and whether its elements are finite or need not be.
@@ -67,33 +70,27 @@ pub(super) fn read(
     to: &mut dyn Sink,
 ) -> Result<Found> {
     let mut left = info.elements() * info.dtype.bytes();
-    let mut piece = vec![0; PIECE.min(left)];
-    let mut elements = Vec::with_capacity(piece.len() / info.dtype.bytes());
+    let mut piece = match info.dtype {
+        StoredDtype::F32 => Held::f32(PIECE.min(left)),
+        StoredDtype::BF16 => Held::bf16(PIECE.min(left)),
+        StoredDtype::F16 => Held::other(PIECE.min(left), |bytes, to| {
+            to.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()));
+        }),
+    };
     let (mut crc, mut finite, mut before) = (0, Ok(()), 0);
     while left > 0 {
-        let bytes = piece.len().min(left);
-        let bytes = &mut piece[..bytes];
-        crc = from.read_within(bytes, crc).map_err(CheckpointError::io("read", file))?;
-        elements.clear();
-        widen(bytes, info.dtype, &mut elements);
-        if finite.is_ok() && allowed == NonFinite::Refuse {
-            finite = check_finite(file, &info.name, (&elements, before));
-        }
-        to.push(&elements);
-        before += elements.len();
+        let bytes = piece.bytes(left);
         left -= bytes.len();
+        crc = from.read_within(bytes, crc).map_err(CheckpointError::io("read", file))?;
+        let piece = piece.values();
+        if finite.is_ok() && allowed == NonFinite::Refuse {
+            finite = check_finite(file, &info.name, (piece, before));
+        }
+        before += piece.count();
+        to.push(piece);
     }
     from.append(crc, info.elements() * info.dtype.bytes());
     Ok((crc, finite))
-}
-
-/// Appends the elements in `bytes`.
-fn widen(bytes: &[u8], dtype: StoredDtype, to: &mut Vec<f32>) {
-    match dtype {
-        StoredDtype::F32 => to.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
-        StoredDtype::BF16 => to.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32())),
-        StoredDtype::F16 => to.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32())),
-    }
 }
 
 /// Appends the elements of `tensor`; returns the checksum of their bytes.
@@ -110,13 +107,9 @@ pub(super) fn write(tensor: &TensorView<'_>, to: &mut Counted) -> std::io::Resul
 }
 
 /// Refuses a NaN or an infinity in a piece of `tensor` that has `before` elements before it.
-fn check_finite(file: &Path, tensor: &str, (piece, before): (&[f32], usize)) -> Result<()> {
-    // a search that may stop anywhere is not done in lanes, a conjunction is
-    if piece.iter().fold(true, |all, x| all & x.is_finite()) {
-        return Ok(());
-    }
-    let at = piece.iter().position(|x| !x.is_finite()).expect("one of them is not finite");
-    let (file, tensor, got) = (file.into(), tensor.into(), piece[at]);
+fn check_finite(file: &Path, tensor: &str, (piece, before): (Piece<'_>, usize)) -> Result<()> {
+    let Some((at, got)) = piece.first_not_finite() else { return Ok(()) };
+    let (file, tensor) = (file.into(), tensor.into());
     Err(CheckpointError::NotFinite { file, tensor, at: before + at, got })
 }
 

@@ -28,6 +28,8 @@ pub use metadata::{Metadata, Value};
 pub use quant::Quant;
 pub use reader::{Entry, Header, read_header};
 
+use xtrain_tensor::ops::Piece;
+
 use crate::checkpoint::{Begin, CheckpointError, NamedTensor, Sink};
 use crate::config::Config;
 use crate::error::Error;
@@ -98,24 +100,16 @@ pub fn read_into<T: Sink>(path: &Path, begin: Begin<'_, T>) -> Result<Imported<T
     let header = read_header(path, &mut file, length)?;
     let (cfg, arch) = shape(path, &mut file, &header)?;
     let wanted = fit(path, &header, (&cfg, arch))?;
-    let tokenizer = tokenizer::read(&header.metadata)?;
-    if let Some(tokens) = tokenizer.as_ref().map(|t| t.vocab_size()).filter(|&n| n > cfg.vocab) {
-        let want = format!("at most {}, as the model has rows", cfg.vocab);
-        return Err(header.metadata.bad("tokenizer.ggml.tokens", &want, tokens).into());
-    }
-    let eos = tokenizer::ends(&header.metadata)?;
+    let (tokenizer, eos) = words(&header, &cfg)?;
     let mut tensors = Vec::with_capacity(wanted.len());
     for (name, entry) in wanted {
         let mut tensor = begin(&name, &entry.shape);
-        let mut finite = Finite { to: &mut tensor, elements: 0, first: None };
-        if arch == Arch::Llama && Heads::of(&name) != Heads::Others {
-            let turned = entry.read(path, &mut file)?;
-            let row = turned.shape.get(1).copied().unwrap_or(1);
-            finite.look(&turned.data);
-            finite.to.push(&separate(&turned.data, cfg.head_dim, row));
-        } else {
-            entry.read_into(path, &mut file, &mut finite)?;
-        }
+        let row = entry.shape.get(1).copied().unwrap_or(1);
+        let mut heads = Separate::of(&mut tensor, cfg.head_dim, row);
+        let turned = arch == Arch::Llama && Heads::of(&name) != Heads::Others;
+        let to: &mut dyn Sink = if turned { &mut heads } else { heads.to };
+        let mut finite = Finite { to, elements: 0, first: None };
+        entry.read_into(path, &mut file, &mut finite)?;
         if let Some((at, got)) = finite.first {
             let (file, tensor) = (path.into(), entry.name.clone());
             return Err(CheckpointError::NotFinite { file, tensor, at, got }.into());
@@ -123,6 +117,29 @@ pub fn read_into<T: Sink>(path: &Path, begin: Begin<'_, T>) -> Result<Imported<T
         tensors.push(tensor);
     }
     Ok(Imported { config: cfg, tensors, tokenizer, eos })
+}
+
+/// [`read`] without the tensors: they are held against the file's table alone.
+///
+/// # Errors
+/// As [`read`].
+pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
+    let (mut file, length) = reader::open(path)?;
+    let header = read_header(path, &mut file, length)?;
+    let (config, arch) = shape(path, &mut file, &header)?;
+    fit(path, &header, (&config, arch))?;
+    let (tokenizer, eos) = words(&header, &config)?;
+    Ok(Imported { config, tensors: Vec::new(), tokenizer, eos })
+}
+
+/// The tokenizer, which has no more tokens than the model has rows, and the ids that end a text.
+fn words(header: &Header, cfg: &Config) -> Result<(Option<Tokenizer>, Vec<u32>), StoreError> {
+    let tokenizer = tokenizer::read(&header.metadata)?;
+    if let Some(tokens) = tokenizer.as_ref().map(|t| t.vocab_size()).filter(|&n| n > cfg.vocab) {
+        let want = format!("at most {}, as the model has rows", cfg.vocab);
+        return Err(header.metadata.bad("tokenizer.ggml.tokens", &want, tokens).into());
+    }
+    Ok((tokenizer, tokenizer::ends(&header.metadata)?))
 }
 
 /// Looks at elements on their way.
@@ -133,20 +150,39 @@ struct Finite<'a> {
     first: Option<(usize, f32)>,
 }
 
-impl Finite<'_> {
-    fn look(&mut self, piece: &[f32]) {
-        if self.first.is_none() && !piece.iter().fold(true, |all, x| all & x.is_finite()) {
-            let at = piece.iter().position(|x| !x.is_finite());
-            self.first = at.map(|at| (self.elements + at, piece[at]));
+impl Sink for Finite<'_> {
+    fn push(&mut self, piece: Piece<'_>) {
+        if let (None, Some((at, got))) = (self.first, piece.first_not_finite()) {
+            self.first = Some((self.elements + at, got));
         }
-        self.elements += piece.len();
+        self.elements += piece.count();
+        self.to.push(piece);
     }
 }
 
-impl Sink for Finite<'_> {
-    fn push(&mut self, piece: &[f32]) {
-        self.look(piece);
-        self.to.push(piece);
+/// Puts the rows of heads back, one head at a time.
+struct Separate<'a> {
+    to: &'a mut dyn Sink,
+    head_dim: usize,
+    row: usize,
+    /// Of the head that is being read.
+    head: Vec<f32>,
+}
+
+impl<'a> Separate<'a> {
+    fn of(to: &'a mut dyn Sink, head_dim: usize, row: usize) -> Separate<'a> {
+        Separate { to, head_dim, row, head: Vec::new() }
+    }
+}
+
+impl Sink for Separate<'_> {
+    fn push(&mut self, piece: Piece<'_>) {
+        piece.widen(&mut self.head);
+        let whole = self.head.len() - self.head.len() % (self.head_dim * self.row);
+        if whole > 0 {
+            self.to.push(Piece::F32(&separate(&self.head[..whole], self.head_dim, self.row)));
+            self.head.drain(..whole);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::metadata::{Metadata, Value};
 use super::quant::Quant;
-use crate::checkpoint::{CheckpointError, NamedTensor, Result, Sink};
+use crate::checkpoint::{CheckpointError, Held, NamedTensor, Result, Sink};
 
 /// The version that is read and written.
 pub(super) const VERSION: u32 = 3;
@@ -27,7 +27,7 @@ const MAX_TEXT: u64 = 16 << 20;
 const MAX_TENSORS: u64 = 100_000;
 /// The most dimensions of a tensor.
 const MAX_DIMS: u32 = 8;
-/// Bytes that are converted at a time.
+/// Bytes that are read at a time.
 const PIECE: usize = 64 << 10;
 
 /// One tensor of a file.
@@ -165,22 +165,24 @@ impl Entry {
         Ok(tensor)
     }
 
-    /// Reads its elements, a piece at a time, widened.
+    /// Reads its elements, a piece at a time.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
     pub fn read_into(&self, file: &Path, from: &mut (impl Read + Seek), to: &mut dyn Sink) -> Result<()> {
         from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
-        let mut elements = Vec::new();
-        let (block, mut left) = (self.quant.block().1, self.bytes() as usize);
-        let mut piece = vec![0; left.min(PIECE / block * block)];
+        let (quant, mut left) = (self.quant, self.bytes() as usize);
+        let most = left.min(PIECE / quant.block().1 * quant.block().1);
+        let mut piece = match quant {
+            Quant::F32 => Held::f32(most),
+            Quant::BF16 => Held::bf16(most),
+            _ => Held::other(most, move |bytes, to| quant.widen(bytes, to)),
+        };
         while left > 0 {
-            let bytes = piece.len().min(left);
-            from.read_exact(&mut piece[..bytes]).map_err(CheckpointError::io("read", file))?;
-            elements.clear();
-            self.quant.widen(&piece[..bytes], &mut elements);
-            to.push(&elements);
-            left -= bytes;
+            let bytes = piece.bytes(left);
+            from.read_exact(bytes).map_err(CheckpointError::io("read", file))?;
+            left -= bytes.len();
+            to.push(piece.values());
         }
         Ok(())
     }

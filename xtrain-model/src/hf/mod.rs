@@ -123,6 +123,20 @@ pub fn eos_ids(json: &Value) -> Result<Vec<u32>> {
     }
 }
 
+/// What a config of a family that is served does not have: who writes it wants another forward.
+const STRANGERS: [&str; 10] = [
+    "quantization_config",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "attention_multiplier",
+    "embedding_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+    "clip_qkv",
+    "num_experts",
+    "num_local_experts",
+];
+
 /// Reads a `config.json` of a family that the forward serves; what it does not serve is refused here,
 /// by name.
 ///
@@ -137,7 +151,8 @@ pub fn from_json(json: &Value) -> Result<Config> {
     only(json, "hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
     only(json, "attention_dropout", "0", |v| v.as_f64() == Some(0.0))?;
     only(json, "use_mrope", "false", |v| v.as_bool() == Some(false))?;
-    only(json, "quantization_config", "absent", |_| false)?;
+    only(json, "is_encoder_decoder", "false", |v| v.as_bool() == Some(false))?;
+    STRANGERS.iter().try_for_each(|field| only(json, field, "absent", |_| false))?;
     let n_heads = size(json, "num_attention_heads", None)?;
     let dim = size(json, "hidden_size", None)?;
     let n_layers = size(json, "num_hidden_layers", None)?;

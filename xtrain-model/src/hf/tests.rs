@@ -94,6 +94,12 @@ fn each_family_has_its_windows() {
     assert!(of("qwen3", |j| j["layer_types"] = json!(["full_attention"])).is_err());
     assert!(of("qwen3", |j| j["layer_types"] = json!(["full_attention", "chunked_attention"])).is_err());
     assert!(of("llama", |j| j["use_sliding_window"] = json!(true)).is_err());
+    let mixed = of("mistral", |j| {
+        j["sliding_window"] = json!(8);
+        j["layer_types"] = json!(["sliding_attention", "full_attention"]);
+    });
+    let error = mixed.unwrap_err().to_string();
+    assert!(error.contains("layer_types must be sliding_attention for each layer in this family"), "{error}");
 }
 
 #[test]
@@ -142,6 +148,9 @@ fn what_is_not_served_is_refused_by_name() {
         ("attention_dropout", json!(0.1), "attention_dropout"),
         ("attention_bias", json!("yes"), "attention_bias"),
         ("quantization_config", json!({"bits": 4}), "quantization_config"),
+        ("final_logit_softcapping", json!(30.0), "final_logit_softcapping"),
+        ("num_local_experts", json!(8), "num_local_experts"),
+        ("is_encoder_decoder", json!(true), "is_encoder_decoder"),
         ("hidden_size", json!("64"), "hidden_size"),
         ("num_hidden_layers", json!(0), "n_layers"),
         ("num_hidden_layers", json!(1u64 << 40), "n_layers"),

@@ -72,6 +72,14 @@ pub(super) fn read(json: &Value, rule: Rule, n_layers: usize) -> Result<Vec<Opti
         Value::Array(types) => return refuse("layer_types", "one type for each layer", types.len()),
         other => return refuse("layer_types", "a list", other),
     };
+    if rule == Rule::Always && window.is_some() && windows.contains(&None) {
+        // transformers' Mistral gives every layer the window, whatever it says here
+        return refuse(
+            "layer_types",
+            "sliding_attention for each layer in this family",
+            &json["layer_types"],
+        );
+    }
     Ok(if windows.iter().all(Option::is_none) { Vec::new() } else { windows })
 }
 

@@ -25,7 +25,7 @@ pub(crate) use tiles::{Tiles, View};
 
 use half::bf16;
 
-use crate::dtype::from_bf16;
+use crate::dtype::{from_bf16, to_bf16};
 
 /// Depth of a block.
 pub(crate) const BLOCK: usize = 32;
@@ -50,10 +50,7 @@ impl Operand for bf16 {
 impl Operand for f32 {
     #[inline(always)]
     fn enter(self) -> bf16 {
-        // to_bf16 without a branch, so that loops over it are vectorised
-        let b = self.to_bits();
-        let rounded = b.wrapping_add(0x7fff + (b >> 16 & 1)) >> 16;
-        bf16::from_bits(if self.is_nan() { 0x7fff } else { rounded as u16 }).enter()
+        to_bf16(self).enter()
     }
 }
 

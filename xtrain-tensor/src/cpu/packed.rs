@@ -24,23 +24,6 @@ impl Packed {
         }
     }
 
-    /// A weight `[out, in]` for `x W^T`, nothing of which is written yet.
-    pub(crate) fn blank(dtype: Dtype, [out, depth]: [usize; 2]) -> Packed {
-        match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::blank([depth, out])),
-            _ => Packed::F32(Panels::blank([depth, out])),
-        }
-    }
-
-    /// Packs the rows `w` of a weight `[out, in]` for `x W^T` from row `first` on, a multiple of 32: a multiple
-    /// of 32 of them, or all that are left.
-    pub(crate) fn write(&mut self, cpu: &Cpu, first: usize, w: &[f32]) {
-        match self {
-            Packed::F32(to) => to.write(cpu, first, w),
-            Packed::Bf16(to) => to.write(&cpu.pool, first, w),
-        }
-    }
-
     /// The column `j`: of a weight for `x W^T`, its row as products use it, a denormal of bf16 as zero of its
     /// sign.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {

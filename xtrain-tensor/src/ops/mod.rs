@@ -35,7 +35,7 @@ pub use linear::{linear, linear_add, linear_backward_bias, linear_backward_input
 pub use log_prob::{LogProb, log_prob};
 pub use normed::{Affine, norm_linears, norm_swiglu};
 pub use optim::{AdamWScalars, Update, Updated, adamw, adamw_all, global_norm, sum_of_squares};
-pub use packing::Packing;
+pub use packing::{Packing, Piece};
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use rows::{SlotRange, copy_slots, copy_slots_within, gather_rows, scatter_rows};

@@ -61,6 +61,59 @@ fn products_gradients_and_rows_have_the_bits_of_the_matrix_however_it_was_cut() 
     assert!(compared >= 2 * 2 * 2 * 4 * 3, "{compared}");
 }
 
+/// The values as bf16, and what they are as f32.
+fn narrowed(values: &[f32]) -> (Vec<bf16>, Vec<f32>) {
+    let narrow: Vec<bf16> = values.iter().map(|&x| to_bf16(x)).collect();
+    let wide = narrow.iter().map(|&x| from_bf16(x)).collect();
+    (narrow, wide)
+}
+
+#[test]
+fn bf16_pieces_are_packed_as_their_values_in_f32() {
+    for (device, dtype) in all().into_iter().flat_map(|d| [(d.clone(), Dtype::F32), (d, Dtype::BF16)]) {
+        for [out, width] in SHAPES {
+            let (narrow, wide) = narrowed(&values(out * width));
+            let of = |piece: usize, as_bf16: bool| {
+                let mut packing = Packing::new(&device, &[out, width], dtype).unwrap().table();
+                match as_bf16 {
+                    true => narrow.chunks(piece).for_each(|piece| packing.push(piece)),
+                    false => wide.chunks(piece).for_each(|piece| packing.push(piece)),
+                }
+                packing.finish().unwrap()
+            };
+            let (ids, want): (Vec<u32>, _) = ((0..out as u32).collect(), of(usize::MAX, false));
+            let x = Tensor::new(&device, &[2, width], arbitrary(2 * width, 3)).unwrap().cast(dtype).unwrap();
+            let y = linear(&x, &want, None, Dtype::F32).unwrap();
+            for piece in [1, 30_000, 70_000, usize::MAX] {
+                let (got, what) = (of(piece, true), format!("{out} x {width} in {dtype} on {device}"));
+                assert_eq!(
+                    bits(&weight_rows(&got, &ids).unwrap()),
+                    bits(&Tensor::new(&device, &[out, width], wide.clone()).unwrap()),
+                    "rows of {what}"
+                );
+                assert_eq!(bits(&linear(&x, &got, None, Dtype::F32).unwrap()), bits(&y), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_that_is_not_finite_is_found_in_either_type() {
+    let mut values = values(1000);
+    let found = |values: &[f32]| {
+        let at = |piece: Piece<'_>| piece.first_not_finite().map(|(at, x)| (at, x.to_bits()));
+        let (narrow, wide) = narrowed(values);
+        let of = at(Piece::F32(values));
+        assert_eq!((at(Piece::BF16(&narrow)), at(Piece::F32(&wide))), (of, of));
+        of
+    };
+    assert_eq!(found(&values), None);
+    values[999] = f32::from_bits(0x7fff_0000);
+    assert_eq!(found(&values), Some((999, 0x7fff_0000)));
+    values[70] = f32::NEG_INFINITY;
+    assert_eq!(found(&values), Some((70, 0xff80_0000)));
+}
+
 #[test]
 fn values_that_are_too_few_or_too_many_are_an_error() {
     let device = Device::cpu_with(2, Simd::detect());

@@ -1,0 +1,101 @@
+//! The families and scalings that have a tiny checkpoint each: YaRN, linear, Mistral's window.
+use xtrain::decode::{KvKind, Request, generate_greedy_cached};
+use xtrain::model::{Model, hf};
+use xtrain::tensor::testing::assert_bits_eq;
+use xtrain::tensor::{Device, Dtype, RopeScaling};
+
+use crate::decode::{Oracle, options};
+use crate::fixtures::{f32s, json, model, tensors};
+use crate::golden::logits;
+
+/// A checkpoint, its prompt, what transformers says greedily, and its logits of both in f64, rounded to f32.
+struct Small {
+    name: &'static str,
+    model: Model,
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    logits: Vec<f32>,
+    tolerance: f64,
+}
+
+impl Small {
+    fn all() -> impl Iterator<Item = Small> {
+        ["llama_yarn", "llama_linear", "mistral_window"].into_iter().map(|name| {
+            let dir = format!("models/{name}");
+            let answer = json(&format!("{dir}/ref.json"));
+            let ids = |key: &str| -> Vec<u32> {
+                let list = answer["cases"][0][key].as_array().unwrap().iter();
+                list.map(|id| id.as_u64().unwrap() as u32).collect()
+            };
+            Small {
+                name,
+                model: model(&dir, Dtype::F32, &Device::cpu()),
+                prompt: ids("prompt"),
+                greedy: ids("greedy"),
+                logits: f32s(&tensors(&format!("{dir}/ref.safetensors"))[0].2),
+                // fifteen times the worst error of transformers' own f32 run
+                tolerance: answer["tolerance"]["logits_f32_abs"].as_f64().unwrap(),
+            }
+        })
+    }
+
+    fn text(&self) -> Vec<u32> {
+        [&self.prompt[..], &self.greedy].concat()
+    }
+
+    /// The largest distance of a logit of `model` from the answer, in tolerances.
+    fn off(&self, model: &Model) -> f64 {
+        let got = logits(model, &self.text());
+        assert_eq!(got.len(), self.logits.len(), "{}", self.name);
+        let off = got.iter().zip(&self.logits).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs());
+        off.fold(0.0, f64::max) / self.tolerance
+    }
+}
+
+#[test]
+fn logits_and_greedy_tokens_are_those_of_transformers_in_f64() {
+    for small in Small::all() {
+        let off = small.off(&small.model);
+        assert!(off <= 1.0, "{}: a logit is off by {off} tolerances", small.name);
+        let got = generate_greedy_cached(&small.model, &small.prompt, small.greedy.len()).unwrap();
+        assert_eq!(got.tokens, small.greedy, "{}", small.name);
+    }
+}
+
+#[test]
+fn without_what_the_family_has_the_logits_are_far_off() {
+    for small in Small::all() {
+        let mut cfg = small.model.config().clone();
+        (cfg.rope_scaling, cfg.windows) = (RopeScaling::Default, Vec::new());
+        let plain = Model::new(cfg, small.model.params.clone()).unwrap();
+        let off = small.off(&plain);
+        assert!(off > 100.0, "{}: a logit is off by {off} tolerances", small.name);
+    }
+}
+
+#[test]
+fn every_cache_has_the_bits_of_naive_recompute() {
+    for small in Small::all() {
+        let prompts = [&small.prompt[..], &small.prompt[..3]];
+        let requests =
+            (0..).zip(prompts).map(|(id, prompt)| Request { id, ..Request::sampled(prompt, 20, 1.0, 77) });
+        let oracle = Oracle::new(&small.model, requests.collect());
+        for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page: 5 }] {
+            oracle
+                .check(&small.model, options(kv, 3))
+                .unwrap_or_else(|e| panic!("{}, {kv}: {e}", small.name));
+        }
+    }
+}
+
+#[test]
+fn both_spellings_of_their_configs_have_the_same_bits() {
+    for small in Small::all() {
+        let old = hf::from_json(&json(&format!("models/{}/config_v4.json", small.name))).unwrap();
+        assert_eq!(&old, small.model.config(), "{}", small.name);
+        assert_eq!(hf::from_json(&hf::to_json(&old, &[]).unwrap()).unwrap(), old, "{}", small.name);
+        let again = Model::new(old, small.model.params.clone()).unwrap();
+        let text = small.text();
+        assert_bits_eq(&logits(&again, &text), &logits(&small.model, &text), small.name);
+    }
+}

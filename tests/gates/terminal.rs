@@ -1,0 +1,192 @@
+//! `xtrain chat` in a terminal: a pseudo terminal whose other side types and reads.
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::cli::Scratch;
+use crate::fixtures::path;
+
+/// Ctrl-C and Ctrl-D, as a terminal sends them.
+const STOP: &str = "\x03";
+const END: &str = "\x04";
+
+/// A program in a terminal, and all that it has shown.
+struct Terminal {
+    keys: File,
+    child: Child,
+    shown: Arc<Mutex<Vec<u8>>>,
+    /// How much of it was waited for.
+    seen: usize,
+}
+
+impl Terminal {
+    fn of(command: &mut Command) -> Terminal {
+        let (mut ours, mut theirs) = (0, 0);
+        let null = std::ptr::null_mut();
+        // SAFETY: two places for descriptors; a name, modes and a size may be left out.
+        let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null, null.cast(), null.cast()) };
+        assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: descriptors that were just opened and belong to nobody else.
+        let (keys, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        for side in [Command::stdin, Command::stdout, Command::stderr] {
+            side(command, std::process::Stdio::from(theirs.try_clone().unwrap()));
+        }
+        let lead = || {
+            // SAFETY: two calls that are allowed between fork and exec: a session of its own, led from this terminal.
+            let led = unsafe { libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY as _, 0) == 0 };
+            if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        // SAFETY: as above.
+        let child = unsafe { command.pre_exec(lead) }.spawn().unwrap();
+        let (shown, mut from) = (Arc::default(), keys.try_clone().unwrap());
+        let to: Arc<Mutex<Vec<u8>>> = Arc::clone(&shown);
+        // ends when nobody holds the terminal's other side
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(n @ 1..) = from.read(&mut piece) {
+                to.lock().unwrap().extend_from_slice(&piece[..n]);
+            }
+        });
+        Terminal { keys, child, shown, seen: 0 }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// What is shown from here on, as soon as `enough` says so.
+    fn until(&mut self, what: &str, enough: impl Fn(&str) -> bool) -> String {
+        let since = Instant::now();
+        loop {
+            let all = self.shown.lock().unwrap().clone();
+            let new = String::from_utf8_lossy(&all[self.seen..]).into_owned();
+            if enough(&new) {
+                self.seen = all.len();
+                return new;
+            }
+            assert!(since.elapsed() < Duration::from_secs(120), "no {what}: {new:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for a text; what is shown after it is still new.
+    fn shows(&mut self, text: &str) {
+        let from = self.seen;
+        self.until(text, |new| new.contains(text));
+        let all = self.shown.lock().unwrap();
+        let at = all[from..].windows(text.len()).position(|part| part == text.as_bytes()).unwrap();
+        self.seen = from + at + text.len();
+    }
+
+    fn prompt(&mut self) -> String {
+        self.until("prompt", |new| new.ends_with("> "))
+    }
+
+    /// Whether the answer was under way, with parts of it shown, when Ctrl-C stopped it.
+    fn is_stopped_while_it_answers(&mut self, message: &str) -> bool {
+        self.types(message);
+        self.shows(message.trim());
+        for _ in 0..3 {
+            let new = self.until("part of the answer", |new| new.trim().len() > 8 || new.ends_with("\n> "));
+            if new.ends_with("\n> ") {
+                return false;
+            }
+        }
+        self.types(STOP);
+        let said = self.until("word of the stop", |new| {
+            (new.contains("[stopped]") || new.contains("[Ctrl-C again")) && new.ends_with("> ")
+        });
+        said.contains("[stopped]")
+    }
+
+    /// The exit code.
+    fn ends(mut self) -> Option<i32> {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(since.elapsed() < Duration::from_secs(120), "it goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+/// A conversation with a model of so many positions.
+fn chat(scratch: &Scratch, positions: u32, more: &[&str]) -> Terminal {
+    let (from, to) = (path("models/qwen3_tied"), scratch.0.join("m"));
+    fs::create_dir(&to).unwrap();
+    for file in fs::read_dir(from).unwrap().flatten() {
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+    let config = fs::read_to_string(to.join("config.json")).unwrap();
+    let wide = config
+        .replace("\"max_position_embeddings\": 256", &format!("\"max_position_embeddings\": {positions}"));
+    assert!(wide != config || positions == 256);
+    fs::write(to.join("config.json"), wide).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+    command.args(["chat", "--temperature", "0", "--model"]).arg(&to).args(more);
+    let mut terminal = Terminal::of(&mut command);
+    terminal.prompt();
+    terminal
+}
+
+/// A reply of 100,000 tokens that would take minutes is shown while it is drawn; Ctrl-C stops it, and the
+/// conversation goes on. A second Ctrl-C without a message between ends it.
+#[test]
+fn a_reply_streams_and_stops_at_the_first_interrupt_and_the_second_ends() {
+    let scratch = Scratch::new("terminal-stop");
+    let mut chat = chat(&scratch, 200_000, &["--max-new", "100000"]);
+    // random weights may end a text early: then they are asked again
+    let stopped = (0..20).filter(|_| chat.is_stopped_while_it_answers("Tell me more.\n")).take(2).count();
+    assert_eq!(stopped, 2);
+    chat.types(STOP);
+    assert_eq!(chat.ends(), Some(130));
+}
+
+#[test]
+fn at_the_prompt_an_interrupt_says_what_ends_and_the_end_of_input_ends() {
+    let scratch = Scratch::new("terminal-end");
+    let mut chat = chat(&scratch, 256, &["--max-new", "4"]);
+    chat.types(STOP);
+    chat.shows("[Ctrl-C again or Ctrl-D ends]");
+    chat.prompt();
+    chat.types("Hi\n");
+    chat.shows("[ended by --max-new 4]");
+    chat.prompt();
+    chat.types(STOP);
+    chat.shows("[Ctrl-C again or Ctrl-D ends]");
+    chat.types(END);
+    assert_eq!(chat.ends(), Some(0));
+}
+
+#[test]
+fn a_long_conversation_forgets_its_oldest_turns_and_says_so() {
+    let scratch = Scratch::new("terminal-long");
+    let mut chat = chat(&scratch, 256, &["--max-new", "20", "--system", "Be brief."]);
+    let message = format!("{}\n", "word ".repeat(12));
+    let mut shown = String::new();
+    for _ in 0..6 {
+        chat.types(&message);
+        chat.shows("word \r\n");
+        shown += &chat.prompt();
+    }
+    assert!(
+        shown.contains("[beyond the model's 256 positions: the 2 oldest messages are forgotten]"),
+        "{shown}"
+    );
+    chat.types("/reset\n");
+    chat.shows("[the conversation is forgotten]");
+    chat.types(END);
+    assert_eq!(chat.ends(), Some(0));
+}
