@@ -69,5 +69,5 @@ XT_DEV void leave_one(const Matrices<float>& w, float y, uint32_t line, uint32_t
   }                                                                                                                             \
   XT_EXPORT(name)
 NORM_LINEARS(norm_linears_bf16, 256, 4, bf16, few_rows_bf16<1>)
-NORM_LINEARS(norm_linears_f32, 128, 3, float, few_rows<4>)
+NORM_LINEARS(norm_linears_f32, 128, 2, float, few_rows<4>)
 #undef NORM_LINEARS
