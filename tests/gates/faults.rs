@@ -42,6 +42,7 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("micro-batch-total-added", Gate::Splits),
     ("index-list-not-renewed", Gate::Gpu(own::lists)),
     ("graph-with-old-arguments", Gate::Gpu(own::graphs)),
+    ("lists-of-the-turn-before", Gate::Gpu(ahead::over)),
     ("surplus-token-kept", Gate::Gpu(ahead::over)),
     ("shared-buffer-written", Gate::Gpu(own::sharing)),
     ("recompute-from-another-layer", Gate::Splits),

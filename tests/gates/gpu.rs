@@ -286,11 +286,37 @@ fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
                 assert!(t.changed <= look || (5..=5 + look).contains(&t.changed), "{five:?}");
                 // nothing comes to the host but at the look: what each row drew in each step
                 assert_eq!((t.looks, t.downloaded), (1, passes * 3 * 16), "{five:?}");
-                // positions and slots; options and a page table now and then
+                // nothing goes to the device between the steps; before the first positions and slots of all of them, and
+                // options and a page table now and then
+                assert!(t.unfed >= passes, "{five:?}");
                 assert!(t.uploaded <= passes * 3 * (4 + 4) + 400, "{five:?}");
                 assert_eq!(t.allocations, 0, "{five:?}");
             }
         }
+    }
+}
+
+#[test]
+fn a_row_that_passes_position_256_keeps_the_graph_and_is_sent_nothing_on_its_way() {
+    // a page, a chunk of keys and a block of the rotary table begin at 256; the last look comes after 253
+    let cfg = Config { max_positions: 300, ..config(true) };
+    let request = |id: u64| Request { id, ..Request::sampled(&vec![(5 + id) as u32; 238 - id as usize], 25, 0.9, 2) };
+    let asked = || (0..3).map(request).collect::<Vec<_>>();
+    let model = |device: &Device| Model::init(&cfg, Dtype::F32, device, 3).unwrap();
+    let here = model(&Device::cpu());
+    let want = engine(&here, asked(), 1).run().unwrap();
+    for device in gpus(&[Order::Backward]) {
+        let there = model(&device);
+        let mut engine = engine(&there, asked(), 8);
+        let steps = steps(&device, &mut engine);
+        let mut got = engine.take_finished();
+        got.sort_by_key(|c| c.index);
+        assert_eq!(got, want, "{device}");
+        assert_eq!(steps.iter().map(|s| s.passes).collect::<Vec<_>>(), [1, 8, 8, 8], "{steps:?}");
+        let t = steps[3].traffic;
+        assert!(t.graphs == 8 && t.unfed >= 8, "{steps:?}");
+        // each of three rows enters a new chunk in a step of its own, at most: one kernel a layer
+        assert!(t.changed <= 3 * 2, "{steps:?}");
     }
 }
 

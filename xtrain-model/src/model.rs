@@ -109,6 +109,14 @@ impl Model {
         self.finish(f, &h)
     }
 
+    /// Has ready what passes over rows at these positions ask for, so that a GPU is not sent it between them.
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn expect(&self, positions: impl Iterator<Item = usize>) -> Result<()> {
+        Ok(self.rope.expect(self.device(), positions)?)
+    }
+
     /// The residual stream `[N, C]` before the first block of rows whose tokens were drawn and not looked at.
     ///
     /// # Errors
