@@ -28,13 +28,17 @@ impl Drop for Scratch {
     }
 }
 
-/// The command, or what `XTRAIN_BIN` names, for who runs the tests on another machine.
-fn program() -> PathBuf {
-    std::env::var_os("XTRAIN_BIN").map_or_else(|| env!("CARGO_BIN_EXE_xtrain").into(), PathBuf::from)
+/// The command: what `XTRAIN_BIN` names, or the program that lies beside the tests or, as cargo puts it, a directory above.
+pub(crate) fn program() -> Command {
+    let name = format!("xtrain{}", std::env::consts::EXE_SUFFIX);
+    let tests = std::env::current_exe().unwrap();
+    let beside = || tests.ancestors().skip(1).take(2).map(|dir| dir.join(&name)).find(|path| path.is_file());
+    let named = std::env::var_os("XTRAIN_BIN").map(PathBuf::from).or_else(beside);
+    Command::new(named.unwrap_or_else(|| panic!("no {name} beside {}", tests.display())))
 }
 
 pub(crate) fn xtrain(dir: &Path, args: &[&str]) -> Output {
-    Command::new(program()).args(args).current_dir(dir).output().unwrap()
+    program().args(args).current_dir(dir).output().unwrap()
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
