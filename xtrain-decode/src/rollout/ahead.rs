@@ -107,10 +107,12 @@ impl Engine<'_> {
         let lists = |step: usize| {
             let pos: Vec<u32> = plan.rows.pos.iter().map(|&pos| pos + step as u32).collect();
             let places = plan.rows.seq.iter().zip(&pos);
-            let slots: Option<Vec<u32>> = places.map(|(&lane, &pos)| cache.slot(lane, pos as usize)).collect();
+            let slots: Option<Vec<u32>> =
+                places.map(|(&lane, &pos)| cache.slot(lane, pos as usize)).collect();
             [Some(pos), slots].into_iter().flatten().collect()
         };
-        self.model.expect(plan.rows.pos.iter().flat_map(|&pos| (0..steps).map(move |step| pos as usize + step)))?;
+        self.model
+            .expect(plan.rows.pos.iter().flat_map(|&pos| (0..steps).map(move |step| pos as usize + step)))?;
         Ok(draws.begin(&plan.rows.id, (0..steps).map(lists).collect())?)
     }
 

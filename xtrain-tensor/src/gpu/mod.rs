@@ -36,7 +36,8 @@ pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Call, Graph, Grid, Launcher, args};
 pub(crate) use linear::{
-    After, bias_gradient, input_gradient, linear, norm_linears, norm_swiglu, takes_normed, weight_gradient,
+    After, NORMED_INSIDE, Source, bias_gradient, input_gradient, linear, linear_add_norm, linears, swiglu,
+    takes, weight_gradient,
 };
 pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;

@@ -73,7 +73,8 @@ impl Draws {
     pub(crate) fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
         (self.rows, self.turns) = (tokens.len(), 0);
         self.gpu.end_step()?;
-        let words = [&BEFORE_THE_FIRST, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
+        let words =
+            [&BEFORE_THE_FIRST, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
         // SAFETY: there is room; the kernels that know of it are those of `launch` and `turn`, and have gone.
         unsafe { self.gpu.bring(self.turn.at(), &words)? };
         self.lists = lists;
@@ -88,7 +89,8 @@ impl Draws {
     /// A turn begins: its lists come to where those of the turn before are.
     fn turn(&self) -> Result<()> {
         let Some(lists) = self.lists.get(self.turns).filter(|lists| !lists.is_empty()) else { return Ok(()) };
-        let (words, from) = (lists.len() * self.rows, At(self.turn.at() + size_of_val(&BEFORE_THE_FIRST) as u64));
+        let (words, from) =
+            (lists.len() * self.rows, At(self.turn.at() + size_of_val(&BEFORE_THE_FIRST) as u64));
         let args = args![self.turn.arg(), from, self.now.arg(), words as u32];
         if !(faults::on("lists-of-the-turn-before") && self.turns > 0) {
             // SAFETY: `turn` is the one before this, `from` holds so many words of each turn up to this one, `now` as many.

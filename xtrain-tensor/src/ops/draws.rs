@@ -64,7 +64,8 @@ impl Draws {
             return Err(Error::Argument { op: OP, want: "no more rows than there is room for", got });
         }
         let most = lists.first().map_or(0, Vec::len);
-        let alike = |turn: &Vec<Vec<u32>>| turn.len() == most && turn.iter().all(|list| list.len() == tokens.len());
+        let alike =
+            |turn: &Vec<Vec<u32>>| turn.len() == most && turn.iter().all(|list| list.len() == tokens.len());
         if lists.len() > self.room[1] || most > gpu::LISTS || !lists.iter().all(alike) {
             let got = format!("{} turns of {most}", lists.len());
             return Err(Error::Argument { op: OP, want: "up to two lists a turn, an index a row", got });
