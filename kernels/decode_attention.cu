@@ -76,7 +76,7 @@ XT_DEV void weigh_values(const float* p, Value value, uint32_t first, uint32_t l
 // grid may stay while rows grow. Shared memory: K (64 rows of hd + 4), the group's queries and p: 19 KB at hd = 64.
 // Scores: a thread a (key, every other head), one chain over hd. p v: a thread a d, for 4 or 16 heads at a time.
 // Bytes: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of parts.
-XT_KERNEL(decode_attention_f32, 128)(const float* q, const float* k, const float* v, float* parts_ml, float* parts_o, float* y, float* lse, uint32_t* met,
+XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, const float* v, float* parts_ml, float* parts_o, float* y, float* lse, uint32_t* met,
                                      const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
   const Seen see = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(float, keys);

@@ -3,36 +3,11 @@
 //   bf16, (blocks, 1) in f32. An absent matrix has no outputs.
 // Order: sum32 of the norm, then that of linear. CPU twin: rms_norm, linear.
 #include "fused_norm_linears.cuh"
+#include "linear_matrices.cuh"
 
-// Three matrices, their biases and outputs. They stay arguments of the kernel: a block asks for its own anew each
-// time, which costs fewer registers than to keep it.
-template <class T>
-struct Matrices {
-  const T *w0, *w1, *w2;
-  const float *b0, *b1, *b2;
-  T *y0, *y1, *y2;
-  uint32_t outs0, outs1, outs2;
-};
-
-// The matrix of a block, and its first output there, where a block takes `each`.
-struct Turn3 { uint32_t part, o0; };
-
-template <class T>
-XT_DEV Turn3 turn_of(const Matrices<T>& w, uint32_t block, uint32_t each) {
-  uint32_t first = (w.outs0 + each - 1) / each, second = first + (w.outs1 + each - 1) / each;
-  if (block < first) return {0, block * each};
-  if (block < second) return {1, (block - first) * each};
-  return {2, (block - second) * each};
-}
-template <class T>
-XT_DEV const T* matrix(const Matrices<T>& w, uint32_t part) { return part == 0 ? w.w0 : part == 1 ? w.w1 : w.w2; }
-template <class T>
-XT_DEV uint32_t outs_of(const Matrices<T>& w, uint32_t part) { return part == 0 ? w.outs0 : part == 1 ? w.outs1 : w.outs2; }
 template <class T>
 XT_DEV void leave(const Matrices<T>& w, uint32_t part, float y, uint32_t o, uint32_t n) {
-  const float* bias = part == 0 ? w.b0 : part == 1 ? w.b1 : w.b2;
-  T* to = part == 0 ? w.y0 : part == 1 ? w.y1 : w.y2;
-  store(to + (size_t)n * outs_of(w, part) + o, finished({nullptr, bias, nullptr, nullptr, nullptr}, y, o, 0));
+  store(output_of(w, part) + (size_t)n * outs_of(w, part) + o, finished({nullptr, bias_of(w, part), nullptr, nullptr, nullptr}, y, o, 0));
 }
 
 // ---- bf16: 16 outputs a block
@@ -69,5 +44,5 @@ XT_DEV void leave_one(const Matrices<float>& w, float y, uint32_t line, uint32_t
   }                                                                                                                             \
   XT_EXPORT(name)
 NORM_LINEARS(norm_linears_bf16, 256, 4, bf16, few_rows_bf16<1>)
-NORM_LINEARS(norm_linears_f32, 128, 3, float, few_rows<4>)
+NORM_LINEARS(norm_linears_f32, 128, 2, float, few_rows<4>)
 #undef NORM_LINEARS

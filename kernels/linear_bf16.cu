@@ -27,15 +27,15 @@ XT_DEV void bring(bf16* s, const bf16* g, uint32_t n, bool vector) {
   for (uint32_t i = 0; i < 8; i++) s[i].u = i < n ? g[i].u : (uint16_t)0;
 }
 
-template <int TILE, bool ALONG, int THREADS>
-XT_DEV void bring_stage(bf16* s, const Lines<bf16>& lines, const bf16* base, uint32_t first, const Chunk& c, uint32_t len) {
+template <int TILE, bool ALONG, int THREADS, class L>
+XT_DEV void bring_stage(bf16* s, const L& lines, const bf16* base, uint32_t first, const Chunk& c, uint32_t len) {
 #pragma unroll
   for (int i = 0; i < TILE * 4 / THREADS; i++) {
     uint32_t u = threadIdx.x + i * THREADS;
     if (ALONG) {
-      uint32_t line = first + u / 4, k = c.at + u % 4 * 8;
-      uint32_t n = line < lines.n && k < c.end ? min(8u, c.end - k) : 0;
-      bring(s + u / 4 * 40 + u % 4 * 8, n ? base + (size_t)line * len + k : base, n, (len & 7) == 0);
+      const bf16* from = line_of<TILE>(lines, base, first, u / 4, len);
+      uint32_t k = c.at + u % 4 * 8, n = from && k < c.end ? min(8u, c.end - k) : 0;
+      bring(s + u / 4 * 40 + u % 4 * 8, n ? from + k : base, n, (len & 7) == 0);
     } else {
       uint32_t k = u / (TILE / 8), at = u % (TILE / 8) * 8, line = first + at;
       uint32_t n = line < lines.n && c.at + k < c.end ? min(8u, lines.n - line) : 0;
@@ -122,14 +122,33 @@ XT_DEV void leave_tile(const float* s, const Output& out, const Tile& tile, uint
   });
 }
 
-template <int TILE, bool P_ALONG, bool Q_ALONG, class Walk>
-XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk& walk, const Output& out) {
+// A pair's tile: its halves beside each other, y [q_n, p_n].
+template <int TILE>
+XT_DEV void leave_tile(const float* s, const Gated<bf16>& out, const Tile& tile, uint32_t p_n, uint32_t q_n) {
+  const uint32_t HALF = TILE / 2;
+  bool vector = (p_n & 3) == 0;
+  for (uint32_t u = threadIdx.x; u < TILE * (HALF / 4); u += blockDim.x) {
+    uint32_t at = u / (HALF / 4), i = u % (HALF / 4) * 4, q = tile.q * TILE + at, p = tile.p * HALF + i;
+    if (q >= q_n || p >= p_n) continue;
+    const float *gate = s + at * (TILE + 4) + i, *up = gate + HALF;
+    bf16* to = out.y + (size_t)q * p_n + p;
+    Four<bf16> r;
+#pragma unroll
+    for (uint32_t e = 0; e < 4; e++)
+      if (p + e < p_n) r.v[e] = to_bf16(gated(out, gate[e], up[e], p + e));
+    if (vector) store4(to, r);
+    else
+      for (uint32_t e = 0; e < 4 && p + e < p_n; e++) to[e] = r.v[e];
+  }
+}
+
+template <int TILE, bool P_ALONG, bool Q_ALONG, class P, class Walk, class Out>
+XT_DEV void product_bf16(const Tile& tile, const P& p, const Lines<bf16>& q, const Walk& walk, const Out& out) {
   const int STAGES = 4, DOWN = 2, ACROSS = TILE / 32, THREADS = 32 * DOWN * ACROSS;
   const int MI = TILE / DOWN / 16, NI = TILE / ACROSS / 8;     // mma tiles of a warp
   const int P_SIZE = Stage<TILE, P_ALONG>::size, Q_SIZE = Stage<TILE, Q_ALONG>::size;
   XT_DYN_SHARED(bf16, smem);
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  Tile tile = tile_of_block();
   uint32_t p0 = tile.p * TILE, q0 = tile.q * TILE;
   uint32_t wp = warp % DOWN * (TILE / DOWN), wq = warp / DOWN * (TILE / ACROSS);
   float c[MI][NI][4], y[MI][NI][4];
@@ -216,38 +235,42 @@ XT_DEV void product_bf16(const Lines<bf16>& p, const Lines<bf16>& q, const Walk&
 }
 
 template <int TILE>
-XT_DEV void linear_tile(const bf16* x, const bf16* w, const Output& out, uint32_t rows, uint32_t outs, uint32_t width) {
-  product_bf16<TILE, true, true>(Lines<bf16>{w, w, w, outs}, Lines<bf16>{x, x, x, rows}, Fixed{width, 0, 0}, out);
+XT_DEV void linear_tile(const bf16* x, const bf16* w, const Output& out, const NormAfter& norm, uint32_t rows, uint32_t outs, uint32_t width) {
+  Tile tile = tile_of_block();
+  product_bf16<TILE, true, true>(tile, Lines<bf16>{w, w, w, outs}, Lines<bf16>{x, x, x, rows}, Fixed{width, 0, 0}, out);
+  norm_rows(norm, out.y, outs, tile.q, gridDim.x, tile.q * TILE, min(rows, (tile.q + 1) * TILE));
 }
 
-XT_KERNEL(linear_bf16_128, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  linear_tile<128>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+XT_KERNEL(linear_bf16_128, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
+  linear_tile<128>(x, w, {nullptr, bias, h, y, rounded}, {gain, eps, n, n_rounded, met}, rows, outs, width);
 }
 XT_EXPORT(linear_bf16_128)
 
-XT_KERNEL(linear_bf16_64, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  linear_tile<64>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+XT_KERNEL(linear_bf16_64, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
+  linear_tile<64>(x, w, {nullptr, bias, h, y, rounded}, {gain, eps, n, n_rounded, met}, rows, outs, width);
 }
 XT_EXPORT(linear_bf16_64)
 
 // A group's weights: up to three, absent ones of 0 outputs. start: null, or dx itself.
 XT_KERNEL(linear_dx_bf16_128, 256)(const bf16* dy0, const bf16* dy1, const bf16* dy2, const bf16* w0, const bf16* w1, const bf16* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* start, float* dx, uint32_t rows, uint32_t width) {
-  product_bf16<128, false, true>(Lines<bf16>{w0, w1, w2, width}, Lines<bf16>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, {start, nullptr, nullptr, dx, nullptr});
+  product_bf16<128, false, true>(tile_of_block(), Lines<bf16>{w0, w1, w2, width}, Lines<bf16>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, Output{start, nullptr, nullptr, dx, nullptr});
 }
 XT_EXPORT(linear_dx_bf16_128)
 
 XT_KERNEL(linear_dx_bf16_64, 128)(const bf16* dy0, const bf16* dy1, const bf16* dy2, const bf16* w0, const bf16* w1, const bf16* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* start, float* dx, uint32_t rows, uint32_t width) {
-  product_bf16<64, false, true>(Lines<bf16>{w0, w1, w2, width}, Lines<bf16>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, {start, nullptr, nullptr, dx, nullptr});
+  product_bf16<64, false, true>(tile_of_block(), Lines<bf16>{w0, w1, w2, width}, Lines<bf16>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, Output{start, nullptr, nullptr, dx, nullptr});
 }
 XT_EXPORT(linear_dx_bf16_64)
 
 // bounds: chunks + 1 rows.
 XT_KERNEL(linear_dw_bf16_128, 256)(float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
-  product_bf16<128, false, false>(Lines<bf16>{x, x, x, width}, Lines<bf16>{dy, dy, dy, outs}, Listed{bounds, chunks}, {dw, nullptr, nullptr, dw, nullptr});
+  product_bf16<128, false, false>(tile_of_block(), Lines<bf16>{x, x, x, width}, Lines<bf16>{dy, dy, dy, outs}, Listed{bounds, chunks}, Output{dw, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_bf16_128)
 
 XT_KERNEL(linear_dw_bf16_64, 128)(float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
-  product_bf16<64, false, false>(Lines<bf16>{x, x, x, width}, Lines<bf16>{dy, dy, dy, outs}, Listed{bounds, chunks}, {dw, nullptr, nullptr, dw, nullptr});
+  product_bf16<64, false, false>(tile_of_block(), Lines<bf16>{x, x, x, width}, Lines<bf16>{dy, dy, dy, outs}, Listed{bounds, chunks}, Output{dw, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_bf16_64)

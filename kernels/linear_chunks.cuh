@@ -45,9 +45,27 @@ XT_DEV bool next_chunk(const Listed& w, Chunk& c) {
 template <class T>
 struct Lines { const T *p0, *p1, *p2; uint32_t n; };
 
+// Line i of a tile that begins at line `first`; null: there is none.
+template <int TILE, class T>
+XT_DEV const T* line_of(const Lines<T>& l, const T* base, uint32_t first, uint32_t i, uint32_t len) {
+  return first + i < l.n ? base + (size_t)(first + i) * len : nullptr;
+}
+
+// Gate and up [n, in]: half of a tile's lines are of the one, half of the other.
+template <class T>
+struct GateUp { const T *gate, *up; uint32_t n; };
+
+template <int TILE, class T>
+XT_DEV const T* line_of(const GateUp<T>& l, const T*, uint32_t first, uint32_t i, uint32_t len) {
+  uint32_t o = first / 2 + i % (TILE / 2);
+  return o < l.n ? (i < TILE / 2 ? l.gate : l.up) + (size_t)o * len : nullptr;
+}
+
 // Where those of the chunk's product lie.
 template <class T>
 XT_DEV const T* base_of(const Fixed&, const Lines<T>& l, const Chunk& c) { return c.part == 0 ? l.p0 : c.part == 1 ? l.p1 : l.p2; }
+template <class T>
+XT_DEV const T* base_of(const Fixed&, const GateUp<T>& l, const Chunk&) { return l.gate; }
 template <class T>
 XT_DEV const T* base_of(const Listed&, const Lines<T>& l, const Chunk&) { return l.p0; }
 
@@ -60,6 +78,9 @@ struct Output {
   bf16* rounded;        // instead of y
 };
 
+XT_DEV void leave_to(Output& out, float* y) { out.y = y; }
+XT_DEV void leave_to(Output& out, bf16* y) { out.rounded = y; }
+
 // The value that leaves: h + (sum + bias), in f32.
 XT_DEV float finished(const Output& out, float sum, uint32_t p, size_t at) {
   if (out.bias) sum = sum + out.bias[p];
@@ -71,6 +92,45 @@ XT_DEV void leave(const Output& out, float sum, uint32_t p, size_t at) {
   sum = finished(out, sum, p, at);
   if (out.rounded) store(out.rounded + at, sum);
   else out.y[at] = sum;
+}
+
+// What both products of a pair become: y[o] = silu(gate + bias) (up + bias), each rounded to T first.
+template <class T>
+struct Gated {
+  static constexpr const float* start = nullptr;
+  const float *gate_bias, *up_bias;
+  T* y;
+};
+
+template <class T>
+XT_DEV T rounded_to(float x) { T r; store(&r, x); return r; }
+
+template <class T>
+XT_DEV float gated(const Gated<T>& out, float gate, float up, uint32_t o) {
+  if (out.gate_bias) gate = gate + out.gate_bias[o];
+  if (out.up_bias) up = up + out.up_bias[o];
+  T g = rounded_to<T>(gate), u = rounded_to<T>(up);
+  return silu_mul_of(load(&g), load(&u));
+}
+
+// The norm of rows of the output y [N, C], where it is wanted: n = rms_norm(y), f32 or rounded. The last of the blocks
+// that share rows takes them, a warp a row. Order: sum32.
+struct NormAfter {
+  const float* gain;    // null: not wanted
+  float eps;
+  float* n;
+  bf16* rounded;        // instead of n
+  uint32_t* met;        // a counter for each tile of rows, at zero
+};
+
+// Ends a block of `blocks` that share the rows from `first` on, `tile` of the rows.
+XT_DEV void norm_rows(const NormAfter& norm, const float* y, uint32_t c, uint32_t tile, uint32_t blocks, uint32_t first, uint32_t end) {
+  if (!norm.gain || !xt_last_block(norm.met + tile, blocks)) return;
+  for (uint32_t row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
+    size_t at = (size_t)row * c;
+    if (norm.rounded) rms_norm_long(y + at, norm.gain, norm.rounded + at, c, norm.eps, threadIdx.x % 32);
+    else rms_norm_long(y + at, norm.gain, norm.n + at, c, norm.eps, threadIdx.x % 32);
+  }
 }
 
 // Which tile of the output a block takes: down eight tiles of Q before the next of P, so that blocks that

@@ -21,16 +21,20 @@ XT_DEV float4 four(const float* p, uint32_t at, uint32_t end, bool vector) {
 }
 
 // ALONG: a line's elements lie side by side, `len` to a line. Otherwise those of one k do, n to a k.
-template <int TILE, bool ALONG>
-XT_DEV void fetch(const Lines<float>& lines, const float* base, uint32_t first, const Chunk& c, uint32_t len, Fetched<TILE>& f) {
+template <int TILE, bool ALONG, class L>
+XT_DEV void fetch(const L& lines, const float* base, uint32_t first, const Chunk& c, uint32_t len, Fetched<TILE>& f) {
 #pragma unroll
   for (int i = 0; i < 128 / TILE; i++) {
     uint32_t u = threadIdx.x + i * (TILE * TILE / 64);
-    uint32_t line = first + (ALONG ? u >> 1 : u % (TILE / 4) * 4), k = c.at + (ALONG ? (u & 1) * 4 : u / (TILE / 4));
     f.v[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (line >= lines.n || k >= c.end) continue;
-    if (ALONG) f.v[i] = four(base + (size_t)line * len + k, k, c.end, (len & 3) == 0);
-    else f.v[i] = four(base + (size_t)k * lines.n + line, line, lines.n, (lines.n & 3) == 0);
+    if (ALONG) {
+      uint32_t k = c.at + (u & 1) * 4;
+      const float* from = line_of<TILE>(lines, base, first, u >> 1, len);
+      if (from && k < c.end) f.v[i] = four(from + k, k, c.end, (len & 3) == 0);
+    } else {
+      uint32_t line = first + u % (TILE / 4) * 4, k = c.at + u / (TILE / 4);
+      if (line < lines.n && k < c.end) f.v[i] = four(base + (size_t)k * lines.n + line, line, lines.n, (lines.n & 3) == 0);
+    }
   }
 }
 
@@ -55,12 +59,39 @@ XT_DEV void eight(const float* row, uint32_t t, float v[8]) {
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-template <int TILE, bool P_ALONG, bool Q_ALONG, class Walk>
-XT_DEV void product_f32(const Lines<float>& p, const Lines<float>& q, const Walk& walk, const Output& out) {
+// A thread's eight values of row q leave: lines 4 t .. 4 t + 3 of the tile, and as many from its middle on.
+template <int TILE>
+XT_DEV void leave_eight(const float y[8], const Output& out, const Tile& tile, uint32_t t, uint32_t q, uint32_t p_n) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    uint32_t p = tile.p * TILE + 4 * t + (i < 4 ? 0 : TILE / 2);
+    size_t at = (size_t)q * p_n + p;
+    if (out.y && (p_n & 3) == 0 && p < p_n) {
+      float4 v = make_float4(finished(out, y[i], p, at), finished(out, y[i + 1], p + 1, at + 1),
+                             finished(out, y[i + 2], p + 2, at + 2), finished(out, y[i + 3], p + 3, at + 3));
+      *reinterpret_cast<float4*>(out.y + at) = v;
+      continue;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      if (p + e < p_n) leave(out, y[i + e], p + e, at + e);
+  }
+}
+
+// Of a pair's tile: four of the gate, and as many of up.
+template <int TILE>
+XT_DEV void leave_eight(const float y[8], const Gated<float>& out, const Tile& tile, uint32_t t, uint32_t q, uint32_t p_n) {
+  uint32_t p = tile.p * (TILE / 2) + 4 * t;
+#pragma unroll
+  for (int e = 0; e < 4; e++)
+    if (p + e < p_n) out.y[(size_t)q * p_n + p + e] = gated(out, y[e], y[4 + e], p + e);
+}
+
+template <int TILE, bool P_ALONG, bool Q_ALONG, class P, class Walk, class Out>
+XT_DEV void product_f32(const Tile& tile, const P& p, const Lines<float>& q, const Walk& walk, const Out& out) {
   XT_SHARED2(float, ps, 16, TILE + 4);
   XT_SHARED2(float, qs, 16, TILE + 4);
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  Tile tile = tile_of_block();
   uint32_t p0 = tile.p * TILE, q0 = tile.q * TILE;
   uint32_t tp = (lane & 7) + 8 * (warp % (TILE / 64)), tq = (lane >> 3) + 4 * (warp / (TILE / 64));
   float c[8][8], y[8][8];
@@ -113,57 +144,47 @@ XT_DEV void product_f32(const Lines<float>& p, const Lines<float>& q, const Walk
 #pragma unroll
   for (int j = 0; j < 8; j++) {
     uint32_t qi = q0 + 4 * tq + j + (j < 4 ? 0 : TILE / 2 - 4);
-    if (qi >= q.n) continue;
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-      uint32_t pi = p0 + 4 * tp + (i < 4 ? 0 : TILE / 2);
-      size_t at = (size_t)qi * p.n + pi;
-      if (out.y && (p.n & 3) == 0 && pi < p.n) {
-        float4 v = make_float4(finished(out, y[j][i], pi, at), finished(out, y[j][i + 1], pi + 1, at + 1),
-                               finished(out, y[j][i + 2], pi + 2, at + 2), finished(out, y[j][i + 3], pi + 3, at + 3));
-        *reinterpret_cast<float4*>(out.y + at) = v;
-        continue;
-      }
-#pragma unroll
-      for (int e = 0; e < 4; e++)
-        if (pi + e < p.n) leave(out, y[j][i + e], pi + e, at + e);
-    }
+    if (qi < q.n) leave_eight<TILE>(y[j], out, tile, tp, qi, p.n);
   }
 }
 
 template <int TILE>
-XT_DEV void linear_tile(const float* x, const float* w, const Output& out, uint32_t rows, uint32_t outs, uint32_t width) {
-  product_f32<TILE, true, true>(Lines<float>{w, w, w, outs}, Lines<float>{x, x, x, rows}, Fixed{width, 0, 0}, out);
+XT_DEV void linear_tile(const float* x, const float* w, const Output& out, const NormAfter& norm, uint32_t rows, uint32_t outs, uint32_t width) {
+  Tile tile = tile_of_block();
+  product_f32<TILE, true, true>(tile, Lines<float>{w, w, w, outs}, Lines<float>{x, x, x, rows}, Fixed{width, 0, 0}, out);
+  norm_rows(norm, out.y, outs, tile.q, gridDim.x, tile.q * TILE, min(rows, (tile.q + 1) * TILE));
 }
 
-XT_KERNEL(linear_f32_128, 256)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  linear_tile<128>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+XT_KERNEL(linear_f32_128, 256)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
+  linear_tile<128>(x, w, {nullptr, bias, h, y, rounded}, {gain, eps, n, n_rounded, met}, rows, outs, width);
 }
 XT_EXPORT(linear_f32_128)
 
-XT_KERNEL(linear_f32_64, 64)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
-  linear_tile<64>(x, w, {nullptr, bias, h, y, rounded}, rows, outs, width);
+XT_KERNEL(linear_f32_64, 64)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
+  linear_tile<64>(x, w, {nullptr, bias, h, y, rounded}, {gain, eps, n, n_rounded, met}, rows, outs, width);
 }
 XT_EXPORT(linear_f32_64)
 
 // A group's weights: up to three, absent ones of 0 outputs. start: null, or dx itself.
 XT_KERNEL(linear_dx_f32_128, 256)(const float* dy0, const float* dy1, const float* dy2, const float* w0, const float* w1, const float* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* start, float* dx, uint32_t rows, uint32_t width) {
-  product_f32<128, false, true>(Lines<float>{w0, w1, w2, width}, Lines<float>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, {start, nullptr, nullptr, dx, nullptr});
+  product_f32<128, false, true>(tile_of_block(), Lines<float>{w0, w1, w2, width}, Lines<float>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, Output{start, nullptr, nullptr, dx, nullptr});
 }
 XT_EXPORT(linear_dx_f32_128)
 
 XT_KERNEL(linear_dx_f32_64, 64)(const float* dy0, const float* dy1, const float* dy2, const float* w0, const float* w1, const float* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* start, float* dx, uint32_t rows, uint32_t width) {
-  product_f32<64, false, true>(Lines<float>{w0, w1, w2, width}, Lines<float>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, {start, nullptr, nullptr, dx, nullptr});
+  product_f32<64, false, true>(tile_of_block(), Lines<float>{w0, w1, w2, width}, Lines<float>{dy0, dy1, dy2, rows}, Fixed{outs0, outs1, outs2}, Output{start, nullptr, nullptr, dx, nullptr});
 }
 XT_EXPORT(linear_dx_f32_64)
 
 // bounds: chunks + 1 rows.
 XT_KERNEL(linear_dw_f32_128, 256)(float* dw, const float* dy, const float* x, const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
-  product_f32<128, false, false>(Lines<float>{x, x, x, width}, Lines<float>{dy, dy, dy, outs}, Listed{bounds, chunks}, {dw, nullptr, nullptr, dw, nullptr});
+  product_f32<128, false, false>(tile_of_block(), Lines<float>{x, x, x, width}, Lines<float>{dy, dy, dy, outs}, Listed{bounds, chunks}, Output{dw, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_f32_128)
 
 XT_KERNEL(linear_dw_f32_64, 64)(float* dw, const float* dy, const float* x, const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
-  product_f32<64, false, false>(Lines<float>{x, x, x, width}, Lines<float>{dy, dy, dy, outs}, Listed{bounds, chunks}, {dw, nullptr, nullptr, dw, nullptr});
+  product_f32<64, false, false>(tile_of_block(), Lines<float>{x, x, x, width}, Lines<float>{dy, dy, dy, outs}, Listed{bounds, chunks}, Output{dw, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_f32_64)

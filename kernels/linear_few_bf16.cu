@@ -105,17 +105,23 @@ XT_DEV void few_rows_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32
   leave_all(w, total, VALUES, n0, rows);
 }
 
-XT_KERNEL(linear_few_bf16_8, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_few_bf16_8, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
   few_rows_bf16<1>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, rounded}, blockIdx.y * 16, outs}, rows, width);
+  norm_rows({gain, eps, n, n_rounded, met}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 8, min(rows, (blockIdx.x + 1) * 8));
 }
 XT_EXPORT(linear_few_bf16_8)
 
-XT_KERNEL(linear_few_bf16_16, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_few_bf16_16, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
   few_rows_bf16<2>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, rounded}, blockIdx.y * 16, outs}, rows, width);
+  norm_rows({gain, eps, n, n_rounded, met}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 16, min(rows, (blockIdx.x + 1) * 16));
 }
 XT_EXPORT(linear_few_bf16_16)
 
-XT_KERNEL(linear_few_bf16_32, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_few_bf16_32, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
   few_rows_bf16<4>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, rounded}, blockIdx.y * 16, outs}, rows, width);
+  norm_rows({gain, eps, n, n_rounded, met}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 32, min(rows, (blockIdx.x + 1) * 32));
 }
 XT_EXPORT(linear_few_bf16_32)

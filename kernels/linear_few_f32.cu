@@ -102,12 +102,16 @@ XT_DEV void few_rows(const Rows& x, const Weights& w, uint32_t rows, uint32_t wi
   leave_one(w, y, threadIdx.x & 7, n0 + (threadIdx.x >> 3), rows);
 }
 
-XT_KERNEL(linear_one_f32, 128)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_one_f32, 128)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
   few_rows<1>(PlainRowsF32{x}, PlainWeightsF32{w, {nullptr, bias, h, y, rounded}, blockIdx.x * 8, outs}, rows, width);
+  norm_rows({gain, eps, n, n_rounded, met}, y, outs, blockIdx.y, gridDim.x, blockIdx.y * 16, min(rows, (blockIdx.y + 1) * 16));
 }
 XT_EXPORT(linear_one_f32)
 
-XT_KERNEL(linear_few_f32, 128)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width) {
+XT_KERNEL_FOR(linear_few_f32, 128, 4)(const float* x, const float* w, const float* bias, const float* h, float* y, bf16* rounded, uint32_t rows, uint32_t outs, uint32_t width,
+                       const float* gain, float eps, float* n, bf16* n_rounded, uint32_t* met) {
   few_rows<4>(PlainRowsF32{x}, PlainWeightsF32{w, {nullptr, bias, h, y, rounded}, blockIdx.x * 8, outs}, rows, width);
+  norm_rows({gain, eps, n, n_rounded, met}, y, outs, blockIdx.y, gridDim.x, blockIdx.y * 16, min(rows, (blockIdx.y + 1) * 16));
 }
 XT_EXPORT(linear_few_f32)

@@ -22,6 +22,15 @@ XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* turn
 }
 XT_EXPORT(sample_chunks_f32)
 
+// turn_lists       now[i] = all[(turn + 1) words + i], i < words: the lists of a turn that begins, before sample_chunks
+//                  counts it                                      all [turns, words] -> now [words]
+// Launch: a thread a word.
+XT_KERNEL(turn_lists, 128)(const uint32_t* turn, const uint32_t* all, uint32_t* now, uint32_t words) {
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < words) now[i] = all[(size_t)(*turn + 1) * words + i];
+}
+XT_EXPORT(turn_lists)
+
 // sample_penalty   y[n] = x[n], but y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id that row n
 //                  has seen (no id twice) and each that it drew in the turns before    x, y [N, V], picked [turn, N, 4]
 // Launch: 4096 logits of one row a block of 256.

@@ -30,7 +30,7 @@ tensor=$(program xtrain_tensor)
 gates=$(program gates)
 cp "$tensor" "$pack/test-tensor"
 cp "$gates" "$pack/test-gates"
-cp target/release/xtrain scripts/gpu-report.sh tests/peers/gpu.py "$pack/"
+cp "${CARGO_TARGET_DIR:-target}/release/xtrain" scripts/gpu-report.sh tests/peers/gpu.py "$pack/"
 cp -r tests/data "$pack/data"
 git rev-parse HEAD > "$pack/commit"
 [ -z "$(git status --porcelain)" ] || echo "with changes that are not committed" >> "$pack/commit"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Compiles all kernels for every architecture of build/image.rs, prints registers, spills and shared memory of
-# each, and fails on a spill in a hot one: those that run in every layer of a step in bf16 (f32 is the mode of
-# the gates, docs/numerics.md). Needs CUDA_HOME (scripts/nvcc.sh).
+# each, and fails on a spill in any. Needs CUDA_HOME (scripts/nvcc.sh).
 # usage: bash scripts/kernels.sh [architecture ...]
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
@@ -29,10 +28,7 @@ for arch in ${*:-$all}; do
         }
     ' "$out/$arch.txt" | sort | tee "$out/table"
     [ -s "$out/table" ] || { echo "error: no kernel of sm_$arch was reported" >&2; exit 1; }
-    if awk '$3 > 0 && /^(linear|attention|decode_attention|rms_norm|rope|silu_mul|add_|write_heads)/ &&
-            !/^(linear|attention|decode_attention).*_f32/ { found = 1 }
-        END { exit !found }' "$out/table"; then
-        echo "error: hot kernels spill registers on sm_$arch" >&2
+    if awk '$3 > 0 { print "error: " $1 " spills " $3 " bytes"; found = 1 } END { exit !found }' "$out/table" >&2; then
         failed=1
     fi
 done

@@ -28,13 +28,22 @@ impl Drop for Scratch {
     }
 }
 
-/// The command, or what `XTRAIN_BIN` names, for who runs the tests on another machine.
-fn program() -> PathBuf {
-    std::env::var_os("XTRAIN_BIN").map_or_else(|| env!("CARGO_BIN_EXE_xtrain").into(), PathBuf::from)
+/// The program: what `XTRAIN_BIN` names, or what lies beside the tests or, as cargo puts it, a directory above.
+fn program_path() -> PathBuf {
+    let name = format!("xtrain{}", std::env::consts::EXE_SUFFIX);
+    let tests = std::env::current_exe().unwrap();
+    let beside = || tests.ancestors().skip(1).take(2).map(|dir| dir.join(&name)).find(|path| path.is_file());
+    let named = std::env::var_os("XTRAIN_BIN").map(PathBuf::from).or_else(beside);
+    named.unwrap_or_else(|| panic!("no {name} beside {}", tests.display()))
+}
+
+/// The command.
+pub(crate) fn program() -> Command {
+    Command::new(program_path())
 }
 
 pub(crate) fn xtrain(dir: &Path, args: &[&str]) -> Output {
-    Command::new(program()).args(args).current_dir(dir).output().unwrap()
+    program().args(args).current_dir(dir).output().unwrap()
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -259,7 +268,7 @@ fn completions_exist_for_every_shell() {
 #[cfg(unix)]
 fn a_reader_that_leaves_is_no_error() {
     let scratch = Scratch::new("pipe");
-    let script = format!("('{}' completions zsh; echo $? >&2) | true", program().display());
+    let script = format!("('{}' completions zsh; echo $? >&2) | true", program_path().display());
     let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();
     assert_eq!(text(&output.stderr), "0\n");
 }

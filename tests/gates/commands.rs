@@ -1,11 +1,10 @@
 //! The commands that run a model, from outside.
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
-use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::fixtures::{f32s, golden, json, path, sha};
 
 /// A model with 256 positions, a vocabulary of 512 and a tokenizer.
@@ -287,7 +286,7 @@ fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
     assert_eq!(got["weight_bytes"].as_u64(), got["parameters"].as_u64().map(|n| 4 * n));
     assert_eq!(got["peak_bytes"].is_object(), cfg!(target_os = "linux"), "{got}");
     let random = |more: &[&str]| {
-        let mut random = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+        let mut random = program();
         random.args(["bench", "load", "--repeats", "1"]).args(more).env("TMPDIR", &scratch.0);
         text(&random.output().unwrap().stdout)
     };

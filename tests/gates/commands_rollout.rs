@@ -1,7 +1,7 @@
 //! Completions from outside: how they end, what a signal keeps, which flags there are.
 use std::path::Path;
 
-use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{done, model, parsed};
 
 #[test]
@@ -97,7 +97,7 @@ mod signals {
     /// More completions than could be done before a signal comes.
     fn start(dir: &Path, more: &[&str]) -> Child {
         let args = ["rollout", &model(), "--prompts", "p.jsonl", "-n", "60000", "--batch", "7"];
-        let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+        let mut command = program();
         command.args(args).args(["--max-new", "40", "--threads", "1"]).args(more).current_dir(dir);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }

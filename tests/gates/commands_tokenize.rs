@@ -1,17 +1,17 @@
 //! `xtrain tokenize`, as a user runs it.
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{model, parsed};
 use crate::fixtures::{json, path};
 
 /// Runs a command with `input` on its standard input.
 pub(crate) fn with_input(dir: &Path, args: &[&str], input: &[u8]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+    let mut command = program();
     command.args(args).current_dir(dir).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // the child may leave before it has read all

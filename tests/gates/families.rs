@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use xtrain::decode::KvKind;
 use xtrain::model::{
     Biases, Config, Eager, Functional, Grads, Kv, Linear, Model, NoCache, Param, Processing, Result, Rows,
-    Sight, Turn, hf, objective,
+    Sight, Stream, Turn, hf, objective,
 };
 use xtrain::tensor::testing::assert_bits_eq;
 use xtrain::tensor::{Device, Dtype, Tensor};
@@ -134,34 +134,35 @@ struct Watched(Vec<Tensor>);
 
 impl Functional for Watched {
     type X = Tensor;
+    type H = Stream;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Tensor> {
-        let x = Eager.embedding(w, id)?;
-        self.0.push(x.clone());
-        Ok(x)
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Stream> {
+        let h = Eager.embedding(w, id)?;
+        self.0.push(h.h.clone());
+        Ok(h)
     }
 
-    fn rms_norm(&mut self, x: &Tensor, w: &Param, eps: f32) -> Result<Tensor> {
-        Eager.rms_norm(x, w, eps)
+    fn rms_norm(&mut self, h: &Stream, w: &Param, eps: f32) -> Result<Tensor> {
+        Eager.rms_norm(h, w, eps)
     }
 
     fn norm_linears<const G: usize>(
         &mut self,
-        h: &Tensor,
+        h: &Stream,
         norm: (&Param, f32),
         ws: [&Linear; G],
     ) -> Result<[Tensor; G]> {
         Eager.norm_linears(h, norm, ws)
     }
 
-    fn norm_swiglu(&mut self, h: &Tensor, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Tensor> {
+    fn norm_swiglu(&mut self, h: &Stream, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Tensor> {
         Eager.norm_swiglu(h, norm, gate_up)
     }
 
-    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
-        let x = Eager.linear_add(h, x, w)?;
-        self.0.push(x.clone());
-        Ok(x)
+    fn linear_add(&mut self, h: &Stream, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Stream> {
+        let h = Eager.linear_add(h, x, w, next)?;
+        self.0.push(h.h.clone());
+        Ok(h)
     }
 
     fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {

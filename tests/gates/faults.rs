@@ -3,7 +3,7 @@ use xtrain::tensor::faults::{self, FAULTS};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Schedule};
 
-use crate::{ahead, invariance, opened, own, packing, prefixes, resume, training};
+use crate::{ahead, gpu, invariance, opened, own, packing, prefixes, resume, training};
 
 /// Cases within which the gate of invariance must see a fault.
 const WITHIN: u64 = 150;
@@ -42,6 +42,8 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("micro-batch-total-added", Gate::Splits),
     ("index-list-not-renewed", Gate::Gpu(own::lists)),
     ("graph-with-old-arguments", Gate::Gpu(own::graphs)),
+    ("lists-of-the-turn-before", Gate::Gpu(ahead::over)),
+    ("norm-after-a-sum-without-eps", Gate::Gpu(gpu::many_rows)),
     ("surplus-token-kept", Gate::Gpu(ahead::over)),
     ("shared-buffer-written", Gate::Gpu(own::sharing)),
     ("recompute-from-another-layer", Gate::Splits),

@@ -10,7 +10,7 @@ use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::{arbitrary, gpus};
 use xtrain::tensor::{Device, Dtype, Schedule as Order, Traffic};
 
-use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
+use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, Request};
 use xtrain::verify::{self, Asked};
 
 use crate::cli::Scratch;
@@ -286,11 +286,89 @@ fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
                 assert!(t.changed <= look || (5..=5 + look).contains(&t.changed), "{five:?}");
                 // nothing comes to the host but at the look: what each row drew in each step
                 assert_eq!((t.looks, t.downloaded), (1, passes * 3 * 16), "{five:?}");
-                // positions and slots; options and a page table now and then
+                // nothing goes to the device between the steps; before the first positions and slots of all of them, and
+                // options and a page table now and then
+                assert!(t.unfed >= passes, "{five:?}");
                 assert!(t.uploaded <= passes * 3 * (4 + 4) + 400, "{five:?}");
                 assert_eq!(t.allocations, 0, "{five:?}");
             }
         }
+    }
+}
+
+/// Rows of one token that take other kernels than 8 do: those of a few rows and square tiles, with a norm after a sum.
+const MANY: [(Dtype, usize); 5] =
+    [(Dtype::F32, 9), (Dtype::F32, 70), (Dtype::BF16, 12), (Dtype::BF16, 30), (Dtype::BF16, 70)];
+
+/// So many requests in a model of so many layers, so many at a time: the steps, and what they come to.
+fn many(
+    device: &Device,
+    (compute, rows): (Dtype, usize),
+    [n_layers, max_batch]: [usize; 2],
+) -> (Vec<Stepped>, Vec<Completion>) {
+    let request = |id: usize| Request { id: id as u64, ..Request::sampled(&[id as u32 % 37, 5], 9, 1.0, 3) };
+    let model = Model::init(&Config { n_layers, ..config(true) }, compute, device, 3).unwrap();
+    let mut engine = Engine::new(&model, EngineOptions { max_batch, ..EngineOptions::default() }).unwrap();
+    (0..rows).for_each(|id| _ = engine.submit(request(id)).unwrap());
+    let steps = steps(device, &mut engine);
+    let mut done = engine.take_finished();
+    done.sort_by_key(|c| c.index);
+    (steps, done)
+}
+
+/// Many rows at a time against 8 at a time; the completions compared.
+pub(crate) fn many_rows(device: &Device) -> Result<usize, String> {
+    for (compute, rows) in MANY {
+        if many(device, (compute, rows), [2, rows]).1 != many(device, (compute, rows), [2, 8]).1 {
+            return Err(format!("gate many rows: {rows} rows in {compute} on {device}"));
+        }
+    }
+    Ok(MANY.iter().map(|many| many.1).sum())
+}
+
+#[test]
+fn a_decode_step_of_many_rows_is_six_kernels_a_layer_and_has_the_bits_of_few() {
+    for device in gpus(&[Order::Priorities(6)]) {
+        let n = many_rows(&device).unwrap_or_else(|e| panic!("{e}"));
+        println!("many rows on {device}: {n} completions are those of 8 rows at a time");
+        for (compute, rows) in MANY {
+            let [two, five] = [2, 5].map(|layers| many(&device, (compute, rows), [layers, rows]).0);
+            for (two, five) in two.iter().zip(&five).skip(1) {
+                let (passes, t) = (five.passes, five.traffic);
+                assert_eq!(passes, 8, "{five:?}");
+                assert_eq!(
+                    t.launches - two.traffic.launches,
+                    passes * 3 * 6,
+                    "{rows} in {compute}: {two:?}, {five:?}"
+                );
+                assert!(t.unfed >= passes, "{five:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_that_passes_position_256_keeps_the_graph_and_is_sent_nothing_on_its_way() {
+    // a page, a chunk of keys and a block of the rotary table begin at 256; the last look comes after 253
+    let cfg = Config { max_positions: 300, ..config(true) };
+    let request =
+        |id: u64| Request { id, ..Request::sampled(&vec![(5 + id) as u32; 238 - id as usize], 25, 0.9, 2) };
+    let asked = || (0..3).map(request).collect::<Vec<_>>();
+    let model = |device: &Device| Model::init(&cfg, Dtype::F32, device, 3).unwrap();
+    let here = model(&Device::cpu());
+    let want = engine(&here, asked(), 1).run().unwrap();
+    for device in gpus(&[Order::Backward]) {
+        let there = model(&device);
+        let mut engine = engine(&there, asked(), 8);
+        let steps = steps(&device, &mut engine);
+        let mut got = engine.take_finished();
+        got.sort_by_key(|c| c.index);
+        assert_eq!(got, want, "{device}");
+        assert_eq!(steps.iter().map(|s| s.passes).collect::<Vec<_>>(), [1, 8, 8, 8], "{steps:?}");
+        let t = steps[3].traffic;
+        assert!(t.graphs == 8 && t.unfed >= 8, "{steps:?}");
+        // each of three rows enters a new chunk in a step of its own, at most: one kernel a layer
+        assert!(t.changed <= 3 * 2, "{steps:?}");
     }
 }
 

@@ -1,13 +1,13 @@
 //! A run that is killed at any instant goes on to the bytes that it would have had.
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use xtrain::tensor::rng::{Purpose, uniform_u64};
 use xtrain::tensor::testing::times;
 
-use crate::cli::Scratch;
+use crate::cli::{Scratch, program};
 
 /// A small run of so many steps, in a process of its own.
 pub(crate) fn train(dir: &Path, steps: u64, words: &[&str]) -> Child {
@@ -17,7 +17,7 @@ pub(crate) fn train(dir: &Path, steps: u64, words: &[&str]) -> Child {
          train.sample_every=0 train.eval_every=10 train.eval_tokens=40"
     );
     let sets = sizes.split_whitespace().flat_map(|key| ["--set", key]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+    let mut command = program();
     command.current_dir(dir).arg("train").args(sets).args(words).args(["--threads", "1"]);
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }

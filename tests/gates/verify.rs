@@ -1,10 +1,11 @@
 //! `xtrain verify` on the real binary: 0 where the promise holds, 1 where it is broken.
-use std::process::{Command, Output};
+use std::process::Output;
 
+use crate::cli::program;
 use crate::fixtures::path;
 
 fn verify(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+    let mut command = program();
     command.arg("verify").arg(path("models/qwen3_tied")).args(["--max-new", "5", "--threads", "2"]);
     command.args(words).output().unwrap()
 }

@@ -181,6 +181,7 @@ impl<'t> Tape<'t> {
 
 impl<'t> Functional for Tape<'t> {
     type X = Var;
+    type H = Var;
 
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Var> {
         let y = w.rows(id)?;
@@ -213,7 +214,7 @@ impl<'t> Functional for Tape<'t> {
         self.silu_mul(&gate, &up)
     }
 
-    fn linear_add(&mut self, h: &Var, x: &Var, w: &Linear) -> Result<Var> {
+    fn linear_add(&mut self, h: &Var, x: &Var, w: &Linear, _: (&Param, f32)) -> Result<Var> {
         let weight = w.weight.packed()?;
         let y = ops::linear_add(&h.value, &x.value, &weight, w.bias()?)?;
         let (h, x, slots) = (h.clone(), x.clone(), slots_of(w));

@@ -12,20 +12,22 @@ use crate::rows::Rows;
 pub trait Functional {
     /// A value: a bare tensor, or one with a place on the tape.
     type X: Clone;
+    /// The residual stream, f32.
+    type H: Clone;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Self::X>;
-    fn rms_norm(&mut self, x: &Self::X, w: &Param, eps: f32) -> Result<Self::X>;
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Self::H>;
+    fn rms_norm(&mut self, h: &Self::H, w: &Param, eps: f32) -> Result<Self::X>;
     /// Linears that read one normed `h`: their gradients by it are one running sum.
     fn norm_linears<const G: usize>(
         &mut self,
-        h: &Self::X,
+        h: &Self::H,
         norm: (&Param, f32),
         ws: [&Linear; G],
     ) -> Result<[Self::X; G]>;
     /// `silu(gate(n)) up(n)` of the normed `h`.
-    fn norm_swiglu(&mut self, h: &Self::X, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Self::X>;
-    /// `h + (x Wᵀ + b)`: a projection back into the residual stream.
-    fn linear_add(&mut self, h: &Self::X, x: &Self::X, w: &Linear) -> Result<Self::X>;
+    fn norm_swiglu(&mut self, h: &Self::H, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Self::X>;
+    /// `h + (x Wᵀ + b)`: a projection back into the residual stream, which the norm `next` reads.
+    fn linear_add(&mut self, h: &Self::H, x: &Self::X, w: &Linear, next: (&Param, f32)) -> Result<Self::H>;
     /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
     fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Self::X>;
     /// Over the keys that each row sees: those of its sequence up to its own, the last of them where there is
@@ -87,42 +89,76 @@ pub(crate) fn split_heads(x: &Tensor, head_dim: usize) -> Result<Tensor> {
     Ok(x.reshape(&[x.shape()[0], x.width() / head_dim, head_dim])?)
 }
 
+/// A residual stream without a tape.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// `[N, C]`, f32.
+    pub h: Tensor,
+    /// Its norm by the gain of this slot, where a device took it when it added last.
+    normed: Option<(usize, Tensor)>,
+}
+
+impl From<Tensor> for Stream {
+    fn from(h: Tensor) -> Stream {
+        Stream { h, normed: None }
+    }
+}
+
+impl Stream {
+    /// Its norm by this gain, if it was taken.
+    fn normed(&self, gain: &Param) -> Option<&Tensor> {
+        self.normed.as_ref().filter(|(slot, _)| *slot == gain.slot()).map(|(_, n)| n)
+    }
+}
+
 /// No tape: values are tensors, and nothing outlives its last use.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Eager;
 
 impl Functional for Eager {
     type X = Tensor;
+    type H = Stream;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Tensor> {
-        w.rows(id)
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Stream> {
+        Ok(w.rows(id)?.into())
     }
 
-    fn rms_norm(&mut self, x: &Tensor, w: &Param, eps: f32) -> Result<Tensor> {
-        Ok(ops::rms_norm(x, w.value()?, eps, w.compute())?)
+    fn rms_norm(&mut self, h: &Stream, w: &Param, eps: f32) -> Result<Tensor> {
+        match h.normed(w) {
+            Some(n) => Ok(n.clone()),
+            None => Ok(ops::rms_norm(&h.h, w.value()?, eps, w.compute())?),
+        }
     }
 
     fn norm_linears<const G: usize>(
         &mut self,
-        h: &Tensor,
+        h: &Stream,
         norm: (&Param, f32),
         ws: [&Linear; G],
     ) -> Result<[Tensor; G]> {
         let packed = ws.iter().map(|w| w.weight.packed()).collect::<Result<Vec<_>>>()?;
         let affine = ws.iter().zip(&packed).map(|(w, packed)| w.affine(packed));
         let affine = affine.collect::<Result<Vec<Affine<'_>>>>()?;
-        let ys = ops::norm_linears(h, (norm.0.value()?, norm.1), &affine)?;
+        let ys = match h.normed(norm.0) {
+            Some(n) => ops::linears(n, &affine)?,
+            None => ops::norm_linears(&h.h, (norm.0.value()?, norm.1), &affine)?,
+        };
         Ok(ys.try_into().expect("one output for each of G weights"))
     }
 
-    fn norm_swiglu(&mut self, h: &Tensor, norm: (&Param, f32), [gate, up]: [&Linear; 2]) -> Result<Tensor> {
+    fn norm_swiglu(&mut self, h: &Stream, norm: (&Param, f32), [gate, up]: [&Linear; 2]) -> Result<Tensor> {
         let packed = [gate.weight.packed()?, up.weight.packed()?];
         let affine = [gate.affine(&packed[0])?, up.affine(&packed[1])?];
-        Ok(ops::norm_swiglu(h, (norm.0.value()?, norm.1), affine)?)
+        Ok(match h.normed(norm.0) {
+            Some(n) => ops::swiglu(n, affine)?,
+            None => ops::norm_swiglu(&h.h, (norm.0.value()?, norm.1), affine)?,
+        })
     }
 
-    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
-        Ok(ops::linear_add(h, x, &*w.weight.packed()?, w.bias()?)?)
+    fn linear_add(&mut self, h: &Stream, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Stream> {
+        let (gain, packed) = ((next.0.value()?, next.1), w.weight.packed()?);
+        let (h, normed) = ops::linear_add_norm(&h.h, x, (&packed, w.bias()?), gain)?;
+        Ok(Stream { h, normed: normed.map(|n| (next.0.slot(), n)) })
     }
 
     fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {

@@ -32,7 +32,7 @@ mod trainer;
 pub use autograd::{Tape, Var};
 pub use config::{Biases, Config};
 pub use error::{Error, Result};
-pub use functional::{Eager, Functional, Heads, Kv, Sight, Turn};
+pub use functional::{Eager, Functional, Heads, Kv, Sight, Stream, Turn};
 pub use grads::Grads;
 pub use kv::{KvStore, NoCache};
 pub use model::Model;

@@ -5,7 +5,7 @@ use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::functional::{Functional, Heads, Sight, Turn};
+use crate::functional::{Functional, Heads, Sight, Stream, Turn};
 use crate::kv::KvStore;
 use crate::params::{Block, Params};
 use crate::rows::Rows;
@@ -98,7 +98,7 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::forward`].
-    pub fn forward_from<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::X) -> Result<F::X>
+    pub fn forward_from<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::H) -> Result<F::X>
     where
         F: Functional,
         K: KvStore<F>,
@@ -109,16 +109,24 @@ impl Model {
         self.finish(f, &h)
     }
 
+    /// Has ready what passes over rows at these positions ask for, so that a GPU is not sent it between them.
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub fn expect(&self, positions: impl Iterator<Item = usize>) -> Result<()> {
+        Ok(self.rope.expect(self.device(), positions)?)
+    }
+
     /// The residual stream `[N, C]` before the first block of rows whose tokens were drawn and not looked at.
     ///
     /// # Errors
     /// When the tokens lie on another device.
-    pub fn embed_drawn(&self, draws: &Draws) -> Result<Tensor> {
-        self.params.embed.drawn_rows(draws)
+    pub fn embed_drawn(&self, draws: &Draws) -> Result<Stream> {
+        Ok(self.params.embed.drawn_rows(draws)?.into())
     }
 
     /// The residual stream `[N, C]` before the first block.
-    pub(crate) fn embed<F: Functional>(&self, f: &mut F, rows: &Rows) -> Result<F::X> {
+    pub(crate) fn embed<F: Functional>(&self, f: &mut F, rows: &Rows) -> Result<F::H> {
         f.embedding(&self.params.embed, &rows.id)
     }
 
@@ -128,8 +136,8 @@ impl Model {
         f: &mut F,
         kv: &mut K,
         rows: &Rows,
-        (layer, h): (usize, &F::X),
-    ) -> Result<F::X>
+        (layer, h): (usize, &F::H),
+    ) -> Result<F::H>
     where
         F: Functional,
         K: KvStore<F>,
@@ -137,11 +145,12 @@ impl Model {
         let (block, eps) = (&self.params.blocks[layer], self.cfg.norm_eps as f32);
         let h = self.attend(f, kv, rows, (layer, block), h)?;
         let y = f.norm_swiglu(&h, (&block.post_norm, eps), [&block.gate, &block.up])?;
-        f.linear_add(&h, &y, &block.down)
+        let next = self.params.blocks.get(layer + 1).map_or(&self.params.norm, |next| &next.input_norm);
+        f.linear_add(&h, &y, &block.down, (next, eps))
     }
 
     /// The hidden states of a residual stream that has passed all blocks.
-    pub(crate) fn finish<F: Functional>(&self, f: &mut F, h: &F::X) -> Result<F::X> {
+    pub(crate) fn finish<F: Functional>(&self, f: &mut F, h: &F::H) -> Result<F::X> {
         f.rms_norm(h, &self.params.norm, self.cfg.norm_eps as f32)
     }
 
@@ -151,8 +160,8 @@ impl Model {
         kv: &mut K,
         rows: &Rows,
         (layer, w): (usize, &Block),
-        h: &F::X,
-    ) -> Result<F::X>
+        h: &F::H,
+    ) -> Result<F::H>
     where
         F: Functional,
         K: KvStore<F>,
@@ -166,7 +175,7 @@ impl Model {
         let (q, seen) = kv.admit(f, layer, Heads { q: &q, k: &k, v: &v, norms, turn }, rows)?;
         let y = f.attention(&q, seen, Sight { rows, window: self.cfg.window(layer) })?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;
-        f.linear_add(h, &y, &w.o)
+        f.linear_add(h, &y, &w.o, (&w.post_norm, eps))
     }
 
     /// Logits `[N, V]`, f32, of hidden states `[N, C]`.

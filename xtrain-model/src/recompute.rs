@@ -25,13 +25,13 @@ pub(crate) fn backward(
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(samples)?;
     let rows = &batch.rows;
-    let mut inputs = vec![model.embed(&mut Eager, rows)?];
+    let (mut h, mut inputs) = (model.embed(&mut Eager, rows)?, Vec::new());
     for layer in 0..model.config().n_layers {
-        let h = model.block(&mut Eager, &mut NoCache::new(rows)?, rows, (layer, &inputs[layer]))?;
-        inputs.push(h);
+        inputs.push(h.h.clone());
+        h = model.block(&mut Eager, &mut NoCache::new(rows)?, rows, (layer, &h))?;
     }
     let mut tape = Tape::new(batch.samples.clone());
-    let last = tape.leaf(inputs.pop().expect("the embedding at least"));
+    let last = tape.leaf(h.h);
     let hidden = model.finish(&mut tape, &last)?;
     let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
     let mut dh = tape.backward_to((&hidden, dx), &last, grads)?;

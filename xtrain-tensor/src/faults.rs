@@ -27,6 +27,8 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("window-joins-its-documents", "packed data does not say where the documents of a window begin"),
     ("index-list-not-renewed", "a GPU takes a list of indices for another one of its length"),
     ("graph-with-old-arguments", "a graph of kernels runs again with the arguments of the step before"),
+    ("lists-of-the-turn-before", "a GPU that runs ahead keeps the positions and slots of its first step"),
+    ("norm-after-a-sum-without-eps", "a GPU that norms a sum on the way forgets to add eps"),
     ("surplus-token-kept", "an engine that ran ahead keeps the tokens after the end of a sequence"),
     ("shared-buffer-written", "a GPU writes a tensor in place that another one shares"),
     ("recompute-from-another-layer", "a recomputed layer begins with the embedding, not with its own input"),

@@ -7,7 +7,7 @@ use crate::dd::Dd;
 use crate::gpu::{self, At, Gpu};
 use crate::portable::{self, MAX_ANGLE};
 use crate::rope_scaling::RopeScaling;
-use crate::{Error, Result};
+use crate::{Device, Error, Result};
 
 /// Positions that are computed together.
 const BLOCK: usize = 256;
@@ -146,6 +146,17 @@ impl RopeTable {
             last = block;
         }
         Ok(copy.addresses.arg())
+    }
+
+    /// Brings the rows of these positions to a GPU before a pass asks for them; nothing on a processor.
+    ///
+    /// # Errors
+    /// When the device has no memory for them.
+    pub fn expect(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
+        match device {
+            Device::Gpu(gpu) => self.on(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ()),
+            Device::Cpu(_) => Ok(()),
+        }
     }
 
     fn bring(&self, gpu: &Gpu, copy: &mut GpuCopy, block: usize) -> Result<()> {

@@ -4,7 +4,7 @@ use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::Pool;
+use super::pool::{Pool, slot};
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
 /// `room.positions` slots for each of `room.sequences` sequences.
@@ -99,6 +99,10 @@ impl Cache for Contiguous {
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
         self.check_room(seq, len)
+    }
+
+    fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
+        self.check_room(seq, pos + 1).ok().map(|()| slot(&self.slots, seq, pos) as u32)
     }
 
     fn free(&mut self, seq: u32) {

@@ -48,6 +48,13 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// nothing has changed then.
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()>;
 
+    /// The slot of a position that there is room for, in every layer; none where that is known only once its row is
+    /// written.
+    fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
+        let _ = (seq, pos);
+        None
+    }
+
     /// Forgets `seq`; its room is free for others.
     fn free(&mut self, seq: u32);
 

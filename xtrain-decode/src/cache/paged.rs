@@ -4,7 +4,7 @@ use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::ledger::Ledger;
-use super::pool::Pool;
+use super::pool::{Pool, slot};
 use super::prefix::Prefixes;
 use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
 
@@ -233,6 +233,10 @@ impl Cache for Paged {
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
         let done = self.make_room(seq, len);
         self.settle(done)
+    }
+
+    fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
+        (pos / self.page < self.pages(seq).len()).then(|| slot(&self.slots, seq, pos) as u32)
     }
 
     fn free(&mut self, seq: u32) {

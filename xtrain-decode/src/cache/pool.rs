@@ -156,7 +156,7 @@ fn places(slots: &Slots, rows: &Rows) -> Vec<u32> {
 }
 
 /// Where position `pos` of sequence `seq` is written.
-fn slot(slots: &Slots, seq: u32, pos: usize) -> usize {
+pub(super) fn slot(slots: &Slots, seq: u32, pos: usize) -> usize {
     match slots {
         Slots::Pages { page, .. }
             if faults::on("page-off-by-one") && pos > 0 && pos.is_multiple_of(*page) =>

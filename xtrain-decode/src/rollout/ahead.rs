@@ -1,8 +1,8 @@
 //! Steps ahead of the host: on a GPU tokens, log-probabilities and what is wrong with a row stay on the device for
 //! some steps, each of which begins with the tokens of the one before; then the host looks at all of them.
 //!
-//! The host still says which rows run, where and with which random numbers, since none of that depends on tokens. What
-//! does is decided when it looks, in the order of the steps: a sequence that ended inside has computed on, and what came
+//! The host still says which rows run, where and with which random numbers, since none of that depends on tokens: it says
+//! so for all steps at once, before the first, and sends nothing between them. What does depend on tokens is decided when it looks, in the order of the steps: a sequence that ended inside has computed on, and what came
 //! after its end is dropped. So tokens, their bits and the order of ends are those of an engine that looks every step.
 use std::collections::BTreeMap;
 
@@ -76,12 +76,11 @@ impl Engine<'_> {
                     .map_err(xtrain_model::Error::from)?
             }
         };
-        let drawn = draws.begin(&plan.rows.id).map_err(xtrain_model::Error::from);
-        let drawn = drawn.and_then(|()| {
+        let steps = self.steps_with_room(plan, steps);
+        let drawn = self.foretell(plan, steps, &mut draws).and_then(|()| {
             for step in 0..steps {
-                // without room for all of them the host looks, and somebody gives up theirs
-                if step > 0 && !self.advance_rows(plan) {
-                    break;
+                if step > 0 {
+                    plan.rows.pos.iter_mut().for_each(|pos| *pos += 1);
                 }
                 self.draw_step(plan, &mut draws, step)?;
             }
@@ -91,15 +90,30 @@ impl Engine<'_> {
         Ok(drawn)
     }
 
-    /// The rows one position further; whether the cache has room for them.
-    fn advance_rows(&mut self, plan: &mut Plan) -> bool {
+    /// Of so many steps those that the cache has room for, which is theirs from now on; after them the host looks, and
+    /// somebody gives up theirs.
+    fn steps_with_room(&mut self, plan: &Plan, steps: usize) -> usize {
         let cache = self.cache.as_mut().expect("steps ahead have a cache");
-        let mut places = plan.rows.seq.iter().zip(&plan.rows.pos);
-        let room = places.all(|(&lane, &pos)| cache.reserve(lane, pos as usize + 2).is_ok());
-        if room {
-            plan.rows.pos.iter_mut().for_each(|pos| *pos += 1);
-        }
-        room
+        let mut room = |step: usize| {
+            let mut places = plan.rows.seq.iter().zip(&plan.rows.pos);
+            places.all(|(&lane, &pos)| cache.reserve(lane, pos as usize + step + 1).is_ok())
+        };
+        (1..steps).find(|&step| !room(step)).unwrap_or(steps)
+    }
+
+    /// Sends the device what it has to know of all these steps: positions, slots, angles. Nothing is sent between them.
+    fn foretell(&self, plan: &Plan, steps: usize, draws: &mut Draws) -> ModelResult<()> {
+        let cache = self.cache.as_ref().expect("steps ahead have a cache");
+        let lists = |step: usize| {
+            let pos: Vec<u32> = plan.rows.pos.iter().map(|&pos| pos + step as u32).collect();
+            let places = plan.rows.seq.iter().zip(&pos);
+            let slots: Option<Vec<u32>> =
+                places.map(|(&lane, &pos)| cache.slot(lane, pos as usize)).collect();
+            [Some(pos), slots].into_iter().flatten().collect()
+        };
+        self.model
+            .expect(plan.rows.pos.iter().flat_map(|&pos| (0..steps).map(move |step| pos as usize + step)))?;
+        Ok(draws.begin(&plan.rows.id, (0..steps).map(lists).collect())?)
     }
 
     fn draw_step(&mut self, plan: &Plan, draws: &mut Draws, step: usize) -> ModelResult<()> {

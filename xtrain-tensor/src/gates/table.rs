@@ -27,7 +27,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Every operation.
-pub(super) const TABLE: [Entry; 45] = {
+pub(super) const TABLE: [Entry; 48] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -65,6 +65,9 @@ pub(super) const TABLE: [Entry; 45] = {
         entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
         entry("log_prob", cases::log_prob, None("the loss has its gradient")),
         entry("sample_rows", cases::sample_rows, None("a draw has none")),
+        entry("linears", cases::linears, None("its parts have theirs")),
+        entry("swiglu", cases::swiglu, None("its parts have theirs")),
+        entry("linear_add_norm", cases::linear_add_norm, None("its parts have theirs")),
         entry("norm_linears", cases::norm_linears, None("its parts have theirs")),
         entry("norm_swiglu", cases::norm_swiglu, None("its parts have theirs")),
         entry("add_rms_norm", cases::add_rms_norm, None("its parts have theirs")),

@@ -1,6 +1,7 @@
 //! Lists of ids, positions and slots on the device. A pass hands the same few lists to every layer: each is brought
 //! over once, and found again by its values. The lists of one step come to the places of the step before, in the
-//! order in which they are first asked for, so that a graph of kernels finds them where it did.
+//! order in which they are first asked for, so that a graph of kernels finds them where it did. Lists that a kernel
+//! writes, turn by turn, are found by their values too: [`Gpu::foretell`].
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{At, Gpu, Launcher};
@@ -18,6 +19,8 @@ pub(super) struct Indices {
 #[derive(Debug, Default)]
 struct Lists {
     kept: Vec<List>,
+    /// What kernels of this step write, and where.
+    foretold: Vec<(Vec<u32>, At)>,
     /// Requests so far.
     clock: u64,
     /// Steps so far: one ends when something is brought to the host.
@@ -75,6 +78,9 @@ impl Gpu {
         let shared = &*self.shared;
         let mut lists = shared.indices.lock();
         lists.clock += 1;
+        if let Some(&(_, at)) = lists.foretold.iter().find(|(foretold, _)| foretold == values) {
+            return Ok(at);
+        }
         if let Some(found) = lists.find(values) {
             return Ok(lists.mark(found));
         }
@@ -99,6 +105,18 @@ impl Gpu {
     }
 }
 
+impl Gpu {
+    /// Until the step ends, each of these lists is where a kernel that was launched before will have written it.
+    pub(super) fn foretell(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
+        self.shared.indices.lock().foretold = lists.collect();
+    }
+
+    /// Such lists are no more.
+    pub(super) fn forget_foretold(&self) {
+        self.shared.indices.lock().foretold.clear();
+    }
+}
+
 impl Indices {
     fn lock(&self) -> MutexGuard<'_, Lists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
@@ -109,6 +127,7 @@ impl Indices {
         let mut lists = self.lock();
         lists.step += 1;
         lists.distinct = 0;
+        lists.foretold.clear();
     }
 
     /// Gives the device its memory back.

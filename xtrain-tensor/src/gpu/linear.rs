@@ -1,11 +1,11 @@
 //! Matrix products: which kernel, over which grid.
-mod normed;
+mod several;
 
-pub(crate) use normed::{norm_linears, norm_swiglu, takes_normed};
+pub(crate) use several::{NORMED_INSIDE, Source, linears, swiglu, takes};
 
 use super::{At, Gpu, Grid, args};
 use crate::ops::{Samples, Weight};
-use crate::{Dtype, Result, Tensor};
+use crate::{Dtype, Result, Tensor, faults};
 
 /// What is done with a sum of products before it leaves.
 #[derive(Default, Clone, Copy)]
@@ -14,6 +14,8 @@ pub(crate) struct After<'a> {
     pub(crate) bias: Option<&'a Tensor>,
     /// Added last, of the product's shape.
     pub(crate) residual: Option<&'a Tensor>,
+    /// The norm of what is then there, taken by the last block of each few rows: gain, eps, and where it goes.
+    pub(crate) norm: Option<(&'a Tensor, f32, &'a Tensor)>,
 }
 
 /// Kernels of one order and different tiles.
@@ -157,9 +159,48 @@ pub(super) unsafe fn forward(
         Tile::Few => few([rows, outs, width], dtype),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
-    let args = args![x, w, bias, residual, y, rounded, rows as u32, outs as u32, width as u32];
-    // SAFETY: as promised by the caller.
+    let (gain, eps) = after.norm.map_or((None, 0.0), |(gain, eps, _)| (Some(gain), eps));
+    let eps = if faults::on("norm-after-a-sum-without-eps") { 0.0 } else { eps };
+    let [normed, normed_rounded] = match after.norm {
+        Some((_, _, n)) if n.dtype() == Dtype::BF16 => [At(0), n.at(gpu, Dtype::BF16)?],
+        Some((_, _, n)) => [n.at(gpu, Dtype::F32)?, At(0)],
+        None => [At(0); 2],
+    };
+    // a block has at least 8 rows
+    let met = if gain.is_some() { gpu.counters(rows.div_ceil(8))? } else { At(0) };
+    let sizes = [rows as u32, outs as u32, width as u32];
+    let args = args![
+        x,
+        w,
+        bias,
+        residual,
+        y,
+        rounded,
+        sizes[0],
+        sizes[1],
+        sizes[2],
+        maybe(gain)?,
+        eps,
+        normed,
+        normed_rounded,
+        met
+    ];
+    // SAFETY: as promised by the caller; a gain of the product's width, its norm of the product's shape, a counter for
+    // every few rows.
     unsafe { gpu.launch(kernel, grid, args) }
+}
+
+/// `h + x wᵀ`, f32, and its norm in the weight's dtype; all operands have been checked.
+pub(crate) fn linear_add_norm(
+    gpu: &Gpu,
+    x: &Tensor,
+    w: &Weight,
+    after: After<'_>,
+    (gain, eps): (&Tensor, f32),
+) -> Result<(Tensor, Tensor)> {
+    let normed = Tensor::on_gpu(gpu, &[x.shape()[0], w.out()], w.dtype())?;
+    let y = linear(gpu, x, w, After { norm: Some((gain, eps, &normed)), ..after }, Dtype::F32)?;
+    Ok((y, normed))
 }
 
 /// `dx` of a group of weights that read one `x [rows, width]`.

@@ -36,7 +36,8 @@ pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Call, Graph, Grid, Launcher, args};
 pub(crate) use linear::{
-    After, bias_gradient, input_gradient, linear, norm_linears, norm_swiglu, takes_normed, weight_gradient,
+    After, NORMED_INSIDE, Source, bias_gradient, input_gradient, linear, linear_add_norm, linears, swiglu,
+    takes, weight_gradient,
 };
 pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
@@ -45,7 +46,7 @@ pub(crate) use optim::{adamw, adamw_all, squares};
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rope::{Turn, rope};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
-pub(crate) use sample::{Draws, sample_rows};
+pub(crate) use sample::{Draws, LISTS, sample_rows};
 pub use survey::{Found, Survey, survey};
 
 use crate::Result;
@@ -77,6 +78,8 @@ struct Done {
     uploaded: AtomicU64,
     downloaded: AtomicU64,
     looks: AtomicU64,
+    /// Flushes of the queue before the host last sent something.
+    sent_after: AtomicU64,
     kv_read: AtomicU64,
     partials: AtomicU64,
 }
@@ -96,6 +99,8 @@ pub struct Traffic {
     pub downloaded: u64,
     /// Times that the host waited for such a copy.
     pub looks: u64,
+    /// Times that kernels were handed over since the host last sent anything: steps of a loop that ran on what lay there.
+    pub unfed: u64,
     /// Bytes of keys and values that the attention of single rows read: those that a row sees, once for a group of query
     /// heads.
     pub kv_read: u64,
@@ -106,7 +111,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What came after `before`.
+    /// What came after `before`; `unfed` counts from the last sending.
     pub fn since(self, before: Traffic) -> Traffic {
         Traffic {
             launches: self.launches - before.launches,
@@ -115,6 +120,7 @@ impl Traffic {
             uploaded: self.uploaded - before.uploaded,
             downloaded: self.downloaded - before.downloaded,
             looks: self.looks - before.looks,
+            unfed: self.unfed,
             kv_read: self.kv_read - before.kv_read,
             partials: self.partials - before.partials,
             allocations: self.allocations - before.allocations,
@@ -204,6 +210,7 @@ impl Gpu {
             uploaded: so_far(&done.uploaded),
             downloaded: so_far(&done.downloaded),
             looks: so_far(&done.looks),
+            unfed: counts.flushes - so_far(&done.sent_after),
             kv_read: so_far(&done.kv_read),
             partials: so_far(&done.partials),
             allocations: memory.allocations(),
@@ -279,8 +286,10 @@ impl Gpu {
     }
 
     fn send(&self, to: u64, bytes: &[u8]) -> Result<()> {
-        self.shared.done.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.shared.launcher.upload(to, bytes)
+        let Shared { launcher, queue, done, .. } = &*self.shared;
+        done.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        done.sent_after.store(queue.counts().flushes, Ordering::Relaxed);
+        launcher.upload(to, bytes)
     }
 
     /// Values of the device, brought to the host.

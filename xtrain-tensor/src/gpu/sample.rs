@@ -1,8 +1,8 @@
 //! The choice of tokens: four launches for all rows, five where ids are penalised. Sixteen bytes a row are written,
-//! where they stay until the host looks.
+//! where they stay until the host looks. What each turn needs to know of its rows is sent once, before the first.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::ops::{SampleRow, Sampled, Undrawable};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Dtype, Error, Result, Tensor, faults};
 
 /// Logits of a chunk.
 const CHUNK: usize = 128;
@@ -16,8 +16,11 @@ const PENALISED: usize = 4096;
 /// Words of `SampleRow` in kernels/sample.cuh.
 const WORDS: usize = 12;
 
-/// The number of the turn before turn 0.
-const BEFORE_THE_FIRST: u32 = u32::MAX;
+/// The number of the turn before turn 0, and nothing up to the lists that follow it.
+const BEFORE_THE_FIRST: [u32; 4] = [u32::MAX, 0, 0, 0];
+
+/// Lists of a turn that there is room for.
+pub(crate) const LISTS: usize = 2;
 
 /// What a row drew.
 type Outcome = std::result::Result<Sampled, Undrawable>;
@@ -39,8 +42,12 @@ pub(crate) struct Draws {
     picked: Buffer,
     /// `[N]`: the last of each row.
     tokens: Buffer,
-    /// The turn under way, which the kernels count themselves.
+    /// The turn under way, which the kernels count themselves; from word 4 on the lists of all turns.
     turn: Buffer,
+    /// The lists of the turn under way.
+    now: Buffer,
+    /// Those of all turns, as the host knows them.
+    lists: Vec<Vec<Vec<u32>>>,
     /// The tokens, as far as the host knows them.
     known: Option<Vec<u32>>,
 }
@@ -54,16 +61,23 @@ impl Draws {
             return Err(Error::Argument { op: "Draws", want: "turns and rows that memory can hold", got });
         };
         let (picked, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
-        let turn = gpu.upload(&[BEFORE_THE_FIRST])?;
-        Ok(Draws { gpu: gpu.clone(), rows: 0, turns: 0, picked, tokens, turn, known: None })
+        let now = gpu.buffer(4 * LISTS * rows)?;
+        let turn = Buffer::quiet(gpu, size_of_val(&BEFORE_THE_FIRST) + bytes / 16 * 4 * LISTS)?;
+        // SAFETY: there is room; no kernel knows of it.
+        unsafe { gpu.bring(turn.at(), &BEFORE_THE_FIRST)? };
+        let gpu = gpu.clone();
+        Ok(Draws { gpu, rows: 0, turns: 0, picked, tokens, turn, now, lists: Vec::new(), known: None })
     }
 
-    /// Turns begin anew, after these tokens; there is room for as many rows.
-    pub(crate) fn begin(&mut self, tokens: &[u32]) -> Result<()> {
+    /// Turns begin anew, after these tokens; there is room for as many rows, and for the lists of so many turns.
+    pub(crate) fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
         (self.rows, self.turns) = (tokens.len(), 0);
         self.gpu.end_step()?;
-        // SAFETY: there is room for a number; the kernels that know of it are those of `launch`, and have gone.
-        unsafe { self.gpu.bring(self.turn.at(), &[BEFORE_THE_FIRST])? };
+        let words =
+            [&BEFORE_THE_FIRST, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
+        // SAFETY: there is room; the kernels that know of it are those of `launch` and `turn`, and have gone.
+        unsafe { self.gpu.bring(self.turn.at(), &words)? };
+        self.lists = lists;
         if self.known.as_deref() != Some(tokens) {
             // SAFETY: there is room for a token a row; kernels that know of them have gone, as above.
             unsafe { self.gpu.bring(self.tokens.at(), tokens)? };
@@ -72,8 +86,24 @@ impl Draws {
         Ok(())
     }
 
-    /// The rows of `w [V, C]` of the last tokens, rounded where `dtype` is bf16; they are below `V`.
+    /// A turn begins: its lists come to where those of the turn before are.
+    fn turn(&self) -> Result<()> {
+        let Some(lists) = self.lists.get(self.turns).filter(|lists| !lists.is_empty()) else { return Ok(()) };
+        let (words, from) =
+            (lists.len() * self.rows, At(self.turn.at() + size_of_val(&BEFORE_THE_FIRST) as u64));
+        let args = args![self.turn.arg(), from, self.now.arg(), words as u32];
+        if !(faults::on("lists-of-the-turn-before") && self.turns > 0) {
+            // SAFETY: `turn` is the one before this, `from` holds so many words of each turn up to this one, `now` as many.
+            unsafe { self.gpu.launch("turn_lists", Grid::over(words, 128), args)? };
+        }
+        let places = (0..).map(|i| At(self.now.at() + (4 * i * self.rows) as u64));
+        self.gpu.foretell(lists.iter().cloned().zip(places));
+        Ok(())
+    }
+
+    /// The rows of `w [V, C]` of the last tokens, rounded where `dtype` is bf16; they are below `V`. Begins a turn.
     pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        self.turn()?;
         super::embedding::rows(&self.gpu, w, (self.tokens.arg(), self.rows), dtype)
     }
 
@@ -157,6 +187,12 @@ impl Draws {
         let last = &picked[picked.len() - self.rows.min(picked.len())..];
         self.known = Some(last.iter().map(|p| p[1]).collect());
         Ok(picked.into_iter().map(outcome).collect())
+    }
+}
+
+impl Drop for Draws {
+    fn drop(&mut self) {
+        self.gpu.forget_foretold();
     }
 }
 

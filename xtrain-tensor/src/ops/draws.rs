@@ -50,14 +50,25 @@ impl Draws {
         self.room[0]
     }
 
-    /// Begins anew with the last token of each row, as the host knows it. A device that holds them is sent nothing.
+    /// Begins anew with the last token of each row, as the host knows it. A device that holds them is not sent them.
+    ///
+    /// `lists[t]` are lists of as many indices as there are rows, positions and slots, that operations will take in turn
+    /// `t`, as far as they are known: up to two. A GPU is sent those of all turns here, in one copy, and nothing between.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more rows than there is room for.
-    pub fn begin(&mut self, tokens: &[u32]) -> Result<()> {
+    /// [`Error::Argument`] for more rows, turns or lists than there is room for, and for lists that are not alike in all
+    /// turns.
+    pub fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
         if tokens.len() > self.room[0] {
             let got = format!("{} of {}", tokens.len(), self.room[0]);
             return Err(Error::Argument { op: OP, want: "no more rows than there is room for", got });
+        }
+        let most = lists.first().map_or(0, Vec::len);
+        let alike =
+            |turn: &Vec<Vec<u32>>| turn.len() == most && turn.iter().all(|list| list.len() == tokens.len());
+        if lists.len() > self.room[1] || most > gpu::LISTS || !lists.iter().all(alike) {
+            let got = format!("{} turns of {most}", lists.len());
+            return Err(Error::Argument { op: OP, want: "up to two lists a turn, an index a row", got });
         }
         (self.rows, self.turns) = (tokens.len(), 0);
         self.vocab = tokens.iter().max().map_or(0, |&t| t as usize + 1);
@@ -67,7 +78,7 @@ impl Draws {
                 drawn.clear();
                 Ok(())
             }
-            Place::Gpu(draws) => draws.begin(tokens),
+            Place::Gpu(draws) => draws.begin(tokens, lists),
         }
     }
 
@@ -165,7 +176,7 @@ mod tests {
         let (mut draws, mut all) = (Draws::new(device, 6, 5)?, Vec::new());
         let mut last: Vec<u32> = vec![7, 149, 0, 31, 8];
         for look in 0..3 {
-            draws.begin(&last)?;
+            draws.begin(&last, Vec::new())?;
             for turn in 0..[5, 1, 4][look as usize] {
                 let logits = draws.embedding(&w, dtype)?;
                 let row = |n: usize| SampleRow {
@@ -215,7 +226,7 @@ mod tests {
             let mut draws = Draws::new(&device, 2, 3).unwrap();
             let logits = Tensor::new(&device, &[0, VOCAB], Vec::<f32>::new()).unwrap();
             for turns in [2, 0, 3] {
-                draws.begin(&[]).unwrap();
+                draws.begin(&[], Vec::new()).unwrap();
                 (0..turns).for_each(|_| draws.draw(&logits, &[]).unwrap());
                 assert_eq!(draws.look().unwrap(), vec![Vec::new(); turns], "{device}");
             }
@@ -236,8 +247,11 @@ mod tests {
     fn rows_and_turns_beyond_the_room_are_refused() {
         let cpu = Device::cpu();
         let mut draws = Draws::new(&cpu, 2, 1).unwrap();
-        assert!(matches!(draws.begin(&[1, 2, 3]), Err(Error::Argument { .. })));
-        draws.begin(&[1]).unwrap();
+        assert!(matches!(draws.begin(&[1, 2, 3], Vec::new()), Err(Error::Argument { .. })));
+        for lists in [vec![vec![]; 2], vec![vec![vec![4, 5]]], vec![vec![vec![4]; 3]]] {
+            assert!(matches!(draws.begin(&[1], lists), Err(Error::Argument { .. })));
+        }
+        draws.begin(&[1], vec![vec![vec![4]; 2]]).unwrap();
         let row = SampleRow {
             seed: 0,
             id: 0,

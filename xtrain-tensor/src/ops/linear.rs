@@ -29,7 +29,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
     check_bias(w, bias)?;
     if let Device::Gpu(gpu) = x.device() {
         check("linear", x, w.width(), w)?;
-        return gpu::linear(gpu, x, w, After { bias, residual: None }, out);
+        return gpu::linear(gpu, x, w, After { bias, ..After::default() }, out);
     }
     let mut y = outputs(x, w, 0..w.out())?;
     if let Some(b) = bias {
@@ -96,7 +96,7 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     }
     if let Device::Gpu(gpu) = x.device() {
         check_bias(w, bias)?;
-        return gpu::linear(gpu, x, w, After { bias, residual: Some(h) }, Dtype::F32);
+        return gpu::linear(gpu, x, w, After { bias, residual: Some(h), norm: None }, Dtype::F32);
     }
     let plain = bias.is_none() && !faults::on("reversed-sum-for-one-row");
     if let (Layout::Packed(Packed::F32(b)), true) = (w.forward(), plain) {
@@ -110,6 +110,34 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     let mut y = linear(x, w, bias, Dtype::F32)?;
     super::accumulate(&mut y, h)?;
     Ok(y)
+}
+
+/// [`linear_add`] and, where a device takes it on the way, [`rms_norm`](super::rms_norm) of the sum by a gain `[out]` and
+/// an eps, in the weight's dtype; none otherwise. The bits of both.
+///
+/// # Errors
+/// As [`linear_add`]; [`Error::Shape`] for another gain.
+pub fn linear_add_norm(
+    h: &Tensor,
+    x: &Tensor,
+    (w, bias): (&Weight, Option<&Tensor>),
+    (gain, eps): (&Tensor, f32),
+) -> Result<(Tensor, Option<Tensor>)> {
+    const OP: &str = "linear_add_norm";
+    if gain.shape() != [w.out()] {
+        return Err(Error::Shape { op: OP, want: "a gain [out]", got: shapes(&[h, gain]) });
+    }
+    match x.device() {
+        Device::Gpu(gpu)
+            if check(OP, x, w.width(), w)? > gpu::NORMED_INSIDE && h.shape() == [x.shape()[0], w.out()] =>
+        {
+            check_bias(w, bias)?;
+            let after = After { bias, residual: Some(h), norm: None };
+            let (sum, normed) = gpu::linear_add_norm(gpu, x, w, after, (gain, eps))?;
+            Ok((sum, Some(normed)))
+        }
+        _ => Ok((linear_add(h, x, w, bias)?, None)),
+    }
 }
 
 /// `dx` of the linears that read one `x`: `dx[n][k]` is one running sum over the outputs of the

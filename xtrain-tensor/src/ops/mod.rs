@@ -31,9 +31,11 @@ pub use finite::{all_finite, first_not_finite};
 pub use fused::{NewHeads, add_rms_norm, write_heads};
 pub use heads::{norm_rope, norm_rope_backward};
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
-pub use linear::{linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight};
+pub use linear::{
+    linear, linear_add, linear_add_norm, linear_backward_bias, linear_backward_input, linear_backward_weight,
+};
 pub use log_prob::{LogProb, log_prob};
-pub use normed::{Affine, norm_linears, norm_swiglu};
+pub use normed::{Affine, linears, norm_linears, norm_swiglu, swiglu};
 pub use optim::{AdamWScalars, Update, Updated, adamw, adamw_all, global_norm, sum_of_squares};
 pub use packing::{Packing, Piece};
 pub use rms_norm::{rms_norm, rms_norm_backward};

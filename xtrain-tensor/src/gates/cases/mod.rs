@@ -21,7 +21,7 @@ pub(super) use linear::{
 };
 pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
 pub(super) use norm::{rms_norm, rms_norm_backward};
-pub(super) use normed::{norm_linears, norm_swiglu};
+pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swiglu};
 pub(super) use optim::{adamw, adamw_all, global_norm, sum_of_squares};
 pub(super) use pointwise::{accumulate, add, all_finite, first_not_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};

@@ -6,7 +6,7 @@ use crate::ops::{self, Affine, Weight};
 use crate::{Dtype, Tensor};
 
 /// Rows, width, outputs of each weight.
-const SHAPES: [(usize, usize, &[usize]); 7] = [
+const SHAPES: [(usize, usize, &[usize]); 10] = [
     (1, 8, &[8, 16, 3]),
     (3, 33, &[40, 7]),
     (8, 256, &[32, 16, 16]),
@@ -14,6 +14,9 @@ const SHAPES: [(usize, usize, &[usize]); 7] = [
     (9, 64, &[17, 16, 1]),
     (2, 2056, &[9]),
     (4, 515, &[33, 1, 20]),
+    (17, 72, &[40, 9, 8]),
+    (33, 40, &[24]),
+    (70, 33, &[70, 5, 64]),
 ];
 
 /// An f32 residual stream, its gain, and weights with every other one biased.
@@ -97,14 +100,60 @@ pub(crate) fn norm_linears() -> Vec<Case> {
     Operands::all(1701).into_iter().map(case).collect()
 }
 
+/// Gate and up have one shape; the second's values are the first's in another order.
+fn paired(mut all: Operands) -> Operands {
+    all.outs = vec![all.outs[0]; 2];
+    let [mut w, mut b] = all.ws[0].clone();
+    w.reverse();
+    b.reverse();
+    all.ws = vec![all.ws[0].clone(), [w, b]];
+    all
+}
+
+pub(crate) fn linears() -> Vec<Case> {
+    let case = |all: Operands| {
+        Case::rows("linears", all.label(), all.n, move |device, rows| {
+            let on = all.on(device, rows)?;
+            let ys = ops::linears(&on.h.cast(all.dtype)?, &on.affine())?;
+            let split = ys.iter().map(|y| split(y, rows.len())).collect::<crate::Result<Vec<_>>>()?;
+            Ok(split.into_iter().reduce(join).expect("a weight or more"))
+        })
+    };
+    Operands::all(1801).into_iter().map(case).collect()
+}
+
+pub(crate) fn swiglu() -> Vec<Case> {
+    let case = |all: Operands| {
+        let all = paired(all);
+        Case::rows("swiglu", all.label(), all.n, move |device, rows| {
+            let on = all.on(device, rows)?;
+            let ws = on.affine();
+            split(&ops::swiglu(&on.h.cast(all.dtype)?, [ws[0], ws[1]])?, rows.len())
+        })
+    };
+    Operands::all(1851).into_iter().map(case).collect()
+}
+
+pub(crate) fn linear_add_norm() -> Vec<Case> {
+    let case = |all: Operands| {
+        let (out, values) = (all.outs[0], Values::Plain);
+        let (stream, gain) = (values.fill(all.n * out, all.seed + 700), values.fill(out, all.seed + 800));
+        Case::rows("linear_add_norm", all.label(), all.n, move |device, rows| {
+            let on = all.on(device, rows)?;
+            let h = tensor(device, &[rows.len(), out], &pick(&stream, out, rows), Dtype::F32)?;
+            let gain = tensor(device, &[out], &gain, Dtype::F32)?;
+            let (x, (w, b)) = (on.h.cast(all.dtype)?, &on.ws[0]);
+            let (sum, normed) = ops::linear_add_norm(&h, &x, (w, b.as_ref()), (&gain, 1e-6))?;
+            let normed = normed.map_or_else(|| ops::rms_norm(&sum, &gain, 1e-6, all.dtype), Ok)?;
+            Ok(join(split(&sum, rows.len())?, split(&normed, rows.len())?))
+        })
+    };
+    Operands::all(1901).into_iter().map(case).collect()
+}
+
 pub(crate) fn norm_swiglu() -> Vec<Case> {
-    let case = |mut all: Operands| {
-        // gate and up have one shape; the second's values are the first's in another order
-        all.outs = vec![all.outs[0]; 2];
-        let [mut w, mut b] = all.ws[0].clone();
-        w.reverse();
-        b.reverse();
-        all.ws = vec![all.ws[0].clone(), [w, b]];
+    let case = |all: Operands| {
+        let all = paired(all);
         Case::rows("norm_swiglu", all.label(), all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ws = on.affine();

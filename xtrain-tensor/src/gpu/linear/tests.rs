@@ -27,6 +27,8 @@ fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf1
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
 
+const TILES: [Tile; 3] = [Tile::Few, Tile::Small, Tile::Large];
+
 /// Rows, outputs, inputs: whole tiles and parts, aligned lines and others.
 const SHAPES: [[usize; 3]; 11] = [
     [1, 16, 256],
@@ -84,7 +86,7 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
         let (x, w) = (arbitrary(rows * width, 1), arbitrary(outs * width, 2));
         for dtype in [Dtype::F32, Dtype::BF16] {
             let sums = expected(shape, &x, &w, dtype);
-            for (j, tile) in [Tile::Few, Tile::Small, Tile::Large].into_iter().enumerate() {
+            for (j, tile) in TILES.into_iter().enumerate() {
                 let device = gpu(i + j);
                 let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
                 let x = on(&device, [rows, width], &x, dtype);
@@ -100,7 +102,11 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
                 let want: Vec<f32> = sums.iter().enumerate().map(value).collect();
                 let bias = on(&device, [1, outs], &bias, Dtype::F32);
                 let h = on(&device, [rows, outs], &h, Dtype::F32);
-                let after = After { bias: (how > 0).then_some(&bias), residual: (how == 1).then_some(&h) };
+                let after = After {
+                    bias: (how > 0).then_some(&bias),
+                    residual: (how == 1).then_some(&h),
+                    norm: None,
+                };
                 let y = Tensor::zeros(&device, &[rows, outs], out).unwrap();
                 let (gpu, to) = (as_gpu(&device), y.at(as_gpu(&device), out).unwrap());
                 let product = Forward { x: x.at(gpu, dtype).unwrap(), w: w.at(gpu).unwrap(), shape, dtype };
@@ -231,6 +237,58 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
             compare_bits(&bits(&got_gated), &bits(&want)).unwrap_or_else(|e| panic!("{label} gated: {e}"));
         }
     }
+}
+
+/// Several products in one launch, and a norm after one, by every tile, against their parts one after another.
+#[test]
+fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
+    let mut compared = 0;
+    for (turn, [rows, outs, width]) in SHAPES.into_iter().enumerate() {
+        for (dtype, tile) in [Dtype::F32, Dtype::BF16].into_iter().flat_map(|d| TILES.map(|tile| (d, tile))) {
+            let (device, seed) = (gpu(turn + tile as usize), 60 + turn as u64);
+            let fill = |shape: [usize; 2], at: u64| {
+                on(&device, shape, &arbitrary(shape[0] * shape[1], seed + at), Dtype::F32)
+            };
+            let vector = |n: usize, at: u64| fill([1, n], at).reshape(&[n]).unwrap();
+            let w = |at: u64, outs: usize| Weight::new(&fill([outs, width], at), dtype).unwrap();
+            let (ws, up, biases) =
+                ([w(2, outs), w(3, 7), w(4, 16)], w(5, outs), [vector(outs, 6), vector(7, 7)]);
+            let affine = [
+                Affine { weight: &ws[0], bias: Some(&biases[0]) },
+                Affine { weight: &ws[1], bias: Some(&biases[1]) },
+                Affine { weight: &ws[2], bias: None },
+            ];
+            let up = Affine { weight: &up, bias: None };
+            let x = fill([rows, width], 1).cast(dtype).unwrap();
+            let part = |w: &Affine<'_>| ops::linear(&x, w.weight, w.bias, dtype).unwrap();
+            let (gpu, source) = (as_gpu(&device), Source::Plain(&x));
+            let mut same = |got: &Tensor, want: &Tensor, what: &str| {
+                let [got, want] = [got, want].map(|y| y.to_f32().unwrap().to_vec::<f32>().unwrap());
+                compare_bits(&got, &want).unwrap_or_else(|e| {
+                    panic!("{what}, {rows} x {outs} x {width} {dtype} {tile:?} on {device}: {e}")
+                });
+                compared += want.len();
+            };
+            let got = several::linears_by(gpu, source, &affine, tile).unwrap();
+            got.iter().zip(&affine).for_each(|(got, w)| same(got, &part(w), "linears"));
+            let gated = several::swiglu_by(gpu, source, [affine[0], up], tile).unwrap();
+            same(&gated, &ops::silu_mul(&part(&affine[0]), &part(&up), dtype).unwrap(), "swiglu");
+
+            let (h, gain) = (fill([rows, outs], 8), vector(outs, 9));
+            let want = ops::linear_add(&h, &x, &ws[0], affine[0].bias).unwrap();
+            let [sum, n] = [Dtype::F32, dtype].map(|d| Tensor::zeros(&device, &[rows, outs], d).unwrap());
+            let after = After { bias: affine[0].bias, residual: Some(&h), norm: Some((&gain, 1e-6, &n)) };
+            let shape = [rows, outs, width];
+            let product = Forward { x: x.at(gpu, dtype).unwrap(), w: ws[0].at(gpu).unwrap(), shape, dtype };
+            // SAFETY: operands of the shape, and room for their product.
+            unsafe {
+                forward(gpu, product, after, (sum.at(gpu, Dtype::F32).unwrap(), Dtype::F32), tile).unwrap()
+            };
+            same(&sum, &want, "the sum");
+            same(&n, &ops::rms_norm(&want, &gain, 1e-6, dtype).unwrap(), "its norm");
+        }
+    }
+    println!("fused products, every tile: {compared} values, 0 differing bits");
 }
 
 #[test]

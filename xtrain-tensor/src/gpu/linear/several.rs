@@ -1,0 +1,175 @@
+//! Products of one `x` by several matrices in one launch, with the norm of its rows inside where they are few.
+use super::{MOST_ALONG_Y, Square, Tile, few};
+use crate::gpu::{Arg, At, Gpu, Grid, args};
+use crate::ops::Affine;
+use crate::{Dtype, Result, Tensor};
+
+/// Rows that the kernels norm themselves: each block norms all of them, which costs the reads of its weights at 8.
+pub(crate) const NORMED_INSIDE: usize = 8;
+/// Matrices of a launch.
+const MATRICES: usize = 3;
+
+/// What the products read.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// Rows as they are, in the weights' dtype.
+    Plain(&'a Tensor),
+    /// The norm of f32 rows, by a gain and an eps.
+    Normed(&'a Tensor, (&'a Tensor, f32)),
+}
+
+impl Source<'_> {
+    /// Rows and their width.
+    fn shape(self) -> [usize; 2] {
+        let (Source::Plain(x) | Source::Normed(x, _)) = self;
+        [x.shape()[0], x.width()]
+    }
+
+    fn args(self, gpu: &Gpu, dtype: Dtype) -> Result<Vec<Arg>> {
+        Ok(match self {
+            Source::Plain(x) => args![x.at(gpu, dtype)?].to_vec(),
+            Source::Normed(h, (gain, eps)) => {
+                args![h.at(gpu, Dtype::F32)?, gain.at(gpu, Dtype::F32)?, eps].to_vec()
+            }
+        })
+    }
+}
+
+/// Whether the kernels take these operands.
+pub(crate) fn takes(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
+    // at least 8 outputs a block
+    let blocks: usize = ws.iter().map(|w| w.weight.out().div_ceil(8)).sum();
+    let few = match source {
+        Source::Plain(_) => true,
+        Source::Normed(h, _) => h.shape()[0] <= NORMED_INSIDE && h.dtype() == Dtype::F32,
+    };
+    few && ws.len() <= MATRICES && blocks <= MOST_ALONG_Y
+}
+
+/// The kernels of one operation.
+struct Kernels {
+    /// That which norms its rows, in bf16 and f32.
+    normed: [&'static str; 2],
+    /// For a few rows: 16 and 32 in bf16, f32.
+    few: [&'static str; 3],
+    square: Square,
+    /// Outputs that share lines of a block: 2 where half of them are of the gate, half of up.
+    halves: usize,
+}
+
+const LINEARS: Kernels = Kernels {
+    normed: ["norm_linears_bf16", "norm_linears_f32"],
+    few: ["linears_few_bf16_16", "linears_few_bf16_32", "linears_few_f32"],
+    square: Square {
+        f32: ["linears_f32_128", "linears_f32_64"],
+        bf16: ["linears_bf16_128", "linears_bf16_64"],
+        along: [true, true],
+    },
+    halves: 1,
+};
+const SWIGLU: Kernels = Kernels {
+    normed: ["norm_swiglu_bf16", "norm_swiglu_f32"],
+    few: ["swiglu_few_bf16_16", "swiglu_few_bf16_32", "swiglu_few_f32"],
+    square: Square {
+        f32: ["swiglu_f32_128", "swiglu_f32_64"],
+        bf16: ["swiglu_bf16_128", "swiglu_bf16_64"],
+        along: [true, true],
+    },
+    halves: 2,
+};
+
+impl Kernels {
+    /// The tile of products of so many outputs.
+    fn tile(&self, source: Source<'_>, outs: &[usize], dtype: Dtype) -> Tile {
+        match source {
+            Source::Normed(..) => Tile::Few,
+            Source::Plain(x) => {
+                Tile::of_forward(x.shape()[0], outs.iter().sum::<usize>() * self.halves, dtype)
+            }
+        }
+    }
+
+    /// The kernel, and its grid over the outputs of each matrix.
+    fn launch(&self, source: Source<'_>, tile: Tile, outs: &[usize], dtype: Dtype) -> (&'static str, Grid) {
+        let ([rows, width], bf16) = (source.shape(), dtype == Dtype::BF16);
+        let (kernel, grid, side, along) = match (tile, source) {
+            (Tile::Few, Source::Normed(..)) => {
+                let (_, grid) = few([rows, 1, width], dtype);
+                (self.normed[usize::from(!bf16)], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
+            }
+            (Tile::Few, Source::Plain(_)) => {
+                // the kernels of bf16 are for more than 8 rows
+                let (_, grid) = few([rows.max(NORMED_INSIDE + 1), 1, width], dtype);
+                let which = if bf16 { usize::from(rows > 16) } else { 2 };
+                (self.few[which], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
+            }
+            _ => {
+                let (kernel, grid) = tile.launch(&self.square, dtype, [rows, 1]);
+                (kernel, grid, if tile == Tile::Large { 128 } else { 64 }, 0)
+            }
+        };
+        let mut grid = grid;
+        grid.blocks[along] = outs.iter().map(|n| n.div_ceil(side / self.halves) as u32).sum();
+        (kernel, grid)
+    }
+}
+
+/// Products by up to three weights; operands have been checked.
+pub(crate) fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+    let outs: Vec<usize> = ws.iter().map(|w| w.weight.out()).collect();
+    linears_by(gpu, source, ws, LINEARS.tile(source, &outs, ws[0].weight.dtype()))
+}
+
+/// [`linears`] by kernels of one tile.
+pub(super) fn linears_by(
+    gpu: &Gpu,
+    source: Source<'_>,
+    ws: &[Affine<'_>],
+    tile: Tile,
+) -> Result<Vec<Tensor>> {
+    let ([rows, width], dtype) = (source.shape(), ws[0].weight.dtype());
+    let ys = ws.iter().map(|w| Tensor::on_gpu(gpu, &[rows, w.weight.out()], dtype));
+    let ys = ys.collect::<Result<Vec<_>>>()?;
+    let (mut w_at, mut b_at, mut y_at) = ([At(0); MATRICES], [At(0); MATRICES], [At(0); MATRICES]);
+    let mut outs = [0; MATRICES];
+    for (i, (w, y)) in ws.iter().zip(&ys).enumerate() {
+        (w_at[i], y_at[i], outs[i]) = (w.weight.at(gpu)?, y.at(gpu, dtype)?, w.weight.out());
+        b_at[i] = bias_of(gpu, w)?;
+    }
+    let (kernel, grid) = LINEARS.launch(source, tile, &outs, dtype);
+    let places = [w_at, b_at, y_at].concat().into_iter().map(Arg::from);
+    let sizes = [rows, outs[0], outs[1], outs[2], width].map(|n| Arg::from(n as u32));
+    let args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(places).chain(sizes).collect();
+    // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
+    // y_i [rows, out_i].
+    unsafe { gpu.launch(kernel, grid, &args)? };
+    Ok(ys)
+}
+
+/// The gated product; operands have been checked.
+pub(crate) fn swiglu(gpu: &Gpu, source: Source<'_>, ws: [Affine<'_>; 2]) -> Result<Tensor> {
+    swiglu_by(gpu, source, ws, SWIGLU.tile(source, &[ws[0].weight.out()], ws[0].weight.dtype()))
+}
+
+/// [`swiglu`] by kernels of one tile.
+pub(super) fn swiglu_by(
+    gpu: &Gpu,
+    source: Source<'_>,
+    [gate, up]: [Affine<'_>; 2],
+    tile: Tile,
+) -> Result<Tensor> {
+    let ([rows, width], dtype, outs) = (source.shape(), gate.weight.dtype(), gate.weight.out());
+    let y = Tensor::on_gpu(gpu, &[rows, outs], dtype)?;
+    let (kernel, grid) = SWIGLU.launch(source, tile, &[outs], dtype);
+    let weights = args![gate.weight.at(gpu)?, up.weight.at(gpu)?, bias_of(gpu, &gate)?, bias_of(gpu, &up)?];
+    let rest = args![y.at(gpu, dtype)?, rows as u32, outs as u32, width as u32];
+    let args = [&*source.args(gpu, dtype)?, weights, rest].concat();
+    // SAFETY: x [rows, width] or h [rows, width] and gain [width]; both weights [outs, width], biases [outs] or null,
+    // y [rows, outs].
+    unsafe { gpu.launch(kernel, grid, &args)? };
+    Ok(y)
+}
+
+fn bias_of(gpu: &Gpu, w: &Affine<'_>) -> Result<At> {
+    w.bias.map_or(Ok(At(0)), |bias| bias.at(gpu, Dtype::F32))
+}
