@@ -93,7 +93,8 @@ pub fn embedding_backward(dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()
     let cpu = dw.device().as_cpu()?.clone();
     let (dw, dy) = (Disjoint::new(dw.data_mut::<f32>()?), dy.data::<f32>()?);
     // by columns: the rows that are added to one have an order
-    let share = c.div_ceil(if dy.len() < GRAIN { 1 } else { cpu.pool.threads() }).next_multiple_of(LINE).max(LINE);
+    let share =
+        c.div_ceil(if dy.len() < GRAIN { 1 } else { cpu.pool.threads() }).next_multiple_of(LINE).max(LINE);
     cpu.pool.run(c.div_ceil(share), |part| {
         let columns = part * share..c.min((part + 1) * share);
         for (&i, dy) in id.iter().zip(dy.chunks_exact(c)) {
