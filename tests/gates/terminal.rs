@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::cli::Scratch;
+use crate::cli::{Scratch, program};
 use crate::fixtures::path;
 
 /// Ctrl-C and Ctrl-D, as a terminal sends them.
@@ -134,7 +134,7 @@ fn chat(scratch: &Scratch, positions: u32, more: &[&str]) -> Terminal {
         .replace("\"max_position_embeddings\": 256", &format!("\"max_position_embeddings\": {positions}"));
     assert!(wide != config || positions == 256);
     fs::write(to.join("config.json"), wide).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xtrain"));
+    let mut command = program();
     command.args(["chat", "--temperature", "0", "--model"]).arg(&to).args(more);
     let mut terminal = Terminal::of(&mut command);
     terminal.prompt();
