@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use xtrain::model::{Decay, Grads, Model, Processing, Sample, Schedule, objective, weigh};
 use xtrain::tensor::{Device, Dtype};
 
-use crate::fixtures::{f32s, json, model, path, tensors};
+use crate::fixtures::{f32s, json, model, tensors};
 use crate::golden::{PRETRAIN, SFT, batch, rows, train};
 
 /// Four micro-batches of 4, 14, 24 and 26 targets.
