@@ -8,7 +8,7 @@ use super::ask::at_least_one;
 use super::common::{CacheFlags, Common, Sampling};
 use super::template::TemplateFlags;
 use super::{CliError, Exit, loaded};
-use crate::decode::{Engine, EngineOptions, Prefixes};
+use crate::decode::{Engine, EngineOptions, FinishReason, Prefixes};
 
 mod conversation;
 mod input;
@@ -99,9 +99,9 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
         eprintln!("{HELP}");
     }
     let mut replies = Replies::new(args, &loaded, engine, terminal);
-    let mut input = Input::new(terminal);
+    let (mut input, mut stopped) = (Input::new(terminal), false);
     loop {
-        let said = match input.next(&stops)? {
+        let said = match input.next(&stops, std::mem::take(&mut stopped))? {
             Said::Message(said) => said,
             Said::Reset => {
                 talk.reset();
@@ -133,6 +133,7 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
             eprintln!("[beyond the model's {positions} positions: the {n} oldest messages are forgotten]");
         }
         let done = replies.reply(asked.ids.clone(), &stops)?;
+        stopped = done.finish_reason == FinishReason::Stop;
         talk.answered(asked, &done);
         if let Some(exit) = stops.ended(terminal) {
             return Err(CliError::new(exit, "stopped by a signal"));

@@ -132,7 +132,7 @@ impl Dd {
         let near = Dd::from(quarters * FRAC_PI_2 - x);
         let left = near + Dd { high: quarters * PI_2.0.low, low: quarters * PI_2.1 };
         let square = left * left;
-        // |left| < 0.79: the last term is below 2^-110 of the first
+        // |left| < 0.79: what is left out is below 2^-110 of the first
         let series = |first: u32| {
             let terms = (first..first + 28).step_by(2).rev();
             terms.fold(Dd::from(1.0), |rest, k| {

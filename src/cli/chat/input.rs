@@ -48,12 +48,11 @@ impl Input {
         Input { lines, terminal, read: 0 }
     }
 
-    /// The next line that says something.
+    /// The next line that says something; `told`: an interrupt so far has been answered.
     ///
     /// # Errors
     /// Input that cannot be read or is no text; a signal that ends.
-    pub(super) fn next(&mut self, stops: &Stops) -> Result<Said, CliError> {
-        let mut told = stops.asked();
+    pub(super) fn next(&mut self, stops: &Stops, mut told: bool) -> Result<Said, CliError> {
         self.prompt()?;
         loop {
             if let Some(exit) = stops.ended(self.terminal) {

@@ -236,7 +236,9 @@ impl Cache for Paged {
     }
 
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
-        (pos / self.page < self.pages(seq).len()).then(|| slot(&self.slots, seq, pos) as u32)
+        // a page that others read too is copied before it is written
+        let own = self.pages(seq).get(pos / self.page).is_some_and(|&page| self.refs[page as usize] == 1);
+        own.then(|| slot(&self.slots, seq, pos) as u32)
     }
 
     fn free(&mut self, seq: u32) {

@@ -20,8 +20,8 @@ pub struct Described {
     pub eos: Vec<u32>,
 }
 
-/// What [`super::open`] opens, without the weights: they are held against config.json by the headers of their files
-/// or, in a run, by the manifest of its newest checkpoint, and not read.
+/// What [`super::open`] opens, without the weights, which are not read. Of files the headers are held against
+/// config.json; of a run's newest checkpoint the manifest alone is looked at, and config.json against that.
 ///
 /// # Errors
 /// As [`super::open`], but for what is in the tensors.

@@ -210,7 +210,7 @@ impl Gpu {
             uploaded: so_far(&done.uploaded),
             downloaded: so_far(&done.downloaded),
             looks: so_far(&done.looks),
-            unfed: counts.flushes - so_far(&done.sent_after),
+            unfed: counts.flushes.saturating_sub(so_far(&done.sent_after)),
             kv_read: so_far(&done.kv_read),
             partials: so_far(&done.partials),
             allocations: memory.allocations(),

@@ -65,7 +65,7 @@ impl Weight {
     }
 
     /// [`Weight::new`] of each of `ws`, all on one device. A processor packs them for the gradients too, in one job:
-    /// a matrix and a direction on one thread.
+    /// a matrix and a direction on one thread, but for those that would hold up the others.
     ///
     /// # Errors
     /// As [`Weight::new`], for the first that it refuses.
@@ -75,15 +75,23 @@ impl Weight {
         };
         let matrices = ws.iter().map(|w| Ok((w.data::<f32>()?, matrix(w, dtype)?)));
         let matrices = matrices.collect::<Result<Vec<_>>>()?;
-        let mut packed: Vec<[Option<Packed>; 2]> = ws.iter().map(|_| [None, None]).collect();
-        cpu.pool.parts(packed.as_flattened_mut(), 1, |i, packed| {
+        let mut pairs: Vec<[Option<Packed>; 2]> = ws.iter().map(|_| [None, None]).collect();
+        let pack = |i: usize, packed: &mut Option<Packed>| {
             let (w, shape) = matrices[i / 2];
-            packed[0] = Some(match i % 2 {
+            *packed = Some(match i % 2 {
                 0 => Packed::of_weight(cpu, dtype, w, shape),
                 _ => Packed::of_weight_transposed(cpu, dtype, w, shape),
             });
+        };
+        let (packed, total) = (pairs.as_flattened_mut(), ws.iter().map(|w| w.len()).sum::<usize>());
+        let long = |i: usize| ws[i / 2].len() * cpu.pool.threads() > total;
+        packed.iter_mut().enumerate().filter(|(i, _)| long(*i)).for_each(|(i, one)| pack(i, one));
+        cpu.pool.parts(packed, 1, |i, one| {
+            if !long(i) {
+                pack(i, &mut one[0])
+            }
         });
-        let made = packed.into_iter().zip(ws).zip(&matrices).map(|((packed, &w), &(_, shape))| {
+        let made = pairs.into_iter().zip(ws).zip(&matrices).map(|((packed, &w), &(_, shape))| {
             let [forward, backward] = packed.map(|p| Layout::Packed(p.expect("every one was packed")));
             Weight {
                 backward: backward.into(),

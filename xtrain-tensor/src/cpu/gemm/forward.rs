@@ -11,6 +11,9 @@ use crate::cpu::{Disjoint, Simd};
 /// Elements of a line of cache: half a row of a panel.
 const LINE: usize = LANES / 2;
 
+/// Tiles that ask for the next panel, each for its share: of two lines for a step over the depth one each.
+const AHEAD: usize = 2;
+
 /// A matrix in memory: element (r, k) at `data[r * row_step + k * k_step]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a> {
@@ -84,23 +87,25 @@ impl Product<'_> {
         let stride = if rows.len() <= most { panels.len().max(1) } else { 1 };
         for k in (0..self.b.depth).step_by(CHUNK) {
             for panel in panels.clone().step_by(stride) {
+                let mut done = if stride == 1 { 0 } else { AHEAD };
                 for (row, height, count) in runs(rows.len(), most) {
-                    let first = rows.start + row;
-                    self.tiles([first, height, count, k], panel..panel + stride, row == 0 && stride == 1);
+                    self.tiles([rows.start + row, height, count, k], panel..panel + stride, done);
+                    done += count;
                 }
             }
         }
     }
 
-    /// The next panel, half of it by each of the first two tiles: two lines of cache for each step over the depth
-    /// are what they can ask for.
-    fn next_panel(&self, k: usize, panel: usize) -> Fetch {
+    /// What is left of the next panel when so many tiles have asked for their share of it.
+    fn next_panel(&self, k: usize, panel: usize, done: usize) -> Fetch {
+        let share = CHUNK.min(self.b.depth - k) * LINE;
         let from = self.b.row(0, 0, 0).wrapping_add((panel * self.b.step + k) * LANES);
-        Fetch { from, step: LINE, tile_step: CHUNK.min(self.b.depth - k) * LINE, tiles: 2 }
+        let tiles = AHEAD.saturating_sub(done);
+        Fetch { from: from.wrapping_add(done * share), step: LINE, tile_step: share, tiles }
     }
 
-    /// One chunk of `count` tiles of `height` rows from `row` on, in `panels`; `ahead`: they ask for the next panel.
-    fn tiles(&self, [row, height, count, k]: [usize; 4], panels: Range<usize>, ahead: bool) {
+    /// One chunk of `count` tiles of `height` rows from `row` on, in `panels`, of which `done` are computed.
+    fn tiles(&self, [row, height, count, k]: [usize; 4], panels: Range<usize>, done: usize) {
         let Matrix { data, row_step, k_step, .. } = self.a;
         let step = self.b.columns;
         let columns = panels.start * LANES..step.min(panels.end * LANES);
@@ -128,7 +133,7 @@ impl Product<'_> {
             start: if k == 0 { self.start } else { Start::Continue },
             count,
             near,
-            far: if ahead { self.next_panel(k, panels.end) } else { Fetch { tiles: 0, ..near } },
+            far: self.next_panel(k, panels.end, done),
         };
         // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
         // the rows of c lie inside y, checked above, as do those of `plus`, which is as long; those of

@@ -258,7 +258,8 @@ fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
                 Affine { weight: &ws[1], bias: Some(&biases[1]) },
                 Affine { weight: &ws[2], bias: None },
             ];
-            let up = Affine { weight: &up, bias: None };
+            let up_bias = vector(outs, 10);
+            let up = Affine { weight: &up, bias: Some(&up_bias) };
             let x = fill([rows, width], 1).cast(dtype).unwrap();
             let part = |w: &Affine<'_>| ops::linear(&x, w.weight, w.bias, dtype).unwrap();
             let (gpu, source) = (as_gpu(&device), Source::Plain(&x));
