@@ -192,6 +192,25 @@ fn eval_measures_the_loss_and_the_answers_of_a_file() {
     assert!(shown.contains("perplexity") && shown.contains("50.0 %"), "{shown}");
 }
 
+/// A weight that is no number is told by what reads it, and is nothing to what reads headers.
+#[test]
+fn inspect_reads_no_weight() {
+    let (scratch, to) = (Scratch::new("inspect-headers"), Scratch::new("inspect-headers-model"));
+    for file in std::fs::read_dir(model()).unwrap().flatten() {
+        std::fs::copy(file.path(), to.0.join(file.file_name())).unwrap();
+    }
+    let file = to.0.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let end = bytes.len();
+    bytes[end - 64..].fill(0xff);
+    std::fs::write(&file, bytes).unwrap();
+    let m = to.0.to_str().unwrap();
+    let whole = ok(&scratch.0, &["inspect", &model(), "--json"]);
+    assert_eq!(parsed(&ok(&scratch.0, &["inspect", m, "--json"])), parsed(&whole));
+    let read = xtrain(&scratch.0, &["logits", m, "--tokens", "1,2", "--out", "x.safetensors"]);
+    assert_ne!(read.status.code(), Some(0), "{read:?}");
+}
+
 #[test]
 fn inspect_adds_up_and_counts_the_bytes_of_a_cached_token() {
     let (scratch, m) = (Scratch::new("inspect"), model());

@@ -169,16 +169,27 @@ mod tests {
 
     const VOCAB: usize = 150;
 
-    /// Turns of a chain whose next logits are a row of a table; what was drawn, by bits.
-    fn turns(device: &Device, dtype: Dtype) -> Result<Vec<Vec<[u32; 3]>>> {
+    /// What was drawn in each turn, and what each of its two lists took from a table, by bits.
+    type Turns = (Vec<Vec<[u32; 3]>>, Vec<Vec<u32>>);
+
+    /// Turns of a chain whose next logits are a row of a table.
+    fn turns(device: &Device, dtype: Dtype) -> Result<Turns> {
         let table: Vec<f32> = arbitrary(VOCAB * VOCAB, 4).iter().map(|x| 6.0 * x).collect();
         let w = Tensor::new(device, &[VOCAB, VOCAB], table)?;
-        let (mut draws, mut all) = (Draws::new(device, 6, 5)?, Vec::new());
+        let (mut draws, mut all, mut bits_taken) = (Draws::new(device, 6, 5)?, Vec::new(), Vec::new());
         let mut last: Vec<u32> = vec![7, 149, 0, 31, 8];
         for look in 0..3 {
-            draws.begin(&last, Vec::new())?;
-            for turn in 0..[5, 1, 4][look as usize] {
+            let list = |turn: u32, step: u32| -> Vec<u32> {
+                (0..last.len() as u32).map(|n| (n * step + 11 * turn + look) % VOCAB as u32).collect()
+            };
+            let turns = [5, 1, 4][look as usize];
+            draws.begin(&last, (0..turns).map(|turn| vec![list(turn, 7), list(turn, 31)]).collect())?;
+            let mut taken = Vec::new();
+            for turn in 0..turns {
                 let logits = draws.embedding(&w, dtype)?;
+                for step in [7, 31] {
+                    taken.push(super::super::gather_rows(&w, &list(turn, step))?);
+                }
                 let row = |n: usize| SampleRow {
                     seed: 3,
                     id: n as u64,
@@ -193,6 +204,9 @@ mod tests {
                 draws.draw(&logits, &(0..last.len()).map(row).collect::<Vec<_>>())?;
             }
             let drawn = draws.look()?;
+            for rows in taken {
+                bits_taken.push(rows.to_vec::<f32>()?.into_iter().map(f32::to_bits).collect());
+            }
             let next = drawn.last().expect("there are turns");
             last = next.iter().map(|o| o.expect("a token").token).collect();
             let bits = |o: Outcome| {
@@ -203,14 +217,14 @@ mod tests {
             // the third time with fewer rows: the device has to be told
             last.truncate(5 - look as usize);
         }
-        Ok(all)
+        Ok((all, bits_taken))
     }
 
     #[test]
     fn what_stays_on_a_gpu_is_what_a_processor_draws() {
         for dtype in [Dtype::F32, Dtype::BF16] {
             let want = turns(&Device::cpu(), dtype).unwrap();
-            assert_eq!(want.len(), 10);
+            assert_eq!([want.0.len(), want.1.len()], [10, 20]);
             let schedules =
                 [Schedule::Forward, Schedule::Backward, Schedule::Random(3), Schedule::Priorities(4)];
             let devices = testing::gpus(&schedules).into_iter().chain(testing::checked(Schedule::Random(2)));
