@@ -30,6 +30,10 @@ impl Terminal {
         // SAFETY: two places for descriptors; a name, modes and a size may be left out.
         let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null, null.cast(), null.cast()) };
         assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
+        for side in [ours, theirs] {
+            // SAFETY: as above; what other tests start meanwhile does not hold the terminal open.
+            unsafe { libc::fcntl(side, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
         // SAFETY: descriptors that were just opened and belong to nobody else.
         let (keys, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
         for side in [Command::stdin, Command::stdout, Command::stderr] {
@@ -119,6 +123,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

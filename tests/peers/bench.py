@@ -11,13 +11,16 @@
   in eager PyTorch with a static cache (nothing of it is compiled); and 32 completions of one prompt of 128 tokens, of
   which PyTorch knows nothing: each row has keys of its own.
 
-The recipe's vocabulary is 65 characters there and 257 bytes here. All in f32, every program started alone, in rounds of
-A B A B. A step is timed from its batch to its update, but for the first of the two with the making of the batch; five steps there and three here are not counted. A line holds the
-median and the least of a program's own samples. Seen with torch 2.15.0.
+The recipe's vocabulary is 65 characters there and 257 bytes here. All in f32; the two programs run in turn, half a
+second each while the other stands still (train: whole runs, for its steps are longer). A step is timed from its batch
+to its update, but for the first of the two with the making of the batch; five steps there and three here are not
+counted. A line holds the median and the least of a program's own samples, and tokens by the median: the few samples
+in which a program stood still are far above it. Seen with torch 2.15.0.
 """
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -27,6 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_T = {"vocab": 4096, "dim": 256, "n_layers": 6, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 768}
 NEW = 120
+# seconds that a program runs before it is the other's turn, many steps or passes long
+TURN = 0.5
 
 
 def torch_here(threads):
@@ -203,24 +208,45 @@ def tokens(threads, rows, prompt, one):
 
 def spread(seconds):
     ordered = sorted(seconds)
-    return {"p50": 1e3 * statistics.median(ordered), "min": 1e3 * ordered[0], "mean": 1e3 * sum(ordered) / len(ordered)}
+    return {"p50": 1e3 * statistics.median(ordered), "min": 1e3 * ordered[0]}
 
 
 def ours(args, *more):
-    command = [args.xtrain, "bench", *map(str, more), "--threads", str(args.threads), "--json"]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
+    """The command of an xtrain benchmark."""
+    return [str(args.xtrain), "bench", *map(str, more), "--threads", str(args.threads), "--json"]
 
 
 def theirs(args, *what):
-    """PyTorch's milliseconds, from a process of its own."""
-    command = [sys.executable, __file__, "peer", "--threads", str(args.threads), "--what", json.dumps(what)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+    """The command that measures PyTorch, in a process of its own."""
+    return [sys.executable, __file__, "peer", "--threads", str(args.threads), "--what", json.dumps(what)]
+
+
+def in_turn(commands, seconds):
+    """What each command prints, as JSON. Only one of them runs at any time: one after the other, or each for so many
+    seconds while the others stand still, so that a machine which changes its speed does so for all of them."""
+    running = []
+    for command in commands:
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))
+        if seconds is None:
+            running[-1].wait()
+        else:
+            running[-1].send_signal(signal.SIGSTOP)
+    while any(one.poll() is None for one in running):
+        for one in running:
+            if one.poll() is None:
+                one.send_signal(signal.SIGCONT)
+            time.sleep(seconds)
+            if one.poll() is None:
+                one.send_signal(signal.SIGSTOP)
+    if failed := [one.args for one in running if one.returncode != 0]:
+        sys.exit(f"bench.py: failed: {failed}")
+    return [json.loads(one.stdout.read().splitlines()[-1]) for one in running]
 
 
 def report(name, a, b, rows=None):
     """A pair of lines, and how many times as long the peer takes by medians and by the least."""
     for who, x in (("xtrain", a), ("pytorch", b)):
-        rate = f"  {1e3 * rows / x['mean']:7.0f} tok/s" if rows else ""
+        rate = f"  {1e3 * rows / x['p50']:7.0f} tok/s" if rows else ""
         print(f"{name:<28} {who:<8} p50 {x['p50']:8.2f} ms  least {x['min']:8.2f} ms{rate}")
     print(f"{name:<28} {'ratio':<8} p50 {b['p50'] / a['p50']:8.2f}     least {b['min'] / a['min']:8.2f}", flush=True)
 
@@ -230,28 +256,29 @@ def sizes(**more):
 
 
 def run(args):
-    def trained(*more):
-        return ours(args, "train", *more)["ms_per_step"]
+    def trained(name, mine, what, seconds):
+        a, b = in_turn([ours(args, "train", *mine), theirs(args, "steps", *what)], seconds)
+        report(name, a["ms_per_step"], b)
 
-    def decoded(*more):
-        got = ours(args, "decode", *sizes(), "--set", "train.context=512", "--max-new", NEW, "--repeats", 3, *more)
-        return got["per_forward_ms"]["decode"]
+    def decoded(name, rows, prompt, one):
+        more = ["--batch", rows, "--prompt-len", prompt] + ["--one-prompt"] * one
+        mine = ours(args, "decode", *sizes(), "--set", "train.context=512", "--max-new", NEW, "--repeats", 3, *more)
+        a, b = in_turn([mine, theirs(args, "tokens", rows, prompt, one)], TURN)
+        report(name, a["per_forward_ms"]["decode"], b, rows)
 
     for _ in range(args.rounds):
         if args.what == "recipe":
             for name, how in (("as nanoGPT", "plain"), ("fused AdamW", "eager")):
-                mine = trained("-c", "configs/shakespeare.toml", "--steps", 120)
-                report(f"recipe, {name}", mine, theirs(args, "steps", "recipe", how, 120))
+                mine = ["-c", "configs/shakespeare.toml", "--steps", 240]
+                trained(f"recipe, {name}", mine, ("recipe", how, 170), TURN)
         elif args.what == "train":
-            t = [*sizes(), "--set", "train.context=256", "--set", "train.batch=8", "--steps", 10]
-            report("train T, torch.compile", trained(*t), theirs(args, "steps", "t", "compile", 10))
-            report("train T, eager", trained(*t), theirs(args, "steps", "t", "eager", 10))
+            mine = [*sizes(), "--set", "train.context=256", "--set", "train.batch=8", "--steps", 10]
+            for how in ("compile", "eager"):
+                trained(f"train T, {how}", mine, ("t", how, 10), None)
         else:
-            for rows in (1, 32):
-                mine = decoded("--batch", rows, "--prompt-len", 16)
-                report(f"decode T, batch {rows}", mine, theirs(args, "tokens", rows, 16, False), rows)
-            mine = decoded("--batch", 32, "--prompt-len", 128, "--one-prompt")
-            report("decode T, 32 of one prompt", mine, theirs(args, "tokens", 32, 128, True), 32)
+            decoded("decode T, batch 1", 1, 16, False)
+            decoded("decode T, batch 32", 32, 16, False)
+            decoded("decode T, 32 of one prompt", 32, 128, True)
 
 
 def main():

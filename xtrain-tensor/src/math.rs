@@ -50,28 +50,23 @@ pub fn exp(x: f32) -> f32 {
     f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23))
 }
 
-/// The natural logarithm within 0.83 units in the last place, monotone: -inf at zero, NaN below it.
+/// The natural logarithm within 0.83 units in the last place, monotone: -inf at zero, NaN below it. Without
+/// branches, so that a loop over it becomes lanes.
 #[inline(always)]
 pub fn log(x: f32) -> f32 {
-    if x == 0.0 {
-        return f32::NEG_INFINITY;
-    }
-    if x.is_nan() || x < 0.0 {
-        return f32::NAN;
-    }
-    if x == f32::INFINITY {
-        return x;
-    }
-    let (x, k) = if x < f32::MIN_POSITIVE { (x * 8_388_608.0, -23.0) } else { (x, 0.0) };
-    let e = (x.to_bits().wrapping_sub(0x3f35_04f3) as i32) >> 23;
-    let f = f32::from_bits(x.to_bits().wrapping_sub((e as u32) << 23)) - 1.0;
+    let (y, k) = if x < f32::MIN_POSITIVE { (x * 8_388_608.0, -23.0) } else { (x, 0.0) };
+    let e = (y.to_bits().wrapping_sub(0x3f35_04f3) as i32) >> 23;
+    let f = f32::from_bits(y.to_bits().wrapping_sub((e as u32) << 23)) - 1.0;
     let n = e as f32 + k;
     let s = f * f;
     let p = LOG_POLY[1..].iter().fold(LOG_POLY[0], |p, &c| p.mul_add(f, c));
     let p = (p * f) * s;
     let p = n.mul_add(-2.12194440e-4, p);
     let p = s.mul_add(-0.5, p);
-    n.mul_add(0.693_359_375, f + p)
+    let log = n.mul_add(0.693_359_375, f + p);
+    let log = if x == f32::INFINITY { x } else { log };
+    let log = if x >= 0.0 { log } else { f32::NAN };
+    if x == 0.0 { f32::NEG_INFINITY } else { log }
 }
 
 /// The f64 nearest to cos(x), for 0 <= x <= pi.

@@ -123,15 +123,15 @@ pub fn eos_ids(json: &Value) -> Result<Vec<u32>> {
     }
 }
 
-/// What a config of a family that is served does not have: who writes it wants another forward.
-const STRANGERS: [&str; 10] = [
+/// Factors that this forward does not have: who writes another one than 1 wants another forward.
+const FACTORS: [&str; 3] = ["embedding_multiplier", "residual_multiplier", "logits_scaling"];
+
+/// What a config of a family that is served does not have at all.
+const STRANGERS: [&str; 7] = [
     "quantization_config",
     "attn_logit_softcapping",
     "final_logit_softcapping",
     "attention_multiplier",
-    "embedding_multiplier",
-    "residual_multiplier",
-    "logits_scaling",
     "clip_qkv",
     "num_experts",
     "num_local_experts",
@@ -152,6 +152,7 @@ pub fn from_json(json: &Value) -> Result<Config> {
     only(json, "attention_dropout", "0", |v| v.as_f64() == Some(0.0))?;
     only(json, "use_mrope", "false", |v| v.as_bool() == Some(false))?;
     only(json, "is_encoder_decoder", "false", |v| v.as_bool() == Some(false))?;
+    FACTORS.iter().try_for_each(|field| only(json, field, "1 or absent", |v| v.as_f64() == Some(1.0)))?;
     STRANGERS.iter().try_for_each(|field| only(json, field, "absent", |_| false))?;
     let n_heads = size(json, "num_attention_heads", None)?;
     let dim = size(json, "hidden_size", None)?;

@@ -150,6 +150,8 @@ fn what_is_not_served_is_refused_by_name() {
         ("quantization_config", json!({"bits": 4}), "quantization_config"),
         ("final_logit_softcapping", json!(30.0), "final_logit_softcapping"),
         ("num_local_experts", json!(8), "num_local_experts"),
+        ("attention_multiplier", json!(1.0), "attention_multiplier"),
+        ("residual_multiplier", json!(0.5), "residual_multiplier must be 1 or absent"),
         ("is_encoder_decoder", json!(true), "is_encoder_decoder"),
         ("hidden_size", json!("64"), "hidden_size"),
         ("num_hidden_layers", json!(0), "n_layers"),
@@ -163,6 +165,14 @@ fn what_is_not_served_is_refused_by_name() {
         j[field] = value;
         let error = from_json(&j).unwrap_err().to_string();
         assert!(error.contains(says), "{field}: {error}");
+    }
+}
+
+#[test]
+fn factors_of_one_change_nothing() {
+    let plain = from_json(&json()).unwrap();
+    for field in FACTORS {
+        assert_eq!(of("qwen3", |j| j[field] = json!(1)).unwrap(), plain, "{field}");
     }
 }
 

@@ -14,7 +14,7 @@ mod reg;
 use half::bf16;
 
 use super::Simd;
-use crate::math::{EXP_HIGH, EXP_LN2, EXP_LOG2E, EXP_LOW, EXP_POLY, EXP_SHIFT};
+use crate::math::{self, EXP_HIGH, EXP_LN2, EXP_LOG2E, EXP_LOW, EXP_POLY, EXP_SHIFT};
 pub(crate) use reg::Reg;
 
 /// Lanes of one value.
@@ -279,6 +279,15 @@ pub(crate) trait Lanes: Reg {
             out[i] = exp_reg(self, x[i]);
         }
         out
+    }
+    /// `log` of docs/numerics.md, section 6.
+    #[inline(always)]
+    fn log(self, x: Self::F) -> Self::F {
+        let mut x = self.to_array(x);
+        for x in &mut x {
+            *x = math::log(*x);
+        }
+        self.load(&x)
     }
 }
 

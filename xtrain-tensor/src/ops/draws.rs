@@ -234,6 +234,19 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "faults")]
+    #[test]
+    fn lists_of_the_turn_before_are_seen_in_what_they_take() {
+        let want = turns(&Device::cpu(), Dtype::F32).unwrap();
+        for device in testing::gpus(&[Schedule::Forward]) {
+            let with = || turns(&device, Dtype::F32);
+            let seen = crate::faults::with("lists-of-the-turn-before", with).unwrap();
+            assert_eq!(seen.0, want.0, "{device}: what is drawn does not read the lists");
+            assert_eq!(seen.1[..2], want.1[..2], "{device}: the first turn has no turn before");
+            assert_ne!(seen.1[2..4], want.1[2..4], "{device}: the second has");
+        }
+    }
+
     #[test]
     fn turns_of_no_rows_are_turns_without_tokens() {
         for device in testing::gpus(&[Schedule::Forward]).into_iter().chain([Device::cpu()]) {

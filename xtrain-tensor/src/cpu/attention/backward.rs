@@ -8,7 +8,7 @@ mod tile;
 
 use std::ops::Range;
 
-use super::gather::{self, Chunk, Keys};
+use super::gather::{self, Ahead, Chunk, Keys};
 use super::number::{Least, Number, fine};
 use super::rows::{CHUNK, ended, union, within};
 use super::{SERIAL, scratch};
@@ -178,7 +178,8 @@ impl<E: Number> Item<'_, E> {
         keys.copy(l, self.saved.v, 0..len, (st.dq, width), &mut least_v);
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
             for (x, t) in x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width)) {
-                gather::transpose(l, Chunk { rows: x, stride: width }, width, 0..CHUNK, t);
+                let chunk = Chunk { rows: x, stride: width };
+                gather::transpose(l, chunk, width, 0..CHUNK, (t, &mut Ahead::nothing()));
             }
         }
         st.dk.fill(0.0);

@@ -4,7 +4,7 @@
 //! prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
-use super::gather::{self, Chunk, Keys};
+use super::gather::{self, Ahead, Chunk, Keys};
 use super::number::{Least, Number, fine};
 use super::product::{Product, Start};
 use super::rows::{CHUNK, STRIP, ended, masked, union, widen, within};
@@ -12,12 +12,14 @@ use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
-use crate::math;
 use crate::ops::Visible;
 use crate::reference::Heads;
 
 /// Query vectors (rows times heads of the group) that one block holds, if its rows have that many.
 const BLOCK: usize = 256;
+
+/// Lines of the values that are read next for which a query vector asks, with its weights and again with its output.
+const SHARE: usize = 32;
 
 /// `y` and `L` of [`crate::ops::attention`].
 pub(crate) fn attention<E: Number>(
@@ -221,23 +223,28 @@ impl<E: Number> Item<'_, E> {
             let mut least_p = f32::INFINITY;
             for part in self.parts(c) {
                 let (mut least_k, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
+                let (keys, [whole, half, _]) = (self.keys(&part), positions(c, &seen));
+                let mut ahead = keys.ahead(self.operands[2], half, width);
                 if !seen.is_empty() {
-                    let at = (c, seen.clone());
-                    let key = self.keys(&part).chunk(l, self.operands[1], at, (&mut *k, width), &mut least_k);
-                    gather::transpose(l, key, width, seen, kt);
+                    let mut ahead = keys.ahead(self.operands[1], whole, width);
+                    let key =
+                        keys.chunk(l, self.operands[1], (c, seen.clone()), (&mut *k, width), &mut least_k);
+                    gather::transpose(l, key, width, seen, (kt, &mut ahead));
                 }
+                let fine = fine(least_q, least_k.value(l));
                 let at = (c, self.vectors_of(&part));
-                least_p = least_p.min(self.weights(l, st, at, kt, fine(least_q, least_k.value(l))));
+                least_p = least_p.min(self.weights(l, st, at, (kt, fine), &mut ahead));
             }
             factors(l, st);
             for part in self.parts(c) {
                 let (mut least_v, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
                 if !seen.is_empty() {
-                    let at = (c, seen);
-                    let value =
-                        self.keys(&part).chunk(l, self.operands[2], at, (&mut *v, width), &mut least_v);
+                    let (keys, [_, _, half]) = (self.keys(&part), positions(c, &seen));
+                    let mut ahead = keys.ahead(self.operands[2], half, width);
+                    let value = keys.chunk(l, self.operands[2], (c, seen), (&mut *v, width), &mut least_v);
+                    let fine = fine(least_p, least_v.value(l));
                     let at = (c, self.vectors_of(&part));
-                    self.merge(l, st, at, value, fine(least_p, least_v.value(l)));
+                    self.merge(l, st, at, (value, fine), &mut ahead);
                 }
             }
         }
@@ -263,8 +270,8 @@ impl<E: Number> Item<'_, E> {
         l: L,
         st: &mut State<'_>,
         (c, vectors): (usize, Range<usize>),
-        kt: &[f32],
-        fine: bool,
+        (kt, fine): (&[f32], bool),
+        ahead: &mut Ahead,
     ) -> f32 {
         let width = self.width();
         let depth = 0..self.heads.hd.next_multiple_of(E::STEP);
@@ -291,6 +298,7 @@ impl<E: Number> Item<'_, E> {
                 E::product(self.simd, fine, product);
             }
             for i in strip {
+                ahead.ask(l, SHARE);
                 let seen = within(&self.see.keys(self.place(i).0), c);
                 if seen.is_empty() {
                     (st.mc[i], st.lc[i]) = (f32::NEG_INFINITY, 0.0);
@@ -316,6 +324,7 @@ impl<E: Number> Item<'_, E> {
                 l.store(second, E::rounded(l, p1, &mut least));
             }
         }
+        ahead.rest(l);
         least.value(l)
     }
 
@@ -326,8 +335,8 @@ impl<E: Number> Item<'_, E> {
         l: L,
         st: &mut State<'_>,
         (c, vectors): (usize, Range<usize>),
-        value: Chunk<'_>,
-        fine: bool,
+        (value, fine): (Chunk<'_>, bool),
+        ahead: &mut Ahead,
     ) {
         let width = self.width();
         for i in vectors.clone().step_by(STRIP) {
@@ -351,6 +360,7 @@ impl<E: Number> Item<'_, E> {
             };
             E::product(self.simd, fine, product);
             for i in strip {
+                ahead.ask(l, SHARE);
                 let (a, b) = (Lanes::splat(l, st.a[i]), Lanes::splat(l, st.b[i]));
                 let at = i * width..(i + 1) * width;
                 let pairs = st.o[at.clone()].chunks_exact_mut(LANES).zip(st.oc[at].chunks_exact(LANES));
@@ -360,11 +370,15 @@ impl<E: Number> Item<'_, E> {
                 }
             }
         }
+        ahead.rest(l);
     }
 
     #[inline(always)]
-    fn finish<L: Lanes>(&self, l: L, st: &State<'_>) {
+    fn finish<L: Lanes>(&self, l: L, st: &mut State<'_>) {
         let width = self.width();
+        for (m, sum) in st.m.chunks_exact_mut(LANES).zip(st.l.chunks_exact(LANES)) {
+            l.store(m, Lanes::add(l, l.load(m), l.log(l.load(sum))));
+        }
         for i in 0..self.vectors() {
             let (row, head) = self.place(i);
             // SAFETY: a row is in one block and a query head in one group, so no other item has these
@@ -377,9 +391,17 @@ impl<E: Number> Item<'_, E> {
             for (y, o) in y.chunks_mut(LANES).zip(st.o[i * width..].chunks_exact(LANES)) {
                 E::store(l, y, ended(l, Lanes::div(l, l.load(o), sum)));
             }
-            lse[0] = st.m[i] + math::log(st.l[i]);
+            lse[0] = st.m[i];
         }
     }
+}
+
+/// The positions of the slots `seen` of chunk `c`, the first half of them, and the second.
+#[inline(always)]
+fn positions(c: usize, seen: &Range<usize>) -> [Range<usize>; 3] {
+    let at = |slot: usize| c * CHUNK + slot;
+    let half = seen.start + seen.len() / 2;
+    [at(seen.start)..at(seen.end), at(seen.start)..at(half), at(half)..at(seen.end)]
 }
 
 /// The factors that merge a chunk, and the merged maxima and sums. A vector's first chunk has the

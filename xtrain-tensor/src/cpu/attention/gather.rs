@@ -40,10 +40,8 @@ impl Keys<'_> {
         least: &mut Least<L>,
     ) -> Chunk<'x> {
         let first = c * CHUNK + seen.start;
-        let whole = self.hd == width && self.slots.run_length(first) >= seen.len();
         let start = self.slots.slot(self.seq, first).checked_sub(seen.start);
-        if let (true, Some(plain), Some(start)) = (whole, E::plain(x), start) {
-            self.fetch_next(l, x, first..first + seen.len());
+        if let (Some(plain), Some(start)) = (self.plain(x, first..first + seen.len(), width), start) {
             let rows = &plain[(start * self.nkv + self.kv) * self.hd..];
             return Chunk { rows, stride: self.nkv * self.hd };
         }
@@ -53,6 +51,13 @@ impl Keys<'_> {
         let out = (&mut buffer[seen.start * width..], width);
         self.copy(l, x, first..c * CHUNK + seen.end, out, least);
         Chunk { rows: buffer, stride: width }
+    }
+
+    /// The elements, if a product can read the positions `range` where they lie.
+    #[inline(always)]
+    fn plain<E: Number>(self, x: &[E], range: Range<usize>, width: usize) -> Option<&[f32]> {
+        let whole = self.hd == width && self.slots.run_length(range.start) >= range.len();
+        E::plain(x).filter(|_| whole)
     }
 
     /// Copies the rows of positions `range`, one below the other, each of `width` values.
@@ -70,8 +75,9 @@ impl Keys<'_> {
         while pos < range.end {
             let run = self.slots.run_length(pos).min(range.end - pos);
             let first = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
-            self.fetch_next(l, x, pos..pos + run);
+            let mut ahead = self.next(x, pos..pos + run);
             for i in 0..run {
+                ahead.ask(l, ahead.bytes.div_ceil(LINE));
                 let start = first + i * self.nkv * self.hd;
                 let out = out.next().expect("room for every position");
                 row(l, &x[start..start + self.hd], out, least);
@@ -80,18 +86,64 @@ impl Keys<'_> {
         }
     }
 
-    /// Asks for what the next turn will read at positions `range`, as far as that is one run: rows of one
-    /// head lie too far apart for the processor to guess.
+    /// What the next turn will read at positions `range`, unless they are copied: a copy asks for them itself.
     #[inline(always)]
-    fn fetch_next<L: Lanes, E: Number>(self, l: L, x: &[E], range: Range<usize>) {
-        let Some((seq, kv)) = self.next else { return };
-        let Some(slot) = self.slots.get(seq, range.start) else { return };
-        for i in 0..range.len().min(self.slots.run_length(range.start)) {
-            let row = x.as_ptr().wrapping_add(((slot + i) * self.nkv + kv) * self.hd).cast::<f32>();
-            for line in (0..self.hd * size_of::<E>()).step_by(LINE) {
-                Reg::fetch_far(l, row.wrapping_byte_add(line));
+    pub(super) fn ahead<E: Number>(self, x: &[E], range: Range<usize>, width: usize) -> Ahead {
+        match self.plain(x, range.clone(), width) {
+            Some(_) => self.next(x, range),
+            None => Ahead::nothing(),
+        }
+    }
+
+    /// What the next turn will read at positions `range`, as far as that is one run.
+    #[inline(always)]
+    fn next<E: Number>(self, x: &[E], range: Range<usize>) -> Ahead {
+        let Some((seq, kv)) = self.next else { return Ahead::nothing() };
+        let Some(slot) = self.slots.get(seq, range.start) else { return Ahead::nothing() };
+        let (bytes, rows) = (self.hd * size_of::<E>(), range.len().min(self.slots.run_length(range.start)));
+        let row = x.as_ptr().wrapping_add((slot * self.nkv + kv) * self.hd).cast();
+        Ahead { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
+    }
+}
+
+/// Rows that are read soon, to be asked for a few lines at a time: one head's lie too far apart for the processor
+/// to guess, and where all of them are asked for at once they are waited for.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    row: *const f32,
+    /// Bytes from one row to the next, and of a row.
+    stride: usize,
+    bytes: usize,
+    /// Bytes of the row asked for so far.
+    at: usize,
+    /// Lines left.
+    lines: usize,
+}
+
+impl Ahead {
+    /// No rows.
+    pub(super) fn nothing() -> Ahead {
+        Ahead { row: std::ptr::null(), stride: 0, bytes: 0, at: 0, lines: 0 }
+    }
+
+    /// Asks for the next `lines` lines.
+    #[inline(always)]
+    pub(super) fn ask<L: Lanes>(&mut self, l: L, lines: usize) {
+        let lines = lines.min(self.lines);
+        for _ in 0..lines {
+            Reg::fetch_far(l, self.row.wrapping_byte_add(self.at));
+            self.at += LINE;
+            if self.at >= self.bytes {
+                (self.row, self.at) = (self.row.wrapping_byte_add(self.stride), 0);
             }
         }
+        self.lines -= lines;
+    }
+
+    /// Asks for what is left.
+    #[inline(always)]
+    pub(super) fn rest<L: Lanes>(&mut self, l: L) {
+        self.ask(l, self.lines);
     }
 }
 
@@ -106,9 +158,15 @@ pub(super) struct Chunk<'a> {
 }
 
 /// `out[d * 64 + j] = chunk[j][d]` for d below `width` (a multiple of 32) and j in `keys`, a part of
-/// `0..64`; columns beside it may be overwritten.
+/// `0..64`; columns beside it may be overwritten. Asks for as many lines of `ahead` as it reads.
 #[inline(always)]
-pub(super) fn transpose<L: Lanes>(l: L, chunk: Chunk<'_>, width: usize, keys: Range<usize>, out: &mut [f32]) {
+pub(super) fn transpose<L: Lanes>(
+    l: L,
+    chunk: Chunk<'_>,
+    width: usize,
+    keys: Range<usize>,
+    (out, ahead): (&mut [f32], &mut Ahead),
+) {
     let Chunk { rows, stride } = chunk;
     if keys.is_empty() {
         return;
@@ -119,11 +177,14 @@ pub(super) fn transpose<L: Lanes>(l: L, chunk: Chunk<'_>, width: usize, keys: Ra
     for j in (keys.start / w * w..keys.end).step_by(w) {
         for d in (0..width).step_by(w) {
             let mut square = [Reg::splat(l, 0.0); 16];
+            ahead.ask(l, w * w * size_of::<f32>() / LINE);
+            // addresses wrap, though none does: a check for each keeps the square out of registers
+            let from = rows.as_ptr().wrapping_add(j.wrapping_mul(stride).wrapping_add(d));
             // SAFETY: d + w <= width and j + w <= 64, all multiples of w, and no row behind the last is
             // read: rows and columns are inside the slices, as checked above.
             unsafe {
                 for (i, r) in square.iter_mut().enumerate().take(w) {
-                    *r = Reg::load(l, rows.as_ptr().add((j + i).min(last) * stride + d));
+                    *r = Reg::load(l, from.wrapping_add(i.min(last - j).wrapping_mul(stride)));
                 }
                 l.transpose(&mut square);
                 let to = out.as_mut_ptr().add(d * CHUNK + j);

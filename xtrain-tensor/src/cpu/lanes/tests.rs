@@ -71,6 +71,7 @@ fn every_lane_operation_has_the_bits_of_scalar_rust_on_every_instruction_set() {
         check!(simd, x, "neg", |l, a, _, _| l.neg(a), |a, _, _| -a);
         check!(simd, x, "max", |l, a, b, _| l.max(a, b), |a, b, _| if b > a { b } else { a });
         check!(simd, x, "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
+        check!(simd, x, "log", |l, a, _, _| l.log(a), |a, _, _| math::log(a));
         check!(simd, x, "round_bf16", |l, a, _, _| l.round_bf16(a), |a, _, _| round_bf16(a));
         check!(simd, x, "select_lt", |l, a, b, c| l.select_lt(a, b, c, a), |a, b, c| if a < b {
             c
@@ -90,12 +91,13 @@ fn zeros_of_either_sign_keep_their_place_in_max() {
 }
 
 #[test]
-fn exp_in_lanes_has_the_bits_of_scalar_exp_over_a_sweep_of_all_patterns() {
+fn exp_and_log_in_lanes_have_the_bits_of_the_scalars_over_a_sweep_of_all_patterns() {
     let x: Vec<f32> = (0..1u64 << 32).step_by(40_961).map(|u| f32::from_bits(u as u32)).collect();
     let x = &x[..x.len() / LANES * LANES];
     let near: Vec<f32> = (0..32_768).map(|i| (i as f32 - 16_384.0) * 5.5e-3).collect();
     for simd in Simd::available() {
         check!(simd, [x; 3], "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
+        check!(simd, [x; 3], "log", |l, a, _, _| l.log(a), |a, _, _| math::log(a));
         check!(simd, [&near[..]; 3], "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
     }
 }
