@@ -20,8 +20,8 @@ pub(crate) const PTX: &str = "80";
 /// deflated.
 const PREBUILT: &str = "../kernels/prebuilt/xtrain.ptx.deflate";
 
-/// Builds the image with nvcc; without one that will do, or where it fails, takes the checked-in PTX if that is of these
-/// sources, with a warning that says why. `XTRAIN_WRITE_PTX=1` writes that PTX anew, or fails.
+/// Builds the image with nvcc; without one that will do, or where it fails, takes the checked-in PTX if that is of
+/// these sources, with a warning that says why. `XTRAIN_WRITE_PTX=1` writes that PTX anew, or fails.
 pub(crate) fn embed() {
     VARIABLES.iter().for_each(|variable| println!("cargo::rerun-if-env-changed={variable}"));
     println!("cargo::rerun-if-env-changed=XTRAIN_WRITE_PTX");

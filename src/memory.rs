@@ -81,7 +81,8 @@ pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
 }
 
 /// About what a training pass over `rows` keeps for its backward: a row's residual stream in f32, the
-/// other activations in `compute`, layer by layer; or the input of every layer and the activations of one. The logits are never there as a whole.
+/// other activations in `compute`, layer by layer; or the input of every layer and the activations of one. The logits
+/// are never there as a whole.
 pub fn activations(cfg: &Config, compute: Dtype, keep: Keep, rows: usize) -> u64 {
     let (c, f) = (cfg.dim as u64, cfg.ffn_dim as u64);
     let (q, kv) = ((cfg.n_heads * cfg.head_dim) as u64, (cfg.n_kv_heads * cfg.head_dim) as u64);

@@ -281,13 +281,14 @@ fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
                 let (passes, t) = (five.passes, five.traffic);
                 assert_eq!(t.launches - two.traffic.launches, passes * 3 * 6, "{two:?}, {five:?}");
                 assert_eq!(t.graphs, passes, "{five:?}");
-                // the grid of each layer's attention, when a row enters a new chunk; where the ids lie that a look brought
+                // the grid of each layer's attention, when a row enters a new chunk; where the ids lie that a look
+                // brought
                 let look = u64::from(penalty.is_some());
                 assert!(t.changed <= look || (5..=5 + look).contains(&t.changed), "{five:?}");
                 // nothing comes to the host but at the look: what each row drew in each step
                 assert_eq!((t.looks, t.downloaded), (1, passes * 3 * 16), "{five:?}");
-                // nothing goes to the device between the steps; before the first positions and slots of all of them, and
-                // options and a page table now and then
+                // nothing goes to the device between the steps; before the first positions and slots of all of them,
+                // and options and a page table now and then
                 assert!(t.unfed >= passes, "{five:?}");
                 assert!(t.uploaded <= passes * 3 * (4 + 4) + 400, "{five:?}");
                 assert_eq!(t.allocations, 0, "{five:?}");

@@ -31,8 +31,9 @@ impl Terminal {
         let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null, null.cast(), null.cast()) };
         assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
         for side in [ours, theirs] {
-            // SAFETY: as above; what other tests start meanwhile does not hold the terminal open.
-            unsafe { libc::fcntl(side, libc::F_SETFD, libc::FD_CLOEXEC) };
+            // what other tests start from here on does not hold the terminal open
+            // SAFETY: a descriptor that was just opened; a flag is set.
+            assert!(unsafe { libc::fcntl(side, libc::F_SETFD, libc::FD_CLOEXEC) } >= 0);
         }
         // SAFETY: descriptors that were just opened and belong to nobody else.
         let (keys, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };

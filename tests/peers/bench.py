@@ -3,19 +3,20 @@
     python tests/peers/bench.py recipe|train|decode [--threads N] [--rounds N] [--xtrain target/release/xtrain]
 
 * recipe: a step of the Shakespeare recipe (configs/shakespeare.toml: 4 layers, width 128, 12 samples of 64 tokens) and
-  of a GPT of its size in eager PyTorch with fused attention, twice: as nanoGPT's own loop takes it on a CPU (AdamW is not
-  fused there, and the batch is made inside the step), and with the fused AdamW and a batch that is there;
-* train:  a step of 8 samples of 256 tokens of model T (vocabulary 4096, width 256, 6 layers, 8 heads of which 4 have keys,
-  MLP 768), beside the same model under torch.compile and eager;
+  of nanoGPT's model for it in eager PyTorch with fused attention, twice: as nanoGPT's own loop takes it on a CPU (AdamW
+  is not fused there, and the batch is made inside the step), and with the fused AdamW and a batch that is there;
+* train:  a step of 8 samples of 256 tokens of model T (vocabulary 4096, width 256, 6 layers, 8 heads of which 4 have
+  keys, MLP 768), beside the same model under torch.compile and eager;
 * decode: greedy tokens of model T per second at batch 1 and 32, 120 tokens after prompts of 16, beside the same model
   in eager PyTorch with a static cache (nothing of it is compiled); and 32 completions of one prompt of 128 tokens, of
   which PyTorch knows nothing: each row has keys of its own.
 
-The recipe's vocabulary is 65 characters there and 257 bytes here. All in f32; the two programs run in turn, half a
-second each while the other stands still (train: whole runs, for its steps are longer). A step is timed from its batch
-to its update, but for the first of the two with the making of the batch; five steps there and three here are not
-counted. A line holds the median and the least of a program's own samples, and tokens by the median: the few samples
-in which a program stood still are far above it. Seen with torch 2.15.0.
+The recipe has 804,096 parameters there (65 characters) and 787,968 here (257 bytes). All in f32. The two programs run
+in turn, half a second each while the other stands still, so that a host which changes its speed does so for both:
+PyTorch begins when it has warmed up and ends when xtrain has (train: whole runs, for its steps are longer). A step is
+timed from its batch to its update, but for the first of the two with the making of the batch. A line holds the median
+and the least of a program's samples, and tokens by the median; a sample in which its program stood still is left out.
+Seen with torch 2.15.0.
 """
 
 import argparse
@@ -24,14 +25,17 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_T = {"vocab": 4096, "dim": 256, "n_layers": 6, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 768}
 NEW = 120
-# seconds that a program runs before it is the other's turn, many steps or passes long
+# seconds that a program runs before it is the other's turn
 TURN = 0.5
+# steps or passes of PyTorch that are not counted
+WARM = 5
 
 
 def torch_here(threads):
@@ -163,8 +167,8 @@ def model_t(torch):
     return ModelT(), sample
 
 
-def steps(threads, which, how, count):
-    """Seconds of each of `count` steps of training, after some that are not counted."""
+def steps(threads, which, how):
+    """Seconds of each step of training."""
     torch = torch_here(threads)
     model, sample = gpt(torch) if which == "recipe" else model_t(torch)
     plain = how == "plain"
@@ -172,8 +176,7 @@ def steps(threads, which, how, count):
         model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=None if plain else True
     )
     forward = torch.compile(model) if how == "compile" else model
-    seconds = []
-    for _ in range(count + 5):
+    while True:
         start = time.perf_counter()
         x, y = sample()
         if not plain:
@@ -184,31 +187,37 @@ def steps(threads, which, how, count):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         float(loss.detach())
-        seconds.append(time.perf_counter() - start)
-    return seconds[5:]
+        yield time.perf_counter() - start
 
 
 def tokens(threads, rows, prompt, one):
-    """Seconds of each pass of decoding, after a rollout that is not counted."""
+    """Seconds of each pass of decoding."""
     torch = torch_here(threads)
     model, _ = model_t(torch)
-    seconds = []
     with torch.inference_mode():
-        for rollout in range(4):
+        while True:
             caches = model.caches(rows, prompt + NEW)
             prompts = torch.randint(4096, (1 if one else rows, prompt)).expand(rows, prompt)
             x = model.step(prompts, 0, caches)
             for at in range(prompt, prompt + NEW - 1):
                 start = time.perf_counter()
                 x = model.step(x, at, caches)
-                if rollout > 0:
-                    seconds.append(time.perf_counter() - start)
-    return seconds
+                yield time.perf_counter() - start
 
 
-def spread(seconds):
-    ordered = sorted(seconds)
-    return {"p50": 1e3 * statistics.median(ordered), "min": 1e3 * ordered[0]}
+def peer(threads, kind, count, *what):
+    """Says when it is warm, then measures: so many samples, or until it is told to end."""
+    told = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    seconds = []
+    for i, sample in enumerate({"steps": steps, "tokens": tokens}[kind](threads, *what)):
+        if i >= WARM:
+            seconds.append(sample)
+        if i + 1 == WARM:
+            print("warm", flush=True)
+        if told or len(seconds) == count:
+            break
+    print(json.dumps([1e3 * sample for sample in seconds]))
 
 
 def ours(args, *more):
@@ -216,31 +225,69 @@ def ours(args, *more):
     return [str(args.xtrain), "bench", *map(str, more), "--threads", str(args.threads), "--json"]
 
 
-def theirs(args, *what):
+def theirs(args, kind, count, *what):
     """The command that measures PyTorch, in a process of its own."""
-    return [sys.executable, __file__, "peer", "--threads", str(args.threads), "--what", json.dumps(what)]
+    asked = json.dumps([kind, count, *what])
+    return [sys.executable, __file__, "peer", "--threads", str(args.threads), "--what", asked]
 
 
-def in_turn(commands, seconds):
-    """What each command prints, as JSON. Only one of them runs at any time: one after the other, or each for so many
-    seconds while the others stand still, so that a machine which changes its speed does so for all of them."""
-    running = []
-    for command in commands:
-        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))
-        if seconds is None:
-            running[-1].wait()
-        else:
-            running[-1].send_signal(signal.SIGSTOP)
-    while any(one.poll() is None for one in running):
-        for one in running:
-            if one.poll() is None:
-                one.send_signal(signal.SIGCONT)
-            time.sleep(seconds)
-            if one.poll() is None:
-                one.send_signal(signal.SIGSTOP)
-    if failed := [one.args for one in running if one.returncode != 0]:
-        sys.exit(f"bench.py: failed: {failed}")
-    return [json.loads(one.stdout.read().splitlines()[-1]) for one in running]
+def last_line(text):
+    return json.loads(text.splitlines()[-1])
+
+
+def one_by_one(mine, other):
+    """What both commands print, each run alone."""
+    run = lambda command: subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+    return last_line(run(mine)), last_line(run(other))
+
+
+def in_turn(mine, other):
+    """What both commands print. They take turns of [`TURN`] seconds until the first ends and the second, which was warm
+    before it began, is told to."""
+    both = []
+    try:
+        with tempfile.TemporaryFile("w+") as out:
+            both.append(torch := subprocess.Popen(other, stdout=subprocess.PIPE, text=True, cwd=ROOT))
+            if torch.stdout.readline() != "warm\n":
+                sys.exit(f"bench.py: failed: {other}")
+            torch.send_signal(signal.SIGSTOP)
+            both.append(xtrain := subprocess.Popen(mine, stdout=out, cwd=ROOT))
+            while not ended(xtrain):
+                xtrain.send_signal(signal.SIGSTOP)
+                torch.send_signal(signal.SIGCONT)
+                if ended(torch):
+                    sys.exit(f"bench.py: failed: {other}")
+                torch.send_signal(signal.SIGSTOP)
+                xtrain.send_signal(signal.SIGCONT)
+            torch.send_signal(signal.SIGTERM)
+            torch.send_signal(signal.SIGCONT)
+            samples = torch.communicate()[0]
+            if xtrain.returncode or torch.returncode:
+                sys.exit(f"bench.py: failed: {mine if xtrain.returncode else other}")
+            out.seek(0)
+            return last_line(out.read()), last_line(samples)
+    finally:
+        for one in both:
+            one.kill()
+            one.wait()
+
+
+def ended(program):
+    """Whether it ends within its turn."""
+    try:
+        program.wait(TURN)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def spread(samples):
+    return {"p50": statistics.median(samples), "min": min(samples)}
+
+
+def moving(samples):
+    """Milliseconds without those in which a program stood still."""
+    return [ms for ms in samples if ms < 1e3 * TURN]
 
 
 def report(name, a, b, rows=None):
@@ -256,29 +303,34 @@ def sizes(**more):
 
 
 def run(args):
-    def trained(name, mine, what, seconds):
-        a, b = in_turn([ours(args, "train", *mine), theirs(args, "steps", *what)], seconds)
-        report(name, a["ms_per_step"], b)
+    def recipe(name, how):
+        mine = ours(args, "train", "-c", "configs/shakespeare.toml", "--steps", 240)
+        a, b = in_turn(mine, theirs(args, "steps", None, "recipe", how))
+        report(f"recipe, {name}", spread(moving(a["samples_ms"])), spread(moving(b)))
 
-    def decoded(name, rows, prompt, one):
-        more = ["--batch", rows, "--prompt-len", prompt] + ["--one-prompt"] * one
-        mine = ours(args, "decode", *sizes(), "--set", "train.context=512", "--max-new", NEW, "--repeats", 3, *more)
-        a, b = in_turn([mine, theirs(args, "tokens", rows, prompt, one)], TURN)
-        report(name, a["per_forward_ms"]["decode"], b, rows)
+    def train(how):
+        t = [*sizes(), "--set", "train.context=256", "--set", "train.batch=8", "--steps", 10]
+        a, b = one_by_one(ours(args, "train", *t), theirs(args, "steps", 10, "t", how))
+        report(f"train T, {how}", spread(a["samples_ms"]), spread(b))
+
+    def decode(name, rows, prompt, one, repeats):
+        more = ["--batch", rows, "--prompt-len", prompt, "--max-new", NEW, "--repeats", repeats]
+        mine = ours(args, "decode", *sizes(), "--set", "train.context=512", *more, *["--one-prompt"] * one)
+        a, b = in_turn(mine, theirs(args, "tokens", None, rows, prompt, one))
+        passes = [one["ms"] for sample in a["samples"] for one in sample["decode"]]
+        report(f"decode T, {name}", spread(moving(passes)), spread(moving(b)), rows)
 
     for _ in range(args.rounds):
         if args.what == "recipe":
-            for name, how in (("as nanoGPT", "plain"), ("fused AdamW", "eager")):
-                mine = ["-c", "configs/shakespeare.toml", "--steps", 240]
-                trained(f"recipe, {name}", mine, ("recipe", how, 170), TURN)
+            recipe("as nanoGPT", "plain")
+            recipe("fused AdamW", "eager")
         elif args.what == "train":
-            mine = [*sizes(), "--set", "train.context=256", "--set", "train.batch=8", "--steps", 10]
-            for how in ("compile", "eager"):
-                trained(f"train T, {how}", mine, ("t", how, 10), None)
+            train("compile")
+            train("eager")
         else:
-            decoded("decode T, batch 1", 1, 16, False)
-            decoded("decode T, batch 32", 32, 16, False)
-            decoded("decode T, 32 of one prompt", 32, 128, True)
+            decode("batch 1", 1, 16, False, 24)
+            decode("batch 32", 32, 16, False, 4)
+            decode("32 of one prompt", 32, 128, True, 4)
 
 
 def main():
@@ -290,8 +342,7 @@ def main():
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bench == "peer":
-        kind, *rest = json.loads(args.what)
-        print(json.dumps(spread({"steps": steps, "tokens": tokens}[kind](args.threads, *rest))))
+        peer(args.threads, *json.loads(args.what))
     else:
         args.what = args.bench
         run(args)

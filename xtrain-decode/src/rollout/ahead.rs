@@ -2,9 +2,10 @@
 //! some steps, each of which begins with the tokens of the one before; then the host looks at all of them.
 //!
 //! The host still says which rows run, where and with which random numbers, since none of that depends on tokens: it
-//! says so for all steps at once, before the first, and sends nothing between them. What does depend on tokens is decided
-//! when it looks, in the order of the steps: a sequence that ended inside has computed on, and what came after its end is
-//! dropped. So tokens, their bits and the order of ends are those of an engine that looks every step.
+//! says so for all steps at once, before the first, and sends nothing between them. What does depend on tokens is
+//! decided when it looks, in the order of the steps: a sequence that ended inside has computed on, and what came
+//! after its end is dropped. So tokens, their bits and the order of ends are those of an engine that looks every
+//! step.
 use std::collections::BTreeMap;
 
 use xtrain_model::{Eager, Result as ModelResult};
@@ -127,8 +128,8 @@ impl Engine<'_> {
         Ok(draws.draw(&self.model.logits(&hidden)?, &rows)?)
     }
 
-    /// Takes the tokens in the order of the steps, each sequence up to its end; in which step each end came. From a step
-    /// on in which a row could not draw, all is done again: the host looks at that step itself and says why.
+    /// Takes the tokens in the order of the steps, each sequence up to its end; in which step each end came. From a
+    /// step on in which a row could not draw, all is done again: the host looks at that step itself and says why.
     fn accept(&mut self, plan: &Plan, drawn: &[Vec<Outcome>]) -> BTreeMap<usize, usize> {
         let mut ends = BTreeMap::new();
         for (step, outcomes) in drawn.iter().enumerate() {

@@ -222,8 +222,8 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
     }
 }
 
-/// The header of a file that holds `tensors` as `quant` (F32, F16 or BF16) in their order, padded to eight bytes, with the length
-/// before it. The tensors have passed the checks of a snapshot.
+/// The header of a file that holds `tensors` as `quant` (F32, F16 or BF16) in their order, padded to eight bytes,
+/// with the length before it. The tensors have passed the checks of a snapshot.
 ///
 /// # Errors
 /// [`CheckpointError::Argument`] if it would be longer than is read, or for another type.

@@ -280,7 +280,8 @@ pub(crate) trait Lanes: Reg {
         }
         out
     }
-    /// `log` of docs/numerics.md, section 6.
+
+    /// The natural logarithm: the bits of [`crate::math::log`].
     #[inline(always)]
     fn log(self, x: Self::F) -> Self::F {
         let mut x = self.to_array(x);

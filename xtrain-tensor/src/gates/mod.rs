@@ -62,7 +62,8 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// How many values were compared. Refuses rows that differ in a bit (any NaN equals any NaN), or an operation that refused.
+    /// How many values were compared. Refuses rows that differ in a bit (any NaN equals any NaN), or an operation
+    /// that refused.
     fn same(&self, got: Result<Rows>, want: &[Vec<f32>]) -> Result<usize, Difference> {
         let got = match got {
             Ok(got) => got,

@@ -99,10 +99,11 @@ pub struct Traffic {
     pub downloaded: u64,
     /// Times that the host waited for such a copy.
     pub looks: u64,
-    /// Times that kernels were handed over since the host last sent anything: steps of a loop that ran on what lay there.
+    /// Times that kernels were handed over since the host last sent anything: steps of a loop that ran on what lay
+    /// there.
     pub unfed: u64,
-    /// Bytes of keys and values that the attention of single rows read: those that a row sees, once for a group of query
-    /// heads.
+    /// Bytes of keys and values that the attention of single rows read: those that a row sees, once for a group of
+    /// query heads.
     pub kv_read: u64,
     /// Bytes of its partial results, one for each 64 keys, that it wrote and read again.
     pub partials: u64,
@@ -248,8 +249,8 @@ impl Gpu {
         // SAFETY: as promised by the caller. Memory outlives what waits: a block goes back to the device, and the host
         // writes to one that it took, only when those kernels have gone that were pushed before it was freed; nobody
         // pushes another that knows of it. The host writes to a live one where its owner knows that no kernel which
-        // waits uses the place ([`Gpu::bring`]). Lists of indices and counters are renewed by the one thread that issues
-        // operations: places that this step has used wait for a flush.
+        // waits uses the place ([`Gpu::bring`]). Lists of indices and counters are renewed by the one thread that
+        // issues operations: places that this step has used wait for a flush.
         unsafe { queue.push(&**launcher, call) }
     }
 

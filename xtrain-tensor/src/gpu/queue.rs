@@ -1,7 +1,7 @@
 //! Kernels wait here until the host must see what they did, and go to the device together: one by one the first time,
 //! as a graph once the same kernels came again. A step of a rollout, or of training, is then one call of the driver.
-//! Buffers and lists come to the same addresses step after step ([`super::memory`], [`super::indices`]), so a graph runs
-//! again as it is, but for the few arguments that a step changes.
+//! Buffers and lists come to the same addresses step after step ([`super::memory`], [`super::indices`]), so a graph
+//! runs again as it is, but for the few arguments that a step changes.
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

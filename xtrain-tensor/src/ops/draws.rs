@@ -52,12 +52,13 @@ impl Draws {
 
     /// Begins anew with the last token of each row, as the host knows it. A device that holds them is not sent them.
     ///
-    /// `lists[t]` are lists of as many indices as there are rows, positions and slots, that operations will take in turn
-    /// `t`, as far as they are known: up to two. A GPU is sent those of all turns here, in one copy, and nothing between.
+    /// `lists[t]` are lists of as many indices as there are rows, positions and slots, that operations will take in
+    /// turn `t`, as far as they are known: up to two. A GPU is sent those of all turns here, in one copy, and nothing
+    /// between.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more rows, turns or lists than there is room for, and for lists that are not alike in all
-    /// turns.
+    /// [`Error::Argument`] for more rows, turns or lists than there is room for, and for lists that are not alike in
+    /// all turns.
     pub fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
         if tokens.len() > self.room[0] {
             let got = format!("{} of {}", tokens.len(), self.room[0]);
@@ -243,7 +244,8 @@ mod tests {
             let seen = crate::faults::with("lists-of-the-turn-before", with).unwrap();
             assert_eq!(seen.0, want.0, "{device}: what is drawn does not read the lists");
             assert_eq!(seen.1[..2], want.1[..2], "{device}: the first turn has no turn before");
-            assert_ne!(seen.1[2..4], want.1[2..4], "{device}: the second has");
+            assert_eq!(seen.1[2..4], want.1[..2], "{device}: the second takes the lists of the first");
+            assert_ne!(seen.1[2..4], want.1[2..4], "{device}: which are not its own");
         }
     }
 

@@ -112,8 +112,8 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     Ok(y)
 }
 
-/// [`linear_add`] and, where a device takes it on the way, [`rms_norm`](super::rms_norm) of the sum by a gain `[out]` and
-/// an eps, in the weight's dtype; none otherwise. The bits of both.
+/// [`linear_add`] and, where a device takes it on the way, [`rms_norm`](super::rms_norm) of the sum by a gain `[out]`
+/// and an eps, in the weight's dtype; none otherwise. The bits of both.
 ///
 /// # Errors
 /// As [`linear_add`]; [`Error::Shape`] for another gain.

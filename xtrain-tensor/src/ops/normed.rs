@@ -1,4 +1,5 @@
-//! Products of one normed `x`: what begins each half of a block. On a GPU one launch, with the norm of a few rows inside.
+//! Products of one normed `x`: what begins each half of a block. On a GPU one launch, with the norm of a few rows
+//! inside.
 use super::{Weight, linear, rms_norm, shapes, silu_mul};
 use crate::gpu::Source;
 use crate::{Device, Dtype, Error, Result, Tensor, gpu};
@@ -45,7 +46,8 @@ pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     silu_mul(&gate?, &up?, dtype)
 }
 
-/// `rms_norm(h)` rounded to the weights' dtype, then [`linears`]: `h [N, in]` and `gain [in]` f32. The bits of its parts.
+/// `rms_norm(h)` rounded to the weights' dtype, then [`linears`]: `h [N, in]` and `gain [in]` f32. The bits of its
+/// parts.
 ///
 /// # Errors
 /// Those of [`rms_norm`] and [`linears`].

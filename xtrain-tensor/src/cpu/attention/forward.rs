@@ -18,9 +18,6 @@ use crate::reference::Heads;
 /// Query vectors (rows times heads of the group) that one block holds, if its rows have that many.
 const BLOCK: usize = 256;
 
-/// Lines of the values that are read next for which a query vector asks, with its weights and again with its output.
-const SHARE: usize = 32;
-
 /// `y` and `L` of [`crate::ops::attention`].
 pub(crate) fn attention<E: Number>(
     cpu: &Cpu,
@@ -223,12 +220,12 @@ impl<E: Number> Item<'_, E> {
             let mut least_p = f32::INFINITY;
             for part in self.parts(c) {
                 let (mut least_k, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
-                let (keys, [whole, half, _]) = (self.keys(&part), positions(c, &seen));
-                let mut ahead = keys.ahead(self.operands[2], half, width);
+                let keys = self.keys(&part);
+                let mut ahead = keys.ahead(self.operands[2], (c, &seen), halves(&seen).0, width);
                 if !seen.is_empty() {
-                    let mut ahead = keys.ahead(self.operands[1], whole, width);
-                    let key =
-                        keys.chunk(l, self.operands[1], (c, seen.clone()), (&mut *k, width), &mut least_k);
+                    let mut ahead = keys.ahead(self.operands[1], (c, &seen), seen.clone(), width);
+                    let at = (c, seen.clone());
+                    let key = keys.chunk(l, self.operands[1], at, (&mut *k, width), &mut least_k);
                     gather::transpose(l, key, width, seen, (kt, &mut ahead));
                 }
                 let fine = fine(least_q, least_k.value(l));
@@ -239,8 +236,8 @@ impl<E: Number> Item<'_, E> {
             for part in self.parts(c) {
                 let (mut least_v, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
                 if !seen.is_empty() {
-                    let (keys, [_, _, half]) = (self.keys(&part), positions(c, &seen));
-                    let mut ahead = keys.ahead(self.operands[2], half, width);
+                    let keys = self.keys(&part);
+                    let mut ahead = keys.ahead(self.operands[2], (c, &seen), halves(&seen).1, width);
                     let value = keys.chunk(l, self.operands[2], (c, seen), (&mut *v, width), &mut least_v);
                     let fine = fine(least_p, least_v.value(l));
                     let at = (c, self.vectors_of(&part));
@@ -278,6 +275,7 @@ impl<E: Number> Item<'_, E> {
         let scale = Lanes::splat(l, self.heads.scale());
         let none = Lanes::splat(l, f32::NEG_INFINITY);
         let mut least = Least::new(l);
+        let share = ahead.share(vectors.len());
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
             let cols = self.seen(strip.clone(), c);
@@ -298,7 +296,7 @@ impl<E: Number> Item<'_, E> {
                 E::product(self.simd, fine, product);
             }
             for i in strip {
-                ahead.ask(l, SHARE);
+                ahead.ask(l, share);
                 let seen = within(&self.see.keys(self.place(i).0), c);
                 if seen.is_empty() {
                     (st.mc[i], st.lc[i]) = (f32::NEG_INFINITY, 0.0);
@@ -324,7 +322,6 @@ impl<E: Number> Item<'_, E> {
                 l.store(second, E::rounded(l, p1, &mut least));
             }
         }
-        ahead.rest(l);
         least.value(l)
     }
 
@@ -338,7 +335,7 @@ impl<E: Number> Item<'_, E> {
         (value, fine): (Chunk<'_>, bool),
         ahead: &mut Ahead,
     ) {
-        let width = self.width();
+        let (width, share) = (self.width(), ahead.share(vectors.len()));
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
             let depth = self.seen(strip.clone(), c);
@@ -360,7 +357,7 @@ impl<E: Number> Item<'_, E> {
             };
             E::product(self.simd, fine, product);
             for i in strip {
-                ahead.ask(l, SHARE);
+                ahead.ask(l, share);
                 let (a, b) = (Lanes::splat(l, st.a[i]), Lanes::splat(l, st.b[i]));
                 let at = i * width..(i + 1) * width;
                 let pairs = st.o[at.clone()].chunks_exact_mut(LANES).zip(st.oc[at].chunks_exact(LANES));
@@ -370,12 +367,12 @@ impl<E: Number> Item<'_, E> {
                 }
             }
         }
-        ahead.rest(l);
     }
 
     #[inline(always)]
     fn finish<L: Lanes>(&self, l: L, st: &mut State<'_>) {
         let width = self.width();
+        // m becomes L
         for (m, sum) in st.m.chunks_exact_mut(LANES).zip(st.l.chunks_exact(LANES)) {
             l.store(m, Lanes::add(l, l.load(m), l.log(l.load(sum))));
         }
@@ -396,12 +393,11 @@ impl<E: Number> Item<'_, E> {
     }
 }
 
-/// The positions of the slots `seen` of chunk `c`, the first half of them, and the second.
+/// The first half of some slots, and the second.
 #[inline(always)]
-fn positions(c: usize, seen: &Range<usize>) -> [Range<usize>; 3] {
-    let at = |slot: usize| c * CHUNK + slot;
+fn halves(seen: &Range<usize>) -> (Range<usize>, Range<usize>) {
     let half = seen.start + seen.len() / 2;
-    [at(seen.start)..at(seen.end), at(seen.start)..at(half), at(half)..at(seen.end)]
+    (seen.start..half, half..seen.end)
 }
 
 /// The factors that merge a chunk, and the merged maxima and sums. A vector's first chunk has the

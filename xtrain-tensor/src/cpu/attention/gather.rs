@@ -39,12 +39,10 @@ impl Keys<'_> {
         (buffer, width): (&'x mut [f32], usize),
         least: &mut Least<L>,
     ) -> Chunk<'x> {
-        let first = c * CHUNK + seen.start;
-        let start = self.slots.slot(self.seq, first).checked_sub(seen.start);
-        if let (Some(plain), Some(start)) = (self.plain(x, first..first + seen.len(), width), start) {
-            let rows = &plain[(start * self.nkv + self.kv) * self.hd..];
-            return Chunk { rows, stride: self.nkv * self.hd };
+        if let Some(chunk) = self.in_place(x, (c, &seen), width) {
+            return chunk;
         }
+        let first = c * CHUNK + seen.start;
         let wide = widen(seen.clone(), E::STEP);
         buffer[wide.start * width..seen.start * width].fill(0.0);
         buffer[seen.end * width..wide.end * width].fill(0.0);
@@ -53,11 +51,19 @@ impl Keys<'_> {
         Chunk { rows: buffer, stride: width }
     }
 
-    /// The elements, if a product can read the positions `range` where they lie.
+    /// The slots `seen` of chunk `c` as they lie in `x`, if a product can read them there.
     #[inline(always)]
-    fn plain<E: Number>(self, x: &[E], range: Range<usize>, width: usize) -> Option<&[f32]> {
-        let whole = self.hd == width && self.slots.run_length(range.start) >= range.len();
-        E::plain(x).filter(|_| whole)
+    fn in_place<'x, E: Number>(
+        self,
+        x: &'x [E],
+        (c, seen): (usize, &Range<usize>),
+        width: usize,
+    ) -> Option<Chunk<'x>> {
+        let first = c * CHUNK + seen.start;
+        let whole = self.hd == width && self.slots.run_length(first) >= seen.len();
+        let start = self.slots.slot(self.seq, first).checked_sub(seen.start).filter(|_| whole)?;
+        let rows = &E::plain(x)?[(start * self.nkv + self.kv) * self.hd..];
+        Some(Chunk { rows, stride: self.nkv * self.hd })
     }
 
     /// Copies the rows of positions `range`, one below the other, each of `width` values.
@@ -75,7 +81,7 @@ impl Keys<'_> {
         while pos < range.end {
             let run = self.slots.run_length(pos).min(range.end - pos);
             let first = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
-            let mut ahead = self.next(x, pos..pos + run);
+            let mut ahead = self.behind(x, pos..pos + run);
             for i in 0..run {
                 ahead.ask(l, ahead.bytes.div_ceil(LINE));
                 let start = first + i * self.nkv * self.hd;
@@ -86,18 +92,25 @@ impl Keys<'_> {
         }
     }
 
-    /// What the next turn will read at positions `range`, unless they are copied: a copy asks for them itself.
+    /// What the next turn will read at the slots `part` of chunk `c`, unless the slots `seen` of this turn are
+    /// copied: a copy asks for what is behind it by itself.
     #[inline(always)]
-    pub(super) fn ahead<E: Number>(self, x: &[E], range: Range<usize>, width: usize) -> Ahead {
-        match self.plain(x, range.clone(), width) {
-            Some(_) => self.next(x, range),
-            None => Ahead::nothing(),
+    pub(super) fn ahead<E: Number>(
+        self,
+        x: &[E],
+        (c, seen): (usize, &Range<usize>),
+        part: Range<usize>,
+        width: usize,
+    ) -> Ahead {
+        match part.is_empty() || self.in_place(x, (c, seen), width).is_none() {
+            true => Ahead::nothing(),
+            false => self.behind(x, c * CHUNK + part.start..c * CHUNK + part.end),
         }
     }
 
     /// What the next turn will read at positions `range`, as far as that is one run.
     #[inline(always)]
-    fn next<E: Number>(self, x: &[E], range: Range<usize>) -> Ahead {
+    fn behind<E: Number>(self, x: &[E], range: Range<usize>) -> Ahead {
         let Some((seq, kv)) = self.next else { return Ahead::nothing() };
         let Some(slot) = self.slots.get(seq, range.start) else { return Ahead::nothing() };
         let (bytes, rows) = (self.hd * size_of::<E>(), range.len().min(self.slots.run_length(range.start)));
@@ -140,10 +153,10 @@ impl Ahead {
         self.lines -= lines;
     }
 
-    /// Asks for what is left.
+    /// Lines for each of so many times to ask.
     #[inline(always)]
-    pub(super) fn rest<L: Lanes>(&mut self, l: L) {
-        self.ask(l, self.lines);
+    pub(super) fn share(&self, times: usize) -> usize {
+        self.lines.div_ceil(times.max(1))
     }
 }
 
@@ -178,7 +191,7 @@ pub(super) fn transpose<L: Lanes>(
         for d in (0..width).step_by(w) {
             let mut square = [Reg::splat(l, 0.0); 16];
             ahead.ask(l, w * w * size_of::<f32>() / LINE);
-            // addresses wrap, though none does: a check for each keeps the square out of registers
+            // wrapping arithmetic, though nothing wraps: a check for each address keeps the square out of registers
             let from = rows.as_ptr().wrapping_add(j.wrapping_mul(stride).wrapping_add(d));
             // SAFETY: d + w <= width and j + w <= 64, all multiples of w, and no row behind the last is
             // read: rows and columns are inside the slices, as checked above.

@@ -14,8 +14,9 @@ pub(crate) enum Start {
 
 /// `c[i][j] = start + chunk`, where `chunk = fma(a[i][k], b[k][j], chunk)` for k rising from +0:
 /// `a[i][k] = a[i * row_step + k * k_step]`, and column j of panel p of row k is
-/// `b[p * panel_step + k * b_step + j]`; c has `columns` columns, 32 to a panel, in rows of `c_step`. Where `plus` is not
-/// null, `c[i][j] = plus[i][j] + c[i][j]` at the end, in rows of `c_step` too. `count` tiles stand one below the other.
+/// `b[p * panel_step + k * b_step + j]`; c has `columns` columns, 32 to a panel, in rows of `c_step`. Where `plus` is
+/// not null, `c[i][j] = plus[i][j] + c[i][j]` at the end, in rows of `c_step` too. `count` tiles stand one below the
+/// other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tiles {
     pub(super) a: *const f32,
