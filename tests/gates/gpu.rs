@@ -281,8 +281,7 @@ fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
                 let (passes, t) = (five.passes, five.traffic);
                 assert_eq!(t.launches - two.traffic.launches, passes * 3 * 6, "{two:?}, {five:?}");
                 assert_eq!(t.graphs, passes, "{five:?}");
-                // the grid of each layer's attention, when a row enters a new chunk; where the ids lie that a look
-                // brought
+                // the grid of each layer's attention, when a row enters a new chunk; where the ids of a look lie
                 let look = u64::from(penalty.is_some());
                 assert!(t.changed <= look || (5..=5 + look).contains(&t.changed), "{five:?}");
                 // nothing comes to the host but at the look: what each row drew in each step
