@@ -232,6 +232,7 @@ def theirs(args, kind, count, *what):
 
 
 def last_line(text):
+    """The JSON at the end of what a program printed."""
     return json.loads(text.splitlines()[-1])
 
 
@@ -242,7 +243,7 @@ def one_by_one(mine, other):
 
 
 def in_turn(mine, other):
-    """What both commands print. They take turns of [`TURN`] seconds until the first ends and the second, which was warm
+    """What both commands print. They take turns of `TURN` seconds until the first ends and the second, which was warm
     before it began, is told to."""
     both = []
     try:
@@ -298,8 +299,8 @@ def report(name, a, b, rows=None):
     print(f"{name:<28} {'ratio':<8} p50 {b['p50'] / a['p50']:8.2f}     least {b['min'] / a['min']:8.2f}", flush=True)
 
 
-def sizes(**more):
-    return [arg for key, value in {**MODEL_T, **more}.items() for arg in ("--set", f"model.{key}={value}")]
+def sizes():
+    return [arg for key, value in MODEL_T.items() for arg in ("--set", f"model.{key}={value}")]
 
 
 def run(args):
@@ -317,7 +318,7 @@ def run(args):
         more = ["--batch", rows, "--prompt-len", prompt, "--max-new", NEW, "--repeats", repeats]
         mine = ours(args, "decode", *sizes(), "--set", "train.context=512", *more, *["--one-prompt"] * one)
         a, b = in_turn(mine, theirs(args, "tokens", None, rows, prompt, one))
-        passes = [one["ms"] for sample in a["samples"] for one in sample["decode"]]
+        passes = [step["ms"] for sample in a["samples"] for step in sample["decode"]]
         report(f"decode T, {name}", spread(moving(passes)), spread(moving(b)), rows)
 
     for _ in range(args.rounds):
