@@ -84,8 +84,9 @@ section() {
 section 150 "Kernels against the processor, by bits" ./test-tensor gpu tensor_core --nocapture --test-threads 1
 section 90 "Whole models against the processor, by bits" ./test-gates gpu:: ahead:: golden::the_gpu --nocapture --test-threads 1
 if python3 -c 'import torch' 2> /dev/null; then
-    section 110 "Decoding beside PyTorch, batch 1" python3 gpu.py decode --sizes 125m,0.6b --batches 1 "${peers[@]}"
-    section 90 "Training beside PyTorch" python3 gpu.py train "${peers[@]}"
+    section 100 "Decoding beside PyTorch, batch 1" python3 gpu.py decode --sizes 125m,0.6b --batches 1 "${peers[@]}"
+    section 80 "Training beside PyTorch" python3 gpu.py train "${peers[@]}"
+    section 40 "Products beside cuBLASLt" python3 gpu.py linear "${peers[@]}"
 else
     told "Speed beside PyTorch" "NOT RUN: python3 has no torch here"
 fi

@@ -262,6 +262,34 @@ fn benches_print_tables_and_their_raw_samples() {
     }
     let shown = ok(&scratch.0, &[&["bench", "train", "--steps", "2"][..], &small].concat());
     assert!(shown.contains("ms per step") && shown.contains("tok/s"), "{shown}");
+    let linear = [&["bench", "linear", "--rows", "1,3", "--repeats", "2"][..], &small].concat();
+    let got = parsed(&ok(&scratch.0, &[&linear[..], &["--json"]].concat()));
+    let products = got["products"].as_array().unwrap();
+    assert_eq!(products.len(), 12);
+    assert!(products.iter().all(|p| p["us"]["n"] == 2 && p["us"]["min"].as_f64() > Some(0.0)), "{got}");
+    assert_eq!(ok(&scratch.0, &linear).lines().filter(|line| line.starts_with("head")).count(), 2);
+}
+
+#[test]
+fn a_step_of_training_needs_what_its_shapes_say() {
+    let scratch = Scratch::new("bench-ideal");
+    let sizes =
+        ["dim=16", "ffn_dim=32", "n_layers=1", "n_heads=2", "n_kv_heads=1", "head_dim=8", "vocab=256"];
+    let sizes: Vec<String> = sizes.map(|size| format!("model.{size}")).to_vec();
+    let mut command = vec!["bench", "train", "--steps", "1", "--json"];
+    for size in sizes.iter().map(String::as_str).chain([
+        "train.batch=3",
+        "train.context=4",
+        "model.tie_embeddings=true",
+    ]) {
+        command.extend(["--set", size]);
+    }
+    let got = parsed(&ok(&scratch.0, &command));
+    let parameters = got["parameters"].as_u64().unwrap();
+    assert_eq!(got["ideal_step"]["state_bytes"], 32 * parameters);
+    // forward 2 a parameter and token, 4 a pair of a row and a position that it sees and channel; backward twice that
+    let pairs = 1 + 2 + 3 + 4;
+    assert_eq!(got["ideal_step"]["operations"], 3 * 3 * (2 * 4 * parameters + 4 * 2 * 8 * pairs));
 }
 
 #[test]

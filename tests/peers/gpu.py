@@ -1,12 +1,15 @@
 """The speed of xtrain on a GPU beside PyTorch on the same GPU: same shapes, random weights, bf16, in turn.
 
-    python gpu.py decode|train [--device cuda] [--xtrain ./xtrain] [--sizes 10m,125m,0.6b] [--batches 1,256] [--quick]
+    python gpu.py decode|train|linear [--device cuda] [--xtrain ./xtrain] [--sizes 10m,125m,0.6b] [--batches 1,256] [--quick]
 
 * decode: greedy tokens per second, 128 new ones after prompts of 128, beside the same model in PyTorch with a static
   cache whose step is one CUDA graph (argmax inside), and beside transformers' Qwen3 with a static cache, where it is
   installed;
 * train:  tokens per second, 8 samples of 1024 tokens, beside the same model under torch.compile with autocast to bf16 and
-  fused AdamW.
+  fused AdamW;
+* linear: microseconds of each product of the model's matrices, 1, 16, 256 and 8192 rows, beside cuBLASLt, which PyTorch
+  calls: the same copies of each matrix in turn, in one CUDA graph. The goal is a ratio of at most 1 to 16 rows and of
+  at most 1.6 beyond; what misses it is marked.
 
 --quick takes tiny sizes, and --device cpu runs PyTorch without graphs and compilation and xtrain on the emulator: that
 only shows that the script and its command lines work.
@@ -186,6 +189,56 @@ def train(torch, size, samples, context, device):
     return samples * context / statistics.median(seconds[3 if device == "cuda" else 1:])
 
 
+def linear(torch, outputs, inputs, rows, copies, device):
+    """Microseconds of a product in PyTorch, the median of 20 rounds over the copies of the matrix."""
+    if device == "cuda":
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+    x = torch.randn(rows, inputs, device=device, dtype=torch.bfloat16)
+    weights = [torch.randn(outputs, inputs, device=device, dtype=torch.bfloat16) for _ in range(copies)]
+
+    def step():
+        for w in weights:
+            torch.nn.functional.linear(x, w)
+
+    run = step
+    with torch.inference_mode():
+        if device == "cuda":
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                step()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            run = graph.replay
+        times = []
+        for _ in range(22 if device == "cuda" else 3):
+            wait(torch, device)
+            start = time.perf_counter()
+            run()
+            wait(torch, device)
+            times.append((time.perf_counter() - start) * 1e6 / copies)
+    return statistics.median(times[2:])
+
+
+def products(torch, args, size, rows):
+    """The table of ours over cuBLASLt."""
+    repeats = "1" if args.quick else "20"
+    name = "cuBLASLt" if args.device == "cuda" else "torch"
+    print(f"{'matrix':<10}{'out':>7}{'in':>7}{'rows':>7}{'xtrain us':>12}{name + ' us':>14}{'ratio':>8}  TFLOP/s")
+    missed = 0
+    for p in ours(args, size, "linear", "--rows", rows, "--repeats", repeats)["products"]:
+        m, n, k = p["rows"], p["outputs"], p["inputs"]
+        mine, theirs = p["us"]["p50"], linear(torch, n, k, m, p["copies"], args.device)
+        miss = mine / theirs > (1.0 if m <= 16 else 1.6)
+        missed += miss
+        print(
+            f"{p['matrix']:<10}{n:>7}{k:>7}{m:>7}{mine:>12.2f}{theirs:>14.2f}{mine / theirs:>8.2f}"
+            f"  {p['operations_per_second'] / 1e12:.1f}{'  missed' if miss else ''}", flush=True
+        )
+    print(f"{missed} miss the goal")
+
+
 def ours(args, size, *more):
     preset, vocab, *_ = SIZES[size]
     device = "cuda" if args.device == "cuda" else "emulated"
@@ -205,7 +258,7 @@ def line(name, mine, **peers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["decode", "train"])
+    parser.add_argument("what", choices=["decode", "train", "linear"])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--xtrain", default="./xtrain")
     parser.add_argument("--sizes")
@@ -220,6 +273,8 @@ def main():
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if args.device == 'cuda' else 'cpu'}, bf16")
     prompt, new, samples, context = (4, 5, 2, 8) if args.quick else (128, 128, 8, 1024)
     usual = "10m,125m,0.6b" if args.what == "decode" else "10m,125m"
+    if args.what == "linear":
+        return products(torch, args, "tiny" if args.quick else "125m", "1,3" if args.quick else "1,16,256,8192")
     for size in ["tiny"] if args.quick else (args.sizes or usual).split(","):
         if args.what == "train":
             sets = [f"train.batch={samples}", f"train.context={context}", f"train.micro_batch={samples}"]

@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
-use crate::gpu::{Gpu, Schedule, Traffic};
+use crate::gpu::{Gpu, Peak, Schedule, Traffic};
 use crate::recycle::Recycler;
 use crate::{Error, Result};
 
@@ -89,6 +89,25 @@ impl Device {
         match self {
             Device::Cpu(_) => None,
             Device::Gpu(gpu) => Some(gpu.traffic()),
+        }
+    }
+
+    /// What a GPU could do at most; none on a processor, on the emulator, and where the driver does not tell.
+    pub fn peak(&self) -> Option<Peak> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Gpu(gpu) => gpu.peak(),
+        }
+    }
+
+    /// Returns when all that was asked for is done; on a processor it always is.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a kernel that failed meanwhile.
+    pub fn wait(&self) -> Result<()> {
+        match self {
+            Device::Cpu(_) => Ok(()),
+            Device::Gpu(gpu) => gpu.wait(),
         }
     }
 

@@ -27,7 +27,7 @@ pub use cpu::Simd;
 pub use device::{Cpu, Device};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{Error, Result};
-pub use gpu::{Found, Gpu, Schedule, Survey, Traffic, survey};
+pub use gpu::{Found, Gpu, Peak, Schedule, Survey, Traffic, survey};
 pub use normal::{fill_normal, standard_normal};
 pub use pages::HugePages;
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};

@@ -70,6 +70,10 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let per_token = meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new);
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| Spread::of(samples.iter().filter_map(of));
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
+    let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };
+    // a mean: on a GPU one pass waits for several
+    let step = per_forward_ms.decode.as_ref().map(|passes| passes.mean);
+    let ideal_step = Ideal::decode(&model, load.batch, load.prompt_len + load.max_new / 2, step);
     let report = Report {
         subject,
         kv: options.kv.to_string(),
@@ -80,10 +84,10 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())).map_or(0.0, |s| s.p50),
         decode_tokens_per_second: median(&Timings::decode_tokens_per_second).map(|s| s.p50),
         slope_us_per_token: median(&Timings::slope_us).map(|s| s.p50),
-        per_forward_ms: PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) },
+        per_forward_ms,
         cache_bytes,
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
-        ideal_step: Ideal::of(&model, load.batch, load.prompt_len + load.max_new / 2),
+        ideal_step,
         per_token,
         kv_read_over_needed: kv.map(|[read, needed]| read as f64 / needed as f64),
         samples,

@@ -2,6 +2,7 @@
 mod decode;
 mod ideal;
 mod kv;
+mod linear;
 mod load;
 mod made;
 mod resident;
@@ -51,6 +52,16 @@ Examples:
   xtrain bench kv --set model.preset=tiny-1m
   xtrain bench kv --long --repeats 1 --json")]
     Kv(KvArgs),
+    /// Measures the products of a model's matrices, each by itself: microseconds, operations per second.
+    #[command(after_help = "\
+A product is x W^T of --rows rows with one matrix of the configured sizes, random values, in the compute type. A sample \
+is one product with each of several copies of the matrix (128 MiB of them, at most 32), so that none stays in a GPU's \
+cache, divided by their number; two samples do not count.
+
+Examples:
+  xtrain bench linear --set model.preset=tiny-3m --threads 1
+  xtrain bench linear --set model.preset=base-125m --rows 1,256 --dtype bf16 --json")]
+    Linear(LinearArgs),
     /// Measures opening a model: time beside that of a plain read, and the peak of memory.
     #[command(after_help = "\
 A sample is one plain read of the files that hold the weights, one open, and one packing of the matrices for \
@@ -147,6 +158,20 @@ pub struct KvArgs {
     pub sizes: CacheSizes,
 }
 
+/// Flags of `xtrain bench linear`.
+#[derive(Debug, Clone, Args)]
+pub struct LinearArgs {
+    /// Rows of x, one measurement each.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,256")]
+    pub rows: Vec<NonZeroUsize>,
+    /// Samples; their spread is shown.
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub repeats: NonZeroUsize,
+    /// What is run.
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
 /// Flags of `xtrain bench load`.
 #[derive(Debug, Clone, Args)]
 pub struct LoadArgs {
@@ -176,6 +201,7 @@ pub fn run(command: &BenchCommand) -> Result<(), CliError> {
         BenchCommand::Train(args) => train::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Kv(args) => kv::run(args),
+        BenchCommand::Linear(args) => linear::run(args),
         BenchCommand::Load(args) => load::run(args),
     }
 }

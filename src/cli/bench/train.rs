@@ -4,6 +4,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::TrainArgs;
+use super::ideal::Ideal;
 use super::subject::{self, Subject};
 use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out, source};
@@ -25,6 +26,7 @@ struct Report {
     micro_batch: usize,
     tokens_per_second: f64,
     ms_per_step: Spread,
+    ideal_step: Ideal,
     #[serde(skip_serializing_if = "Option::is_none")]
     per_step: Option<PerUnit>,
     samples_ms: Vec<f64>,
@@ -62,6 +64,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         batch,
         micro_batch: config.train.micro_batch,
         tokens_per_second: (batch * context) as f64 / ms_per_step.p50 * 1e3,
+        ideal_step: Ideal::train(&trainer.model, [batch, context], ms_per_step.p50),
         ms_per_step,
         per_step: meter.stop(&device, args.steps.get()),
         samples_ms,
@@ -78,12 +81,13 @@ impl Report {
         table.row(["".to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
         let traffic = self.per_step.map_or(String::new(), |t| format!("\n{}", t.table("step")));
         format!(
-            "{}{} samples of {} tokens a step: {}\n\n{}{traffic}",
+            "{}{} samples of {} tokens a step: {}\n\n{}\n{}{traffic}",
             self.subject.title(),
             self.batch,
             self.context,
             units::rate(self.tokens_per_second, "tok"),
-            table.render()
+            table.render(),
+            self.ideal_step.table()
         )
     }
 }

@@ -19,7 +19,7 @@ impl Packed {
     /// The weight `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounded where `bf16` is asked.
     pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight(&cpu.pool, w, shape)),
+            Dtype::BF16 => Packed::Bf16(Tiles::of_weight(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight(cpu, w, shape)),
         }
     }

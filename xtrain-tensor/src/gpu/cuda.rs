@@ -15,7 +15,8 @@ use cudarc::nvrtc::Ptx;
 use functions::Functions;
 use graph::Chain;
 
-use super::{Arg, Call, Found, Graph, Launcher};
+use super::peak::Widths;
+use super::{Arg, Call, Found, Graph, Launcher, Peak};
 use crate::{Error, Result};
 
 /// The kernels: machine code and PTX, or PTX, or nothing; see build/image.rs.
@@ -90,6 +91,7 @@ pub(super) fn devices() -> Result<Vec<Found>> {
 pub(super) struct Cuda {
     name: String,
     wgmma: bool,
+    peak: Option<Peak>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     functions: Arc<Functions>,
@@ -126,12 +128,32 @@ impl Cuda {
             "loading the kernels ({}) for sm_{major}{minor}",
             env!("XTRAIN_IMAGE")
         )))?;
-        Ok(Cuda { name, wgmma: major == 9, context, stream, functions: Arc::new(Functions::of(module)) })
+        let peak = widths(&context, (major, minor)).ok().and_then(Peak::of);
+        Ok(Cuda {
+            name,
+            wgmma: major == 9,
+            peak,
+            context,
+            stream,
+            functions: Arc::new(Functions::of(module)),
+        })
     }
 
     fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(refused("its context"))
     }
+}
+
+/// Clocks and widths, as the driver tells them.
+fn widths(context: &CudaContext, capability: (i32, i32)) -> Result<Widths, DriverError> {
+    use CUdevice_attribute as A;
+    Ok(Widths {
+        capability,
+        multiprocessors: context.attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        clock_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        bus_bits: context.attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+    })
 }
 
 /// Freed memory stays with the process: by default the pool gives it back at every synchronisation.
@@ -152,6 +174,15 @@ impl Launcher for Cuda {
 
     fn has_wgmma(&self) -> bool {
         self.wgmma
+    }
+
+    fn peak(&self) -> Option<Peak> {
+        self.peak
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.bind()?;
+        self.stream.synchronize().map_err(refused("waiting for its kernels"))
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64> {

@@ -5,7 +5,7 @@ mod source;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::{Arg, Call, Graph, Grid, Launcher, Schedule};
+use super::{Arg, Call, Graph, Grid, Launcher, Peak, Schedule};
 use crate::{Error, Result};
 use kernels::{Kernels, Memory};
 
@@ -78,6 +78,14 @@ impl Launcher for Emulated {
 
     fn has_wgmma(&self) -> bool {
         true
+    }
+
+    fn peak(&self) -> Option<Peak> {
+        None
+    }
+
+    fn wait(&self) -> Result<()> {
+        Ok(())
     }
 
     fn exact(&self) -> bool {

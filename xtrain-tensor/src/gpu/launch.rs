@@ -1,6 +1,7 @@
 //! The launch seam: all that host code asks of a device.
 use std::fmt;
 
+use super::Peak;
 use crate::Result;
 
 /// The shape of a launch: blocks, threads of a block (along x), bytes of dynamic shared memory.
@@ -118,6 +119,10 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
     /// Whether it has the warpgroup products of sm_90.
     fn has_wgmma(&self) -> bool;
+    /// What it could do at most, if that is known.
+    fn peak(&self) -> Option<Peak>;
+    /// Waits for everything launched before.
+    fn wait(&self) -> Result<()>;
     /// Whether blocks have exactly the bytes asked for and go back to the device when they are freed, so
     /// that an access past one or after its end is noticed.
     fn exact(&self) -> bool {

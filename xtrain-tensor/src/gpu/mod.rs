@@ -16,6 +16,7 @@ mod loss;
 mod memory;
 mod norm;
 mod optim;
+mod peak;
 mod pointwise;
 mod queue;
 mod rope;
@@ -43,6 +44,7 @@ pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
+pub use peak::Peak;
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
 pub(crate) use rope::{Turn, rope};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
@@ -198,6 +200,20 @@ impl Gpu {
     /// Whether it has the warpgroup products of sm_90.
     pub fn has_wgmma(&self) -> bool {
         self.shared.launcher.has_wgmma()
+    }
+
+    /// What it could do at most; none for the emulator, and where its driver does not tell.
+    pub fn peak(&self) -> Option<Peak> {
+        self.shared.launcher.peak()
+    }
+
+    /// Returns when all that was asked for is done.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) for a kernel that failed meanwhile.
+    pub fn wait(&self) -> Result<()> {
+        self.end_step()?;
+        self.shared.launcher.wait()
     }
 
     /// What it has done so far.

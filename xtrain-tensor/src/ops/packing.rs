@@ -128,7 +128,7 @@ impl To for Narrow {
     fn write(&mut self, first: usize, width: usize, w: &[bf16]) {
         match self {
             Narrow::Tiles(cpu, to, exact) => {
-                to.write(&cpu.pool, first, w);
+                to.write(cpu, first, w);
                 if let Some(exact) = exact {
                     keep(exact, first, w.chunks_exact(width));
                 }

@@ -106,7 +106,7 @@ fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flu
                 let cpu = device.as_cpu().unwrap();
                 let what = format!("{simd} {m}x{k}x{n} {kind:?}");
                 let left = Left::new(cpu, &x, [m, k]);
-                let tiles = Tiles::of_weight(&cpu.pool, &w, [n, k]);
+                let tiles = Tiles::of_weight(cpu, &w, [n, k]);
                 let mut y = vec![f32::NAN; m * n];
                 product(cpu, &left, tiles.view(), &mut y, Start::Zero);
                 same(&y, &fresh, &what);
@@ -172,12 +172,14 @@ fn f32_operands_enter_rounded_and_without_denormals() {
 fn tiles_give_back_the_elements_and_the_transpose() {
     let (n, k) = (37, 70);
     let w = values(Kind::Plain, 9, n * k);
-    let pool = super::super::Pool::new(2);
-    let (a, b) = (Tiles::of_weight(&pool, &w, [n, k]), Tiles::of_weight_transposed(&pool, &w, [n, k]));
-    for (i, x) in w.iter().enumerate() {
-        assert_eq!(a.at(i % k, i / k), widen(*x));
-        assert_eq!(b.at(i / k, i % k), widen(*x));
+    for (simd, device) in devices() {
+        let cpu = device.as_cpu().unwrap();
+        let (a, b) = (Tiles::of_weight(cpu, &w, [n, k]), Tiles::of_weight_transposed(&cpu.pool, &w, [n, k]));
+        for (i, x) in w.iter().enumerate() {
+            assert_eq!(a.at(i % k, i / k), widen(*x), "{simd}");
+            assert_eq!(b.at(i / k, i % k), widen(*x), "{simd}");
+        }
+        assert_eq!((a.shape(), b.shape()), ([k, n], [n, k]));
+        assert_eq!(a.bytes(), 2 * 96 * 64 + 2);
     }
-    assert_eq!((a.shape(), b.shape()), ([k, n], [n, k]));
-    assert_eq!(a.bytes(), 2 * 96 * 64 + 2);
 }

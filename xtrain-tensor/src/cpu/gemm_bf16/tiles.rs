@@ -3,11 +3,12 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::Pool;
 use super::super::gemm::whole;
-use super::super::lanes::LANES;
+use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
+use super::super::{Disjoint, Pool};
 use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
+use crate::Cpu;
 
 /// One row of a tile: 16 columns, of each the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
@@ -34,11 +35,11 @@ pub(crate) struct Tiles {
 
 impl Tiles {
     /// Packs a weight `[out, in]` for `x W^T`: depth `in`, columns `out`.
-    pub(crate) fn of_weight<T: Operand>(pool: &Pool, w: &[T], shape: [usize; 2]) -> Tiles {
+    pub(crate) fn of_weight<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> Tiles {
         let [columns, depth] = shape;
         assert_eq!(w.len(), columns * depth, "a weight holds out * in values");
         let mut tiles = Tiles::blank([depth, columns]);
-        tiles.write(pool, 0, w);
+        tiles.write(cpu, 0, w);
         tiles
     }
 
@@ -51,17 +52,16 @@ impl Tiles {
 
     /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
     /// all that are left.
-    pub(crate) fn write<T: Operand>(&mut self, pool: &Pool, first: usize, w: &[T]) {
+    pub(crate) fn write<T: Operand>(&mut self, cpu: &Cpu, first: usize, w: &[T]) {
         let depth = self.depth;
         let range = first..first + w.len() / depth.max(1);
-        self.pack(pool, range.clone(), 1, |k, column, tile| {
+        self.pack(&cpu.pool, range.clone(), 1, |k, column, tile| {
             let len = BLOCK.min(depth - k);
-            for j in 0..TILE.min(range.end.saturating_sub(column)) {
-                let row: [bf16; BLOCK] = entered(&w[(column + j - first) * depth + k..][..len]);
-                for (to, pair) in tile.iter_mut().zip(row.as_chunks().0) {
-                    to.0.as_chunks_mut::<2>().0[j] = *pair;
-                }
+            let mut rows = [Pairs::BLANK; TILE];
+            for (row, j) in rows.iter_mut().zip(column..range.end) {
+                row.0 = entered(&w[(j - first) * depth + k..][..len]);
             }
+            dispatch(cpu.simd, Transpose { rows: &rows, tile });
         });
     }
 
@@ -116,11 +116,8 @@ impl Tiles {
         let panels = whole(&range, self.columns)..range.end.div_ceil(LANES);
         self.rows.grow(panels.end * panel);
         let rows = &mut self.rows[panels.start * panel..panels.end * panel];
-        let columns = self.columns;
+        let lows = Disjoint::new(&mut self.low[panels.clone()]);
         pool.parts(rows, panel * near, |part, rows: &mut [Pairs]| {
-            if (panels.start + (part + 1) * near) * LANES > columns {
-                rows.fill(Pairs::BLANK);
-            }
             for block in 0..panel / BLOCK_ROWS {
                 for (p, rows) in rows.chunks_exact_mut(panel).enumerate() {
                     let rows = &mut rows[block * BLOCK_ROWS..][..BLOCK_ROWS];
@@ -130,10 +127,12 @@ impl Tiles {
                     }
                 }
             }
+            // SAFETY: the panels of this part, which is passed once.
+            let lows = unsafe { lows.slice(part * near..lows.len().min((part + 1) * near)) };
+            for (low, rows) in lows.iter_mut().zip(rows.chunks_exact(panel)) {
+                *low = rows.iter().fold(NO_LOW, |low, row| low.min(lowest(&row.0)));
+            }
         });
-        for (low, rows) in self.low[panels].iter_mut().zip(rows.chunks_exact(panel.max(1))) {
-            *low = rows.iter().fold(NO_LOW, |low, row| low.min(lowest(&row.0)));
-        }
     }
 
     /// `[depth, columns]`.
@@ -159,6 +158,37 @@ impl Tiles {
     pub(crate) fn view(&self) -> View<'_> {
         let blocks = self.depth.div_ceil(BLOCK);
         View { rows: &self.rows, low: &self.low, step: blocks, depth: self.depth, columns: self.columns }
+    }
+}
+
+/// A tile of a weight for `x W^T`: pairs of 16 of its rows become those of 16 columns.
+struct Transpose<'a> {
+    rows: &'a [Pairs; TILE],
+    tile: &'a mut [Pairs],
+}
+
+impl Kernel for Transpose<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        assert_eq!(self.tile.len(), TILE, "a tile");
+        // a pair is moved as an f32, on which nothing is computed
+        let (from, to) = (self.rows.as_ptr().cast::<f32>(), self.tile.as_mut_ptr().cast::<f32>());
+        for (i, j) in
+            (0..TILE).step_by(L::WIDTH).flat_map(|i| (0..TILE).step_by(L::WIDTH).map(move |j| (i, j)))
+        {
+            let mut square = [Reg::splat(l, 0.0); 16];
+            for (r, row) in square.iter_mut().zip(i..i + L::WIDTH) {
+                // SAFETY: 16 rows of 16 pairs.
+                *r = unsafe { Reg::load(l, from.add(row * TILE + j)) };
+            }
+            l.transpose(&mut square);
+            for (r, row) in square.iter().zip(j..j + L::WIDTH) {
+                // SAFETY: as above.
+                unsafe { Reg::store(l, to.add(row * TILE + i), *r) };
+            }
+        }
     }
 }
 

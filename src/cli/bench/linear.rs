@@ -1,0 +1,141 @@
+//! `xtrain bench linear`.
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::LinearArgs;
+use super::subject;
+use crate::cli::{CliError, out, source};
+use crate::config::RunConfig;
+use crate::model::{self, Config};
+use crate::report::{Column, Spread, Table, units};
+use crate::tensor::ops::{self, Weight};
+use crate::tensor::{Device, Dtype, Tensor, fill_normal};
+use crate::training;
+
+/// Bytes of the copies of a matrix that are read in turn: more than fits in a GPU's cache.
+const IN_TURN: usize = 128 << 20;
+/// The most copies.
+const MOST: usize = 32;
+/// Turns before the first that counts: on a GPU the first is no graph yet.
+const WARM_UP: usize = 2;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    compute: String,
+    products: Vec<Product>,
+}
+
+/// `rows` rows of `inputs` values, times a matrix.
+#[derive(Debug, Serialize)]
+struct Product {
+    matrix: &'static str,
+    outputs: usize,
+    inputs: usize,
+    rows: usize,
+    copies: usize,
+    us: Spread,
+    operations_per_second: f64,
+}
+
+pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
+    let config = RunConfig::load(&args.shared.layers.layers())?;
+    let device = args.shared.common.open()?;
+    let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
+    let cfg = training::model_config(&config, vocab);
+    let compute = training::compute(args.shared.common.dtype.unwrap_or(config.train.dtype));
+    let seed = args.shared.seed.unwrap_or(config.train.seed);
+    let mut products = Vec::new();
+    for (matrix, shape) in matrices(&cfg) {
+        let copies = (IN_TURN / (shape[0] * shape[1] * compute.bytes())).clamp(1, MOST);
+        let weights = copied(&device, (shape, compute), seed, copies)?;
+        for rows in args.rows.iter().map(|n| n.get()) {
+            let us = measure(&weights, rows, seed, args.repeats.get())?;
+            products.push(Product::new(matrix, shape, (rows, copies), us));
+        }
+    }
+    let (model, compute) = (subject::name(&config), compute.to_string());
+    let report = Report { model, device: device.to_string(), compute, products };
+    if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+/// The matrices of a block and the head, by name: `[out, in]`.
+fn matrices(cfg: &Config) -> [(&'static str, [usize; 2]); 6] {
+    let (q, kv) = (cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim);
+    [
+        ("q", [q, cfg.dim]),
+        ("k, v", [kv, cfg.dim]),
+        ("o", [cfg.dim, q]),
+        ("gate, up", [cfg.ffn_dim, cfg.dim]),
+        ("down", [cfg.dim, cfg.ffn_dim]),
+        ("head", [cfg.vocab, cfg.dim]),
+    ]
+}
+
+/// `n` normal deviates.
+fn normal(n: usize, seed: u64) -> Vec<f32> {
+    let mut values = vec![0.0; n];
+    fill_normal(seed, 0, 1.0, &mut values);
+    values
+}
+
+/// A random matrix `[out, in]` in its compute type, as often as asked for.
+fn copied(
+    device: &Device,
+    (shape, compute): ([usize; 2], Dtype),
+    seed: u64,
+    copies: usize,
+) -> model::Result<Vec<Weight>> {
+    let values = normal(shape[0] * shape[1], seed);
+    let copy = |_| Ok(Weight::new(&Tensor::new(device, &shape, values.clone())?, compute)?);
+    (0..copies).map(copy).collect()
+}
+
+/// Microseconds of a product: the time until one with each of the copies is done, over their number.
+fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model::Result<Spread> {
+    let (first, mut samples) = (&weights[0], Vec::new());
+    let x = Tensor::new(first.device(), &[rows, first.width()], normal(rows * first.width(), seed))?;
+    let x = x.cast(first.dtype())?;
+    for turn in 0..WARM_UP + repeats {
+        let clock = Instant::now();
+        for w in weights {
+            ops::linear(&x, w, None, x.dtype())?;
+        }
+        first.device().wait()?;
+        if turn >= WARM_UP {
+            samples.push(clock.elapsed().as_secs_f64() * 1e6 / weights.len() as f64);
+        }
+    }
+    Ok(Spread::of(samples).expect("at least one turn was measured"))
+}
+
+impl Product {
+    fn new(
+        matrix: &'static str,
+        [outputs, inputs]: [usize; 2],
+        (rows, copies): (usize, usize),
+        us: Spread,
+    ) -> Product {
+        let operations_per_second = 2e6 * (rows * outputs * inputs) as f64 / us.p50;
+        Product { matrix, outputs, inputs, rows, copies, us, operations_per_second }
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let Report { model, device, compute, products } = self;
+        let words = ["matrix"].map(Column::words);
+        let heads = ["out", "in", "rows", "min us", "p50 us", "p95 us", ""].map(Column::numbers);
+        let mut table = Table::new(words.into_iter().chain(heads));
+        for p in products {
+            let sizes = [p.outputs, p.inputs, p.rows].map(|n| n.to_string());
+            let times = [p.us.min, p.us.p50, p.us.p95].map(|us| format!("{us:.2}"));
+            let rate = units::rate(p.operations_per_second, "op");
+            table.row([p.matrix.to_string()].into_iter().chain(sizes).chain(times).chain([rate]));
+        }
+        format!("{model}: products in {compute}, {device}\n\n{}", table.render())
+    }
+}
