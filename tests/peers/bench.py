@@ -9,11 +9,14 @@
   keys, MLP 768), beside the same model under torch.compile and eager;
 * decode: greedy tokens of model T per second at batch 1 and 32, 120 tokens after prompts of 16, beside the same model
   in eager PyTorch with a static cache (nothing of it is compiled); and 32 completions of one prompt of 128 tokens, of
-  which PyTorch knows nothing: each row has keys of its own.
+  which PyTorch knows nothing: each row has keys of its own. With `--candle PROGRAM` each of the three once more beside
+  candle's Qwen3 in the same sizes, built by
+
+    cargo build --release --manifest-path tests/peers/candle/Cargo.toml
 
 The recipe has 804,096 parameters there (65 characters) and 787,968 here (257 bytes). All in f32. The two programs run
 in turn, half a second each while the other stands still, so that a host which changes its speed does so for both:
-PyTorch begins when it has warmed up and ends when xtrain has (train: whole runs, for its steps are longer). A step is
+the peer begins when it has warmed up and ends when xtrain has (train: whole runs, for its steps are longer). A step is
 timed from its batch to its update, but for the first of the two with the making of the batch. A line holds the median
 and the least of a program's samples, and tokens by the median; a sample in which its program stood still is left out.
 Seen with torch 2.15.0.
@@ -231,6 +234,11 @@ def theirs(args, kind, count, *what):
     return [sys.executable, __file__, "peer", "--threads", str(args.threads), "--what", asked]
 
 
+def candle(args, rows, prompt, one):
+    """The command that measures candle: tests/peers/candle."""
+    return ["env", f"RAYON_NUM_THREADS={args.threads}", *map(str, [args.candle, rows, prompt, NEW, int(one)])]
+
+
 def last_line(text):
     """The JSON at the end of what a program printed."""
     return json.loads(text.splitlines()[-1])
@@ -248,22 +256,22 @@ def in_turn(mine, other):
     both = []
     try:
         with tempfile.TemporaryFile("w+") as out:
-            both.append(torch := subprocess.Popen(other, stdout=subprocess.PIPE, text=True, cwd=ROOT))
-            if torch.stdout.readline() != "warm\n":
+            both.append(peer := subprocess.Popen(other, stdout=subprocess.PIPE, text=True, cwd=ROOT))
+            if peer.stdout.readline() != "warm\n":
                 sys.exit(f"bench.py: failed: {other}")
-            torch.send_signal(signal.SIGSTOP)
+            peer.send_signal(signal.SIGSTOP)
             both.append(xtrain := subprocess.Popen(mine, stdout=out, cwd=ROOT))
             while not ended(xtrain):
                 xtrain.send_signal(signal.SIGSTOP)
-                torch.send_signal(signal.SIGCONT)
-                if ended(torch):
+                peer.send_signal(signal.SIGCONT)
+                if ended(peer):
                     sys.exit(f"bench.py: failed: {other}")
-                torch.send_signal(signal.SIGSTOP)
+                peer.send_signal(signal.SIGSTOP)
                 xtrain.send_signal(signal.SIGCONT)
-            torch.send_signal(signal.SIGTERM)
-            torch.send_signal(signal.SIGCONT)
-            samples = torch.communicate()[0]
-            if xtrain.returncode or torch.returncode:
+            peer.send_signal(signal.SIGTERM)
+            peer.send_signal(signal.SIGCONT)
+            samples = peer.communicate()[0]
+            if xtrain.returncode or peer.returncode:
                 sys.exit(f"bench.py: failed: {mine if xtrain.returncode else other}")
             out.seek(0)
             return last_line(out.read()), last_line(samples)
@@ -291,9 +299,9 @@ def moving(samples):
     return [ms for ms in samples if ms < 1e3 * TURN]
 
 
-def report(name, a, b, rows=None):
+def report(name, a, b, rows=None, peer="pytorch"):
     """A pair of lines, and how many times as long the peer takes by medians and by the least."""
-    for who, x in (("xtrain", a), ("pytorch", b)):
+    for who, x in (("xtrain", a), (peer, b)):
         rate = f"  {1e3 * rows / x['p50']:7.0f} tok/s" if rows else ""
         print(f"{name:<28} {who:<8} p50 {x['p50']:8.2f} ms  least {x['min']:8.2f} ms{rate}")
     print(f"{name:<28} {'ratio':<8} p50 {b['p50'] / a['p50']:8.2f}     least {b['min'] / a['min']:8.2f}", flush=True)
@@ -317,9 +325,13 @@ def run(args):
     def decode(name, rows, prompt, one, repeats):
         more = ["--batch", rows, "--prompt-len", prompt, "--max-new", NEW, "--repeats", repeats]
         mine = ours(args, "decode", *sizes(), "--set", "train.context=512", *more, *["--one-prompt"] * one)
-        a, b = in_turn(mine, theirs(args, "tokens", None, rows, prompt, one))
-        passes = [step["ms"] for sample in a["samples"] for step in sample["decode"]]
-        report(f"decode T, {name}", spread(moving(passes)), spread(moving(b)), rows)
+        others = {"pytorch": theirs(args, "tokens", None, rows, prompt, one)}
+        if args.candle:
+            others["candle"] = candle(args, rows, prompt, one)
+        for who, other in others.items():
+            a, b = in_turn(mine, other)
+            passes = [step["ms"] for sample in a["samples"] for step in sample["decode"]]
+            report(f"decode T, {name}", spread(moving(passes)), spread(moving(b)), rows, who)
 
     for _ in range(args.rounds):
         if args.what == "recipe":
@@ -340,6 +352,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
+    parser.add_argument("--candle", metavar="PROGRAM")
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bench == "peer":

@@ -55,7 +55,7 @@ impl Operand for f32 {
 }
 
 /// Up to N values as they enter, then +0.
-#[inline]
+#[inline(always)]
 fn entered<T: Operand, const N: usize>(values: &[T]) -> [bf16; N] {
     let mut out = [bf16::ZERO; N];
     if let Ok(values) = <&[T; N]>::try_from(values) {
@@ -72,11 +72,17 @@ fn entered<T: Operand, const N: usize>(values: &[T]) -> [bf16; N] {
 }
 
 /// The smallest exponent field of non-zero elements that have [entered](Operand::enter).
-#[inline]
-fn lowest(values: &[bf16; 32]) -> u8 {
-    // one less, so that a zero's field is the largest
-    let less_one = |x: &bf16| ((x.to_bits() >> 7) as u8).wrapping_sub(1);
-    values.iter().map(less_one).fold(NO_LOW, u8::min).saturating_add(1)
+#[inline(always)]
+fn lowest(rows: impl Iterator<Item = [bf16; 32]>) -> u8 {
+    let mut low = [u16::MAX; 32];
+    for row in rows {
+        for (low, x) in low.iter_mut().zip(row) {
+            // one less, so that a zero's field is the largest
+            *low = (*low).min((x.to_bits() & 0x7f80).wrapping_sub(0x80));
+        }
+    }
+    let low = low.into_iter().fold(u16::MAX, u16::min);
+    if low > 0x7f80 { NO_LOW } else { (low >> 7) as u8 + 1 }
 }
 
 /// Whether products of operands with these smallest exponent fields are multiples of 2^-126.

@@ -36,7 +36,7 @@ impl Packed {
     /// The weight `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounded where `bf16` is asked.
     pub(crate) fn of_weight_transposed(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(&cpu.pool, w, shape)),
+            Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),
         }
     }

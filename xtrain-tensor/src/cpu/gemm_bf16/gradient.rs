@@ -31,7 +31,7 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     let rows: Vec<Option<usize>> = samples.iter().flat_map(padded).collect();
     for rows in rows.chunks(SLAB) {
         let left = Left::transposed(cpu, [out, rows.len()], |k| line(dy, rows[k], out));
-        let right = Tiles::of_lines(&cpu.pool, [rows.len(), inputs], |k| line(x, rows[k], inputs));
+        let right = Tiles::of_lines(cpu, [rows.len(), inputs], |k| line(x, rows[k], inputs));
         product(cpu, &left, right.view(), g, Start::Continue);
     }
 }

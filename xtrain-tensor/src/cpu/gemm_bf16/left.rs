@@ -78,7 +78,7 @@ impl Left {
             let wide = each(&cpu.pool, size, group, (fill, |x: [bf16; BLOCK]| Wide(x.map(widen))));
             let mut low = vec![NO_LOW; rows];
             for (low, blocks) in low.iter_mut().zip(wide.chunks_exact(size[1].max(1))) {
-                *low = blocks.iter().fold(NO_LOW, |low, b| low.min(lowest(&b.0.map(narrow))));
+                *low = lowest(blocks.iter().map(|block| block.0.map(narrow)));
             }
             (Blocks::Wide(wide), low)
         };

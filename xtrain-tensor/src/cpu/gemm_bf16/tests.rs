@@ -174,7 +174,7 @@ fn tiles_give_back_the_elements_and_the_transpose() {
     let w = values(Kind::Plain, 9, n * k);
     for (simd, device) in devices() {
         let cpu = device.as_cpu().unwrap();
-        let (a, b) = (Tiles::of_weight(cpu, &w, [n, k]), Tiles::of_weight_transposed(&cpu.pool, &w, [n, k]));
+        let (a, b) = (Tiles::of_weight(cpu, &w, [n, k]), Tiles::of_weight_transposed(cpu, &w, [n, k]));
         for (i, x) in w.iter().enumerate() {
             assert_eq!(a.at(i % k, i / k), widen(*x), "{simd}");
             assert_eq!(b.at(i / k, i % k), widen(*x), "{simd}");

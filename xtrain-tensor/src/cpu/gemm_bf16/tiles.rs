@@ -3,10 +3,10 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::super::Disjoint;
 use super::super::gemm::whole;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
-use super::super::{Disjoint, Pool};
 use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
 use crate::Cpu;
 
@@ -54,15 +54,8 @@ impl Tiles {
     /// all that are left.
     pub(crate) fn write<T: Operand>(&mut self, cpu: &Cpu, first: usize, w: &[T]) {
         let depth = self.depth;
-        let range = first..first + w.len() / depth.max(1);
-        self.pack(&cpu.pool, range.clone(), 1, |k, column, tile| {
-            let len = BLOCK.min(depth - k);
-            let mut rows = [Pairs::BLANK; TILE];
-            for (row, j) in rows.iter_mut().zip(column..range.end) {
-                row.0 = entered(&w[(j - first) * depth + k..][..len]);
-            }
-            dispatch(cpu.simd, Transpose { rows: &rows, tile });
-        });
+        let columns = first..first + w.len() / depth.max(1);
+        self.pack(cpu, columns.clone(), 1, &Columns { w, depth, columns });
     }
 
     /// The column `j`: of a weight for `x W^T`, its row, widened.
@@ -75,63 +68,36 @@ impl Tiles {
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
-    pub(crate) fn of_weight_transposed<T: Operand>(pool: &Pool, w: &[T], shape: [usize; 2]) -> Tiles {
+    pub(crate) fn of_weight_transposed<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> Tiles {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        Tiles::of_lines(pool, shape, |k| &w[k * columns..][..columns])
+        Tiles::of_lines(cpu, shape, |k| &w[k * columns..][..columns])
     }
 
     /// Packs the matrix whose row k is `line(k)`: `columns` values, or none for a row of zeros.
     pub(super) fn of_lines<'a, T: Operand + 'a>(
-        pool: &Pool,
+        cpu: &Cpu,
         [depth, columns]: [usize; 2],
         line: impl Fn(usize) -> &'a [T] + Sync,
     ) -> Tiles {
         let mut tiles = Tiles::blank([depth, columns]);
-        tiles.pack(pool, 0..columns, 4, |k, first, tile| {
-            let part = |k: usize| -> [bf16; TILE] {
-                let line = if k < depth { line(k) } else { &[] };
-                entered(&line[first.min(line.len())..(first + TILE).min(line.len())])
-            };
-            for (r, row) in tile.iter_mut().enumerate() {
-                let (even, odd) = (part(k + 2 * r), part(k + 2 * r + 1));
-                for (pair, (even, odd)) in row.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(&odd)) {
-                    *pair = [*even, *odd];
-                }
-            }
-        });
+        tiles.pack(cpu, 0..columns, 4, &Lines { line, depth });
         tiles
     }
 
-    /// `fill(k, column, tile)` writes the tile from there on, all columns that there are, for the columns `range`.
-    /// `near` panels are packed together, block by block: so lines of the source are read along.
-    fn pack(
-        &mut self,
-        pool: &Pool,
-        range: Range<usize>,
-        near: usize,
-        fill: impl Fn(usize, usize, &mut [Pairs]) + Sync,
-    ) {
+    /// Writes the panels of the columns `range`. `near` panels are packed together, block by block: so lines of the
+    /// source are read along.
+    fn pack(&mut self, cpu: &Cpu, range: Range<usize>, near: usize, source: &impl Source) {
         let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = whole(&range, self.columns)..range.end.div_ceil(LANES);
         self.rows.grow(panels.end * panel);
         let rows = &mut self.rows[panels.start * panel..panels.end * panel];
         let lows = Disjoint::new(&mut self.low[panels.clone()]);
-        pool.parts(rows, panel * near, |part, rows: &mut [Pairs]| {
-            for block in 0..panel / BLOCK_ROWS {
-                for (p, rows) in rows.chunks_exact_mut(panel).enumerate() {
-                    let rows = &mut rows[block * BLOCK_ROWS..][..BLOCK_ROWS];
-                    let column = (panels.start + part * near + p) * LANES;
-                    for (t, tile) in rows.chunks_exact_mut(TILE).enumerate() {
-                        fill(block * BLOCK, column + t * TILE, tile);
-                    }
-                }
-            }
+        cpu.pool.parts(rows, panel * near, |part, rows: &mut [Pairs]| {
             // SAFETY: the panels of this part, which is passed once.
             let lows = unsafe { lows.slice(part * near..lows.len().min((part + 1) * near)) };
-            for (low, rows) in lows.iter_mut().zip(rows.chunks_exact(panel)) {
-                *low = rows.iter().fold(NO_LOW, |low, row| low.min(lowest(&row.0)));
-            }
+            let column = (panels.start + part * near) * LANES;
+            dispatch(cpu.simd, Pack { source, column, panel, rows, lows });
         });
     }
 
@@ -161,32 +127,94 @@ impl Tiles {
     }
 }
 
-/// A tile of a weight for `x W^T`: pairs of 16 of its rows become those of 16 columns.
-struct Transpose<'a> {
-    rows: &'a [Pairs; TILE],
-    tile: &'a mut [Pairs],
+/// What tiles are packed of.
+trait Source: Sync {
+    /// Writes the tile of depth `k` on and of column `column` on, all of it.
+    fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]);
 }
 
-impl Kernel for Transpose<'_> {
+/// Panels that are packed together, and their smallest exponent fields.
+struct Pack<'a, S> {
+    source: &'a S,
+    /// The first.
+    column: usize,
+    /// Rows of a panel.
+    panel: usize,
+    rows: &'a mut [Pairs],
+    lows: &'a mut [u8],
+}
+
+impl<S: Source> Kernel for Pack<'_, S> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        assert_eq!(self.tile.len(), TILE, "a tile");
-        // a pair is moved as an f32, on which nothing is computed
-        let (from, to) = (self.rows.as_ptr().cast::<f32>(), self.tile.as_mut_ptr().cast::<f32>());
-        for (i, j) in
-            (0..TILE).step_by(L::WIDTH).flat_map(|i| (0..TILE).step_by(L::WIDTH).map(move |j| (i, j)))
-        {
-            let mut square = [Reg::splat(l, 0.0); 16];
-            for (r, row) in square.iter_mut().zip(i..i + L::WIDTH) {
-                // SAFETY: 16 rows of 16 pairs.
-                *r = unsafe { Reg::load(l, from.add(row * TILE + j)) };
+        for block in 0..self.panel / BLOCK_ROWS {
+            for (p, rows) in self.rows.chunks_exact_mut(self.panel).enumerate() {
+                let rows = &mut rows[block * BLOCK_ROWS..][..BLOCK_ROWS];
+                for (t, tile) in rows.chunks_exact_mut(TILE).enumerate() {
+                    self.source.fill(l, block * BLOCK, self.column + p * LANES + t * TILE, tile);
+                }
             }
-            l.transpose(&mut square);
-            for (r, row) in square.iter().zip(j..j + L::WIDTH) {
-                // SAFETY: as above.
-                unsafe { Reg::store(l, to.add(row * TILE + i), *r) };
+        }
+        for (low, rows) in self.lows.iter_mut().zip(self.rows.chunks_exact(self.panel)) {
+            *low = lowest(rows.iter().map(|row| row.0));
+        }
+    }
+}
+
+/// Rows of a weight `[out, in]` from `columns.start` on, which become columns.
+struct Columns<'a, T> {
+    w: &'a [T],
+    depth: usize,
+    columns: Range<usize>,
+}
+
+impl<T: Operand> Source for Columns<'_, T> {
+    #[inline(always)]
+    fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]) {
+        assert_eq!(tile.len(), TILE, "a tile");
+        let len = BLOCK.min(self.depth - k);
+        let mut rows = [Pairs::BLANK; TILE];
+        for (row, j) in rows.iter_mut().zip(column..self.columns.end) {
+            row.0 = entered(&self.w[(j - self.columns.start) * self.depth + k..][..len]);
+        }
+        // a pair is moved as an f32, on which nothing is computed
+        let (from, to) = (rows.as_ptr().cast::<f32>(), tile.as_mut_ptr().cast::<f32>());
+        for i in (0..TILE).step_by(L::WIDTH) {
+            for j in (0..TILE).step_by(L::WIDTH) {
+                let mut square = [Reg::splat(l, 0.0); 16];
+                for (r, row) in square.iter_mut().zip(i..i + L::WIDTH) {
+                    // SAFETY: 16 rows of 16 pairs.
+                    *r = unsafe { Reg::load(l, from.add(row * TILE + j)) };
+                }
+                l.transpose(&mut square);
+                for (r, row) in square.iter().zip(j..j + L::WIDTH) {
+                    // SAFETY: as above.
+                    unsafe { Reg::store(l, to.add(row * TILE + i), *r) };
+                }
+            }
+        }
+    }
+}
+
+/// Lines of the matrix itself.
+struct Lines<F> {
+    line: F,
+    depth: usize,
+}
+
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Lines<F> {
+    #[inline(always)]
+    fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
+        let part = |k: usize| -> [bf16; TILE] {
+            let line = if k < self.depth { (self.line)(k) } else { &[] };
+            entered(&line[column.min(line.len())..(column + TILE).min(line.len())])
+        };
+        for (r, row) in tile.iter_mut().enumerate() {
+            let (even, odd) = (part(k + 2 * r), part(k + 2 * r + 1));
+            for (pair, (even, odd)) in row.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(&odd)) {
+                *pair = [*even, *odd];
             }
         }
     }
