@@ -1,4 +1,8 @@
 //! A piece of a tensor in memory, where a file was read to.
+use std::panic::resume_unwind;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
 use half::bf16;
 use xtrain_tensor::ops::Piece;
 
@@ -11,7 +15,12 @@ pub(crate) enum Held {
 }
 
 /// Appends the elements of whole blocks.
-type Widen = dyn Fn(&[u8], &mut Vec<f32>);
+type Widen = dyn Fn(&[u8], &mut Vec<f32>) + Send;
+
+/// Bytes of a tensor that is long enough to be read ahead.
+const LONG: usize = 4 << 20;
+/// Pieces of a long tensor that are in memory.
+const AHEAD: usize = 3;
 
 impl Held {
     /// Room for so many bytes of f32.
@@ -25,12 +34,59 @@ impl Held {
     }
 
     /// Room for so many bytes of what `widen` reads.
-    pub(crate) fn other(bytes: usize, widen: impl Fn(&[u8], &mut Vec<f32>) + 'static) -> Held {
+    pub(crate) fn other(bytes: usize, widen: impl Fn(&[u8], &mut Vec<f32>) + Send + 'static) -> Held {
         Held::Other(vec![0; bytes], Vec::new(), Box::new(widen))
     }
 
+    /// Gives `take` the elements of `left` bytes in their order, a piece at a time: `begin` makes room for one, `read`
+    /// fills it with the next bytes. Of a long tensor the next pieces are read meanwhile, by a thread of their own.
+    ///
+    /// # Errors
+    /// Those of `read`, after which nothing more is taken.
+    pub(crate) fn each<E: Send>(
+        begin: impl Fn() -> Held,
+        mut left: usize,
+        mut read: impl FnMut(&mut [u8]) -> Result<(), E> + Send,
+        mut take: impl FnMut(Piece<'_>),
+    ) -> Result<(), E> {
+        let mut next = move |held: &mut Held| {
+            let bytes = held.bytes(left);
+            left -= bytes.len();
+            read(bytes).map(|()| left > 0)
+        };
+        if left < LONG {
+            let (mut held, mut more) = (begin(), left > 0);
+            while more {
+                more = next(&mut held)?;
+                take(held.values());
+            }
+            return Ok(());
+        }
+        thread::scope(|scope| {
+            let ((give, full), (back, free)) = (sync_channel(AHEAD), sync_channel(AHEAD));
+            for _ in 0..AHEAD {
+                back.send(begin()).expect("room for every piece");
+            }
+            let reader = scope.spawn(move || {
+                let mut more = true;
+                // a channel is closed where `take` has panicked: nobody wants what comes
+                while more && let Ok(mut held) = free.recv() {
+                    more = next(&mut held)?;
+                    more &= give.send(held).is_ok();
+                }
+                Ok(())
+            });
+            for mut held in full {
+                take(held.values());
+                // refused once everything was read
+                let _ = back.send(held);
+            }
+            reader.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
     /// What the next of `left` bytes are read to; the last piece may be shorter.
-    pub(crate) fn bytes(&mut self, left: usize) -> &mut [u8] {
+    fn bytes(&mut self, left: usize) -> &mut [u8] {
         match self {
             Held::F32(held) => bytes_of(held, left),
             Held::BF16(held) => bytes_of(held, left),
@@ -39,7 +95,7 @@ impl Held {
     }
 
     /// What was read.
-    pub(crate) fn values(&mut self) -> Piece<'_> {
+    fn values(&mut self) -> Piece<'_> {
         match self {
             Held::F32(held) => {
                 held.iter_mut().for_each(|x| *x = f32::from_bits(u32::from_le(x.to_bits())));

@@ -13,7 +13,7 @@ use super::options::NonFinite;
 use super::snapshot::TensorView;
 
 /// Bytes that are read and written at a time.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 256 << 10;
 
 /// A tensor that was loaded, widened to f32 without rounding.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,27 +69,29 @@ pub(super) fn read(
     (from, allowed): (&mut Summed<'_>, NonFinite),
     to: &mut dyn Sink,
 ) -> Result<Found> {
-    let mut left = info.elements() * info.dtype.bytes();
-    let mut piece = match info.dtype {
-        StoredDtype::F32 => Held::f32(PIECE.min(left)),
-        StoredDtype::BF16 => Held::bf16(PIECE.min(left)),
-        StoredDtype::F16 => Held::other(PIECE.min(left), |bytes, to| {
+    let length = info.elements() * info.dtype.bytes();
+    let most = PIECE.min(length);
+    let begin = || match info.dtype {
+        StoredDtype::F32 => Held::f32(most),
+        StoredDtype::BF16 => Held::bf16(most),
+        StoredDtype::F16 => Held::other(most, |bytes, to| {
             to.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()));
         }),
     };
     let (mut crc, mut finite, mut before) = (0, Ok(()), 0);
-    while left > 0 {
-        let bytes = piece.bytes(left);
-        left -= bytes.len();
-        crc = from.read_within(bytes, crc).map_err(CheckpointError::io("read", file))?;
-        let piece = piece.values();
+    let read = |bytes: &mut [u8]| {
+        crc = from.read_within(bytes, crc)?;
+        Ok(())
+    };
+    let take = |piece: Piece<'_>| {
         if finite.is_ok() && allowed == NonFinite::Refuse {
             finite = check_finite(file, &info.name, (piece, before));
         }
         before += piece.count();
         to.push(piece);
-    }
-    from.append(crc, info.elements() * info.dtype.bytes());
+    };
+    Held::each(begin, length, read, take).map_err(CheckpointError::io("read", file))?;
+    from.append(crc, length);
     Ok((crc, finite))
 }
 

@@ -28,7 +28,7 @@ const MAX_TENSORS: u64 = 100_000;
 /// The most dimensions of a tensor.
 const MAX_DIMS: u32 = 8;
 /// Bytes that are read at a time.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 256 << 10;
 
 /// One tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
-    pub fn read(&self, file: &Path, from: &mut (impl Read + Seek)) -> Result<NamedTensor> {
+    pub fn read(&self, file: &Path, from: &mut (impl Read + Seek + Send)) -> Result<NamedTensor> {
         let mut tensor = NamedTensor::begin(&self.name, &self.shape);
         self.read_into(file, from, &mut tensor)?;
         Ok(tensor)
@@ -169,22 +169,22 @@ impl Entry {
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
-    pub fn read_into(&self, file: &Path, from: &mut (impl Read + Seek), to: &mut dyn Sink) -> Result<()> {
+    pub fn read_into(
+        &self,
+        file: &Path,
+        from: &mut (impl Read + Seek + Send),
+        to: &mut dyn Sink,
+    ) -> Result<()> {
         from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
-        let (quant, mut left) = (self.quant, self.bytes() as usize);
-        let most = left.min(PIECE / quant.block().1 * quant.block().1);
-        let mut piece = match quant {
+        let (quant, length) = (self.quant, self.bytes() as usize);
+        let most = length.min(PIECE / quant.block().1 * quant.block().1);
+        let begin = || match quant {
             Quant::F32 => Held::f32(most),
             Quant::BF16 => Held::bf16(most),
             _ => Held::other(most, move |bytes, to| quant.widen(bytes, to)),
         };
-        while left > 0 {
-            let bytes = piece.bytes(left);
-            from.read_exact(bytes).map_err(CheckpointError::io("read", file))?;
-            left -= bytes.len();
-            to.push(piece.values());
-        }
-        Ok(())
+        Held::each(begin, length, |bytes| from.read_exact(bytes), |piece| to.push(piece))
+            .map_err(CheckpointError::io("read", file))
     }
 }
 
