@@ -4,8 +4,7 @@
 //! The host still says which rows run, where and with which random numbers, since none of that depends on tokens: it
 //! says so for all steps at once, before the first, and sends nothing between them. What does depend on tokens is
 //! decided when it looks, in the order of the steps: a sequence that ended inside has computed on, and what came
-//! after its end is dropped. So tokens, their bits and the order of ends are those of an engine that looks every
-//! step.
+//! after its end is dropped. So tokens, their bits and the order of ends are those of an engine with one look a step.
 use std::collections::BTreeMap;
 
 use xtrain_model::{Eager, Result as ModelResult};

@@ -118,3 +118,46 @@ fn bytes_of<T: bytemuck::Pod>(held: &mut Vec<T>, left: usize) -> &mut [u8] {
     held.truncate(left / size_of::<T>());
     bytemuck::cast_slice_mut(held)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values 0, 1, 2, ... of `n` elements in pieces of 1000, where reading fails at `bad`.
+    fn taken(n: usize, bad: Option<usize>) -> (Vec<f32>, Result<(), usize>) {
+        let (mut at, mut got) = (0, Vec::new());
+        let read = |bytes: &mut [u8]| {
+            for x in bytes.as_chunks_mut().0 {
+                *x = (at as f32).to_le_bytes();
+                at += 1;
+            }
+            bad.filter(|bad| at > *bad).map_or(Ok(()), Err)
+        };
+        let done = Held::each(|| Held::f32(4000), 4 * n, read, |piece| piece.widen(&mut got));
+        (got, done)
+    }
+
+    #[test]
+    fn short_and_long_tensors_come_whole_and_in_order() {
+        for n in [0, 1, 1000, 2001, LONG / 4 - 1, LONG / 4, LONG / 4 + 1001] {
+            let (got, done) = taken(n, None);
+            assert_eq!((got.len(), done), (n, Ok(())));
+            assert!(got.iter().enumerate().all(|(i, &x)| x == i as f32), "{n} elements");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_ends_it_after_the_pieces_before() {
+        for n in [5000, LONG / 4 + 5000] {
+            assert_eq!(taken(n, Some(3500)), ((0..3000).map(|i| i as f32).collect(), Err(3500)));
+        }
+    }
+
+    #[test]
+    fn a_panic_of_who_takes_does_not_leave_the_reader_waiting() {
+        let take = |_: Piece<'_>| panic!("full");
+        let ends =
+            std::panic::catch_unwind(|| Held::each(|| Held::bf16(4000), LONG, |_| Ok::<_, ()>(()), take));
+        assert!(ends.is_err());
+    }
+}

@@ -77,7 +77,7 @@ impl<'a> From<&'a [bf16]> for Piece<'a> {
 }
 
 /// A [`Weight`] in the making, from the values of a matrix in their order, however they are cut. What is packed waits
-/// for at most 65,536 of them, or for 32 rows a thread, in the type of the products. Rows for the reference, and for a
+/// for about 65,536 of them, and for 32 rows a thread at least, in the type of the products. Rows for the reference, and for a
 /// GPU, wait for the last of them.
 #[derive(Debug)]
 pub struct Packing {
