@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs what gpu-pack.sh packed, on a machine with a GPU, and writes gpu-<device>-<date>.md beside it (it belongs
-# in docs/bench/): the gates, then speed beside PyTorch where python3 has it, then tables, then large batches beside
-# PyTorch. Ends within 10 minutes; the report is whole after every part, so that what stands when somebody ends it is
-# kept. Nothing is skipped silently:
-# without a GPU it fails, and so does a part that has no time left or that runs no test.
+# in docs/bench/): the gates, then speed beside PyTorch and the cuBLASLt that it calls, where python3 has it, then
+# tables, then large batches beside PyTorch. Ends within 10 minutes; the report is whole after every part, so that what
+# stands when somebody ends it is kept. Nothing is skipped silently: without a GPU it fails, and so does a part that has
+# no time left or that runs no test.
 # usage: bash gpu-report.sh [--dry-run]    --dry-run: every command line on the emulator, with tiny sizes
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1

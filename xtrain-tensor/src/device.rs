@@ -100,6 +100,17 @@ impl Device {
         }
     }
 
+    /// Hands a GPU all that was asked for, as one step of a loop, and does not wait; a processor never puts it off.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a kernel that cannot be launched.
+    pub fn end_step(&self) -> Result<()> {
+        match self {
+            Device::Cpu(_) => Ok(()),
+            Device::Gpu(gpu) => gpu.end_step(),
+        }
+    }
+
     /// Returns when all that was asked for is done; on a processor it always is.
     ///
     /// # Errors

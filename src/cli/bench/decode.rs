@@ -73,7 +73,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };
     // a mean: on a GPU one pass waits for several
     let step = per_forward_ms.decode.as_ref().map(|passes| passes.mean);
-    let ideal_step = Ideal::decode(&model, load.batch, load.prompt_len + load.max_new / 2, step);
+    let ideal_step = Ideal::decode(&model, &load, step);
     let report = Report {
         subject,
         kv: options.kv.to_string(),

@@ -15,9 +15,11 @@ use crate::training;
 
 /// Bytes of the copies of a matrix that are read in turn: more than fits in a GPU's cache.
 const IN_TURN: usize = 128 << 20;
-/// The most copies.
-const MOST: usize = 32;
-/// Turns before the first that counts: on a GPU the first is no graph yet.
+/// The fewest copies, of which a GPU's queue makes a graph.
+const FEWEST: usize = 4;
+/// Rounds over the copies in a sample: the host asks for one while a GPU is busy with the round before.
+const ROUNDS: usize = 4;
+/// Samples before the first that counts.
 const WARM_UP: usize = 2;
 
 /// What `--json` prints.
@@ -39,6 +41,7 @@ struct Product {
     copies: usize,
     us: Spread,
     operations_per_second: f64,
+    samples_us: Vec<f64>,
 }
 
 pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
@@ -50,11 +53,11 @@ pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
     let seed = args.shared.seed.unwrap_or(config.train.seed);
     let mut products = Vec::new();
     for (matrix, shape) in matrices(&cfg) {
-        let copies = (IN_TURN / (shape[0] * shape[1] * compute.bytes())).clamp(1, MOST);
+        let copies = IN_TURN.div_ceil(shape[0] * shape[1] * compute.bytes()).max(FEWEST);
         let weights = copied(&device, (shape, compute), seed, copies)?;
-        for rows in args.rows.iter().map(|n| n.get()) {
-            let us = measure(&weights, rows, seed, args.repeats.get())?;
-            products.push(Product::new(matrix, shape, (rows, copies), us));
+        for &rows in &args.rows {
+            let samples_us = measure(&weights, rows, seed, args.repeats)?;
+            products.push(Product::new(matrix, shape, (rows, copies), samples_us));
         }
     }
     let (model, compute) = (subject::name(&config), compute.to_string());
@@ -94,22 +97,25 @@ fn copied(
     (0..copies).map(copy).collect()
 }
 
-/// Microseconds of a product: the time until one with each of the copies is done, over their number.
-fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model::Result<Spread> {
+/// Microseconds of a product: the time until all of a sample are done, over their number.
+fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model::Result<Vec<f64>> {
     let (first, mut samples) = (&weights[0], Vec::new());
     let x = Tensor::new(first.device(), &[rows, first.width()], normal(rows * first.width(), seed))?;
     let x = x.cast(first.dtype())?;
     for turn in 0..WARM_UP + repeats {
         let clock = Instant::now();
-        for w in weights {
-            ops::linear(&x, w, None, x.dtype())?;
+        for _ in 0..ROUNDS {
+            for w in weights {
+                ops::linear(&x, w, None, x.dtype())?;
+            }
+            first.device().end_step()?;
         }
         first.device().wait()?;
         if turn >= WARM_UP {
-            samples.push(clock.elapsed().as_secs_f64() * 1e6 / weights.len() as f64);
+            samples.push(clock.elapsed().as_secs_f64() * 1e6 / (ROUNDS * weights.len()) as f64);
         }
     }
-    Ok(Spread::of(samples).expect("at least one turn was measured"))
+    Ok(samples)
 }
 
 impl Product {
@@ -117,10 +123,11 @@ impl Product {
         matrix: &'static str,
         [outputs, inputs]: [usize; 2],
         (rows, copies): (usize, usize),
-        us: Spread,
+        samples_us: Vec<f64>,
     ) -> Product {
+        let us = Spread::of(samples_us.iter().copied()).expect("at least one sample was measured");
         let operations_per_second = 2e6 * (rows * outputs * inputs) as f64 / us.p50;
-        Product { matrix, outputs, inputs, rows, copies, us, operations_per_second }
+        Product { matrix, outputs, inputs, rows, copies, us, operations_per_second, samples_us }
     }
 }
 

@@ -13,6 +13,7 @@ mod train;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::CliError;
@@ -54,9 +55,9 @@ Examples:
     Kv(KvArgs),
     /// Measures the products of a model's matrices, each by itself: microseconds, operations per second.
     #[command(after_help = "\
-A product is x W^T of --rows rows with one matrix of the configured sizes, random values, in the compute type. A sample \
-is one product with each of several copies of the matrix (128 MiB of them, at most 32), so that none stays in a GPU's \
-cache, divided by their number; two samples do not count.
+A product is x W^T of --rows rows with one matrix of the configured sizes, random values, in the compute type. A \
+sample is four rounds over several copies of the matrix (128 MiB of them, and at least four), so that none stays in a \
+GPU's cache, divided by the products; two samples do not count.
 
 Examples:
   xtrain bench linear --set model.preset=tiny-3m --threads 1
@@ -96,8 +97,8 @@ pub struct Shared {
 #[derive(Debug, Clone, Args)]
 pub struct TrainArgs {
     /// Steps that are measured, after three that are not.
-    #[arg(long, value_name = "N", default_value = "20")]
-    pub steps: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "20", value_parser = upto(1 << 32))]
+    pub steps: usize,
     /// What is run.
     #[command(flatten)]
     pub shared: Shared,
@@ -162,14 +163,19 @@ pub struct KvArgs {
 #[derive(Debug, Clone, Args)]
 pub struct LinearArgs {
     /// Rows of x, one measurement each.
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,256")]
-    pub rows: Vec<NonZeroUsize>,
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,256", value_parser = upto(1 << 16))]
+    pub rows: Vec<usize>,
     /// Samples; their spread is shown.
-    #[arg(long, value_name = "N", default_value = "5")]
-    pub repeats: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "5", value_parser = upto(1 << 20))]
+    pub repeats: usize,
     /// What is run.
     #[command(flatten)]
     pub shared: Shared,
+}
+
+/// A number from 1 to `most`.
+fn upto(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
 }
 
 /// Flags of `xtrain bench load`.

@@ -42,7 +42,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let (batch, context) = (config.train.batch, config.train.context);
     let vocab = trainer.model.config().vocab;
     let (mut samples_ms, mut meter) = (Vec::new(), Meter::start(&device));
-    for step in 0..WARM_UP + args.steps.get() {
+    for step in 0..WARM_UP + args.steps {
         let sample = |at: usize| {
             let id = (step * batch + at) as u64;
             Sample::window(&subject::tokens((config.train.seed, id), context + 1, vocab), 1.0)
@@ -66,7 +66,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         tokens_per_second: (batch * context) as f64 / ms_per_step.p50 * 1e3,
         ideal_step: Ideal::train(&trainer.model, [batch, context], ms_per_step.p50),
         ms_per_step,
-        per_step: meter.stop(&device, args.steps.get()),
+        per_step: meter.stop(&device, args.steps),
         samples_ms,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }

@@ -327,7 +327,10 @@ impl Gpu {
     }
 
     /// Hands the device all that waits, as one step of a loop; nobody waits for it.
-    pub(crate) fn end_step(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) for a kernel that cannot be launched.
+    pub fn end_step(&self) -> Result<()> {
         self.flush()?;
         self.shared.indices.end_step();
         Ok(())

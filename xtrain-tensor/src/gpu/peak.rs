@@ -25,8 +25,8 @@ pub(super) struct Widths {
 impl Peak {
     /// Of a GPU with such widths; none where its driver does not tell them, or its architecture is not known here.
     ///
-    /// Operations of a multiprocessor in a cycle are those of NVIDIA's architecture white papers (an fma is two); memory
-    /// moves twice in a cycle.
+    /// Operations of a multiprocessor in a cycle are those of NVIDIA's architecture white papers (an fma is two);
+    /// memory moves twice in a cycle.
     pub(super) fn of(widths: Widths) -> Option<Peak> {
         let (plain, tensor) = match widths.capability {
             (8, 0) => (128, 2048),
@@ -36,10 +36,11 @@ impl Peak {
             (12, _) => (256, 1024),
             _ => return None,
         };
-        let hertz = |khz: i32| (khz > 0).then_some(f64::from(khz) * 1e3);
-        let cycles = f64::from(widths.multiprocessors) * hertz(widths.clock_khz)?;
+        let told = |n: i32| (n > 0).then_some(f64::from(n));
+        let cycles = told(widths.multiprocessors)? * told(widths.clock_khz)? * 1e3;
+        let bits = 2.0 * told(widths.memory_khz)? * 1e3 * told(widths.bus_bits)?;
         Some(Peak {
-            bytes_per_second: 2.0 * hertz(widths.memory_khz)? * f64::from(widths.bus_bits) / 8.0,
+            bytes_per_second: bits / 8.0,
             f32_per_second: cycles * f64::from(plain),
             bf16_per_second: cycles * f64::from(tensor),
         })
@@ -65,6 +66,7 @@ mod tests {
         assert!((peak.f32_per_second - 61.8e12).abs() < 0.1e12);
         assert!((peak.bf16_per_second - 989.4e12).abs() < 0.1e12);
         assert_eq!(Peak::of(Widths { clock_khz: 0, ..h200 }), None);
+        assert_eq!(Peak::of(Widths { bus_bits: 0, ..h200 }), None);
         assert_eq!(Peak::of(Widths { capability: (7, 5), ..h200 }), None);
     }
 }

@@ -77,8 +77,8 @@ impl<'a> From<&'a [bf16]> for Piece<'a> {
 }
 
 /// A [`Weight`] in the making, from the values of a matrix in their order, however they are cut. What is packed waits
-/// for about 65,536 of them, and for 32 rows a thread at least, in the type of the products. Rows for the reference, and for a
-/// GPU, wait for the last of them.
+/// for about 65,536 of them, and for 32 rows a thread at least, in the type of the products. Rows for the reference,
+/// and for a GPU, wait for the last of them.
 #[derive(Debug)]
 pub struct Packing {
     device: Device,

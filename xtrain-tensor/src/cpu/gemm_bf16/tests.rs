@@ -141,7 +141,8 @@ fn the_flush_is_seen_by_these_values() {
 fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
     let samples: [Range<usize>; 4] = [0..33, 33..34, 40..40, 40..300];
     for kind in KINDS {
-        let [o, i] = [35, 70];
+        // five panels: more than are packed together
+        let [o, i] = [35, 150];
         let (dy, x, g0) = (values(kind, 5, 300 * o), values(kind, 6, 300 * i), before(7, o * i));
         let mut want = g0.clone();
         for s in &samples {
