@@ -179,6 +179,8 @@ mod tests {
             n_kv_heads: 1,
             head_dim: 4,
             max_positions: 32,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
             tie_embeddings: false,
             ..Config::default()
         };
