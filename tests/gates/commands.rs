@@ -342,14 +342,14 @@ fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     // 38 MB of weights, or 19 in bf16, each there once, packed or in f32. The rest is what the program itself
-    // takes, and 1 MiB that waits to be packed.
+    // takes, 1 MiB that waits to be packed, and three pieces of 256 KiB that are read.
     for more in [&[][..], &["--dtype", "bf16"], &["--masters"]] {
         let got = parsed(&random(&[&["--set", "model.preset=small-10m", "--json"], more].concat()));
         assert_eq!(got["pack_ms"].is_object(), more.contains(&"--masters"), "{got}");
         if cfg!(target_os = "linux") {
             let weights = got["weight_bytes"].as_u64().unwrap();
             let opened = got["peak_bytes"]["opened"].as_u64().unwrap();
-            assert!((weights..weights + (11 << 20)).contains(&opened), "{more:?}: {opened} of {weights}");
+            assert!((weights..weights + (12 << 20)).contains(&opened), "{more:?}: {opened} of {weights}");
         }
     }
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "the random weights are gone");
