@@ -109,6 +109,21 @@ def wait(torch, device):
         torch.cuda.synchronize()
 
 
+def graphed(torch, step, device):
+    """`step` as one CUDA graph, captured after a run of it; as it is on a CPU."""
+    if device != "cuda":
+        return step
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
 def decode(torch, size, rows, prompt, new, device):
     """Tokens per second of PyTorch, one graph a step."""
     model = build(torch, size, prompt + new, device).to(torch.bfloat16)
@@ -123,16 +138,7 @@ def decode(torch, size, rows, prompt, new, device):
             token.copy_(model.step(token, at, caches))
             at.add_(1)
 
-        run = step
-        if device == "cuda":
-            side = torch.cuda.Stream()
-            with torch.cuda.stream(side):
-                step()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                step()
-            run = graph.replay
+        run = graphed(torch, step, device)
         rates = []
         for _ in range(4):
             at.fill_(prompt)
@@ -204,18 +210,8 @@ def linear(torch, outputs, inputs, rows, copies, device):
         for w in weights:
             torch.nn.functional.linear(x, w)
 
-    run = step
     with torch.inference_mode():
-        if device == "cuda":
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                step()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                step()
-            run = graph.replay
+        run = graphed(torch, step, device)
         times = []
         for _ in range(22 if device == "cuda" else 3):
             wait(torch, device)
