@@ -262,11 +262,15 @@ fn benches_print_tables_and_their_raw_samples() {
     }
     let shown = ok(&scratch.0, &[&["bench", "train", "--steps", "2"][..], &small].concat());
     assert!(shown.contains("ms per step") && shown.contains("tok/s"), "{shown}");
-    let linear = [&["bench", "linear", "--rows", "1,3", "--repeats", "2"][..], &small].concat();
+    let linear =
+        [&["bench", "linear", "--rows", "1,3", "--repeats", "2", "--copies", "3"][..], &small].concat();
     let got = parsed(&ok(&scratch.0, &[&linear[..], &["--json"]].concat()));
     let products = got["products"].as_array().unwrap();
     assert_eq!(products.len(), 12);
-    assert!(products.iter().all(|p| p["us"]["n"] == 2 && p["us"]["min"].as_f64() > Some(0.0)), "{got}");
+    assert!(
+        products.iter().all(|p| p["copies"] == 3 && p["us"]["n"] == 2 && p["us"]["min"].as_f64() > Some(0.0)),
+        "{got}"
+    );
     assert_eq!(ok(&scratch.0, &linear).lines().filter(|line| line.starts_with("head")).count(), 2);
 }
 

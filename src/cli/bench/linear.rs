@@ -15,8 +15,8 @@ use crate::training;
 
 /// Bytes of the copies of a matrix that are read in turn: more than fits in a GPU's cache.
 const IN_TURN: usize = 128 << 20;
-/// The fewest copies, of which a GPU's queue makes a graph.
-const FEWEST: usize = 4;
+/// The fewest copies, of which a GPU's queue makes a graph, and the most.
+const COPIES: [usize; 2] = [4, 512];
 /// Rounds over the copies in a sample: the host asks for one while a GPU is busy with the round before.
 const ROUNDS: usize = 4;
 /// Samples before the first that counts.
@@ -53,7 +53,8 @@ pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
     let seed = args.shared.seed.unwrap_or(config.train.seed);
     let mut products = Vec::new();
     for (matrix, shape) in matrices(&cfg) {
-        let copies = IN_TURN.div_ceil(shape[0] * shape[1] * compute.bytes()).max(FEWEST);
+        let usual = IN_TURN.div_ceil(shape[0] * shape[1] * compute.bytes()).clamp(COPIES[0], COPIES[1]);
+        let copies = args.copies.unwrap_or(usual);
         let weights = copied(&device, (shape, compute), seed, copies)?;
         for &rows in &args.rows {
             let samples_us = measure(&weights, rows, seed, args.repeats)?;

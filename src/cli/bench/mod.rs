@@ -56,8 +56,8 @@ Examples:
     /// Measures the products of a model's matrices, each by itself: microseconds, operations per second.
     #[command(after_help = "\
 A product is x W^T of --rows rows with one matrix of the configured sizes, random values, in the compute type. A \
-sample is four rounds over several copies of the matrix (128 MiB of them, and at least four), so that none stays in a \
-GPU's cache, divided by the products; two samples do not count.
+sample is four rounds over several copies of the matrix, so that none stays in a GPU's cache, divided by the \
+products; two samples do not count.
 
 Examples:
   xtrain bench linear --set model.preset=tiny-3m --threads 1
@@ -165,6 +165,9 @@ pub struct LinearArgs {
     /// Rows of x, one measurement each.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,256", value_parser = upto(1 << 16))]
     pub rows: Vec<usize>,
+    /// Copies of a matrix [default: 128 MiB of them, from 4 to 512].
+    #[arg(long, value_name = "N", value_parser = upto(1 << 16))]
+    pub copies: Option<usize>,
     /// Samples; their spread is shown.
     #[arg(long, value_name = "N", default_value = "5", value_parser = upto(1 << 20))]
     pub repeats: usize,
