@@ -1,8 +1,6 @@
-//! Builds what xtrain-tensor embeds: the commit it is built from, the kernels for GPUs, and the kernels for
-//! the emulator. Needs nothing but Rust: what a missing compiler would have built is left out, and the
+//! Builds what xtrain-tensor embeds: the kernels for GPUs and the kernels for the
+//! emulator. Needs nothing but Rust: what a missing compiler would have built is left out, and the
 //! reason is kept, for `xtrain doctor` and for errors.
-#[path = "build/commit.rs"]
-mod commit;
 #[path = "build/emulator.rs"]
 mod emulator;
 #[path = "build/image.rs"]
@@ -14,7 +12,6 @@ fn main() {
     println!("cargo::rerun-if-changed=../build.rs");
     println!("cargo::rerun-if-changed=../build");
     println!("cargo::rerun-if-changed=../kernels");
-    commit::embed();
     image::embed();
     emulator::embed();
 }

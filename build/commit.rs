@@ -1,15 +1,16 @@
-//! The commit: `XTRAIN_COMMIT`, or `unknown` without git or a repository.
+//! Builds what the command embeds: the commit that it is built from, `XTRAIN_COMMIT`, or `unknown` without
+//! git or a repository.
 use std::path::Path;
 use std::process::Command;
 
-/// Hands the commit to the crate.
-pub(crate) fn embed() {
+fn main() {
+    println!("cargo::rerun-if-changed=build/commit.rs");
     println!("cargo::rustc-env=XTRAIN_COMMIT={}", commit().unwrap_or_else(|| "unknown".to_string()));
 }
 
 /// The commit of the repository whose root is the workspace, and not of one that merely holds a copy.
 fn commit() -> Option<String> {
-    let root = Path::new("..").canonicalize().ok()?;
+    let root = Path::new(".").canonicalize().ok()?;
     let top = Path::new(&git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
     if top != root {
         return None;

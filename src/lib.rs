@@ -15,3 +15,7 @@ pub mod verify;
 pub use xtrain_decode as decode;
 pub use xtrain_model as model;
 pub use xtrain_tensor as tensor;
+
+/// The commit that this build was made from: twelve hexadecimal digits, or `unknown` outside a
+/// repository.
+pub const COMMIT: &str = env!("XTRAIN_COMMIT");

@@ -3,8 +3,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{CliError, out};
+use crate::COMMIT;
 use crate::report::units;
-use crate::tensor::{COMMIT, Simd, Survey, survey};
+use crate::tensor::{Simd, Survey, survey};
 
 /// Flags of `xtrain doctor`.
 #[derive(Debug, Clone, Args)]

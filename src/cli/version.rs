@@ -1,7 +1,9 @@
 //! What `--version` prints after the name.
 use std::sync::LazyLock;
 
-use xtrain_tensor::{COMMIT, Simd};
+use xtrain_tensor::Simd;
+
+use crate::COMMIT;
 
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{} (commit {COMMIT}; devices: cpu [{}])", env!("CARGO_PKG_VERSION"), Simd::detect())

@@ -103,12 +103,10 @@ fn help_lists_commands_and_exit_codes() {
 fn the_version_names_commit_and_devices() {
     let scratch = Scratch::new("version");
     let line = ok(&scratch.0, &["--version"]);
-    let start =
-        format!("xtrain {} (commit {}; devices: cpu [", env!("CARGO_PKG_VERSION"), xtrain_tensor::COMMIT);
+    let start = format!("xtrain {} (commit {}; devices: cpu [", env!("CARGO_PKG_VERSION"), xtrain::COMMIT);
     assert!(line.starts_with(&start) && line.lines().count() == 1, "{line}");
-    let hex =
-        xtrain_tensor::COMMIT.len() >= 12 && xtrain_tensor::COMMIT.bytes().all(|b| b.is_ascii_hexdigit());
-    assert!(hex || xtrain_tensor::COMMIT == "unknown", "{line}");
+    let hex = xtrain::COMMIT.len() >= 12 && xtrain::COMMIT.bytes().all(|b| b.is_ascii_hexdigit());
+    assert!(hex || xtrain::COMMIT == "unknown", "{line}");
 }
 
 #[test]

@@ -33,7 +33,3 @@ pub use pages::HugePages;
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};
 pub use rope_table::RopeTable;
 pub use tensor::{Stored, Tensor};
-
-/// The commit that this build was made from: twelve hexadecimal digits, or `unknown` outside a
-/// repository.
-pub const COMMIT: &str = env!("XTRAIN_COMMIT");
