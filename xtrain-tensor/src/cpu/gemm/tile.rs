@@ -61,8 +61,8 @@ struct Place {
     far: (*const f32, usize),
 }
 
-/// The most rows of a tile.
-pub(super) const MOST_ROWS: usize = 12;
+/// The most rows of a tile, with the instructions that have the most registers.
+const MOST_ROWS: usize = 12;
 
 /// The rows of a tile that use the registers of `simd` best.
 pub(super) fn tile_rows(simd: Simd) -> usize {
@@ -78,7 +78,7 @@ pub(super) fn tile_rows(simd: Simd) -> usize {
 }
 
 impl Tiles {
-    /// Computes tiles of `rows` rows, at most [`MOST_ROWS`].
+    /// Computes tiles of `rows` rows, at most [`tile_rows`].
     ///
     /// # Safety
     /// All elements named above are readable (a, b, plus) and writable (c), and no other thread touches
@@ -111,6 +111,7 @@ impl<const M: usize, const ACROSS: bool> Kernel for Rows<'_, M, ACROSS> {
     fn run<L: Lanes>(self, l: L) {
         // Few rows: several panels at once, so that there are enough independent chains to hide the
         // latency of an fma. R registers across, M * R chains.
+        assert!(M <= L::TILE_ROWS, "a tile of {M} rows, made for registers that hold {}", L::TILE_ROWS);
         for i in 0..self.0.count {
             if M <= L::WIDE_ROWS / 2 {
                 self.walk::<L, 8>(l, i);

@@ -11,9 +11,12 @@ type R = [f32; W];
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 
+// On x86-64 functions of their own: there `mul_add` is a call for each lane, and a kernel in which they
+// are all laid out took more of the compiler's time than those of all other instruction sets together.
 macro_rules! each {
     ($($name:ident($($arg:ident),+) = $value:expr;)*) => {$(
-        #[inline(always)]
+        #[cfg_attr(target_arch = "x86_64", inline(never))]
+        #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
         fn $name(_: Self, $($arg: R),+) -> R {
             let mut out = [0.0; W];
             for (i, o) in out.iter_mut().enumerate() {
@@ -63,7 +66,7 @@ impl Reg for Portable {
         // SAFETY: WIDTH elements are readable, by contract; an array of f32 is aligned like f32.
         unsafe { p.cast::<R>().read() }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_first(_: Self, p: *const f32, n: usize) -> R {
         let mut out = [0.0; W];
         for (i, o) in out.iter_mut().enumerate().take(n) {
@@ -77,30 +80,30 @@ impl Reg for Portable {
         // SAFETY: WIDTH elements are writable, by contract.
         unsafe { p.cast::<R>().write(v) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_first(_: Self, p: *mut f32, n: usize, v: R) {
         for (i, x) in v.into_iter().enumerate().take(n) {
             // SAFETY: i < n, and n elements are writable, by contract.
             unsafe { p.add(i).write(x) }
         }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_bf16(_: Self, p: *const bf16) -> R {
         // SAFETY: WIDTH elements are readable, by contract.
         unsafe { p.cast::<[bf16; W]>().read() }.map(from_bf16)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_bf16(_: Self, p: *mut bf16, v: R) {
         // SAFETY: WIDTH elements are writable, by contract.
         unsafe { p.cast::<[bf16; W]>().write(v.map(to_bf16)) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_pairs(_: Self, p: *const bf16) -> (R, R) {
         // SAFETY: 2 * WIDTH elements are readable, by contract.
         let pairs = unsafe { p.cast::<[[bf16; 2]; W]>().read() };
         (pairs.map(|x| from_bf16(x[0])), pairs.map(|x| from_bf16(x[1])))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn lt(_: Self, a: R, b: R) -> [bool; W] {
         let mut out = [false; W];
         for i in 0..W {
@@ -108,11 +111,11 @@ impl Reg for Portable {
         }
         out
     }
-    #[inline(always)]
+    #[inline(never)]
     fn is_nan(_: Self, a: R) -> [bool; W] {
         a.map(f32::is_nan)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn select(_: Self, m: [bool; W], yes: R, no: R) -> R {
         let mut out = no;
         for i in 0..W {
@@ -120,21 +123,21 @@ impl Reg for Portable {
         }
         out
     }
-    #[inline(always)]
+    #[inline(never)]
     fn zip(_: Self, a: R, b: R) -> (R, R) {
         let half = |i: usize| [a[i], b[i], a[i + 1], b[i + 1], a[i + 2], b[i + 2], a[i + 3], b[i + 3]];
         (half(0), half(4))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn sum(_: Self, v: R) -> f32 {
         let v = [v[0] + v[4], v[1] + v[5], v[2] + v[6], v[3] + v[7]];
         (v[0] + v[2]) + (v[1] + v[3])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn maximum(_: Self, v: R) -> f32 {
         v.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn any_tiny(_: Self, v: R) -> bool {
         v.iter().any(|&x| x != 0.0 && x.abs() <= f32::MIN_POSITIVE)
     }
