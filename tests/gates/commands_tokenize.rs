@@ -1,7 +1,9 @@
 //! `xtrain tokenize`, as a user runs it.
 use std::io::Write;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -9,14 +11,25 @@ use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{model, parsed};
 use crate::fixtures::{json, path};
 
+/// What no command takes as long as: one that does is killed, and its gate is red.
+const LIMIT: Duration = Duration::from_secs(300);
+
 /// Runs a command with `input` on its standard input.
 pub(crate) fn with_input(dir: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut command = program();
     command.args(args).current_dir(dir).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (pid, (ended, end)) = (child.id().to_string(), channel::<()>());
+    std::thread::spawn(move || {
+        if end.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").args(["-9", &pid]).status();
+        }
+    });
     // the child may leave before it has read all
     let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
+    let output = child.wait_with_output().unwrap();
+    drop(ended);
+    output
 }
 
 fn tokenizer(name: &str) -> String {
@@ -109,6 +122,18 @@ fn what_the_assistant_said_is_marked_and_a_file_can_stand_for_the_template() {
     let args = ["tokenize", "--chat", "--template", "t.jinja", "--var", "sep=/", "--json"];
     let got = with_input(&scratch.0, &args, line);
     assert_eq!(parsed(&text(&got.stdout))["text"], "AB/CD/");
+}
+
+/// A template that can be read but once is enough for any number of conversations.
+#[cfg(unix)]
+#[test]
+fn a_template_is_read_once() {
+    let scratch = Scratch::new("template-once");
+    scratch.file("m.jsonl", &"[{\"role\":\"user\",\"content\":\"ab\"}]\n".repeat(3));
+    let args = ["tokenize", "--chat", "--template", "/dev/stdin", "--file", "m.jsonl", "--json"];
+    let got = with_input(&scratch.0, &args, b"{% for m in messages %}{{ m.content | upper }}{% endfor %}");
+    let texts: Vec<Value> = text(&got.stdout).lines().map(|line| parsed(line)["text"].clone()).collect();
+    assert_eq!(texts, ["AB", "AB", "AB"], "{}", text(&got.stderr));
 }
 
 #[test]

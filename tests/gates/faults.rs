@@ -47,6 +47,7 @@ const CAUGHT: &[(&str, Gate)] = &[
     ("surplus-token-kept", Gate::Gpu(ahead::over)),
     ("shared-buffer-written", Gate::Gpu(own::sharing)),
     ("recompute-from-another-layer", Gate::Splits),
+    ("first-piece-comes-last", Gate::Own(opened::long)),
     ("denormal-of-a-table-lost", Gate::Own(opened::tiny)),
     ("one-accumulator-for-a-tied-table", Gate::Splits),
     ("documents-see-each-other", Gate::Packing),

@@ -76,6 +76,48 @@ fn a_model_opened_to_be_run_has_the_bits_of_one_with_its_weights() {
     assert!(compared >= 2 * 2 * 11 * 8 * 16, "{compared}");
 }
 
+/// Tables long enough to be read ahead, from safetensors and GGUF, against the model that wrote them.
+pub(crate) fn long() -> Result<usize, String> {
+    const TOKENS: [u32; 4] = [0, 9000, 4242, 77];
+    let cfg = Config {
+        vocab: 9001,
+        dim: 256,
+        ffn_dim: 32,
+        n_layers: 1,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 8,
+        max_positions: 16,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        tie_embeddings: true,
+        ..Config::default()
+    };
+    let (scratch, device) = (Scratch::new("long"), Device::cpu());
+    let mut compared = 0;
+    for (quant, compute) in [(Quant::F32, Dtype::F32), (Quant::BF16, Dtype::BF16)] {
+        let model = Model::init(&cfg, compute, &device, SEED).map_err(|e| e.to_string())?;
+        let subject = Subject { model: &model, tokenizer: None, eos: &[] };
+        let [hf, gguf] = ["hf", "gguf"].map(|kind| scratch.0.join(format!("{compute}.{kind}")));
+        export::huggingface(&hf, &subject, (quant, export::MAX_SHARD)).map_err(|e| e.to_string())?;
+        export::gguf(&gguf, &subject, quant).map_err(|e| e.to_string())?;
+        let want = logits(&model, &TOKENS);
+        for (path, opened) in
+            [&hf, &gguf].into_iter().flat_map(|path| both(path, compute, &device).map(|m| (path, m)))
+        {
+            let differ = |e: String| format!("gate {GATE}, seed {SEED}: {}: {e}", path.display());
+            compare_bits(&logits(&opened, &TOKENS), &want).map_err(differ)?;
+            compared += want.len();
+        }
+    }
+    Ok(compared)
+}
+
+#[test]
+fn a_table_that_is_read_ahead_is_the_one_that_was_written() {
+    assert_eq!(long().unwrap(), 2 * 2 * 2 * 4 * 9001);
+}
+
 /// A table with denormals of bf16, which panels do not hold, tied and not.
 pub(crate) fn tiny() -> Result<usize, String> {
     let device = Device::cpu();

@@ -1,9 +1,9 @@
 //! A signal ends a run as it promises: the step is finished and saved, and the run goes on to its bytes.
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cli::Scratch;
+use crate::cli::{Scratch, program};
 use crate::kill::{bytes, checkpoints, train, write_text};
 
 const STEPS: u64 = 1500;
@@ -63,4 +63,30 @@ fn a_signal_finishes_the_step_saves_and_ends_with_its_code_and_the_run_goes_on_t
     // the check is not empty: a signal that nobody handles is seen
     let seen = stopped(&scratch.0, "KILL", 137).unwrap_err();
     assert!(seen.contains("want 137"), "{seen}");
+}
+
+/// A signal to the bench of loading, while the random checkpoint is written or opened, leaves nothing of it.
+#[cfg(unix)]
+#[test]
+fn a_signal_to_the_bench_of_loading_removes_its_checkpoint() {
+    let scratch = Scratch::new("signal-load");
+    // one that takes long to be written, and one that is opened for longer than anybody waits
+    for (preset, signal, code) in [("base-125m", "INT", 130), ("tiny-1m", "TERM", 143)] {
+        let preset = format!("model.preset={preset}");
+        let mut load = program();
+        load.args(["bench", "load", "--repeats", "1000000", "--set", &preset]).env("TMPDIR", &scratch.0);
+        let mut child = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let made = || std::fs::read_dir(&scratch.0).unwrap().next();
+        let since = Instant::now();
+        while made().is_none() {
+            assert!(since.elapsed() < Duration::from_secs(15), "nothing was made");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // long enough for the small one to be opened
+        std::thread::sleep(Duration::from_millis(if code == 143 { 1000 } else { 30 }));
+        send(signal, &child);
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(code), "SIG{signal}: {status}");
+        assert!(made().is_none(), "SIG{signal} leaves {:?}", made());
+    }
 }

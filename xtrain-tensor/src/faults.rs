@@ -39,6 +39,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ),
     ("denormal-of-a-table-lost", "a model without f32 weights embeds a denormal of bf16 as zero"),
     ("one-accumulator-for-a-tied-table", "both uses of a tied table add into one gradient"),
+    ("first-piece-comes-last", "of a tensor that is read ahead the first piece is taken after the others"),
     ("prefix-of-other-tokens", "a prompt takes a page of whatever prompt came before"),
     ("resume-forgets-the-optimizer", "a resumed run begins with moments of zero"),
     ("resume-forgets-the-step", "a resumed run begins at step 0, with powers of 1"),
