@@ -93,7 +93,7 @@ pub(crate) fn long() -> Result<usize, String> {
         tie_embeddings: true,
         ..Config::default()
     };
-    let (scratch, device) = (Scratch::new("long"), Device::cpu());
+    let (scratch, device) = (Scratch::new(&format!("long-{:?}", std::thread::current().id())), Device::cpu());
     let mut compared = 0;
     for (quant, compute) in [(Quant::F32, Dtype::F32), (Quant::BF16, Dtype::BF16)] {
         let model = Model::init(&cfg, compute, &device, SEED).map_err(|e| e.to_string())?;

@@ -1,6 +1,6 @@
 //! A signal ends a run as it promises: the step is finished and saved, and the run goes on to its bytes.
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::{Scratch, program};
@@ -65,28 +65,60 @@ fn a_signal_finishes_the_step_saves_and_ends_with_its_code_and_the_run_goes_on_t
     assert!(seen.contains("want 137"), "{seen}");
 }
 
-/// A signal to the bench of loading, while the random checkpoint is written or opened, leaves nothing of it.
+/// A process that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn ends(&mut self) -> ExitStatus {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(since.elapsed() < Duration::from_secs(120), "it goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A signal to the bench of loading, while its random checkpoint is written and while it is opened again and again,
+/// leaves nothing of it.
 #[cfg(unix)]
 #[test]
 fn a_signal_to_the_bench_of_loading_removes_its_checkpoint() {
     let scratch = Scratch::new("signal-load");
-    // one that takes long to be written, and one that is opened for longer than anybody waits
-    for (preset, signal, code) in [("base-125m", "INT", 130), ("tiny-1m", "TERM", 143)] {
+    // what the checkpoint is called while it is written, or just after, and then
+    let written = |name: &str| name.starts_with("model");
+    let opened = |name: &str| name == "model";
+    let cases: [(_, fn(&str) -> bool, _, _); 2] =
+        [("base-30m", written, "INT", 130), ("tiny-1m", opened, "TERM", 143)];
+    for (preset, there, signal, code) in cases {
         let preset = format!("model.preset={preset}");
         let mut load = program();
         load.args(["bench", "load", "--repeats", "1000000", "--set", &preset]).env("TMPDIR", &scratch.0);
-        let mut child = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let made = || std::fs::read_dir(&scratch.0).unwrap().next();
+        let mut load = Process(load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let left = || std::fs::read_dir(&scratch.0).unwrap().flatten().map(|entry| entry.path()).next();
+        let within = |dir: &Path| -> bool {
+            let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+            names.map(|name| name.to_string_lossy().into_owned()).any(|name| there(&name))
+        };
         let since = Instant::now();
-        while made().is_none() {
-            assert!(since.elapsed() < Duration::from_secs(15), "nothing was made");
+        while !left().is_some_and(|dir| within(&dir)) {
+            assert!(since.elapsed() < Duration::from_secs(120), "nothing was made: {:?}", left());
             std::thread::sleep(Duration::from_millis(1));
         }
-        // long enough for the small one to be opened
-        std::thread::sleep(Duration::from_millis(if code == 143 { 1000 } else { 30 }));
-        send(signal, &child);
-        let status = child.wait().unwrap();
+        // into the middle of it
+        std::thread::sleep(Duration::from_millis(50));
+        send(signal, &load.0);
+        let status = load.ends();
         assert_eq!(status.code(), Some(code), "SIG{signal}: {status}");
-        assert!(made().is_none(), "SIG{signal} leaves {:?}", made());
+        assert_eq!(left(), None, "what SIG{signal} leaves");
     }
 }

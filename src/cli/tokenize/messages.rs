@@ -12,7 +12,8 @@ pub(super) fn run(
     (name, text): (&str, &str),
 ) -> Result<(), CliError> {
     let (mut seen, usual) = (false, args.template.options(tokenizer));
-    // without tools, and with them: a tokenizer may have a template of its own for those
+    // without tools, and with them: a tokenizer may have a template of its own for those, a file is for both
+    let two = args.template.template.is_none();
     let mut templates: [Option<ChatTemplate>; 2] = [None, None];
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         if line.trim().is_empty() {
@@ -25,7 +26,7 @@ pub(super) fn run(
             if let ChatError::Message { .. } = error { of_line.hint(HINT) } else { of_line }
         };
         let (messages, tools) = parse(line).map_err(refuse)?;
-        let template = &mut templates[usize::from(tools.is_some())];
+        let template = &mut templates[usize::from(two && tools.is_some())];
         let options = Options { tools, ..usual.clone() };
         let template = match template {
             Some(template) => template,
