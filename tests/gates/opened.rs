@@ -76,23 +76,24 @@ fn a_model_opened_to_be_run_has_the_bits_of_one_with_its_weights() {
     assert!(compared >= 2 * 2 * 11 * 8 * 16, "{compared}");
 }
 
-/// Tables long enough to be read ahead, from safetensors and GGUF, against the model that wrote them.
-pub(crate) fn long() -> Result<usize, String> {
-    const TOKENS: [u32; 4] = [0, 9000, 4242, 77];
-    let cfg = Config {
-        vocab: 9001,
-        dim: 256,
-        ffn_dim: 32,
-        n_layers: 1,
+/// What the models made here have in common.
+fn small() -> Config {
+    Config {
+        ffn_dim: 24,
         n_heads: 2,
         n_kv_heads: 1,
         head_dim: 8,
         max_positions: 16,
         rope_theta: 1e4,
         norm_eps: 1e-6,
-        tie_embeddings: true,
         ..Config::default()
-    };
+    }
+}
+
+/// Tables long enough to be read ahead, from safetensors and GGUF, against the model that wrote them.
+pub(crate) fn long() -> Result<usize, String> {
+    const TOKENS: [u32; 4] = [0, 9000, 4242, 77];
+    let cfg = Config { vocab: 9001, dim: 256, n_layers: 1, tie_embeddings: true, ..small() };
     let (scratch, device) = (Scratch::new(&format!("long-{:?}", std::thread::current().id())), Device::cpu());
     let mut compared = 0;
     for (quant, compute) in [(Quant::F32, Dtype::F32), (Quant::BF16, Dtype::BF16)] {
@@ -123,20 +124,7 @@ pub(crate) fn tiny() -> Result<usize, String> {
     let device = Device::cpu();
     let mut compared = 0;
     for tie_embeddings in [true, false] {
-        let cfg = Config {
-            vocab: 40,
-            dim: 16,
-            ffn_dim: 24,
-            n_layers: 2,
-            n_heads: 2,
-            n_kv_heads: 1,
-            head_dim: 8,
-            max_positions: 16,
-            rope_theta: 1e4,
-            norm_eps: 1e-6,
-            tie_embeddings,
-            ..Config::default()
-        };
+        let cfg = Config { vocab: 40, dim: 16, n_layers: 2, tie_embeddings, ..small() };
         for compute in [Dtype::F32, Dtype::BF16] {
             let mut whole = Model::init(&cfg, compute, &device, SEED).map_err(|e| e.to_string())?;
             let table = whole.params.embed.value_mut().and_then(|t| Ok(t.data_mut::<f32>()?));

@@ -88,8 +88,8 @@ impl Drop for Process {
     }
 }
 
-/// Sends `signal` to a bench of loading that has got as far as `there` says by a name beside its checkpoint's; its
-/// exit code, and what it leaves.
+/// Sends `signal` to a bench of loading whose directory holds a name that is `there`; its exit code, and what it
+/// leaves.
 fn stopped_loading(
     preset: &str,
     there: fn(&str) -> bool,
@@ -123,7 +123,7 @@ fn stopped_loading(
 fn a_signal_to_the_bench_of_loading_removes_its_checkpoint() {
     let written = |name: &str| name.starts_with("model");
     let opened = |name: &str| name == "model";
-    // while it is written, or just after, and then
+    // while it is written, or opened for the first time; while it is opened
     assert_eq!(stopped_loading("base-30m", written, "INT"), (Some(130), None));
     assert_eq!(stopped_loading("tiny-1m", opened, "TERM"), (Some(143), None));
     // the check is not empty: a signal that nobody handles is seen

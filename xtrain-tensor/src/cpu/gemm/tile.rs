@@ -78,7 +78,7 @@ pub(super) fn tile_rows(simd: Simd) -> usize {
 }
 
 impl Tiles {
-    /// Computes tiles of `rows` rows, at most [`tile_rows`].
+    /// Computes tiles of `rows` rows, at most [`tile_rows`] of `simd`.
     ///
     /// # Safety
     /// All elements named above are readable (a, b, plus) and writable (c), and no other thread touches
@@ -109,9 +109,9 @@ impl<const M: usize, const ACROSS: bool> Kernel for Rows<'_, M, ACROSS> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
+        assert!(M <= L::TILE_ROWS, "a tile of {M} rows, made for registers that hold {}", L::TILE_ROWS);
         // Few rows: several panels at once, so that there are enough independent chains to hide the
         // latency of an fma. R registers across, M * R chains.
-        assert!(M <= L::TILE_ROWS, "a tile of {M} rows, made for registers that hold {}", L::TILE_ROWS);
         for i in 0..self.0.count {
             if M <= L::WIDE_ROWS / 2 {
                 self.walk::<L, 8>(l, i);
