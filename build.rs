@@ -1,6 +1,5 @@
-//! Builds what xtrain-tensor embeds: the kernels for GPUs and the kernels for the
-//! emulator. Needs nothing but Rust: what a missing compiler would have built is left out, and the
-//! reason is kept, for `xtrain doctor` and for errors.
+//! Builds what xtrain-tensor embeds: the kernels for GPUs and the kernels for the emulator. Needs nothing but Rust:
+//! what a missing compiler would have built is left out, and the reason is kept, for `xtrain doctor` and for errors.
 #[path = "build/emulator.rs"]
 mod emulator;
 #[path = "build/image.rs"]
@@ -9,9 +8,9 @@ mod image;
 mod nvcc;
 
 fn main() {
-    println!("cargo::rerun-if-changed=../build.rs");
-    println!("cargo::rerun-if-changed=../build");
-    println!("cargo::rerun-if-changed=../kernels");
+    for path in ["build.rs", "build/emulator.rs", "build/image.rs", "build/nvcc.rs", "kernels"] {
+        println!("cargo::rerun-if-changed=../{path}");
+    }
     image::embed();
     emulator::embed();
 }

@@ -99,7 +99,7 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
         eprintln!("{HELP}");
     }
     let mut replies = Replies::new(args, &loaded, engine, terminal);
-    let (mut input, mut stopped) = (Input::new(terminal), false);
+    let (mut input, mut stopped) = (Input::new(terminal)?, false);
     loop {
         let said = match input.next(&stops, std::mem::take(&mut stopped))? {
             Said::Message(said) => said,

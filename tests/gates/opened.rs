@@ -9,7 +9,7 @@ use xtrain::model::{AdamW, Config, Error, Grads, Model, OptimConfig, Processing,
 use xtrain::tensor::testing::{compare_bits, gpus};
 use xtrain::tensor::{Device, Dtype, Schedule, Simd};
 
-use crate::cli::Scratch;
+use crate::cli::{Scratch, program, text};
 use crate::decode::{KINDS, Oracle, options};
 use crate::fixtures::path;
 use crate::golden::logits;
@@ -117,6 +117,26 @@ pub(crate) fn long() -> Result<usize, String> {
 #[test]
 fn a_table_that_is_read_ahead_is_the_one_that_was_written() {
     assert_eq!(long().unwrap(), 2 * 2 * 2 * 4 * 9001);
+}
+
+/// A system that has no thread to give: no stack is as large as what is asked for.
+#[cfg(unix)]
+#[test]
+fn threads_that_the_system_refuses_are_done_without() {
+    let cfg = Config { vocab: 9001, dim: 256, n_layers: 1, tie_embeddings: true, ..small() };
+    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), SEED).unwrap();
+    let (scratch, subject) =
+        (Scratch::new("no-threads"), Subject { model: &model, tokenizer: None, eos: &[] });
+    export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)).unwrap();
+    for (out, stack) in [("with", 1 << 20), ("without", 1u64 << 50)] {
+        let args = ["logits", "hf", "--tokens", "0,9000,4242,77", "--out", out, "--threads", "3"];
+        let mut command = program();
+        let output = command.args(args).current_dir(&scratch.0).env("RUST_MIN_STACK", stack.to_string());
+        let output = output.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let [with, without] = ["with", "without"].map(|name| std::fs::read(scratch.0.join(name)).unwrap());
+    assert!(with == without, "the logits differ");
 }
 
 /// A table with denormals of bf16, which panels do not hold, tied and not.

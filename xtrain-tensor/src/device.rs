@@ -41,9 +41,9 @@ impl Device {
         Device::cpu_with(1, Simd::detect())
     }
 
-    /// The processor with `threads` threads (at least one, the caller's among them) and the
-    /// instructions `simd`. An instruction set that this machine lacks is replaced by the widest
-    /// narrower one that it has.
+    /// The processor with `threads` threads (at least one, the caller's among them; fewer where the system refuses
+    /// more: no number depends on it) and the instructions `simd`. An instruction set that this machine lacks is
+    /// replaced by the widest narrower one that it has.
     pub fn cpu_with(threads: usize, simd: Simd) -> Device {
         Device::Cpu(Cpu {
             pool: Arc::new(Pool::new(threads.max(1))),

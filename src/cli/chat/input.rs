@@ -33,10 +33,12 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(terminal: bool) -> Input {
+    /// # Errors
+    /// The system refuses the thread.
+    pub(super) fn new(terminal: bool) -> Result<Input, CliError> {
         let (tx, lines) = sync_channel(1);
         // ends with the process, or when nobody wants a line any more
-        std::thread::spawn(move || {
+        let reader = move || {
             loop {
                 let line = read();
                 let last = !matches!(line, Ok(Some(_)));
@@ -44,8 +46,10 @@ impl Input {
                     return;
                 }
             }
-        });
-        Input { lines, terminal, read: 0 }
+        };
+        let refused = |e| CliError::new(Exit::Io, format_args!("no thread to read standard input: {e}"));
+        std::thread::Builder::new().spawn(reader).map_err(refused)?;
+        Ok(Input { lines, terminal, read: 0 })
     }
 
     /// The next line that says something; `told`: an interrupt so far has been answered.

@@ -180,11 +180,15 @@ impl Case {
     }
 }
 
+/// The sets of instructions of this machine: those that emulate an fma which others have, and the rest.
+pub(super) fn simds() -> (Vec<Simd>, Vec<Simd>) {
+    Simd::available().partition(|s| *s < Simd::Avx2 && Simd::detect() >= Simd::Avx2)
+}
+
 /// A set of instructions. Those that emulate fma are drawn less often, and only where there is little to
 /// compute.
 fn simd(dice: &mut Dice, light: bool) -> Simd {
-    let emulates = |s: &Simd| *s < Simd::Avx2 && Simd::detect() >= Simd::Avx2;
-    let (slow, fast): (Vec<Simd>, Vec<Simd>) = Simd::available().partition(emulates);
+    let (slow, fast) = simds();
     match light && !slow.is_empty() && dice.one_in(8) {
         true => dice.pick(&slow),
         false => dice.pick(&fast),

@@ -40,7 +40,8 @@ impl Held {
     }
 
     /// Gives `take` the elements of `left` bytes in their order, a piece at a time: `begin` makes room for one, `read`
-    /// fills it with the next bytes. Of a long tensor the next pieces are read meanwhile, by a thread of their own.
+    /// fills it with the next bytes. Of a long tensor the next pieces are read meanwhile, by a thread of their own
+    /// unless the system refuses one.
     ///
     /// # Errors
     /// Those of `read`, after which nothing more is taken.
@@ -50,25 +51,33 @@ impl Held {
         mut read: impl FnMut(&mut [u8]) -> Result<(), E> + Send,
         mut take: impl FnMut(Piece<'_>),
     ) -> Result<(), E> {
+        let (long, mut more) = (left >= LONG, left > 0);
         let mut next = move |held: &mut Held| {
             let bytes = held.bytes(left);
             left -= bytes.len();
             read(bytes).map(|()| left > 0)
         };
-        if left < LONG {
-            let (mut held, mut more) = (begin(), left > 0);
-            while more {
-                more = next(&mut held)?;
-                take(held.values());
-            }
-            return Ok(());
+        if long && let Some(done) = Held::ahead(&begin, &mut next, &mut take) {
+            return done;
         }
+        let mut held = begin();
+        while more {
+            more = next(&mut held)?;
+            take(held.values());
+        }
+        Ok(())
+    }
+
+    /// Gives `take` every piece while a thread fills the next ones by `next`, which says whether there are more.
+    /// Nothing where the system refuses a thread.
+    fn ahead<E: Send>(
+        begin: &impl Fn() -> Held,
+        next: &mut (impl FnMut(&mut Held) -> Result<bool, E> + Send),
+        take: &mut impl FnMut(Piece<'_>),
+    ) -> Option<Result<(), E>> {
         thread::scope(|scope| {
             let ((give, full), (back, free)) = (sync_channel(AHEAD), sync_channel(AHEAD));
-            for _ in 0..AHEAD {
-                back.send(begin()).expect("room for every piece");
-            }
-            let reader = scope.spawn(move || {
+            let fill = move || {
                 let mut more = true;
                 // a channel is closed where `take` has panicked: nobody wants what comes
                 while more && let Ok(mut held) = free.recv() {
@@ -76,14 +85,18 @@ impl Held {
                     more &= give.send(held).is_ok();
                 }
                 Ok(())
-            });
+            };
+            let reader = thread::Builder::new().spawn_scoped(scope, fill).ok()?;
+            for _ in 0..AHEAD {
+                back.send(begin()).expect("room for every piece");
+            }
             let late = faults::on("first-piece-comes-last").then(|| full.recv().ok()).flatten();
             for mut held in full.into_iter().chain(late) {
                 take(held.values());
                 // refused once everything was read
                 let _ = back.send(held);
             }
-            reader.join().unwrap_or_else(|panic| resume_unwind(panic))
+            Some(reader.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
     }
 

@@ -87,7 +87,7 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Pool {
-    /// A pool of `threads` threads, the caller's among them.
+    /// A pool of `threads` threads, the caller's among them; of fewer where the system refuses more.
     pub(crate) fn new(threads: usize) -> Pool {
         let shared = Arc::new(Shared {
             busy: AtomicBool::new(false),
@@ -104,9 +104,9 @@ impl Pool {
         let worker = |i| {
             let shared = shared.clone();
             let end = if i % 2 == 0 { End::Front } else { End::Back };
-            std::thread::spawn(move || shared.work(end))
+            std::thread::Builder::new().spawn(move || shared.work(end)).ok()
         };
-        let workers = (1..threads).map(worker).collect();
+        let workers = (1..threads).map_while(worker).collect();
         Pool { shared, workers }
     }
 

@@ -201,6 +201,12 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
         }
     }
 
+    /// Where register `at` of the columns begins in b.
+    #[inline(always)]
+    fn column<L: Lanes>(&self, t: &Tiles, at: usize) -> *const f32 {
+        t.b.wrapping_add((at / L::REGS).wrapping_mul(t.panel_step) + at % L::REGS * L::WIDTH)
+    }
+
     /// R registers of columns from register `at` on, all of them whole, of the tile of `t` at `place`.
     ///
     /// Addresses wrap: they lie inside operands by contract, and a check for overflow in the loop over the
@@ -211,16 +217,20 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
         let mut acc = [[zero; R]; M];
         let mut column = [t.b; R];
         for (j, p) in column.iter_mut().enumerate() {
-            let (panel, register) = ((at + j) / L::REGS, (at + j) % L::REGS);
-            *p = t.b.wrapping_add(panel.wrapping_mul(t.panel_step) + register * L::WIDTH);
+            *p = self.column::<L>(t, at + j);
         }
         let row_step = if ACROSS { 1 } else { t.row_step };
-        let (mut a, mut near, mut far) = (place.a, place.near.0, place.far.0);
+        // who reads a part of a panel leaves lines out: the hardware guesses lines that follow each other
+        let far_of = match t.far.tiles {
+            0 if !(at + R).is_multiple_of(L::REGS) => (self.column::<L>(t, at + R), t.b_step),
+            _ => place.far,
+        };
+        let (mut a, mut near, mut far) = (place.a, place.near.0, far_of.0);
         for _ in 0..t.depth {
             Reg::fetch(l, near);
             near = near.wrapping_add(place.near.1);
             Reg::fetch_far(l, far);
-            far = far.wrapping_add(place.far.1);
+            far = far.wrapping_add(far_of.1);
             let mut b = [zero; R];
             for (b, p) in b.iter_mut().zip(&mut column) {
                 // SAFETY: row k < depth of a column of b, readable by the contract of `Tiles::run`.
