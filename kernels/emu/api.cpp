@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <system_error>
 #include <thread>
 
 #include "check.hpp"
@@ -56,7 +57,11 @@ int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char*
     if (launch.checked) check_launch(launch);
     uint64_t most = std::min<uint64_t>(launch.size(), launch.size() * launch.threads() / SHARE);
     std::vector<std::thread> others;
-    for (uint32_t i = 1; i < c->workers && i < most && !launch.checked; i++) others.emplace_back([&launch, i] { work(launch, (int)i); });
+    try {
+      for (uint32_t i = 1; i < c->workers && i < most && !launch.checked; i++) others.emplace_back([&launch, i] { work(launch, (int)i); });
+    } catch (const std::system_error&) {
+      // the system refuses more threads: those that there are share the blocks
+    }
     work(launch, 0);
     for (std::thread& other : others) other.join();
   }

@@ -138,12 +138,21 @@ impl Common {
     /// This build or machine does not have it.
     pub fn open(&self) -> Result<Device, CliError> {
         let opened = match self.device {
-            DeviceName::Cpu => return Ok(Device::cpu_with(self.threads(), Simd::detect())),
+            DeviceName::Cpu => return Ok(self.processor()),
             DeviceName::Cuda(number) => Device::cuda(number),
             DeviceName::Emulated => Device::emulated(Schedule::Forward),
         };
         let hint = "xtrain doctor says what this machine has; --device cpu has the same bits in f32";
         opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
+    }
+
+    /// The processor, with as many of the threads as the system gives.
+    fn processor(&self) -> Device {
+        let device = Device::cpu_with(self.threads(), Simd::detect());
+        if device.threads() < self.threads() {
+            eprintln!("note: {} of {} threads, the system refuses more", device.threads(), self.threads());
+        }
+        device
     }
 
     /// Threads to compute with.

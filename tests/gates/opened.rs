@@ -1,6 +1,7 @@
 //! Gate: a model that is opened to be run, whose matrices are packed while they are read, gives the bits of the
 //! same model opened with its f32 weights.
 use std::path::Path;
+use std::process::Stdio;
 
 use xtrain::decode::Request;
 use xtrain::model::export::{self, Subject};
@@ -120,23 +121,38 @@ fn a_table_that_is_read_ahead_is_the_one_that_was_written() {
 }
 
 /// A system that has no thread to give: no stack is as large as what is asked for.
-#[cfg(unix)]
+#[cfg(target_pointer_width = "64")]
 #[test]
-fn threads_that_the_system_refuses_are_done_without() {
+fn threads_that_the_system_refuses_are_done_without_and_named() {
     let cfg = Config { vocab: 9001, dim: 256, n_layers: 1, tie_embeddings: true, ..small() };
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), SEED).unwrap();
     let (scratch, subject) =
         (Scratch::new("no-threads"), Subject { model: &model, tokenizer: None, eos: &[] });
     export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)).unwrap();
-    for (out, stack) in [("with", 1 << 20), ("without", 1u64 << 50)] {
-        let args = ["logits", "hf", "--tokens", "0,9000,4242,77", "--out", out, "--threads", "3"];
+    let run = |stack: u64, args: &[&str]| {
         let mut command = program();
-        let output = command.args(args).current_dir(&scratch.0).env("RUST_MIN_STACK", stack.to_string());
-        let output = output.output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        command
+            .args(args)
+            .current_dir(&scratch.0)
+            .stdin(Stdio::null())
+            .env("RUST_MIN_STACK", stack.to_string());
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let refused = "note: 1 of 3 threads, the system refuses more\n";
+    for (out, stack, told) in [("with", 1 << 20, ""), ("without", 1 << 50, refused)] {
+        let args = ["logits", "hf", "--tokens", "0,9000,4242,77", "--out", out, "--threads", "3"];
+        assert_eq!(run(stack, &args), (Some(0), told.into()));
     }
     let [with, without] = ["with", "without"].map(|name| std::fs::read(scratch.0.join(name)).unwrap());
     assert!(with == without, "the logits differ");
+    // which cannot be done without one
+    let chat = ["chat", "--threads", "1", "--model", &path("models/qwen3_tied").display().to_string()];
+    let (code, told) = run(1 << 50, &chat);
+    assert!(
+        code == Some(74) && told.contains("error: no thread to read standard input: "),
+        "{code:?} {told}"
+    );
 }
 
 /// A table with denormals of bf16, which panels do not hold, tied and not.

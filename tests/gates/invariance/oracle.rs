@@ -19,8 +19,10 @@ pub(super) fn device(threads: usize, simd: Simd) -> Device {
         if let Some(known) = all.iter().find(|d| (d.0, d.1) == (threads, simd)) {
             return known.2.clone();
         }
-        all.push((threads, simd, Device::cpu_with(threads, simd)));
-        all[all.len() - 1].2.clone()
+        let made = Device::cpu_with(threads, simd);
+        assert_eq!(made.threads(), threads, "the system refuses threads");
+        all.push((threads, simd, made.clone()));
+        made
     })
 }
 

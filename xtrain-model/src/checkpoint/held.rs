@@ -77,6 +77,9 @@ impl Held {
     ) -> Option<Result<(), E>> {
         thread::scope(|scope| {
             let ((give, full), (back, free)) = (sync_channel(AHEAD), sync_channel(AHEAD));
+            for _ in 0..AHEAD {
+                back.send(begin()).expect("room for every piece");
+            }
             let fill = move || {
                 let mut more = true;
                 // a channel is closed where `take` has panicked: nobody wants what comes
@@ -87,9 +90,6 @@ impl Held {
                 Ok(())
             };
             let reader = thread::Builder::new().spawn_scoped(scope, fill).ok()?;
-            for _ in 0..AHEAD {
-                back.send(begin()).expect("room for every piece");
-            }
             let late = faults::on("first-piece-comes-last").then(|| full.recv().ok()).flatten();
             for mut held in full.into_iter().chain(late) {
                 take(held.values());
@@ -165,6 +165,10 @@ mod tests {
     fn what_cannot_be_read_ends_it_after_the_pieces_before() {
         for n in [5000, LONG / 4 + 5000] {
             assert_eq!(taken(n, Some(3500)), ((0..3000).map(|i| i as f32).collect(), Err(3500)));
+            // at once: the reader may end before anything is taken
+            for _ in 0..200 {
+                assert_eq!(taken(n, Some(0)), (vec![], Err(0)));
+            }
         }
     }
 

@@ -180,7 +180,7 @@ fn patterns_that_would_take_a_stack_or_for_ever_are_refused() {
             assert!(error.to_string().contains("could not encode"), "{error}");
         }
     }
-    assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(120));
     let nested = |field: &'static str, inner: &'static str, leaf: Value| {
         move |json: &mut Value| {
             json[field] = (0..26).fold(leaf, |value, _| json!({"type": "Sequence", inner: [value]}));

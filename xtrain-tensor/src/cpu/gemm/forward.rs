@@ -87,10 +87,10 @@ impl Product<'_> {
         let stride = if rows.len() <= most { panels.len().max(1) } else { 1 };
         for k in (0..self.b.depth).step_by(CHUNK) {
             for panel in panels.clone().step_by(stride) {
-                let mut done = if stride == 1 { 0 } else { AHEAD };
+                let mut done = (stride == 1).then_some(0);
                 for (row, height, count) in runs(rows.len(), most) {
                     self.tiles([rows.start + row, height, count, k], panel..panel + stride, done);
-                    done += count;
+                    done = done.map(|done| done + count);
                 }
             }
         }
@@ -104,8 +104,9 @@ impl Product<'_> {
         Fetch { from: from.wrapping_add(done * share), step: LINE, tile_step: share, tiles }
     }
 
-    /// One chunk of `count` tiles of `height` rows from `row` on, in `panels`, of which `done` are computed.
-    fn tiles(&self, [row, height, count, k]: [usize; 4], panels: Range<usize>, done: usize) {
+    /// One chunk of `count` tiles of `height` rows from `row` on, in `panels`. Those that share a panel ask for the
+    /// next one: `done` of them are computed.
+    fn tiles(&self, [row, height, count, k]: [usize; 4], panels: Range<usize>, done: Option<usize>) {
         let Matrix { data, row_step, k_step, .. } = self.a;
         let step = self.b.columns;
         let columns = panels.start * LANES..step.min(panels.end * LANES);
@@ -133,7 +134,7 @@ impl Product<'_> {
             start: if k == 0 { self.start } else { Start::Continue },
             count,
             near,
-            far: self.next_panel(k, panels.end, done),
+            far: done.map(|done| self.next_panel(k, panels.end, done)),
         };
         // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
         // the rows of c lie inside y, checked above, as do those of `plus`, which is as long; those of

@@ -144,7 +144,7 @@ impl Gradient<'_> {
             start: Start::Continue,
             count,
             near,
-            far,
+            far: Some(far),
         };
         // SAFETY: dy has the values in each of the rows, g has the tile: checked above; b has `columns`
         // values in each, checked by `right`. These elements of g belong to this unit alone.

@@ -34,8 +34,8 @@ pub(super) struct Tiles {
     pub(super) count: usize,
     /// What is read soon, into the nearest cache.
     pub(super) near: Fetch,
-    /// What is read later.
-    pub(super) far: Fetch,
+    /// What is read later. None of a tile that walks all panels alone: a part of a panel asks for the next part.
+    pub(super) far: Option<Fetch>,
 }
 
 /// What a tile asks for while it computes, one line of cache for each step over the depth. Any address will do.
@@ -58,7 +58,7 @@ struct Place {
     c: *mut f32,
     plus: *const f32,
     near: (*const f32, usize),
-    far: (*const f32, usize),
+    far: Option<(*const f32, usize)>,
 }
 
 /// The most rows of a tile, with the instructions that have the most registers.
@@ -97,6 +97,12 @@ impl Tiles {
             };
         }
         pick!(1 2 3 4 5 6 7 8 9 10 11 12)
+    }
+
+    /// Where register `at` of the columns begins in b.
+    #[inline(always)]
+    fn column<L: Lanes>(&self, at: usize) -> *const f32 {
+        self.b.wrapping_add((at / L::REGS).wrapping_mul(self.panel_step) + at % L::REGS * L::WIDTH)
     }
 }
 
@@ -142,7 +148,7 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
             c: t.c.wrapping_add(down),
             plus: if t.plus.is_null() { t.plus } else { t.plus.wrapping_add(down) },
             near,
-            far: asked(&t.far, near),
+            far: t.far.as_ref().map(|far| asked(far, near)),
         }
     }
 
@@ -173,8 +179,7 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
     #[inline(always)]
     fn part<L: Lanes>(&self, l: L, place: Place, at: usize, n: usize) {
         let t = self.0;
-        let (panel, register) = (at / L::REGS, at % L::REGS);
-        let from = t.b.wrapping_add(panel * t.panel_step + register * L::WIDTH);
+        let from = t.column::<L>(at);
         let mut b = Buffer::<f32>::of(t.depth * L::WIDTH);
         for (k, b) in b.chunks_exact_mut(L::WIDTH).enumerate() {
             // SAFETY: row k of b has n columns more, by the contract of `Tiles::run`.
@@ -201,12 +206,6 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
         }
     }
 
-    /// Where register `at` of the columns begins in b.
-    #[inline(always)]
-    fn column<L: Lanes>(&self, t: &Tiles, at: usize) -> *const f32 {
-        t.b.wrapping_add((at / L::REGS).wrapping_mul(t.panel_step) + at % L::REGS * L::WIDTH)
-    }
-
     /// R registers of columns from register `at` on, all of them whole, of the tile of `t` at `place`.
     ///
     /// Addresses wrap: they lie inside operands by contract, and a check for overflow in the loop over the
@@ -217,13 +216,14 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
         let mut acc = [[zero; R]; M];
         let mut column = [t.b; R];
         for (j, p) in column.iter_mut().enumerate() {
-            *p = self.column::<L>(t, at + j);
+            *p = t.column::<L>(at + j);
         }
         let row_step = if ACROSS { 1 } else { t.row_step };
-        // who reads a part of a panel leaves lines out: the hardware guesses lines that follow each other
-        let far_of = match t.far.tiles {
-            0 if !(at + R).is_multiple_of(L::REGS) => (self.column::<L>(t, at + R), t.b_step),
-            _ => place.far,
+        // a part of a panel leaves lines out, and the hardware guesses lines that follow each other: ask for the rest
+        let far_of = match place.far {
+            Some(far) => far,
+            None if (at + R).is_multiple_of(L::REGS) => place.near,
+            None => (t.column::<L>(at + R), t.b_step),
         };
         let (mut a, mut near, mut far) = (place.a, place.near.0, far_of.0);
         for _ in 0..t.depth {
