@@ -10,12 +10,22 @@ all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 echo "nvcc $flags"
-for arch in ${*:-$all}; do
+compile() {
     # shellcheck disable=SC2086
-    "$nvcc" $flags -gencode "arch=compute_$arch,code=sm_$arch" -cubin -Xptxas -v -o "$out/$arch" kernels/all.cu 2> "$out/$arch.txt" || {
+    "$nvcc" $flags -gencode "arch=compute_$1,code=sm_$1" -cubin -Xptxas -v -o "$out/$1" kernels/all.cu 2> "$out/$1.txt" ||
+        touch "$out/$1.failed"
+}
+# as many at a time as there are cores
+for arch in ${*:-$all}; do
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    compile "$arch" &
+done
+wait
+for arch in ${*:-$all}; do
+    if [ -e "$out/$arch.failed" ]; then
         cat "$out/$arch.txt"
         exit 1
-    }
+    fi
     printf '\nsm_%s\n%-36s %9s %7s %7s\n' "$arch" kernel registers spilled shared
     awk '
         /Compiling entry function/ { gsub("\x27", "", $7); name = $7 }
