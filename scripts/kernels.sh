@@ -17,7 +17,7 @@ compile() {
 }
 # as many at a time as there are cores
 for arch in ${*:-$all}; do
-    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done # one that failed has left a file
     compile "$arch" &
 done
 wait

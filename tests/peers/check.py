@@ -109,9 +109,10 @@ def shards_agree(xtrain, name, run, hf, scratch):
     if files < 2 or (out / "model.safetensors").exists():
         sys.exit(f"error: {name}: {files} shards of at most {size} bytes")
     want, got = weights(hf), weights(out)
-    differ = [key for key in want.keys() | got.keys() if key not in want or key not in got or not torch.equal(want[key], got[key])]
+    both = want.keys() & got.keys()
+    differ = sorted((want.keys() ^ got.keys()) | {key for key in both if not torch.equal(want[key], got[key])})
     if differ:
-        sys.exit(f"error: {name}: transformers reads other weights from {files} shards than from one file: {sorted(differ)}")
+        sys.exit(f"error: {name}: transformers reads other weights from {files} shards than from one file: {differ}")
     return files
 
 
