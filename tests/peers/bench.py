@@ -9,8 +9,9 @@
   keys, MLP 768), beside the same model under torch.compile and eager;
 * decode: greedy tokens of model T per second at batch 1 and 32, 120 tokens after prompts of 16, beside the same model
   in eager PyTorch with a static cache (nothing of it is compiled); and 32 completions of one prompt of 128 tokens, of
-  which PyTorch knows nothing: each row has keys of its own. With `--candle PROGRAM` each of the three once more beside
-  candle's Qwen3 in the same sizes, built by
+  which PyTorch knows nothing: each row has keys of its own. With `--llama` each of the three once more beside llama.cpp
+  (llama.py: `pip install llama-cpp-python gguf`), with `--candle PROGRAM` beside candle's Qwen3 in the same sizes, built
+  by
 
     cargo build --release --manifest-path tests/peers/candle/Cargo.toml
 
@@ -208,12 +209,20 @@ def tokens(threads, rows, prompt, one):
                 yield time.perf_counter() - start
 
 
+def llama_tokens(threads, rows, prompt, one):
+    """The same of llama.cpp."""
+    import llama
+
+    return llama.tokens(threads, rows, prompt, one, NEW, MODEL_T)
+
+
 def peer(threads, kind, count, *what):
     """Says when it is warm, then measures: so many samples, or until it is told to end."""
     told = []
     signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     seconds = []
-    for i, sample in enumerate({"steps": steps, "tokens": tokens}[kind](threads, *what)):
+    kinds = {"steps": steps, "tokens": tokens, "llama": llama_tokens}
+    for i, sample in enumerate(kinds[kind](threads, *what)):
         if i >= WARM:
             seconds.append(sample)
         if i + 1 == WARM:
@@ -229,7 +238,7 @@ def ours(args, *more):
 
 
 def theirs(args, kind, count, *what):
-    """The command that measures PyTorch, in a process of its own."""
+    """The command that measures PyTorch or llama.cpp, in a process of its own."""
     asked = json.dumps([kind, count, *what])
     return [sys.executable, __file__, "peer", "--threads", str(args.threads), "--what", asked]
 
@@ -303,8 +312,8 @@ def report(name, a, b, rows=None, peer="pytorch"):
     """A pair of lines, and how many times as long the peer takes by medians and by the least."""
     for who, x in (("xtrain", a), (peer, b)):
         rate = f"  {1e3 * rows / x['p50']:7.0f} tok/s" if rows else ""
-        print(f"{name:<28} {who:<8} p50 {x['p50']:8.2f} ms  least {x['min']:8.2f} ms{rate}")
-    print(f"{name:<28} {'ratio':<8} p50 {b['p50'] / a['p50']:8.2f}     least {b['min'] / a['min']:8.2f}", flush=True)
+        print(f"{name:<28} {who:<9} p50 {x['p50']:8.2f} ms  least {x['min']:8.2f} ms{rate}")
+    print(f"{name:<28} {'ratio':<9} p50 {b['p50'] / a['p50']:8.2f}     least {b['min'] / a['min']:8.2f}", flush=True)
 
 
 def sizes():
@@ -326,6 +335,8 @@ def run(args):
         more = ["--batch", rows, "--prompt-len", prompt, "--max-new", NEW, "--repeats", repeats]
         mine = ours(args, "decode", *sizes(), "--set", "train.context=512", *more, *["--one-prompt"] * one)
         others = {"pytorch": theirs(args, "tokens", None, rows, prompt, one)}
+        if args.llama:
+            others["llama.cpp"] = theirs(args, "llama", None, rows, prompt, one)
         if args.candle:
             others["candle"] = candle(args, rows, prompt, one)
         for who, other in others.items():
@@ -352,6 +363,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
+    parser.add_argument("--llama", action="store_true")
     parser.add_argument("--candle", metavar="PROGRAM")
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,0 +1,134 @@
+"""Model T in llama.cpp, for `bench.py decode --llama`: its sizes, random weights in f32.
+
+Seen with llama-cpp-python 0.3.36, which compiles llama.cpp for the processor that it is installed on, gguf 0.19.0.
+"""
+
+import ctypes
+import tempfile
+import time
+from pathlib import Path
+
+CONTEXT = 512
+
+
+def write(path, sizes):
+    """A GGUF file of a Qwen3 of these sizes, tied, without a vocabulary of texts."""
+    import gguf
+    import numpy as np
+
+    vocab, width, layers, ffn = (sizes[key] for key in ("vocab", "dim", "n_layers", "ffn_dim"))
+    heads, kv = sizes["n_heads"], sizes["n_kv_heads"]
+    hd = width // heads
+    random = np.random.default_rng(0)
+
+    file = gguf.GGUFWriter(path, "qwen3")
+    file.add_block_count(layers)
+    file.add_context_length(CONTEXT)
+    file.add_embedding_length(width)
+    file.add_feed_forward_length(ffn)
+    file.add_head_count(heads)
+    file.add_head_count_kv(kv)
+    file.add_key_length(hd)
+    file.add_value_length(hd)
+    file.add_layer_norm_rms_eps(1e-6)
+    file.add_rope_freq_base(1e6)
+    file.add_vocab_size(vocab)
+    file.add_tokenizer_model("none")
+
+    def matrix(name, rows, columns):
+        file.add_tensor(f"{name}.weight", (random.standard_normal((rows, columns)) * columns**-0.5).astype(np.float32))
+
+    def ones(name, length):
+        file.add_tensor(f"{name}.weight", np.ones(length, np.float32))
+
+    matrix("token_embd", vocab, width)
+    ones("output_norm", width)
+    for i in range(layers):
+        at = f"blk.{i}"
+        for name, length in (("attn_norm", width), ("ffn_norm", width), ("attn_q_norm", hd), ("attn_k_norm", hd)):
+            ones(f"{at}.{name}", length)
+        matrix(f"{at}.attn_q", heads * hd, width)
+        matrix(f"{at}.attn_k", kv * hd, width)
+        matrix(f"{at}.attn_v", kv * hd, width)
+        matrix(f"{at}.attn_output", width, heads * hd)
+        matrix(f"{at}.ffn_gate", ffn, width)
+        matrix(f"{at}.ffn_up", ffn, width)
+        matrix(f"{at}.ffn_down", width, ffn)
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+
+
+class Batch:
+    """The sequences of one context, fed token by token."""
+
+    def __init__(self, threads, rows, length, sizes):
+        import llama_cpp as ll
+
+        self.ll, self.rows, self.vocab = ll, rows, sizes["vocab"]
+        self.silent = ll.llama_log_callback(lambda level, text, data: None)
+        ll.llama_log_set(self.silent, None)
+        ll.llama_backend_init()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "t.gguf"
+            write(path, sizes)
+            model = ll.llama_model_default_params()
+            model.n_gpu_layers, model.use_mmap = 0, False
+            self.model = ll.llama_model_load_from_file(str(path).encode(), model)
+        asked = ll.llama_context_default_params()
+        asked.n_ctx, asked.n_batch, asked.n_ubatch = rows * length, rows * length, 512
+        asked.n_seq_max = rows
+        asked.n_threads = asked.n_threads_batch = threads
+        asked.type_k = asked.type_v = ll.GGML_TYPE_F32
+        asked.no_perf = True
+        # one pool of keys and values, where sequences can share cells: no slower than a pool for each
+        asked.kv_unified = True
+        self.context = ll.llama_init_from_model(self.model, asked)
+        self.memory = ll.llama_get_memory(self.context)
+        self.batch = ll.llama_batch_init(rows * length, 0, 1)
+
+    def clear(self):
+        self.ll.llama_memory_clear(self.memory, True)
+
+    def share(self):
+        """Every sequence continues the first."""
+        for row in range(1, self.rows):
+            self.ll.llama_memory_seq_cp(self.memory, 0, row, -1, -1)
+
+    def feed(self, entries):
+        """Logits of the entries (sequence, position, token, whether its logits are wanted) that want them."""
+        import numpy as np
+
+        b = self.batch
+        b.n_tokens = len(entries)
+        for i, (row, at, token, wanted) in enumerate(entries):
+            b.token[i], b.pos[i], b.n_seq_id[i], b.logits[i] = token, at, 1, wanted
+            b.seq_id[i][0] = row
+        if self.ll.llama_decode(self.context, b) != 0:
+            raise RuntimeError("llama_decode failed")
+        count = sum(wanted for *_, wanted in entries)
+        logits = ctypes.cast(self.ll.llama_get_logits(self.context), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(logits, (count, self.vocab))
+
+
+def tokens(threads, rows, prompt, one, new, sizes):
+    """Seconds of each pass of decoding. The completions of one prompt share its cells, which llama.cpp can do."""
+    import numpy as np
+
+    batch = Batch(threads, rows, prompt + new, sizes)
+    random = np.random.default_rng(1)
+    while True:
+        batch.clear()
+        different = range(1 if one else rows)
+        entries = [
+            (row, at, int(random.integers(batch.vocab)), at + 1 == prompt) for row in different for at in range(prompt)
+        ]
+        chosen = batch.feed(entries).argmax(-1)
+        if one:
+            batch.share()
+            chosen = chosen.repeat(rows)
+        for at in range(prompt, prompt + new - 1):
+            start = time.perf_counter()
+            chosen = batch.feed([(row, at, int(token), True) for row, token in enumerate(chosen)]).argmax(-1)
+            yield time.perf_counter() - start
