@@ -24,6 +24,7 @@ pub(crate) use left::Left;
 pub(crate) use tiles::{Tiles, View};
 
 use half::bf16;
+use tiles::Pairs;
 
 use crate::dtype::{from_bf16, to_bf16};
 
@@ -56,27 +57,26 @@ impl Operand for f32 {
 
 /// Up to N values as they enter, then +0.
 #[inline(always)]
-fn entered<T: Operand, const N: usize>(values: &[T]) -> [bf16; N] {
-    let mut out = [bf16::ZERO; N];
+fn enter<T: Operand, const N: usize>(values: &[T], out: &mut [bf16; N]) {
     if let Ok(values) = <&[T; N]>::try_from(values) {
         // a loop of known length: it is vectorised
         for (to, x) in out.iter_mut().zip(values) {
             *to = x.enter();
         }
     } else {
+        out.fill(bf16::ZERO);
         for (to, x) in out.iter_mut().zip(values) {
             *to = x.enter();
         }
     }
-    out
 }
 
 /// The smallest exponent field of non-zero elements that have [entered](Operand::enter).
 #[inline(always)]
-fn lowest(rows: impl Iterator<Item = [bf16; 32]>) -> u8 {
+fn lowest(rows: &[Pairs]) -> u8 {
     let mut low = [u16::MAX; 32];
     for row in rows {
-        for (low, x) in low.iter_mut().zip(row) {
+        for (low, x) in low.iter_mut().zip(&row.0) {
             // one less, so that a zero's field is the largest
             *low = (*low).min((x.to_bits() & 0x7f80).wrapping_sub(0x80));
         }
@@ -90,10 +90,8 @@ fn on_lattice(a: u8, b: u8) -> bool {
     a == NO_LOW || b == NO_LOW || u32::from(a) + u32::from(b) >= 142
 }
 
-/// Whether a running y lies on the lattice: zero, or no smaller than 2^-103.
-fn may_continue(y: f32) -> bool {
-    y.to_bits() << 1 == 0 || y.abs() >= f32::from_bits(24 << 23) || y.is_nan()
-}
+/// The least magnitude of a running y, other than zero, that lies on the lattice: 2^-103.
+const CONTINUES: f32 = f32::from_bits(24 << 23);
 
 /// The widened element.
 #[inline]

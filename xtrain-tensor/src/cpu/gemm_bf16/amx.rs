@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 
 use super::super::Disjoint;
 use super::super::lanes::LANES;
-use super::left::Narrow;
-use super::tiles::{BLOCK_ROWS, View};
+use super::tiles::{BLOCK_ROWS, Pairs, View};
 
 /// Rows of a tile register.
 const TILE: usize = 16;
@@ -52,7 +51,7 @@ struct Config {
 
 /// `y = y + a b` by tiles.
 pub(super) struct Job<'a> {
-    a: &'a [Narrow],
+    a: &'a [Pairs],
     b: View<'a>,
     y: &'a Disjoint<'a, f32>,
 }
@@ -60,7 +59,7 @@ pub(super) struct Job<'a> {
 impl<'a> Job<'a> {
     /// # Panics
     /// On a machine without AMX.
-    pub(super) fn new(a: &'a [Narrow], b: View<'a>, y: &'a Disjoint<'a, f32>) -> Job<'a> {
+    pub(super) fn new(a: &'a [Pairs], b: View<'a>, y: &'a Disjoint<'a, f32>) -> Job<'a> {
         assert!(detect(), "narrow blocks are for AMX");
         Job { a, b, y }
     }

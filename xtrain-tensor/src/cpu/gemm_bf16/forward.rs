@@ -5,9 +5,9 @@ use super::super::gemm::{Start, split, tiles};
 use super::super::lanes::LANES;
 use super::super::{Disjoint, Simd};
 use super::left::{Blocks, Left, Wide};
-use super::tile::{Flush, MOST_ROWS, Tile, tile_rows};
-use super::tiles::View;
-use super::{may_continue, on_lattice};
+use super::on_lattice;
+use super::tile::{Tile, panels_across, tile_rows};
+use super::tiles::{Pairs, TILE, View};
 use crate::Cpu;
 
 /// `y = start + a b`: y `[a.rows, b.columns]` row-major, f32.
@@ -17,20 +17,20 @@ pub(crate) fn product(cpu: &Cpu, a: &Left, b: View<'_>, y: &mut [f32], start: St
     let [depth, columns] = b.shape();
     assert_eq!(a.depth, depth, "a and b have one depth");
     assert_eq!(y.len(), a.rows * columns, "y holds rows * columns values");
-    if start == Start::Zero {
-        y.fill(0.0);
-    }
-    let y = Disjoint::new(y);
     match &a.blocks {
         #[cfg(target_arch = "x86_64")]
         Blocks::Narrow(blocks) => {
+            if start == Start::Zero {
+                y.fill(0.0);
+            }
+            let y = Disjoint::new(y);
             let job = super::amx::Job::new(blocks, b, &y);
             split(cpu, [a.rows, depth, columns], |rows, panels| job.unit(rows, panels));
         }
         #[cfg(not(target_arch = "x86_64"))]
         Blocks::Narrow(_) => unreachable!("AMX is never detected here"),
         Blocks::Wide(blocks) => {
-            let job = Job { simd: cpu.simd, a, blocks, b, y: &y };
+            let job = Job { simd: cpu.simd, a, blocks, b, y: &Disjoint::new(y), start };
             split(cpu, [a.rows, depth, columns], |rows, panels| job.unit(rows, panels));
         }
     }
@@ -42,38 +42,43 @@ struct Job<'a> {
     blocks: &'a [Wide],
     b: View<'a>,
     y: &'a Disjoint<'a, f32>,
+    start: Start,
 }
 
 impl Job<'_> {
     /// The outputs of `rows` in `panels`. Each output belongs to one unit.
     fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
-        for panel in panels {
-            for (row, height) in tiles(rows.len(), tile_rows(self.simd)) {
-                self.tile(rows.start + row..rows.start + row + height, panel);
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let across = panels_across(self.simd, rows.len());
+            let across = if panel + across <= panels.end { across } else { 1 };
+            let tiles = tiles(rows.len(), tile_rows(self.simd));
+            let next = (across == 1 && panel + 1 < panels.end).then(|| self.b.panel(panel + 1));
+            for (i, (row, height)) in tiles.enumerate() {
+                let rows = rows.start + row..rows.start + row + height;
+                // the first two ask for half of the next panel each; to a single one the hardware brings the rest
+                let ask = next.filter(|_| i < 2).and_then(|next| next.get(i * TILE..));
+                self.tile(rows, panel..panel + across, ask);
             }
+            panel += across;
         }
     }
 
-    fn tile(&self, rows: Range<usize>, panel: usize) {
-        let columns = self.b.shape()[1];
-        let width = LANES.min(columns - panel * LANES);
-        // SAFETY: these elements of y belong to this unit alone.
-        let y = |row: usize| unsafe {
-            let from = row * columns + panel * LANES;
-            self.y.slice(from..from + width)
+    fn tile(&self, rows: Range<usize>, panels: Range<usize>, ask: Option<&[Pairs]>) {
+        let (columns, blocks) = (self.b.shape()[1], self.b.blocks());
+        let low = self.a.low(rows.clone());
+        let tile = Tile {
+            a: &self.blocks[rows.start * blocks..rows.end * blocks],
+            on_lattice: panels.clone().all(|panel| on_lattice(low, self.b.low(panel))),
+            b: self.b,
+            columns: panels.start * LANES..columns.min(panels.end * LANES),
+            panels,
+            rows,
+            y: (self.y, columns),
+            start: self.start,
+            ask,
         };
-        let mut c = [[0.0; LANES]; MOST_ROWS];
-        let mut on_grid = on_lattice(self.a.low(rows.clone()), self.b.low(panel));
-        for (c, row) in c.iter_mut().zip(rows.clone()) {
-            c[..width].copy_from_slice(y(row));
-            on_grid &= c.iter().all(|&x| may_continue(x));
-        }
-        let flush = if on_grid { Flush::Never } else { Flush::Check };
-        let blocks = self.b.blocks();
-        let a = &self.blocks[rows.start * blocks..rows.end * blocks];
-        Tile { a, b: self.b.panel(panel), c: &mut c[..rows.len()], flush }.run(self.simd);
-        for (c, row) in c.iter().zip(rows) {
-            y(row).copy_from_slice(&c[..width]);
-        }
+        // SAFETY: these elements of y belong to this unit alone.
+        unsafe { tile.run(self.simd) }
     }
 }

@@ -1,11 +1,11 @@
 //! The left operand of bf16 products: rounded at its entry, denormals as zeros, blocks of 32.
 use std::ops::Range;
 
-use half::bf16;
-
+use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
-use super::super::{Pool, Simd};
-use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
+use super::super::{Disjoint, Simd};
+use super::tiles::{Lines, Pairs, TILE, turn};
+use super::{BLOCK, NO_LOW, Operand, enter};
 use crate::Cpu;
 
 /// Rows `[rows][ceil(depth / 32)][32]`, padded with +0.
@@ -15,24 +15,19 @@ pub(crate) struct Left {
     pub(super) rows: usize,
     pub(super) depth: usize,
     /// Smallest exponent field of each row's non-zero elements.
-    low: Vec<u8>,
+    low: Buffer<u8>,
 }
+scratch!(u8, NO_LOW);
 
 /// The blocks of all rows, as the path wants them.
 #[derive(Debug)]
 pub(super) enum Blocks {
     /// For AMX.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AMX alone reads them"))]
-    Narrow(Buffer<Narrow>),
+    Narrow(Buffer<Pairs>),
     /// For lanes: widened, since they broadcast one element at a time.
     Wide(Buffer<Wide>),
 }
-
-/// A block as bf16.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Narrow(pub(super) [bf16; BLOCK]);
-scratch!(Narrow, Narrow([bf16::ZERO; BLOCK]));
 
 /// A block as f32.
 #[derive(Debug, Clone, Copy)]
@@ -45,10 +40,7 @@ impl Left {
     pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &[T], shape: [usize; 2]) -> Left {
         let [rows, depth] = shape;
         assert_eq!(a.len(), rows * depth, "a holds rows * depth values");
-        Left::pack(cpu, shape, 1, |row, block, to| {
-            let from = &a[row * depth + block * BLOCK..];
-            to[0] = entered(&from[..BLOCK.min(depth - block * BLOCK)]);
-        })
+        Left::pack(cpu, shape, &Rows { a, depth })
     }
 
     /// The transpose of the matrix whose row k is `line(k)`: `out` values, or none for a row of zeros.
@@ -57,30 +49,14 @@ impl Left {
         [out, depth]: [usize; 2],
         line: impl Fn(usize) -> &'a [T] + Sync,
     ) -> Left {
-        Left::pack(cpu, [out, depth], GROUP, |first, block, to| {
-            for k in block * BLOCK..depth.min((block + 1) * BLOCK) {
-                let line = line(k);
-                let part: [bf16; GROUP] =
-                    entered(&line[first.min(line.len())..(first + GROUP).min(line.len())]);
-                for (to, x) in to.iter_mut().zip(&part) {
-                    to[k % BLOCK] = *x;
-                }
-            }
-        })
+        Left::pack(cpu, [out, depth], &Turned(Lines { line, depth }))
     }
 
-    /// `fill(row, block, to)` writes a block of up to `group` rows over zeros.
-    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], group: usize, fill: impl Fill) -> Left {
-        let size = [rows, depth.div_ceil(BLOCK)];
-        let (blocks, low) = if cpu.simd == Simd::Amx {
-            (Blocks::Narrow(each(&cpu.pool, size, group, (fill, Narrow))), Vec::new())
-        } else {
-            let wide = each(&cpu.pool, size, group, (fill, |x: [bf16; BLOCK]| Wide(x.map(widen))));
-            let mut low = vec![NO_LOW; rows];
-            for (low, blocks) in low.iter_mut().zip(wide.chunks_exact(size[1].max(1))) {
-                *low = lowest(blocks.iter().map(|block| block.0.map(narrow)));
-            }
-            (Blocks::Wide(wide), low)
+    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], source: &impl Source) -> Left {
+        let mut low = Buffer::of(rows);
+        let blocks = match cpu.simd {
+            Simd::Amx => Blocks::Narrow(each(cpu, [rows, depth], source, &mut low)),
+            _ => Blocks::Wide(each(cpu, [rows, depth], source, &mut low)),
         };
         Left { blocks, rows, depth, low }
     }
@@ -91,41 +67,156 @@ impl Left {
     }
 }
 
-/// Rows that are transposed together.
-const GROUP: usize = 16;
-
-/// Writes a block of up to [`GROUP`] rows.
-trait Fill: Fn(usize, usize, &mut [[bf16; BLOCK]]) + Sync {}
-impl<F: Fn(usize, usize, &mut [[bf16; BLOCK]]) + Sync> Fill for F {}
-
-/// All blocks of all rows, in parallel where there are many.
-fn each<B: Scratch + Send>(
-    pool: &Pool,
-    [rows, blocks]: [usize; 2],
-    group: usize,
-    (fill, wrap): (impl Fill, impl Fn([bf16; BLOCK]) -> B + Sync),
+/// All blocks of all rows, in parallel where there are many, and each row's smallest exponent field.
+pub(super) fn each<B: Block>(
+    cpu: &Cpu,
+    [rows, depth]: [usize; 2],
+    source: &impl Source,
+    low: &mut [u8],
 ) -> Buffer<B> {
+    let blocks = depth.div_ceil(BLOCK);
     let mut out = Buffer::of(rows * blocks);
+    if blocks == 0 {
+        low.fill(NO_LOW);
+    }
     // parts of 8 groups or more, of at least 8192 values
+    let group = source.group();
     let part = group * 256usize.div_ceil(group * blocks.max(1)).max(8);
-    pool.parts(&mut out, part * blocks, |i, out: &mut [B]| {
-        let groups = out.len().div_ceil(group * blocks);
-        for n in 0..groups * blocks {
-            // in the order in which the source lies in memory
-            let (j, block) = if group == 1 { (n / blocks, n % blocks) } else { (n % groups, n / groups) };
-            let out = &mut out[j * group * blocks..];
-            let mut values = [[bf16::ZERO; BLOCK]; GROUP];
-            let values = &mut values[..group.min(out.len() / blocks)];
-            fill(i * part + j * group, block, values);
-            for (to, values) in out[block..].iter_mut().step_by(blocks).zip(values) {
-                *to = wrap(*values);
-            }
-        }
+    let low = Disjoint::new(low);
+    cpu.pool.parts(&mut out, part * blocks, |i, out: &mut [B]| {
+        let first = i * part;
+        // SAFETY: the rows of this part, which is passed once.
+        let low = unsafe { low.slice(first..rows.min(first + part)) };
+        dispatch(cpu.simd, Pack { source, first, blocks, out, low });
     });
     out
 }
 
-/// The bf16 that was widened to x.
-fn narrow(x: f32) -> bf16 {
-    bf16::from_bits((x.to_bits() >> 16) as u16)
+/// What rows are packed of.
+pub(super) trait Source: Sync {
+    /// Rows that are read together: 16, or one.
+    fn group(&self) -> usize;
+    /// Writes the block `block` of the rows from `row` on, as many as are read together.
+    fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]);
+}
+
+/// Rows as they lie.
+pub(super) struct Rows<'a, T> {
+    pub(super) a: &'a [T],
+    pub(super) depth: usize,
+}
+
+impl<T: Operand> Source for Rows<'_, T> {
+    #[inline(always)]
+    fn group(&self) -> usize {
+        1
+    }
+    #[inline(always)]
+    fn fill<L: Lanes>(&self, _: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
+        let from = &self.a[row * self.depth + block * BLOCK..];
+        enter(&from[..BLOCK.min(self.depth - block * BLOCK)], &mut to[0].0);
+    }
+}
+
+/// The columns of lines.
+pub(super) struct Turned<F>(pub(super) Lines<F>);
+
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Turned<F> {
+    #[inline(always)]
+    fn group(&self) -> usize {
+        TILE
+    }
+    #[inline(always)]
+    fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
+        let mut lines = [Pairs::BLANK; TILE];
+        self.0.pairs(block * BLOCK, row, &mut lines);
+        turn(l, &lines, to);
+    }
+}
+
+/// A block as a path reads it.
+pub(super) trait Block: Scratch + Send {
+    /// Becomes the block of these values.
+    fn set<L: Lanes>(&mut self, l: L, values: &Pairs);
+    /// The smallest exponent field of a row's non-zero elements, where the path asks for it.
+    fn lowest<L: Lanes>(l: L, row: &[Self]) -> u8;
+}
+
+impl Block for Pairs {
+    #[inline(always)]
+    fn set<L: Lanes>(&mut self, _: L, values: &Pairs) {
+        *self = *values;
+    }
+    #[inline(always)]
+    fn lowest<L: Lanes>(_: L, _: &[Pairs]) -> u8 {
+        NO_LOW
+    }
+}
+
+impl Block for Wide {
+    #[inline(always)]
+    fn set<L: Lanes>(&mut self, l: L, values: &Pairs) {
+        Lanes::store(l, &mut self.0, l.load_bf16(&values.0));
+    }
+    #[inline(always)]
+    fn lowest<L: Lanes>(l: L, row: &[Wide]) -> u8 {
+        let (bound, none) = (Lanes::splat(l, f32::MIN_POSITIVE), Lanes::splat(l, f32::NEG_INFINITY));
+        let mut least = none;
+        for block in row {
+            let v = l.load(&block.0);
+            let size = l.max(v, l.neg(v));
+            least = l.max(least, l.select_lt(size, bound, none, l.neg(size)));
+        }
+        // without a finite element it is that of infinity, which is NO_LOW
+        ((-l.max32(least)).to_bits() >> 23) as u8
+    }
+}
+
+/// Rows that are packed together, and their smallest exponent fields.
+struct Pack<'a, S, B> {
+    source: &'a S,
+    /// The first.
+    first: usize,
+    /// Blocks of a row.
+    blocks: usize,
+    out: &'a mut [B],
+    low: &'a mut [u8],
+}
+
+impl<S: Source, B: Block> Kernel for Pack<'_, S, B> {
+    type Out = ();
+
+    /// In the order in which the source lies in memory.
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, l: L) {
+        let (rows, group) = (self.low.len(), self.source.group());
+        let mut room = [Pairs::BLANK; TILE];
+        if group == 1 {
+            for row in 0..rows {
+                for block in 0..self.blocks {
+                    self.step(l, row..row + 1, block, &mut room);
+                }
+            }
+        } else {
+            for block in 0..self.blocks {
+                for row in (0..rows).step_by(group) {
+                    self.step(l, row..rows.min(row + group), block, &mut room);
+                }
+            }
+        }
+        for (low, row) in self.low.iter_mut().zip(self.out.chunks_exact(self.blocks)) {
+            *low = B::lowest(l, row);
+        }
+    }
+}
+
+impl<S: Source, B: Block> Pack<'_, S, B> {
+    /// One block of rows that are read together.
+    #[inline(always)]
+    fn step<L: Lanes>(&mut self, l: L, rows: Range<usize>, block: usize, room: &mut [Pairs; TILE]) {
+        self.source.fill(l, self.first + rows.start, block, room);
+        for (row, values) in rows.zip(room) {
+            self.out[row * self.blocks + block].set(l, values);
+        }
+    }
 }

@@ -3,6 +3,8 @@ use std::ops::Range;
 
 use super::super::Simd;
 use super::super::gemm::Start;
+use super::left::{Rows, Turned, Wide, each};
+use super::tiles::Lines;
 use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;
@@ -92,7 +94,9 @@ fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flu
         [7, 96, 96],
         [17, 31, 33],
         [33, 100, 70],
-        [40, 0, 2],
+        [3, 40, 200],
+        [8, 64, 100],
+        [40, 0, 70],
     ];
     for [m, k, n] in sizes {
         for kind in KINDS {
@@ -166,6 +170,36 @@ fn f32_operands_enter_rounded_and_without_denormals() {
         let x = f32::from_bits(bits as u32);
         assert_eq!(x.enter().to_bits(), to_bf16(x).enter().to_bits(), "{x:e}");
         assert!(x.enter().to_bits() & 0x7f80 != 0 || x.enter().to_bits() & 0x7fff == 0);
+    }
+}
+
+#[test]
+fn the_left_operand_of_tiles_holds_what_that_of_lanes_holds() {
+    let (rows, depth) = (37, 70);
+    let x = values(Kind::Odd, 4, rows * depth);
+    for (simd, device) in devices() {
+        let cpu = device.as_cpu().unwrap();
+        let turned =
+            Turned(Lines { line: |k: usize| if k == 9 { &[] } else { &x[k * rows..][..rows] }, depth });
+        let mut low = vec![0; rows];
+        let narrow = each::<Pairs>(cpu, [rows, depth], &Rows { a: &x, depth }, &mut low);
+        assert!(low.iter().all(|&low| low == NO_LOW), "{simd}");
+        let wide = each::<Wide>(cpu, [rows, depth], &Rows { a: &x, depth }, &mut low);
+        let narrow_turned = each::<Pairs>(cpu, [rows, depth], &turned, &mut vec![0; rows]);
+        let wide_turned = each::<Wide>(cpu, [rows, depth], &turned, &mut vec![0; rows]);
+        for (i, k) in (0..rows).flat_map(|i| (0..96).map(move |k| (i, k))) {
+            let (block, at) = (i * 3 + k / BLOCK, k % BLOCK);
+            let want = if k < depth { x[i * depth + k].enter() } else { bf16::ZERO };
+            assert_eq!(narrow[block].0[at].to_bits(), want.to_bits(), "{simd} row {i}, {k}");
+            assert_eq!(wide[block].0[at].to_bits(), widen(want).to_bits(), "{simd} row {i}, {k}");
+            let want = if k < depth && k != 9 { x[k * rows + i].enter() } else { bf16::ZERO };
+            assert_eq!(narrow_turned[block].0[at].to_bits(), want.to_bits(), "{simd} column {i}, {k}");
+            assert_eq!(wide_turned[block].0[at].to_bits(), widen(want).to_bits(), "{simd} column {i}, {k}");
+        }
+        for (i, low) in low.iter().enumerate() {
+            let fields = x[i * depth..][..depth].iter().map(|x| (x.enter().to_bits() >> 7 & 0xff) as u8);
+            assert_eq!(*low, fields.filter(|&f| f != 0).min().unwrap_or(NO_LOW), "{simd} row {i}");
+        }
     }
 }
 

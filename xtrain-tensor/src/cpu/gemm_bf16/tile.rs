@@ -1,118 +1,172 @@
 //! The microkernel of bf16 products in lanes: a tile of up to 6 rows over the whole depth.
+use std::ops::Range;
+
 use half::bf16;
 
-use super::super::Simd;
+use super::super::gemm::Start;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
+use super::super::{Disjoint, Simd};
 use super::left::Wide;
-use super::tiles::{BLOCK_ROWS, Pairs};
-use super::{BLOCK, model, widen};
+use super::tiles::{BLOCK_ROWS, Pairs, View};
+use super::{BLOCK, CONTINUES, model, widen};
 
-/// `c = start + a b`, block after block. a: rows of `blocks` blocks; b: one panel; c: rows of 32.
+/// `y = start + a b`, block after block.
 pub(super) struct Tile<'a> {
+    /// Rows of blocks.
     pub(super) a: &'a [Wide],
-    pub(super) b: &'a [Pairs],
-    pub(super) c: &'a mut [[f32; LANES]],
-    /// Whether no result can be tiny: see the module's lattice argument.
-    pub(super) flush: Flush,
+    pub(super) b: View<'a>,
+    /// The panels of `b`, up to [`panels_across`].
+    pub(super) panels: Range<usize>,
+    /// The rows of y, up to [`tile_rows`], and their columns: those of the panels.
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+    /// y, and the length of its rows.
+    pub(super) y: (&'a Disjoint<'a, f32>, usize),
+    pub(super) start: Start,
+    /// Whether no sum from +0 can be tiny: see the module's lattice argument.
+    pub(super) on_lattice: bool,
+    /// Half of another panel, to be asked for: of each block 16 rows, 32 apart.
+    pub(super) ask: Option<&'a [Pairs]>,
 }
-
-/// What is known about tiny results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flush {
-    /// There are none.
-    Never,
-    /// There may be some: look at each.
-    Check,
-}
-
-/// The most rows of a tile.
-pub(super) const MOST_ROWS: usize = 6;
 
 /// The rows of a tile that use the registers of `simd` best.
 pub(super) fn tile_rows(simd: Simd) -> usize {
     match simd {
-        Simd::Amx | Simd::Avx512 => MOST_ROWS,
+        Simd::Amx | Simd::Avx512 => 6,
         Simd::Neon => 4,
         _ => 2,
     }
 }
 
+/// The panels that tiles of so many rows take side by side: a row or two alone are too few sums for a processor.
+pub(super) fn panels_across(simd: Simd, rows: usize) -> usize {
+    match (simd, rows) {
+        (Simd::Amx | Simd::Avx512, 1) => 4,
+        (Simd::Amx | Simd::Avx512, 2 | 3) => 2,
+        _ => 1,
+    }
+}
+
 impl Tile<'_> {
-    /// Computes all rows of c, at most [`MOST_ROWS`].
-    pub(super) fn run(self, simd: Simd) {
-        let blocks = self.b.len() / BLOCK_ROWS;
-        assert_eq!(self.a.len(), self.c.len() * blocks, "a has a row of blocks for each row of c");
+    /// Computes it.
+    ///
+    /// # Safety
+    /// Nobody else touches these elements of y meanwhile.
+    pub(super) unsafe fn run(self, simd: Simd) {
+        let blocks = self.b.blocks();
+        assert_eq!(self.a.len(), self.rows.len() * blocks, "a has a row of blocks for each row of y");
+        let across = self.panels.len();
+        let width = self.columns.len();
+        assert!(width <= across * LANES && width + LANES > across * LANES, "the panels' columns");
         macro_rules! pick {
-            ($($m:literal)*) => {
-                match self.c.len() {
-                    0 => {}
-                    $($m => dispatch(simd, Rows::<$m>(self)),)*
-                    _ => unreachable!("a tile has at most {MOST_ROWS} rows"),
+            ($($rows:literal $across:literal),*) => {
+                match (self.rows.len(), across) {
+                    $(($rows, $across) => dispatch(simd, Rows::<$rows, $across>(self)),)*
+                    (rows, _) => unreachable!("no tile has {rows} rows and {across} panels"),
                 }
             };
         }
-        pick!(1 2 3 4 5 6)
+        pick!(1 1, 1 4, 2 1, 2 2, 3 1, 3 2, 4 1, 5 1, 6 1)
     }
 }
 
-struct Rows<'a, const M: usize>(Tile<'a>);
+/// A tile of M rows and P panels.
+struct Rows<'a, const M: usize, const P: usize>(Tile<'a>);
 
-impl<const M: usize> Kernel for Rows<'_, M> {
+impl<const M: usize, const P: usize> Kernel for Rows<'_, M, P> {
     type Out = ();
     #[inline(always)]
-    fn run<L: Lanes>(mut self, l: L) {
-        match self.0.flush {
-            Flush::Never if M == 1 => self.walk::<L, 4, false>(l),
-            Flush::Never => self.walk::<L, 2, false>(l),
-            Flush::Check => self.walk::<L, 1, true>(l),
+    fn run<L: Lanes>(self, l: L) {
+        let (y, stride) = self.0.y;
+        let width = self.0.columns.len();
+        let row = |i: usize| (self.0.rows.start + i) * stride + self.0.columns.start;
+        if width == P * LANES {
+            // `at` checks the address one past the last element, so that all are inside y
+            y.at(row(M - 1) + width);
+            // SAFETY: rows of P * LANES elements inside y, nobody else's.
+            return unsafe { self.walk(l, std::array::from_fn(|i| y.at(row(i)))) };
+        }
+        let mut whole = [[[0.0; LANES]; P]; M];
+        for (i, whole) in whole.iter_mut().enumerate() {
+            // SAFETY: the caller of `Tile::run` has promised that they are nobody else's.
+            whole.as_flattened_mut()[..width].copy_from_slice(unsafe { y.slice(row(i)..row(i) + width) });
+        }
+        // SAFETY: local rows of P * LANES elements.
+        unsafe { self.walk(l, std::array::from_fn(|i| whole[i].as_flattened_mut().as_mut_ptr())) };
+        for (i, whole) in whole.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { y.slice(row(i)..row(i) + width) }.copy_from_slice(&whole.as_flattened()[..width]);
         }
     }
 }
 
-impl<const M: usize> Rows<'_, M> {
-    /// All 32 columns, up to R registers at a time.
+impl<const M: usize, const P: usize> Rows<'_, M, P> {
+    /// All columns, some registers at a time.
+    ///
+    /// # Safety
+    /// At each of `y` stand the tile's columns of a row, padded to whole panels, nobody else's.
     #[inline(always)]
-    fn walk<L: Lanes, const R: usize, const CHECK: bool>(&mut self, l: L) {
-        if L::REGS < R {
-            return self.walk_pairs::<L, CHECK>(l);
-        }
-        for at in (0..L::REGS).step_by(R) {
-            self.columns::<L, R, CHECK>(l, at);
+    unsafe fn walk<L: Lanes>(&self, l: L, y: [*mut f32; M]) {
+        let all = P * L::REGS;
+        // SAFETY: the caller's promise, and registers inside the panels.
+        unsafe {
+            if !self.0.on_lattice || self.0.start == Start::Continue && may_leave::<L, M, P>(l, &y) {
+                for at in 0..all {
+                    self.columns::<L, 1, true>(l, &y, at);
+                }
+            } else if L::REGS == 2 && P == 4 {
+                self.columns::<L, 8, false>(l, &y, 0);
+            } else if L::REGS == 2 && P == 2 || L::REGS > 2 && M == 1 {
+                for at in (0..all).step_by(4) {
+                    self.columns::<L, 4, false>(l, &y, at);
+                }
+            } else {
+                for at in (0..all).step_by(2) {
+                    self.columns::<L, 2, false>(l, &y, at);
+                }
+            }
         }
     }
 
-    /// All 32 columns, two registers at a time: every set has at least two.
+    /// R registers of columns from register `at` on, over the whole depth. CHECK: some result may be tiny.
+    ///
+    /// # Safety
+    /// As [`Rows::walk`]; `at + R` registers are no more than P panels.
     #[inline(always)]
-    fn walk_pairs<L: Lanes, const CHECK: bool>(&mut self, l: L) {
-        for at in (0..L::REGS).step_by(2) {
-            self.columns::<L, 2, CHECK>(l, at);
-        }
-    }
-
-    /// R registers of columns from register `at` on, over the whole depth.
-    #[inline(always)]
-    fn columns<L: Lanes, const R: usize, const CHECK: bool>(&mut self, l: L, at: usize) {
+    unsafe fn columns<L: Lanes, const R: usize, const CHECK: bool>(
+        &self,
+        l: L,
+        rows: &[*mut f32; M],
+        at: usize,
+    ) {
         let zero = <L as Reg>::splat(l, 0.0);
-        let blocks = self.0.b.len() / BLOCK_ROWS;
+        let blocks = self.0.b.blocks();
+        let panels: [&[Pairs]; P] = std::array::from_fn(|p| self.0.b.panel(self.0.panels.start + p));
         let mut y = [[zero; R]; M];
-        for (i, y) in y.iter_mut().enumerate() {
-            for (j, y) in y.iter_mut().enumerate() {
-                // SAFETY: register at + j < REGS of a row of 32.
-                *y = unsafe { Reg::load(l, self.0.c[i].as_ptr().add((at + j) * L::WIDTH)) };
+        if self.0.start == Start::Continue {
+            for (i, y) in y.iter_mut().enumerate() {
+                for (j, y) in y.iter_mut().enumerate() {
+                    // SAFETY: register at + j of a row.
+                    *y = unsafe { Reg::load(l, rows[i].add((at + j) * L::WIDTH)) };
+                }
             }
         }
         for block in 0..blocks {
-            let b: &[Pairs; BLOCK_ROWS] =
-                self.0.b[block * BLOCK_ROWS..][..BLOCK_ROWS].try_into().expect("a panel is whole blocks");
+            let b: [&[Pairs; BLOCK_ROWS]; P] = std::array::from_fn(|p| {
+                panels[p][block * BLOCK_ROWS..][..BLOCK_ROWS].try_into().expect("a panel is whole blocks")
+            });
             let a: [&Wide; M] = std::array::from_fn(|i| &self.0.a[i * blocks + block]);
             let mut even = [[zero; R]; M];
             let mut odd = [[zero; R]; M];
             let mut tiny = false;
             for r in 0..BLOCK / 2 {
+                if let Some(asked) = self.0.ask {
+                    Reg::fetch_far(l, asked.as_ptr().wrapping_add(block * BLOCK_ROWS + r).cast());
+                }
                 let mut pairs = [(zero, zero); R];
                 for (j, pair) in pairs.iter_mut().enumerate() {
-                    let column = (at + j) * L::WIDTH;
-                    let row = &b[column / 16 * 16 + r].0[column % 16 * 2..];
+                    let column = (at + j) % L::REGS * L::WIDTH;
+                    let row = &b[(at + j) / L::REGS][column / 16 * 16 + r].0[column % 16 * 2..];
                     // SAFETY: WIDTH <= 16 divides 16, so 2 * WIDTH elements of the row are left.
                     *pair = unsafe { Reg::load_pairs(l, row.as_ptr()) };
                 }
@@ -134,7 +188,8 @@ impl<const M: usize> Rows<'_, M> {
                     if CHECK {
                         let bad = tiny | Reg::any_tiny(l, y[i][j]);
                         if bad | Reg::any_tiny(l, chunk) | Reg::any_tiny(l, sum) {
-                            y[i][j] = repeat(l, y[i][j], a[i], b, (at + j) * L::WIDTH);
+                            let (b, register) = (b[(at + j) / L::REGS], (at + j) % L::REGS);
+                            y[i][j] = repeat(l, y[i][j], a[i], b, register * L::WIDTH);
                             continue;
                         }
                     }
@@ -144,11 +199,31 @@ impl<const M: usize> Rows<'_, M> {
         }
         for (i, y) in y.iter().enumerate() {
             for (j, y) in y.iter().enumerate() {
-                // SAFETY: register at + j < REGS of a row of 32.
-                unsafe { Reg::store(l, self.0.c[i].as_mut_ptr().add((at + j) * L::WIDTH), *y) };
+                // SAFETY: register at + j of a row.
+                unsafe { Reg::store(l, rows[i].add((at + j) * L::WIDTH), *y) };
             }
         }
     }
+}
+
+/// Whether some value to continue from is not on the lattice: neither zero nor at least 2^-103.
+///
+/// # Safety
+/// At each of `y`, P panels of columns are readable.
+#[inline(always)]
+unsafe fn may_leave<L: Lanes, const M: usize, const P: usize>(l: L, y: &[*mut f32; M]) -> bool {
+    let (zero, one) = (l.zero(), Lanes::splat(l, 1.0));
+    let mut any = zero;
+    for row in y {
+        for p in 0..P {
+            // SAFETY: the caller's promise.
+            let v = unsafe { l.load_ptr(row.add(p * LANES)) };
+            let size = l.max(v, l.neg(v));
+            let small = l.select_lt(size, Lanes::splat(l, CONTINUES), one, zero);
+            any = l.max(any, l.select_lt(zero, size, small, zero));
+        }
+    }
+    l.max32(any) != 0.0
 }
 
 /// One block of one register by the model.

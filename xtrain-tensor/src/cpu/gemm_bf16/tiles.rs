@@ -7,7 +7,7 @@ use super::super::Disjoint;
 use super::super::gemm::whole;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
-use super::{BLOCK, NO_LOW, Operand, entered, lowest, widen};
+use super::{BLOCK, NO_LOW, Operand, enter, lowest, widen};
 use crate::Cpu;
 
 /// One row of a tile: 16 columns, of each the elements 2r and 2r + 1 of the block.
@@ -17,7 +17,7 @@ pub(super) struct Pairs(pub(super) [bf16; 32]);
 scratch!(Pairs, Pairs([bf16::ZERO; 32]));
 
 /// Rows and columns of a tile.
-const TILE: usize = 16;
+pub(super) const TILE: usize = 16;
 
 /// Rows of a panel's block: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
@@ -158,7 +158,7 @@ impl<S: Source> Kernel for Pack<'_, S> {
             }
         }
         for (low, rows) in self.lows.iter_mut().zip(self.rows.chunks_exact(self.panel)) {
-            *low = lowest(rows.iter().map(|row| row.0));
+            *low = lowest(rows);
         }
     }
 }
@@ -173,47 +173,62 @@ struct Columns<'a, T> {
 impl<T: Operand> Source for Columns<'_, T> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]) {
-        assert_eq!(tile.len(), TILE, "a tile");
         let len = BLOCK.min(self.depth - k);
         let mut rows = [Pairs::BLANK; TILE];
         for (row, j) in rows.iter_mut().zip(column..self.columns.end) {
-            row.0 = entered(&self.w[(j - self.columns.start) * self.depth + k..][..len]);
+            enter(&self.w[(j - self.columns.start) * self.depth + k..][..len], &mut row.0);
         }
-        // a pair is moved as an f32, on which nothing is computed
-        let (from, to) = (rows.as_ptr().cast::<f32>(), tile.as_mut_ptr().cast::<f32>());
-        for i in (0..TILE).step_by(L::WIDTH) {
-            for j in (0..TILE).step_by(L::WIDTH) {
-                let mut square = [Reg::splat(l, 0.0); 16];
-                for (r, row) in square.iter_mut().zip(i..i + L::WIDTH) {
-                    // SAFETY: 16 rows of 16 pairs.
-                    *r = unsafe { Reg::load(l, from.add(row * TILE + j)) };
-                }
-                l.transpose(&mut square);
-                for (r, row) in square.iter().zip(j..j + L::WIDTH) {
-                    // SAFETY: as above.
-                    unsafe { Reg::store(l, to.add(row * TILE + i), *r) };
-                }
+        turn(l, &rows, tile);
+    }
+}
+
+/// Rows of pairs become columns.
+#[inline(always)]
+pub(super) fn turn<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [Pairs]) {
+    assert_eq!(tile.len(), TILE, "a tile");
+    // a pair is moved as an f32, on which nothing is computed
+    let (from, to) = (rows.as_ptr().cast::<f32>(), tile.as_mut_ptr().cast::<f32>());
+    for i in (0..TILE).step_by(L::WIDTH) {
+        for j in (0..TILE).step_by(L::WIDTH) {
+            let mut square = [Reg::splat(l, 0.0); 16];
+            for (r, row) in square.iter_mut().zip(i..i + L::WIDTH) {
+                // SAFETY: 16 rows of 16 pairs.
+                *r = unsafe { Reg::load(l, from.add(row * TILE + j)) };
+            }
+            l.transpose(&mut square);
+            for (r, row) in square.iter().zip(j..j + L::WIDTH) {
+                // SAFETY: as above.
+                unsafe { Reg::store(l, to.add(row * TILE + i), *r) };
             }
         }
     }
 }
 
-/// Lines of the matrix itself.
-struct Lines<F> {
-    line: F,
-    depth: usize,
+/// Lines of the matrix itself: `line(k)`, of `depth`.
+pub(super) struct Lines<F> {
+    pub(super) line: F,
+    pub(super) depth: usize,
 }
 
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Lines<F> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
-        let part = |k: usize| -> [bf16; TILE] {
-            let line = if k < self.depth { (self.line)(k) } else { &[] };
-            entered(&line[column.min(line.len())..(column + TILE).min(line.len())])
-        };
+        self.pairs(k, column, tile);
+    }
+}
+
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T]> Lines<F> {
+    /// Of each pair of lines from `k` on, the 16 columns from `column` on.
+    #[inline(always)]
+    pub(super) fn pairs(&self, k: usize, column: usize, tile: &mut [Pairs]) {
+        let mut lines = [[bf16::ZERO; TILE]; 2];
         for (r, row) in tile.iter_mut().enumerate() {
-            let (even, odd) = (part(k + 2 * r), part(k + 2 * r + 1));
-            for (pair, (even, odd)) in row.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(&odd)) {
+            for (k, to) in (k + 2 * r..).zip(&mut lines) {
+                let line = if k < self.depth { (self.line)(k) } else { &[] };
+                enter(&line[column.min(line.len())..(column + TILE).min(line.len())], to);
+            }
+            let [even, odd] = &lines;
+            for (pair, (even, odd)) in row.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(odd)) {
                 *pair = [*even, *odd];
             }
         }
