@@ -1,6 +1,6 @@
 """The speed of xtrain beside PyTorch on the same cores, in one run, in turn.
 
-    python tests/peers/bench.py recipe|train|decode [--threads N] [--rounds N] [--xtrain target/release/xtrain]
+    python tests/peers/bench.py recipe|train|decode [--threads N] [--dtype TYPE] [--rounds N] [--xtrain PROGRAM]
 
 * recipe: a step of the Shakespeare recipe (configs/shakespeare.toml: 4 layers, width 128, 12 samples of 64 tokens) and
   of nanoGPT's model for it in eager PyTorch with fused attention, twice: as nanoGPT's own loop takes it on a CPU (AdamW
@@ -15,7 +15,8 @@
 
     cargo build --release --manifest-path tests/peers/candle/Cargo.toml
 
-The recipe has 804,096 parameters there (65 characters) and 787,968 here (257 bytes). All in f32. The two programs run
+The recipe has 804,096 parameters there (65 characters) and 787,968 here (257 bytes). All in f32; with `--dtype bf16`
+beside PyTorch alone, under autocast in training, all in bf16 in decoding. The two programs run
 in turn, half a second each while the other stands still, so that a host which changes its speed does so for both:
 the peer begins when it has warmed up and ends when xtrain has (train: whole runs, for its steps are longer). A step is
 timed from its batch to its update, but for the first of the two with the making of the batch. A line holds the median
@@ -42,12 +43,12 @@ TURN = 0.5
 WARM = 5
 
 
-def torch_here(threads):
+def torch_here(threads, dtype):
     import torch
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    return torch
+    return torch, {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
 
 
 def gpt(torch):
@@ -107,8 +108,8 @@ def model_t(torch):
 
     def turn(x, at):
         a, b = x.chunk(2, -1)
-        here = slice(at, at + x.shape[-2])
-        return x * cos[here] + torch.cat([-b, a], -1) * sin[here]
+        c, s = (table[at : at + x.shape[-2]].to(x.dtype) for table in (cos, sin))
+        return x * c + torch.cat([-b, a], -1) * s
 
     def linear(inputs, outputs):
         return nn.Linear(inputs, outputs, bias=False)
@@ -161,8 +162,8 @@ def model_t(torch):
             last = self.norm(self.hidden(x, at, caches)[:, -1])
             return F.linear(last, self.tokens.weight).argmax(-1, keepdim=True)
 
-        def caches(self, rows, length):
-            return [[torch.zeros(rows, kv, length, hd) for _ in "kv"] for _ in self.blocks]
+        def caches(self, rows, length, dtype):
+            return [[torch.zeros(rows, kv, length, hd, dtype=dtype) for _ in "kv"] for _ in self.blocks]
 
     def sample():
         rows = torch.randint(vocab, (batch, context + 1))
@@ -171,9 +172,9 @@ def model_t(torch):
     return ModelT(), sample
 
 
-def steps(threads, which, how):
+def steps(threads, dtype, which, how):
     """Seconds of each step of training."""
-    torch = torch_here(threads)
+    torch, dtype = torch_here(threads, dtype)
     model, sample = gpt(torch) if which == "recipe" else model_t(torch)
     plain = how == "plain"
     optimizer = torch.optim.AdamW(
@@ -186,7 +187,8 @@ def steps(threads, which, how):
         if not plain:
             start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = forward(x, y)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = forward(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -194,13 +196,13 @@ def steps(threads, which, how):
         yield time.perf_counter() - start
 
 
-def tokens(threads, rows, prompt, one):
+def tokens(threads, dtype, rows, prompt, one):
     """Seconds of each pass of decoding."""
-    torch = torch_here(threads)
-    model, _ = model_t(torch)
+    torch, dtype = torch_here(threads, dtype)
+    model = model_t(torch)[0].to(dtype)
     with torch.inference_mode():
         while True:
-            caches = model.caches(rows, prompt + NEW)
+            caches = model.caches(rows, prompt + NEW, dtype)
             prompts = torch.randint(4096, (1 if one else rows, prompt)).expand(rows, prompt)
             x = model.step(prompts, 0, caches)
             for at in range(prompt, prompt + NEW - 1):
@@ -209,20 +211,20 @@ def tokens(threads, rows, prompt, one):
                 yield time.perf_counter() - start
 
 
-def llama_tokens(threads, rows, prompt, one):
+def llama_tokens(threads, _, rows, prompt, one):
     """The same of llama.cpp."""
     import llama
 
     return llama.tokens(threads, rows, prompt, one, NEW, MODEL_T)
 
 
-def peer(threads, kind, count, *what):
+def peer(threads, dtype, kind, count, *what):
     """Says when it is warm, then measures: so many samples, or until it is told to end."""
     told = []
     signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     seconds = []
     kinds = {"steps": steps, "tokens": tokens, "llama": llama_tokens}
-    for i, sample in enumerate(kinds[kind](threads, *what)):
+    for i, sample in enumerate(kinds[kind](threads, dtype, *what)):
         if i >= WARM:
             seconds.append(sample)
         if i + 1 == WARM:
@@ -234,13 +236,14 @@ def peer(threads, kind, count, *what):
 
 def ours(args, *more):
     """The command of an xtrain benchmark."""
-    return [str(args.xtrain), "bench", *map(str, more), "--threads", str(args.threads), "--json"]
+    return [str(args.xtrain), "bench", *map(str, more), "--threads", str(args.threads), "--dtype", args.dtype, "--json"]
 
 
 def theirs(args, kind, count, *what):
     """The command that measures PyTorch or llama.cpp, in a process of its own."""
     asked = json.dumps([kind, count, *what])
-    return [sys.executable, __file__, "peer", "--threads", str(args.threads), "--what", asked]
+    how = ["--threads", str(args.threads), "--dtype", args.dtype]
+    return [sys.executable, __file__, "peer", *how, "--what", asked]
 
 
 def candle(args, rows, prompt, one):
@@ -361,6 +364,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", choices=["recipe", "train", "decode", "peer"], metavar="recipe|train|decode")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
     parser.add_argument("--llama", action="store_true")
@@ -368,7 +372,9 @@ def main():
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bench == "peer":
-        peer(args.threads, *json.loads(args.what))
+        peer(args.threads, args.dtype, *json.loads(args.what))
+    elif args.dtype != "f32" and (args.llama or args.candle):
+        parser.error("llama.cpp and candle are measured in f32")
     else:
         args.what = args.bench
         run(args)

@@ -31,7 +31,7 @@ use crate::dtype::{from_bf16, to_bf16};
 /// Depth of a block.
 pub(crate) const BLOCK: usize = 32;
 
-/// No exponent: all elements are zero.
+/// No exponent: all finite elements are zero.
 const NO_LOW: u8 = u8::MAX;
 
 /// An element that enters a bf16 product.

@@ -14,7 +14,7 @@ pub(crate) struct Left {
     pub(super) blocks: Blocks,
     pub(super) rows: usize,
     pub(super) depth: usize,
-    /// Smallest exponent field of each row's non-zero elements.
+    /// Smallest exponent field of each row's non-zero elements; 0 of blocks for AMX, which does not ask.
     low: Buffer<u8>,
 }
 scratch!(u8, NO_LOW);
@@ -138,7 +138,7 @@ impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Turned<F> {
 pub(super) trait Block: Scratch + Send {
     /// Becomes the block of these values.
     fn set<L: Lanes>(&mut self, l: L, values: &Pairs);
-    /// The smallest exponent field of a row's non-zero elements, where the path asks for it.
+    /// The smallest exponent field of a row's non-zero elements; 0 where the path does not ask for it.
     fn lowest<L: Lanes>(l: L, row: &[Self]) -> u8;
 }
 
@@ -149,7 +149,7 @@ impl Block for Pairs {
     }
     #[inline(always)]
     fn lowest<L: Lanes>(_: L, _: &[Pairs]) -> u8 {
-        NO_LOW
+        0
     }
 }
 
@@ -167,7 +167,7 @@ impl Block for Wide {
             let size = l.max(v, l.neg(v));
             least = l.max(least, l.select_lt(size, bound, none, l.neg(size)));
         }
-        // without a finite element it is that of infinity, which is NO_LOW
+        // without a finite element but zeros it is that of infinity, which is NO_LOW
         ((-l.max32(least)).to_bits() >> 23) as u8
     }
 }

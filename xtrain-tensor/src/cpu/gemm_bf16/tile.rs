@@ -38,7 +38,7 @@ pub(super) fn tile_rows(simd: Simd) -> usize {
     }
 }
 
-/// The panels that tiles of so many rows take side by side: a row or two alone are too few sums for a processor.
+/// The panels that tiles of so many rows take side by side: a few rows alone are too few sums for a processor.
 pub(super) fn panels_across(simd: Simd, rows: usize) -> usize {
     match (simd, rows) {
         (Simd::Amx | Simd::Avx512, 1) => 4,
@@ -141,6 +141,7 @@ impl<const M: usize, const P: usize> Rows<'_, M, P> {
     ) {
         let zero = <L as Reg>::splat(l, 0.0);
         let blocks = self.0.b.blocks();
+        let ask = if at == 0 { self.0.ask } else { None };
         let panels: [&[Pairs]; P] = std::array::from_fn(|p| self.0.b.panel(self.0.panels.start + p));
         let mut y = [[zero; R]; M];
         if self.0.start == Start::Continue {
@@ -160,7 +161,7 @@ impl<const M: usize, const P: usize> Rows<'_, M, P> {
             let mut odd = [[zero; R]; M];
             let mut tiny = false;
             for r in 0..BLOCK / 2 {
-                if let Some(asked) = self.0.ask {
+                if let Some(asked) = ask {
                     Reg::fetch_far(l, asked.as_ptr().wrapping_add(block * BLOCK_ROWS + r).cast());
                 }
                 let mut pairs = [(zero, zero); R];
