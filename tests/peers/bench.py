@@ -367,14 +367,14 @@ def main():
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
-    parser.add_argument("--llama", action="store_true")
-    parser.add_argument("--candle", metavar="PROGRAM")
+    parser.add_argument("--llama", action="store_true", help="decode: beside llama.cpp too")
+    parser.add_argument("--candle", metavar="PROGRAM", help="decode: beside candle too")
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bench == "peer":
         peer(args.threads, args.dtype, *json.loads(args.what))
-    elif args.dtype != "f32" and (args.llama or args.candle):
-        parser.error("llama.cpp and candle are measured in f32")
+    elif (args.llama or args.candle) and (args.bench != "decode" or args.dtype != "f32"):
+        parser.error("llama.cpp and candle are measured in decode and in f32 alone")
     else:
         args.what = args.bench
         run(args)
