@@ -1,6 +1,6 @@
 //! Trains a model to count, then rolls it out: `cargo run --release --example 01_train_and_roll_out`.
 use xtrain::decode::generate_greedy_cached;
-use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer};
+use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,12 +20,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     };
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
-    let schedule =
-        Schedule { decay: Decay::Cosine, initial: 0.0, peak: 1e-2, min: 0.0, warmup: 5, steps: 100, fall: 0 };
+    let schedule = Schedule {
+        decay: Decay::Cosine,
+        warmup_start_lr: 0.0,
+        lr: 1e-2,
+        min_lr: 0.0,
+        warmup_steps: 5,
+        steps: 100,
+        decay_steps: 0,
+    };
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
     let counting: Vec<u32> = (0..16).collect();
     for _ in 0..100 {
-        let report = trainer.step(vec![Sample::window(&counting, 1.0)], 1)?;
+        let report = trainer.step(vec![TrainingExample::window(&counting, 1.0)], 1)?;
         if report.step % 20 == 0 {
             println!("step {:3}: loss {:.4}", report.step, report.loss);
         }

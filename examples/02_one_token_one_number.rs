@@ -1,6 +1,6 @@
 //! The same rollout from a cache, in pieces, in a batch: the bits of the training forward. `cargo run
 //! --release --example 02_one_token_one_number`.
-use xtrain::decode::{Engine, EngineOptions, HeadRows, KvKind, Request};
+use xtrain::decode::{Engine, EngineOptions, KvKind, LogitsRows, Request};
 use xtrain::model::{Config, Model, NoCache, Rows, Tape};
 use xtrain::tensor::{Device, Dtype};
 
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = EngineOptions {
         kv: KvKind::Paged { page: 5 },
         prefill_chunk: Some(3),
-        head: HeadRows::All,
+        head: LogitsRows::All,
         ..EngineOptions::default()
     };
     let prompt: Vec<u32> = (1..20).collect();

@@ -2,11 +2,11 @@
 //! --example 03_fine_tune_on_conversations`.
 use std::path::Path;
 
-use xtrain::decode::{EngineOptions, Request, Stop, generate};
+use xtrain::decode::{EngineOptions, Request, StopConditions, generate};
 use xtrain::model::chat::{ChatTemplate, Message, Options};
 use xtrain::model::data::{Content, DocumentWindows, Long, Order, Pieces, Tokens};
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer};
+use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
 
 const CONTEXT: u64 = 128;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/conversations.jsonl");
     let tokens = Tokens::from_files(&[file], &tokenizer, Content::Conversations)?;
     // Whole conversations in windows: none sees another, one that is too long keeps its beginning.
-    let pieces = Pieces::cut(&tokens, &(0..tokens.len()), (CONTEXT, Long::Truncate))?;
+    let pieces = Pieces::cut(&tokens, &(0..tokens.len()), (CONTEXT, Overflow::Truncate))?;
     let windows = DocumentWindows::pack(&pieces, CONTEXT, (0, Order::Epochs))?;
     println!("{} conversations in {} windows", pieces.tally.documents, windows.per_epoch());
 
@@ -39,17 +39,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
     let schedule = Schedule {
         decay: Decay::Cosine,
-        initial: 0.0,
-        peak: 5e-3,
-        min: 0.0,
-        warmup: 10,
+        warmup_start_lr: 0.0,
+        lr: 5e-3,
+        min_lr: 0.0,
+        warmup_steps: 10,
         steps: STEPS,
-        fall: 0,
+        decay_steps: 0,
     };
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
     for step in 0..STEPS {
         let batch = windows.batch(&tokens, step, 8)?;
-        let report = trainer.step(batch.into_iter().map(Sample::from).collect(), 8)?;
+        let report = trainer.step(batch.into_iter().map(TrainingExample::from).collect(), 8)?;
         if report.step % 30 == 0 {
             println!("step {:3}: loss {:.4}, {} tokens learnt", report.step, report.loss, report.tokens);
         }
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let template = ChatTemplate::of(&tokenizer, None, &options)?;
     for question in ["What is 2 plus 3?", "What is 8 plus 9?"] {
         let prompt = template.render(&[Message::new("user", question)], &options)?.text;
-        let stop = Stop { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
+        let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
         let request = Request { stop, ..Request::greedy(&tokenizer.encode(&prompt)?, 16) };
         for answer in generate(&trainer.model, vec![request], EngineOptions::default())? {
             println!("{question} {}", answer.text(&tokenizer));

@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use crate::model::data::{DataError, Tokens};
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{self, Model, Sample, objective};
+use crate::model::{self, Model, TrainingExample, objective};
 
 /// Rows of one forward pass of an evaluation.
 const ROWS: u64 = 2048;
@@ -86,7 +86,7 @@ pub fn evaluate(
         let (pass, others) = rest.split_at(fitting(rest));
         rest = others;
         let excerpts = pass.iter().map(|w| tokens.excerpt(w.clone())).collect::<Result<Vec<_>, _>>()?;
-        let samples: Vec<Sample> = excerpts.into_iter().map(Sample::from).collect();
+        let samples: Vec<TrainingExample> = excerpts.into_iter().map(TrainingExample::from).collect();
         for sample in &samples {
             let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();
             bytes += tokenizer.text_bytes(&ids);

@@ -1,7 +1,7 @@
 //! What a model takes: parameters by part, and bytes by use.
 use serde::Serialize;
 
-use crate::model::{Config, Error, Keep, Params};
+use crate::model::{ActivationCheckpointing, Config, Error, Params};
 use crate::tensor::Dtype;
 
 /// Parameters of one part of a model.
@@ -83,7 +83,7 @@ pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
 /// About what a training pass over `rows` keeps for its backward: a row's residual stream in f32, the
 /// other activations in `compute`, layer by layer; or the input of every layer and the activations of one. The logits
 /// are never there as a whole.
-pub fn activations(cfg: &Config, compute: Dtype, keep: Keep, rows: usize) -> u64 {
+pub fn activations(cfg: &Config, compute: Dtype, keep: ActivationCheckpointing, rows: usize) -> u64 {
     let (c, f) = (cfg.dim as u64, cfg.ffn_dim as u64);
     let (q, kv) = ((cfg.n_heads * cfg.head_dim) as u64, (cfg.n_kv_heads * cfg.head_dim) as u64);
     let normed = if cfg.qk_norm { q + kv } else { 0 };
@@ -93,8 +93,8 @@ pub fn activations(cfg: &Config, compute: Dtype, keep: Keep, rows: usize) -> u64
     let wide = 2 * c + normed + cfg.n_heads as u64;
     let layer = narrow * compute.bytes() as u64 + 4 * wide;
     let layers = match keep {
-        Keep::Activations => cfg.n_layers as u64 * layer,
-        Keep::LayerInputs => 4 * c * cfg.n_layers as u64 + layer,
+        ActivationCheckpointing::Off => cfg.n_layers as u64 * layer,
+        ActivationCheckpointing::PerLayer => 4 * c * cfg.n_layers as u64 + layer,
     };
     rows as u64 * (layers + 4 * c + c * compute.bytes() as u64)
 }
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn activations_grow_with_rows_and_width_of_the_type() {
         let cfg = config(true);
-        let one = activations(&cfg, Dtype::F32, Keep::Activations, 1);
-        assert_eq!(activations(&cfg, Dtype::F32, Keep::Activations, 64), 64 * one);
-        assert!(activations(&cfg, Dtype::BF16, Keep::Activations, 1) < one);
-        assert!(activations(&cfg, Dtype::F32, Keep::LayerInputs, 1) < one);
+        let one = activations(&cfg, Dtype::F32, ActivationCheckpointing::Off, 1);
+        assert_eq!(activations(&cfg, Dtype::F32, ActivationCheckpointing::Off, 64), 64 * one);
+        assert!(activations(&cfg, Dtype::BF16, ActivationCheckpointing::Off, 1) < one);
+        assert!(activations(&cfg, Dtype::F32, ActivationCheckpointing::PerLayer, 1) < one);
     }
 }

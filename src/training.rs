@@ -7,8 +7,8 @@ use crate::config::RunConfig;
 use crate::evaluate::{self, Evaluation, evaluate};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::data::DataError;
-use crate::model::store::{self, Standing, StoreError};
-use crate::model::{self, Model, Sample, StepReport, Trainer};
+use crate::model::store::{self, RunState, StoreError};
+use crate::model::{self, Model, StepReport, Trainer, TrainingExample};
 use crate::run::{self, JsonLines};
 
 pub use made::{begin, compute, keep, model_config, optim_config, schedule};
@@ -137,7 +137,7 @@ pub struct Training<'a> {
     /// The model and its optimizer.
     pub trainer: &'a mut Trainer,
     /// The lowest validation loss so far.
-    pub standing: Standing,
+    pub standing: RunState,
 }
 
 impl Training<'_> {
@@ -166,7 +166,7 @@ impl Training<'_> {
             }
             observer.enter(Phase::Step)?;
             let excerpts = self.reading.batch(&self.source.tokens, at, train.batch as u32)?;
-            let samples = excerpts.into_iter().map(Sample::from).collect();
+            let samples = excerpts.into_iter().map(TrainingExample::from).collect();
             let report = self.trainer.step(samples, train.micro_batch)?;
             let due =
                 |every: usize| every > 0 && report.step.is_multiple_of(every as u64) || report.step == last;

@@ -6,7 +6,7 @@ use clap::Args;
 use super::CliError;
 use super::common::{CacheFlags, Common, Sampling};
 use super::loaded::{self, Loaded};
-use crate::decode::{EngineOptions, Request, Stop};
+use crate::decode::{EngineOptions, Request, StopConditions};
 
 /// What the help of both commands says of how a completion ends.
 pub(super) const ENDS: &str = "\
@@ -16,7 +16,7 @@ with unless model.max_positions gave it more; a larger --max-new is no error).";
 
 /// Flags of a command that completes prompts.
 #[derive(Debug, Clone, Args)]
-pub struct Ask {
+pub struct GenerationArgs {
     /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
     /// New tokens, at most; a completion that fills the model's positions ends there.
@@ -39,7 +39,7 @@ pub struct Ask {
     pub cache: CacheFlags,
 }
 
-impl Ask {
+impl GenerationArgs {
     /// The model.
     ///
     /// # Errors
@@ -57,13 +57,13 @@ impl Ask {
             prompt,
             options: self.sampling.options(),
             max_new: self.max_new,
-            stop: Stop { eos, tokens: Vec::new() },
+            stop: StopConditions { eos, tokens: Vec::new() },
         }
     }
 
     /// An engine's options for sequences of at most `positions`, so many at a time.
     pub fn engine(&self, positions: Option<usize>, max_batch: usize) -> EngineOptions {
-        EngineOptions { positions, max_batch, ..self.cache.engine() }
+        EngineOptions { max_seq_len: positions, max_batch, ..self.cache.engine() }
     }
 }
 

@@ -8,7 +8,7 @@ use super::ask::at_least_one;
 use super::common::{CacheFlags, Common, Sampling};
 use super::template::TemplateFlags;
 use super::{CliError, Exit, loaded};
-use crate::decode::{Engine, EngineOptions, FinishReason, Prefixes};
+use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching};
 
 mod conversation;
 mod input;
@@ -88,7 +88,12 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
     let own = args.template.template.is_some() || !tokenizer.chat_templates().is_empty();
     let positions = loaded.model.config().max_positions;
     let mut talk = Conversation::new((tokenizer, template), options, args.system.as_deref(), positions);
-    let engine = EngineOptions { prefixes: Prefixes::Kept, max_batch: 1, look: 1, ..args.cache.engine() };
+    let engine = EngineOptions {
+        prefix_caching: PrefixCaching::On,
+        max_batch: 1,
+        steps_per_sync: 1,
+        ..args.cache.engine()
+    };
     let engine = Engine::new(&loaded.model, engine)?;
     let stops = Stops::install()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{CliError, out};
 use crate::COMMIT;
 use crate::report::units;
-use crate::tensor::{Simd, Survey, survey};
+use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};
 
 /// Flags of `xtrain doctor`.
 #[derive(Debug, Clone, Args)]
@@ -45,13 +45,13 @@ struct Gpu {
 /// # Errors
 /// Standard output cannot be written.
 pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
-    let report = Report::of(survey());
+    let report = Report::of(enumerate_gpus());
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
 impl Report {
-    fn of(survey: Survey) -> Report {
-        let Survey { driver, devices, kernels, has_kernels, emulator, has_emulator } = survey;
+    fn of(survey: GpuSurvey) -> Report {
+        let GpuSurvey { driver, devices, kernels, has_kernels, emulator, has_emulator } = survey;
         let mut missing = Vec::new();
         missing.extend(driver.as_ref().err().cloned());
         if driver.is_ok() {
@@ -59,7 +59,7 @@ impl Report {
         }
         missing.extend((!has_kernels).then(|| format!("kernels for GPUs: {kernels}")));
         missing.extend((!has_emulator).then(|| emulator.to_string()));
-        let gpu = |found: crate::tensor::Found| Gpu {
+        let gpu = |found: crate::tensor::GpuInfo| Gpu {
             name: found.name,
             architecture: found.architecture,
             bytes: found.bytes,

@@ -9,7 +9,7 @@ use super::common::{CacheFlags, Common};
 use super::loaded::{self, Loaded};
 use super::{CliError, Exit, out, source};
 use crate::config::{Packing, Task as Learnt};
-use crate::decode::{self, EngineOptions, Request, Stop};
+use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;
 use crate::model::data::Content;
 use crate::model::tasks::{FileTask, Part, Task};
@@ -155,7 +155,7 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
     for (at, prompt) in prompts.iter().enumerate() {
         let answer = task.answer(prompt).expect("a file's task answers its own prompts");
         let max_new = tokenizer.encode(&answer)?.len() + SPARE;
-        let stop = Stop { eos: loaded.eos.clone(), tokens: Vec::new() };
+        let stop = StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() };
         let ids = tokenizer.encode(prompt)?;
         let request = Request { id: at as u64, stop, ..Request::greedy(&ids, max_new) };
         let named = format!("{}: {prompt:?}", file.display());

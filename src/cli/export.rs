@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 
 use super::common::Common;
 use super::{CliError, Exit, loaded, out};
-use crate::model::export::{self, Subject};
+use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::report::units;
 
@@ -105,7 +105,8 @@ pub fn run(args: &ExportArgs) -> Result<(), CliError> {
     }
     free(&args.out)?;
     let loaded = loaded::open_whole(&args.model, &Common::of_processor())?;
-    let subject = Subject { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
+    let subject =
+        ExportSource { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
     match format {
         Format::Hf => {
             let most = args.max_shard_size.unwrap_or(export::MAX_SHARD);
@@ -126,7 +127,7 @@ pub(super) fn free(out: &Path) -> Result<(), CliError> {
 }
 
 /// Says what stands where.
-pub(super) fn say(done: &str, out: &Path, subject: &Subject<'_>) -> Result<(), CliError> {
+pub(super) fn say(done: &str, out: &Path, subject: &ExportSource<'_>) -> Result<(), CliError> {
     let parameters = units::count(subject.model.config().n_params() as u64);
     let tokenizer = match subject.tokenizer {
         Some(tokenizer) => format!("a tokenizer of {}", units::many(tokenizer.vocab_size() as u64, "id")),

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use super::ask::{Ask, ENDS};
+use super::ask::{ENDS, GenerationArgs};
 use super::loaded::Loaded;
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
@@ -38,7 +38,7 @@ pub struct GenerateArgs {
     pub json: bool,
     /// What is completed, and how.
     #[command(flatten)]
-    pub ask: Ask,
+    pub ask: GenerationArgs,
 }
 
 /// What `--json` prints.
@@ -75,7 +75,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, flag, &e))?;
     // a token is shown when it is drawn
-    let options = EngineOptions { look: 1, ..args.ask.engine(Some(request.positions(cfg)), 1) };
+    let options = EngineOptions { steps_per_sync: 1, ..args.ask.engine(Some(request.required_len(cfg)), 1) };
     let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;

@@ -7,7 +7,7 @@ use clap::Args;
 use super::common::Common;
 use super::{CliError, export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::export::Subject;
+use crate::model::export::ExportSource;
 use crate::model::store;
 
 /// Flags of `xtrain import`.
@@ -34,7 +34,8 @@ pub struct ImportArgs {
 pub fn run(args: &ImportArgs) -> Result<(), CliError> {
     export::free(&args.out)?;
     let loaded = loaded::open_whole(&args.model, &Common::of_processor())?;
-    let subject = Subject { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
+    let subject =
+        ExportSource { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
     if let Some(above) = args.out.parent() {
         std::fs::create_dir_all(above).map_err(|error| CliError::io(above, &error))?;
     }

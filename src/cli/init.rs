@@ -5,7 +5,7 @@ use toml::Value;
 
 use super::{CliError, Exit, loaded};
 use crate::config::{Layer, ModelSection, RunConfig};
-use crate::model::store::{self, Opened};
+use crate::model::store::{self, LoadedModel};
 use crate::model::{Config, Trainer};
 use crate::tensor::Device;
 use crate::training::{self, Source};
@@ -26,7 +26,7 @@ pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
 ///
 /// # Errors
 /// A model that cannot be opened; as [`describe`].
-pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Opened>, CliError> {
+pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<LoadedModel>, CliError> {
     let Some(path) = describe(config)? else { return Ok(None) };
     let opened = store::open(&path, training::compute(config.train.dtype), device)?;
     opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
@@ -99,8 +99,8 @@ fn section(cfg: &Config) -> ModelSection {
 ///
 /// # Errors
 /// Tokens of another tokenizer than the model's, or beyond its vocabulary.
-pub(super) fn trainer(begun: Opened, config: &RunConfig, source: &Source) -> Result<Trainer, CliError> {
-    let Opened { model, tokenizer, .. } = begun;
+pub(super) fn trainer(begun: LoadedModel, config: &RunConfig, source: &Source) -> Result<Trainer, CliError> {
+    let LoadedModel { model, tokenizer, .. } = begun;
     let (rows, ids) = (model.config().vocab, source.tokenizer.vocab_size());
     if tokenizer.is_some_and(|own| own.digest() != source.tokenizer.digest()) || ids > rows {
         let message = format!(

@@ -7,8 +7,8 @@ use super::{CliError, sample};
 use crate::config::{Packing, RunConfig, Task};
 use crate::decode::EngineOptions;
 use crate::model::checkpoint::CheckpointDir;
-use crate::model::data::Tally;
-use crate::model::store::Standing;
+use crate::model::data::PackingStats;
+use crate::model::store::RunState;
 use crate::model::{Model, Trainer};
 use crate::report::{Progress, units};
 use crate::run::RunDir;
@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub(super) checkpoints: CheckpointDir,
     pub(super) run: RunDir,
     pub(super) trainer: Trainer,
-    pub(super) standing: Standing,
+    pub(super) standing: RunState,
     /// The checkpoint that it was taken up from.
     pub(super) last_saved: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> 
 
 /// Says how documents fill windows, and what of them is not read.
 fn said_of_documents(job: &Job) {
-    let Some(Tally { documents, long, empty, inputs }) = job.reading.tally() else { return };
+    let Some(PackingStats { documents, long, empty, inputs }) = job.reading.tally() else { return };
     let (windows, context) = (job.reading.per_epoch(), job.config.train.context);
     let (what, becomes) = match job.config.train.task {
         Task::Lm => ("document", "split"),

@@ -32,7 +32,7 @@ pub struct Loaded {
 /// # Errors
 /// The device, the directory or a file in it.
 pub fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
-    open_by(path, common, store::open_packed)
+    open_by(path, common, store::open_for_inference)
 }
 
 /// [`open`] of a model that is trained, written, or what others are held to.
@@ -63,7 +63,7 @@ fn compute_of(config: Option<&RunConfig>, common: &Common) -> Dtype {
 }
 
 /// What opens a model in a type on a device.
-type Opener = fn(&Path, Dtype, &Device) -> Result<store::Opened, store::StoreError>;
+type Opener = fn(&Path, Dtype, &Device) -> Result<store::LoadedModel, store::StoreError>;
 
 fn open_by(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, CliError> {
     let device = common.open()?;
@@ -71,7 +71,7 @@ fn open_by(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, CliEr
     let config = config_of(&path)?;
     let opened = opener(&path, compute_of(config.as_ref(), common), &device)?;
     opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    let store::Opened { model, tokenizer, mut eos, .. } = opened;
+    let store::LoadedModel { model, tokenizer, mut eos, .. } = opened;
     if eos.is_empty() {
         eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }

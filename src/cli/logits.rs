@@ -5,7 +5,7 @@ use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::common::Common;
-use super::out::Draft;
+use super::out::AtomicFile;
 use super::{CliError, Exit, loaded, out};
 use crate::model::{self, Eager, NoCache, Rows};
 
@@ -46,7 +46,7 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
         let message = format!("--tokens: id {} at place {at} is not below {}", args.tokens[at], cfg.vocab);
         return Err(CliError::new(Exit::Usage, message));
     }
-    let mut file = Draft::create(&args.out)?;
+    let mut file = AtomicFile::create(&args.out)?;
     let rows = Rows::whole(&[&args.tokens]);
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
     let logits = model.logits(&hidden)?;

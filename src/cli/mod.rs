@@ -60,13 +60,13 @@ pub struct Cli {
     /// Switches a planted fault on, to see what notices it. No release has this flag.
     #[cfg(feature = "faults")]
     #[arg(long, hide = true, global = true)]
-    pub fault: Option<String>,
+    pub fault: Option<crate::tensor::faults::Fault>,
 }
 
 impl Cli {
     #[cfg(feature = "faults")]
     fn run(&self) -> Result<(), CliError> {
-        match &self.fault {
+        match self.fault {
             Some(fault) => crate::tensor::faults::with(fault, || run(&self.command)),
             None => run(&self.command),
         }
@@ -113,7 +113,7 @@ pub enum Command {
     Inspect(inspect::InspectArgs),
     /// Writes the logits of given tokens, as the training forward computes them.
     Logits(logits::LogitsArgs),
-    /// Draws the loss curves of a run, as SVG and as text.
+    /// DeviceSampler the loss curves of a run, as SVG and as text.
     Plot(plot::PlotArgs),
     /// Says which devices this build and this machine have, and why not.
     Doctor(doctor::DoctorArgs),

@@ -14,7 +14,7 @@ use crate::report::{Progress, printable};
 use crate::run::JsonLines;
 use crate::training::{Error, Observer, Phase};
 
-/// Draws what a run shows of its model after a step.
+/// DeviceSampler what a run shows of its model after a step.
 pub type Sampler<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
 
 /// Shows progress, writes `timings.jsonl`, listens for signals.
@@ -25,7 +25,7 @@ pub struct Monitor<'a> {
     pub timings: JsonLines,
     /// Ctrl-C and SIGTERM.
     pub interrupt: Interrupt,
-    /// Draws the samples that a run shows.
+    /// DeviceSampler the samples that a run shows.
     pub sampler: Sampler<'a>,
     /// The newest checkpoint.
     pub last_saved: Option<PathBuf>,

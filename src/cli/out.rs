@@ -32,29 +32,29 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 /// A file that appears under its name only when it is complete. What is no file (a pipe, `/dev/null`) is
 /// written as it comes.
 #[derive(Debug)]
-pub struct Draft {
+pub struct AtomicFile {
     path: PathBuf,
     draft: Option<PathBuf>,
     file: BufWriter<File>,
 }
 
-impl Draft {
+impl AtomicFile {
     /// Begins a file that is to stand at `path`.
     ///
     /// # Errors
     /// It cannot be made there.
-    pub fn create(path: &Path) -> Result<Draft, CliError> {
+    pub fn create(path: &Path) -> Result<AtomicFile, CliError> {
         let io = |error| CliError::io(path, &error);
         let there = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         if there.exists() && !there.is_file() {
             let file = File::options().write(true).open(&there).map_err(io)?;
-            return Ok(Draft { path: there, draft: None, file: BufWriter::new(file) });
+            return Ok(AtomicFile { path: there, draft: None, file: BufWriter::new(file) });
         }
         let mut name = there.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.tmp", std::process::id()));
         let draft = there.with_file_name(name);
         let file = BufWriter::new(File::create(&draft).map_err(io)?);
-        Ok(Draft { path: there, draft: Some(draft), file })
+        Ok(AtomicFile { path: there, draft: Some(draft), file })
     }
 
     /// Appends `bytes`.
@@ -82,7 +82,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(draft) = &self.draft {
             // gone already where it was finished
@@ -101,28 +101,28 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("a");
         fs::write(&path, "old").unwrap();
-        let mut draft = Draft::create(&path).unwrap();
+        let mut draft = AtomicFile::create(&path).unwrap();
         draft.write(b"half").unwrap();
         drop(draft);
         assert_eq!(
             (fs::read_to_string(&path).unwrap(), fs::read_dir(&dir).unwrap().count()),
             ("old".into(), 1)
         );
-        let mut draft = Draft::create(&path).unwrap();
+        let mut draft = AtomicFile::create(&path).unwrap();
         draft.write(b"new").unwrap();
         draft.finish().unwrap();
         assert_eq!(
             (fs::read_to_string(&path).unwrap(), fs::read_dir(&dir).unwrap().count()),
             ("new".into(), 1)
         );
-        assert!(Draft::create(&dir).is_err());
+        assert!(AtomicFile::create(&dir).is_err());
         fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     #[cfg(unix)]
     fn what_is_no_file_is_written_to_and_stays() {
-        let mut null = Draft::create(Path::new("/dev/null")).unwrap();
+        let mut null = AtomicFile::create(Path::new("/dev/null")).unwrap();
         null.write(b"gone").unwrap();
         null.finish().unwrap();
         assert!(!Path::new("/dev/null").is_file());

@@ -30,7 +30,7 @@ pub struct PlotArgs {
     /// Logarithmic values.
     #[arg(long)]
     pub log_y: bool,
-    /// Draws the text with ASCII alone [default: where the locale is not UTF-8].
+    /// DeviceSampler the text with ASCII alone [default: where the locale is not UTF-8].
     #[arg(long)]
     pub ascii: bool,
     /// Columns of the text's inside.

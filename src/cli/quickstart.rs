@@ -11,11 +11,11 @@ use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::{CliError, out, source, train, verify};
 use crate::config::{Layer, RunConfig};
-use crate::decode::{EngineOptions, Request, Stop, generate};
+use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{Role, TokenWriter};
-use crate::model::store::Standing;
+use crate::model::store::RunState;
 use crate::model::tasks::{Corpus, Mix, Part, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
@@ -77,7 +77,7 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     write_corpus(&args.run.join(CORPUS), &tokenizer, config.train.seed)?;
     let source = source::open(&config)?;
     run.write_data(&source::record(&config, &source)?)?;
-    let standing = Standing { seed: config.train.seed, best: None };
+    let standing = RunState { seed: config.train.seed, best: None };
     let reading = Reading::new(&config, &source, config.train.seed)?;
     let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved: None };
     job::go(&mut job, interrupt, args.cache.engine())?;
@@ -124,7 +124,7 @@ fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Resul
     let prompts: Vec<String> = sums.prompts(Part::HeldOut);
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in &prompts {
-        let stop = Stop { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
+        let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
         let ids = tokenizer.encode(prompt)?;
         requests.push(Request { stop, ..Request::greedy(&ids, Sums::ANSWER_LEN + 1) });
     }
@@ -161,7 +161,7 @@ fn group(
     let prompt = "The ";
     let ids = tokenizer.encode(prompt)?;
     let request = |id| {
-        let stop = Stop { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
+        let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
         Request { id, stop, ..Request::sampled(&ids, 48, 0.8, seed) }
     };
     let requests: Vec<Request> = (0..8).map(request).collect();

@@ -7,13 +7,13 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::ask::{Ask, ENDS};
+use super::ask::{ENDS, GenerationArgs};
 use super::interrupt::Interrupt;
 use super::loaded::Loaded;
-use super::out::Draft;
+use super::out::AtomicFile;
 use super::prompts::{self, Prompt};
 use super::{CliError, out};
-use crate::decode::{Completion, Engine, EngineOptions, FinishReason, Prefixes, Request};
+use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
 
 /// Flags of `xtrain rollout`.
@@ -50,7 +50,7 @@ pub struct RolloutArgs {
     pub look: NonZeroUsize,
     /// What is completed, and how.
     #[command(flatten)]
-    pub ask: Ask,
+    pub ask: GenerationArgs,
 }
 
 /// A completion as a line of JSON: all that it takes to draw it again.
@@ -85,7 +85,7 @@ pub fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let mut lines = Lines {
         target: match args.out == Path::new("-") {
             true => Target::Stdout,
-            false => Target::File(Draft::create(&args.out)?),
+            false => Target::File(AtomicFile::create(&args.out)?),
         },
         text: &|done| line(args, &loaded, &prompts[done.index / args.n], done),
         held: BTreeMap::new(),
@@ -111,11 +111,11 @@ fn complete(
 ) -> Result<(), CliError> {
     let (cfg, g) = (loaded.model.config(), args.n.get());
     let total = requests.len() * g;
-    let longest = requests.iter().map(|r| r.positions(cfg)).max();
+    let longest = requests.iter().map(|r| r.required_len(cfg)).max();
     let options = args.ask.engine(longest, args.batch.get().min(total));
     let mut engine = Engine::new(
         &loaded.model,
-        EngineOptions { prefixes: Prefixes::Kept, look: args.look.get(), ..options },
+        EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync: args.look.get(), ..options },
     )?;
     for request in requests {
         engine.submit_group(request, g)?;
@@ -135,8 +135,8 @@ fn complete(
         progress.at(done, &units::rate(rate, "tok"));
     }
     let counters = engine.counters();
-    if counters.recalled_rows > 0 {
-        let (recalled, ran) = (counters.recalled_rows, counters.prefill_rows);
+    if counters.prefix_cache_hits > 0 {
+        let (recalled, ran) = (counters.prefix_cache_hits, counters.prefill_rows);
         progress
             .line(&format!("{recalled} rows of prompts came from earlier ones that begin alike, {ran} ran"));
     }
@@ -156,7 +156,7 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
 /// Where lines go.
 enum Target {
     Stdout,
-    File(Draft),
+    File(AtomicFile),
 }
 
 /// The lines of completions, in the order of the prompts.

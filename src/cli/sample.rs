@@ -1,7 +1,7 @@
 //! The samples that a training run shows.
 use super::CliError;
 use crate::config::{RunConfig, SampleSection};
-use crate::decode::{EngineOptions, Request, SampleOptions, Stop, generate};
+use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 
@@ -24,7 +24,7 @@ pub(super) fn draw(
         prompt: ids.clone(),
         options: options(s),
         max_new: s.max_new,
-        stop: Stop { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+        stop: StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
     };
     let requests = (0..s.count as u64).map(request).collect();
     let mut text = String::new();

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::out::Draft;
+use super::out::AtomicFile;
 use super::{CliError, Exit, out};
 use crate::model::chat::Message;
 use crate::model::data::jsonl::{self, Record};
@@ -42,7 +42,7 @@ const BLOCK: usize = 1 << 16;
 /// See [`super::Exit`].
 pub fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
-    let mut file = Draft::create(&args.out)?;
+    let mut file = AtomicFile::create(&args.out)?;
     let mut texts = Vec::new();
     for path in &args.files {
         read(path, &mut texts)?;

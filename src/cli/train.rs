@@ -11,7 +11,7 @@ use super::job::{self, Job};
 use super::{CliError, Exit, dry_run, init, out, source};
 use crate::config::{Layer, Precision, RunConfig, Task, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::store::{self, Resumed, Standing};
+use crate::model::store::{self, Resumed, RunState};
 use crate::run::{self, DataRecord, RunDir};
 use crate::training::{self, Reading};
 
@@ -126,7 +126,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     let run = RunDir::create(&args.new_run(), &config)?;
     run.write_data(&data)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
-    let standing = Standing { seed: config.train.seed, best: None };
+    let standing = RunState { seed: config.train.seed, best: None };
     let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved: None };
     job::go(&mut job, interrupt, args.cache.engine())
 }

@@ -9,7 +9,7 @@ use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
 use crate::report::{Column, Progress, Table, units};
-use crate::verify::{self, Asked, Difference, Prompts, Verdict};
+use crate::verify::{self, Difference, Prompts, ResolvedGeneration, Verdict};
 
 /// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
@@ -73,13 +73,17 @@ pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
 }
 
 /// The setting that the flags ask for.
-pub(super) fn asked(common: &Common, cache: &CacheFlags) -> Asked {
+pub(super) fn asked(common: &Common, cache: &CacheFlags) -> ResolvedGeneration {
     let engine = cache.engine();
-    Asked { threads: common.threads(), kv: engine.kv, chunk: engine.prefill_chunk }
+    ResolvedGeneration { threads: common.threads(), kv: engine.kv, chunk: engine.prefill_chunk }
 }
 
 /// Verifies with progress.
-pub(super) fn check(model: &Model, requests: &[Request], asked: &Asked) -> Result<Vec<Verdict>, CliError> {
+pub(super) fn check(
+    model: &Model,
+    requests: &[Request],
+    asked: &ResolvedGeneration,
+) -> Result<Vec<Verdict>, CliError> {
     let total = verify::settings(requests.len(), asked, model.device()).len() as u64;
     let mut progress = Progress::new("verifying", "setting", total, 0);
     let (mut done, mut values, mut differing) = (0, 0, 0);

@@ -1,6 +1,6 @@
 //! What a configuration asks for: model, optimizer, schedule.
 use crate::config::{self, Precision, RunConfig};
-use crate::model::{self, Config, Decay, Keep, Model, OptimConfig, Schedule, Trainer};
+use crate::model::{self, ActivationCheckpointing, Config, Decay, Model, OptimConfig, Schedule, Trainer};
 use crate::tensor::{Device, Dtype};
 
 /// The model's shape in a configuration, for a vocabulary of `tokens`.
@@ -51,20 +51,20 @@ pub fn schedule(config: &RunConfig) -> Schedule {
     };
     Schedule {
         decay,
-        initial: t.initial_learning_rate,
-        peak: t.learning_rate,
-        min: t.min_learning_rate,
-        warmup: t.warmup as u64,
+        warmup_start_lr: t.initial_learning_rate,
+        lr: t.learning_rate,
+        min_lr: t.min_learning_rate,
+        warmup_steps: t.warmup as u64,
         steps: t.steps as u64,
-        fall: t.decay as u64,
+        decay_steps: t.decay as u64,
     }
 }
 
 /// What a pass keeps for its backward.
-pub fn keep(config: &RunConfig) -> Keep {
+pub fn keep(config: &RunConfig) -> ActivationCheckpointing {
     match config.train.recompute {
-        true => Keep::LayerInputs,
-        false => Keep::Activations,
+        true => ActivationCheckpointing::PerLayer,
+        false => ActivationCheckpointing::Off,
     }
 }
 

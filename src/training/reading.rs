@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use crate::config::{self, Packing, RunConfig, Task};
 use crate::model::data::{
-    DataError, DocumentWindows, Excerpt, Long, Order, Pieces, Split, Tally, Tokens, Windows,
+    DataError, DocumentWindows, Order, Overflow, PackingStats, Pieces, Split, TokenWindow, Tokens, Windows,
     evaluation_windows,
 };
 use crate::model::tokenizer::Tokenizer;
@@ -59,7 +59,7 @@ impl Cut {
     }
 
     fn pieces(&self, tokens: &Tokens, part: &Range<u64>) -> Result<Pieces, DataError> {
-        let long = if self.task == Task::Sft { Long::Truncate } else { Long::Split };
+        let long = if self.task == Task::Sft { Overflow::Truncate } else { Overflow::Split };
         Pieces::cut(tokens, part, (self.context as u64, long))
     }
 
@@ -94,7 +94,7 @@ impl Cut {
 pub struct Reading {
     windows: Trained,
     held_out: Vec<Range<u64>>,
-    tally: Option<Tally>,
+    tally: Option<PackingStats>,
 }
 
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl Reading {
     ///
     /// # Errors
     /// A read that fails, an id outside the vocabulary.
-    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<Excerpt>, DataError> {
+    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<TokenWindow>, DataError> {
         match &self.windows {
             Trained::Stream(windows) => windows.batch(tokens, step, batch),
             Trained::Documents(windows) => windows.batch(tokens, step, batch),
@@ -155,7 +155,7 @@ impl Reading {
     }
 
     /// What was made of the documents that are trained on, where windows hold whole ones.
-    pub fn tally(&self) -> Option<Tally> {
+    pub fn tally(&self) -> Option<PackingStats> {
         self.tally
     }
 }

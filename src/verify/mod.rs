@@ -2,13 +2,13 @@
 mod setting;
 mod verdict;
 
-pub use setting::{Asked, Prompts, Setting, settings};
+pub use setting::{Prompts, ResolvedGeneration, Setting, settings};
 pub use verdict::{Difference, Verdict};
 
 use std::fmt;
 use std::ops::Range;
 
-use crate::decode::{self, Completion, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
+use crate::decode::{self, Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive};
 use crate::model::{self, Model, NoCache, Rows, Tape};
 use crate::tensor::rng::{Purpose, uniform_u64};
 use crate::tensor::{Device, Dtype, Simd};
@@ -61,7 +61,7 @@ impl Oracle {
     fn new(model: &Model, requests: &[Request]) -> Result<Oracle, Error> {
         let model = match (model.device(), model.compute()) {
             (Device::Gpu(_), Dtype::BF16) => model.clone(),
-            _ => model.on(&Device::cpu_with(1, Simd::detect()))?,
+            _ => model.to_device(&Device::cpu_with(1, Simd::detect()))?,
         };
         let mut oracle = Oracle { completions: Vec::new(), logits: Vec::new() };
         for request in requests {
@@ -121,7 +121,7 @@ fn groups(requests: &[Request], prompts: Prompts) -> Vec<Range<usize>> {
 pub fn verify(
     model: &Model,
     requests: &[Request],
-    asked: &Asked,
+    asked: &ResolvedGeneration,
     done: &mut dyn FnMut(&Verdict),
 ) -> Result<Vec<Verdict>, Error> {
     let oracle = Oracle::new(model, requests)?;
@@ -136,12 +136,12 @@ pub fn verify(
 
 fn check(model: &Model, requests: &[Request], oracle: &Oracle, setting: Setting) -> Result<Verdict, Error> {
     // what commands roll out, held to what is trained
-    let model = model.on(&setting.device)?.packed_only()?;
+    let model = model.to_device(&setting.device)?.for_inference()?;
     let options = EngineOptions {
         kv: setting.kv,
         prefill_chunk: setting.chunk,
         max_batch: setting.batch,
-        head: HeadRows::All,
+        logits_rows: LogitsRows::All,
         ..EngineOptions::default()
     };
     let mut engine = Engine::new(&model, options)?;
@@ -173,7 +173,7 @@ pub fn prompts(model: &Model, (seed, count): (u64, usize), max_new: usize) -> Ve
     let cfg = model.config();
     let longest = cfg.max_positions.saturating_sub(max_new).clamp(1, 80) as u64;
     let below = |id: u64, at: u32, n: u64| {
-        ((u128::from(uniform_u64(seed, id, at, Purpose::Speculative)) * u128::from(n)) >> 64) as u64
+        ((u128::from(uniform_u64(seed, id, at, Purpose::Prompts)) * u128::from(n)) >> 64) as u64
     };
     let prompt = |i: u64| {
         let length = 1 + below(i, 0, longest);

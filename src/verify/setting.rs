@@ -28,7 +28,7 @@ pub enum Prompts {
 
 /// What a caller asks to be checked beside the fixed settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct ResolvedGeneration {
     /// Threads.
     pub threads: usize,
     /// Where keys and values are kept.
@@ -41,7 +41,7 @@ pub struct Asked {
 /// than a chunk of keys, prompts whole and in pieces, computed by each and shared, one sequence at a time
 /// and all at once; on the processor with one thread and `threads`, and every instruction set of this
 /// machine; on a GPU, there alone.
-pub fn settings(requests: usize, asked: &Asked, device: &Device) -> Vec<Setting> {
+pub fn settings(requests: usize, asked: &ResolvedGeneration, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
     let threads = asked.threads;
     let all = requests.max(1);

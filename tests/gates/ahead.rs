@@ -1,7 +1,8 @@
 //! The gate of steps ahead: an engine that lets a GPU draw for some steps before it looks comes to the tokens, bits and
 //! ends of the processor's, whatever ends inside, is penalised, waits or gives its room up.
 use xtrain::decode::{
-    Completion, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions, Stop, generate_naive,
+    Completion, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions, StopConditions,
+    generate_naive,
 };
 use xtrain::model::{Biases, Config, Model};
 use xtrain::tensor::testing::gpus;
@@ -26,7 +27,7 @@ fn asked() -> Vec<Request> {
             top_k: [None, None, Some(9)][id % 3],
             ..SampleOptions::default()
         };
-        let stop = Stop { eos: vec![3, 17], tokens: vec![8] };
+        let stop = StopConditions { eos: vec![3, 17], tokens: vec![8] };
         Request { id: id as u64 + 5, options, stop, ..Request::sampled(&prompt, [25, 9, 40][id % 3], 1.0, 6) }
     };
     (0..9).map(request).collect()
@@ -82,19 +83,19 @@ fn ways() -> [(KvKind, usize, Option<usize>); 5] {
 /// Every way on the device against the oracle on the processor; values compared.
 pub(crate) fn over(device: &Device) -> Result<usize, String> {
     let model = |device: &Device| biased(&config(), Dtype::F32, device);
-    let there = model(device).packed_only().map_err(|e| e.to_string())?; // what commands run
+    let there = model(device).for_inference().map_err(|e| e.to_string())?; // what commands run
     let here = model(&Device::cpu());
     let want: Result<Vec<Completion>, _> = asked().iter().map(|r| generate_naive(&here, r)).collect();
     let want = want.map_err(|e| e.to_string())?;
     let (mut n, mut surplus, mut preemptions) = (0, 0, 0);
-    for (kv, max_batch, cache_positions) in ways() {
+    for (kv, max_batch, kv_capacity) in ways() {
         for look in [2, 8] {
             let what = format!("{kv}, {max_batch} at a time, a look every {look} steps, on {device}");
             let options = EngineOptions {
                 kv,
                 max_batch,
-                cache_positions,
-                look,
+                kv_capacity,
+                steps_per_sync: look,
                 prefill_chunk: Some(5),
                 ..EngineOptions::default()
             };
@@ -136,7 +137,7 @@ fn a_row_that_has_no_token_is_named_as_by_an_engine_that_looks_every_step() {
         for p in model.params.iter_mut().filter(|p| p.name().contains("embed")) {
             p.value_mut().unwrap().data_mut::<f32>().unwrap()[24 * 11] = f32::NAN;
         }
-        model.on(device).unwrap()
+        model.to_device(device).unwrap()
     };
     let end = |device: &Device| {
         let model = poisoned(device);

@@ -158,7 +158,7 @@ fn a_wrong_configuration_is_exit_2_and_names_file_line_and_key() {
 #[test]
 fn a_device_that_this_machine_lacks_is_exit_69() {
     let scratch = Scratch::new("device");
-    let Err(missing) = xtrain::tensor::survey().driver else { return };
+    let Err(missing) = xtrain::tensor::enumerate_gpus().driver else { return };
     for device in ["cuda", "cuda:1"] {
         let parts = [missing.as_str(), "driver 580", "xtrain doctor"];
         refused(&scratch.0, &["train", "--device", device], 69, &parts);
@@ -171,7 +171,7 @@ fn a_device_that_this_machine_lacks_is_exit_69() {
 #[test]
 fn doctor_says_what_there_is_and_why_the_rest_is_missing() {
     let scratch = Scratch::new("doctor");
-    let survey = xtrain::tensor::survey();
+    let survey = xtrain::tensor::enumerate_gpus();
     let report: serde_json::Value = serde_json::from_str(&ok(&scratch.0, &["doctor", "--json"])).unwrap();
     assert_eq!(report["cuda_driver"].as_str(), survey.driver.as_deref().ok());
     assert_eq!(report["emulator"], survey.has_emulator);

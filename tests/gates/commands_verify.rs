@@ -1,7 +1,7 @@
 //! `verify`: what it compares, and that it sees what it is there to see.
 use xtrain::decode::KvKind;
 use xtrain::tensor::Dtype;
-use xtrain::verify::{Asked, Prompts, Verdict, prompts, requests, verify};
+use xtrain::verify::{Prompts, ResolvedGeneration, Verdict, prompts, requests, verify};
 
 use crate::cli::{Scratch, ok};
 use crate::commands::{model, parsed};
@@ -10,7 +10,7 @@ use crate::decode::qwen3;
 fn verdicts() -> Vec<Verdict> {
     let model = qwen3(Dtype::F32);
     let requests = requests(&prompts(&model, (3, 4), 9), 9, 3);
-    let asked = Asked { threads: 2, kv: KvKind::default(), chunk: Some(16) };
+    let asked = ResolvedGeneration { threads: 2, kv: KvKind::default(), chunk: Some(16) };
     verify(&model, &requests, &asked, &mut |_| ()).unwrap()
 }
 
@@ -52,7 +52,11 @@ fn verify_prints_what_it_found_as_json() {
 #[cfg(feature = "faults")]
 #[test]
 fn verify_sees_a_planted_fault_and_says_where_and_by_which_bits() {
-    for fault in ["dropped-cache-write", "page-off-by-one", "shared-random-state"] {
+    for fault in [
+        xtrain::tensor::faults::Fault::DroppedCacheWrite,
+        xtrain::tensor::faults::Fault::PageOffByOne,
+        xtrain::tensor::faults::Fault::SharedRandomState,
+    ] {
         let all = xtrain::tensor::faults::with(fault, verdicts);
         let bad: Vec<&Verdict> = all.iter().filter(|v| !v.holds()).collect();
         let first = bad.first().unwrap_or_else(|| panic!("{fault} was not seen")).first.clone();

@@ -1,7 +1,7 @@
 //! What both gates of decoding share: the oracle's answers and the comparison.
 use std::ops::Range;
 
-use xtrain::decode::{Completion, Engine, EngineOptions, HeadRows, KvKind, Request, generate_naive};
+use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive};
 use xtrain::model::{Eager, Model, NoCache, Rows};
 use xtrain::tensor::{Device, Dtype};
 
@@ -128,5 +128,5 @@ pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
 
 /// All logits, of so many sequences at a time.
 pub(crate) fn options(kv: KvKind, max_batch: usize) -> EngineOptions {
-    EngineOptions { kv, max_batch, head: HeadRows::All, ..EngineOptions::default() }
+    EngineOptions { kv, max_batch, logits_rows: LogitsRows::All, ..EngineOptions::default() }
 }

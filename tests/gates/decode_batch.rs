@@ -94,7 +94,7 @@ fn a_sequence_that_gave_up_its_room_has_the_same_bits() {
     let oracle = Oracle::new(&model, prompts().into_iter().enumerate().map(make).collect());
     for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 8 }] {
         for prefill_chunk in [None, Some(3)] {
-            let o = EngineOptions { cache_positions: Some(64), prefill_chunk, ..options(kv, 5) };
+            let o = EngineOptions { kv_capacity: Some(64), prefill_chunk, ..options(kv, 5) };
             let mut engine = Engine::new(&model, o).unwrap();
             oracle.requests.iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
             oracle.finish(&mut engine).unwrap_or_else(|e| panic!("{kv}, chunk {prefill_chunk:?}: {e}"));
@@ -122,7 +122,7 @@ fn random_case(case: u64) -> (Vec<Request>, EngineOptions) {
     };
     let options = EngineOptions {
         prefill_chunk: [None, Some(1 + pick(chunk, 9))][pick(chunk >> 16, 2)],
-        max_rows: [None, Some(1 + pick(rows, 50))][pick(rows >> 16, 2)],
+        max_batched_tokens: [None, Some(1 + pick(rows, 50))][pick(rows >> 16, 2)],
         ..options(KINDS[pick(kv, KINDS.len())], 1 + pick(batch, 8))
     };
     ((0..2 + pick(kv >> 16, 7)).map(request).collect(), options)
@@ -159,7 +159,8 @@ fn a_random_state_shared_by_a_batch_is_caught() {
     let oracle = Oracle::new(&model, (0..3).map(make).collect());
     let run = || oracle.check(&model, options(KvKind::default(), 3));
     run().unwrap();
-    let found = xtrain::tensor::faults::with("shared-random-state", run).expect_err("the gate sees it");
+    let found = xtrain::tensor::faults::with(xtrain::tensor::faults::Fault::SharedRandomState, run)
+        .expect_err("the gate sees it");
     println!("decode_batch, shared-random-state, seed 4: {found}");
     assert!(found.starts_with("sequence 1, row "), "{found}");
 }

@@ -1,10 +1,10 @@
 //! A cache changes no bit: tokens, log-probabilities and logits are those of naive recompute.
 use xtrain::decode::cache::{Cache, CacheShape};
 use xtrain::decode::{
-    EngineOptions, FinishReason, KvKind, Request, Room, SampleOptions, Stop, generate, generate_cached,
-    generate_greedy_cached, generate_naive,
+    EngineOptions, FinishReason, KvKind, Request, Room, SampleOptions, StopConditions, generate,
+    generate_cached, generate_greedy_cached, generate_naive,
 };
-use xtrain::model::{Eager, Kv, KvStore, Result, Rows};
+use xtrain::model::{Eager, KvStore, KvView, Result, Rows};
 use xtrain::tensor::ops::Slots;
 use xtrain::tensor::{Device, Dtype, Tensor};
 
@@ -120,7 +120,7 @@ impl Asked {
     /// With room for more tokens where an end of text is awaited.
     fn request(&self, id: u64) -> Request {
         let more = if self.reason == FinishReason::Eos { 40 } else { 0 };
-        let stop = Stop { eos: self.eos.clone(), tokens: Vec::new() };
+        let stop = StopConditions { eos: self.eos.clone(), tokens: Vec::new() };
         Request { id, stop, ..Request::greedy(&self.prompt, self.greedy.len() + more) }
     }
 }
@@ -171,7 +171,7 @@ struct Watched {
 }
 
 impl KvStore<Eager> for Watched {
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
         let kv = self.cache.extend(layer, k, v, rows)?;
         self.seen.push((kv.k.clone(), kv.v.clone(), kv.slots.clone()));
         Ok(kv)
@@ -212,13 +212,13 @@ fn a_cache_holds_the_golden_keys_and_values() {
 
 #[cfg(feature = "faults")]
 mod faults {
-    use xtrain::tensor::faults;
+    use xtrain::tensor::faults::{self, Fault};
 
     use super::*;
 
     /// The gate must see the fault in a cache of kind `kv`, and name `sequence`, row and what differs.
     #[track_caller]
-    fn caught(fault: &str, kv: KvKind, want: &str) {
+    fn caught(fault: Fault, kv: KvKind, want: &str) {
         let model = qwen3(Dtype::F32);
         let oracle = Oracle::new(&model, requests(20));
         let run = || oracle.check(&model, options(kv, 5));
@@ -231,20 +231,20 @@ mod faults {
     #[test]
     fn a_dropped_cache_write_is_caught() {
         for kv in KINDS.into_iter().filter(|&kv| kv != KvKind::Off) {
-            caught("dropped-cache-write", kv, "sequence 41, row 2");
+            caught(Fault::DroppedCacheWrite, kv, "sequence 41, row 2");
         }
     }
 
     #[test]
     fn a_page_off_by_one_is_caught() {
-        caught("page-off-by-one", KvKind::Paged { page: 5 }, "sequence 42, row 0");
-        caught("page-off-by-one", KvKind::Paged { page: 16 }, "sequence 43, row 0");
+        caught(Fault::PageOffByOne, KvKind::Paged { page: 5 }, "sequence 42, row 0");
+        caught(Fault::PageOffByOne, KvKind::Paged { page: 16 }, "sequence 43, row 0");
     }
 
     #[test]
     fn a_position_off_by_one_is_caught() {
         for kv in KINDS.into_iter().filter(|&kv| kv != KvKind::Off) {
-            caught("position-off-by-one", kv, "is at position 1, the row at 2");
+            caught(Fault::PositionOffByOne, kv, "is at position 1, the row at 2");
         }
     }
 }

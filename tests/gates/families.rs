@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use xtrain::decode::KvKind;
 use xtrain::model::{
-    Biases, Config, Eager, Functional, Grads, Kv, Linear, Model, NoCache, Param, Processing, Result, Rows,
-    Sight, Stream, Turn, hf, objective,
+    AttnRows, Biases, Config, Eager, Functional, Grads, KvView, Linear, LogitsProcessing, Model, NoCache,
+    Param, Residual, Result, RopeArgs, Rows, hf, objective,
 };
 use xtrain::tensor::testing::assert_bits_eq;
 use xtrain::tensor::{Device, Dtype, Tensor};
@@ -134,42 +134,42 @@ struct Watched(Vec<Tensor>);
 
 impl Functional for Watched {
     type X = Tensor;
-    type H = Stream;
+    type H = Residual;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Stream> {
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Residual> {
         let h = Eager.embedding(w, id)?;
         self.0.push(h.h.clone());
         Ok(h)
     }
 
-    fn rms_norm(&mut self, h: &Stream, w: &Param, eps: f32) -> Result<Tensor> {
+    fn rms_norm(&mut self, h: &Residual, w: &Param, eps: f32) -> Result<Tensor> {
         Eager.rms_norm(h, w, eps)
     }
 
     fn norm_linears<const G: usize>(
         &mut self,
-        h: &Stream,
+        h: &Residual,
         norm: (&Param, f32),
         ws: [&Linear; G],
     ) -> Result<[Tensor; G]> {
         Eager.norm_linears(h, norm, ws)
     }
 
-    fn norm_swiglu(&mut self, h: &Stream, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Tensor> {
+    fn norm_swiglu(&mut self, h: &Residual, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Tensor> {
         Eager.norm_swiglu(h, norm, gate_up)
     }
 
-    fn linear_add(&mut self, h: &Stream, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Stream> {
+    fn linear_add(&mut self, h: &Residual, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Residual> {
         let h = Eager.linear_add(h, x, w, next)?;
         self.0.push(h.h.clone());
         Ok(h)
     }
 
-    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {
+    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Tensor> {
         Eager.norm_rope(x, norm, turn)
     }
 
-    fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, see: Sight<'_>) -> Result<Tensor> {
+    fn attention(&mut self, q: &Tensor, kv: KvView<'_, Tensor>, see: AttnRows<'_>) -> Result<Tensor> {
         Eager.attention(q, kv, see)
     }
 
@@ -252,7 +252,7 @@ fn biased(compute: Dtype) -> Model {
     };
     let mut model = Model::init(&cfg, compute, &Device::cpu(), 3).unwrap();
     for p in model.params.iter_mut().filter(|p| p.name().ends_with(".bias")) {
-        let (seed, data) = (p.slot() as u64, p.value_mut().unwrap().data_mut::<f32>().unwrap());
+        let (seed, data) = (p.index() as u64, p.value_mut().unwrap().data_mut::<f32>().unwrap());
         data.copy_from_slice(&xtrain::tensor::testing::arbitrary(data.len(), seed));
     }
     model
@@ -261,10 +261,10 @@ fn biased(compute: Dtype) -> Model {
 /// The loss of two samples and its gradients, in walk order.
 fn gradients(model: &Model, micro: usize) -> (f32, Vec<Tensor>) {
     let tokens = |n: u32| -> Vec<u32> { (0..20).map(|i| (i * n + n) % 40).collect() };
-    let samples = [7, 11].map(|n| xtrain::model::Sample::window(&tokens(n), 1.0 / 38.0));
+    let samples = [7, 11].map(|n| xtrain::model::TrainingExample::window(&tokens(n), 1.0 / 38.0));
     let (mut loss, mut grads) = (0f32, Grads::zeros(&model.params).unwrap());
     for part in samples.chunks(micro) {
-        objective::backward(model, part, Processing::default(), (&mut loss, &mut grads)).unwrap();
+        objective::backward(model, part, LogitsProcessing::default(), (&mut loss, &mut grads)).unwrap();
     }
     (loss, grads.finish().unwrap())
 }
@@ -276,12 +276,12 @@ fn gradients_of_biases_are_the_slope_of_the_loss_and_do_not_see_the_micro_batch(
     let of_biases = |p: &&Param| p.name().ends_with(".bias");
     assert_eq!(model.params.iter().filter(of_biases).count(), 2 * 7);
     for p in model.params.iter().filter(of_biases) {
-        let g = grads[p.slot()].data::<f32>().unwrap();
+        let g = grads[p.index()].data::<f32>().unwrap();
         let square: f64 = g.iter().map(|&g| f64::from(g).powi(2)).sum();
         let step = 0.02 / square.sqrt();
         let moved = |sign: f64| {
             let mut model = model.clone();
-            let own = model.params.iter_mut().find(|own| own.slot() == p.slot()).unwrap();
+            let own = model.params.iter_mut().find(|own| own.index() == p.index()).unwrap();
             let data = own.value_mut().unwrap().data_mut::<f32>().unwrap();
             data.iter_mut().zip(g).for_each(|(x, &g)| *x += (sign * step * f64::from(g)) as f32);
             f64::from(gradients(&model, 2).0)

@@ -1,7 +1,7 @@
 //! The bits that two implementations of docs/numerics.md, written apart, agreed on.
 use xtrain::model::{
-    AdamW, Eager, Grads, Kv, KvStore, Model, NoCache, OptimConfig, Processing, Result, Rows, Sample,
-    objective, weigh,
+    AdamW, Eager, Grads, KvStore, KvView, LogitsProcessing, Model, NoCache, OptimConfig, Result, Rows,
+    TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::{assert_bits_eq, gpus, times};
@@ -51,7 +51,7 @@ pub(crate) fn prompt(dir: &str, name: &str) -> Vec<u32> {
 pub(crate) fn cache(model: &Model, seq: &[u32]) -> Vec<f32> {
     struct Watched<'a>(NoCache<Tensor>, &'a mut Vec<Tensor>);
     impl KvStore<Eager> for Watched<'_> {
-        fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+        fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
             self.1.extend([k.clone(), v.clone()]);
             KvStore::<Eager>::extend(&mut self.0, layer, k, v, rows)
         }
@@ -145,7 +145,7 @@ fn every_tensor_of_the_golden_file_is_met_value_by_value() {
             ["train", "grads_step0"] => {
                 let m = model(&format!("{PRETRAIN}/init"), Dtype::F32, &device);
                 let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
-                let how = Processing::default();
+                let how = LogitsProcessing::default();
                 objective::backward(&m, &batch(PRETRAIN, 0), how, (&mut loss, &mut grads)).unwrap();
                 let all = grads.finish().unwrap();
                 all.iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()).collect()
@@ -161,14 +161,14 @@ fn every_tensor_of_the_golden_file_is_met_value_by_value() {
 }
 
 /// The samples of step `t`.
-pub(crate) fn batch(case: &str, step: usize) -> Vec<Sample> {
+pub(crate) fn batch(case: &str, step: usize) -> Vec<TrainingExample> {
     let mut samples = rows(case, &format!("step{step}"));
-    weigh(&mut samples);
+    normalize_loss_weights(&mut samples);
     samples
 }
 
 /// A named batch: each of its rows, its unpadded part.
-pub(crate) fn rows(case: &str, batch: &str) -> Vec<Sample> {
+pub(crate) fn rows(case: &str, batch: &str) -> Vec<TrainingExample> {
     let file = tensors(&format!("{case}/batches.safetensors"));
     let get = |name: &str| -> (usize, Vec<i64>) {
         let (_, shape, bytes) = file.iter().find(|t| t.0 == format!("{batch}.{name}")).unwrap();
@@ -182,7 +182,7 @@ pub(crate) fn rows(case: &str, batch: &str) -> Vec<Sample> {
         let at = at.start..at.start + n;
         let next = |t: usize| labels.get(t + 1).copied().filter(|&l| t + 1 < at.end && l != -100);
         let target = |t| next(t).map(|l| Target { id: l as u32, weight: 0.0, bonus: 0.0 });
-        samples.push(Sample {
+        samples.push(TrainingExample {
             inputs: ids[at.clone()].iter().map(|&i| i as u32).collect(),
             targets: at.clone().map(target).collect(),
             starts: Vec::new(),
@@ -222,7 +222,7 @@ pub(crate) fn train(
     for step in 0..steps {
         let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
         for part in batch(case, step).chunks(micro) {
-            objective::backward(&m, part, Processing::default(), (&mut loss, &mut grads)).unwrap();
+            objective::backward(&m, part, LogitsProcessing::default(), (&mut loss, &mut grads)).unwrap();
         }
         let lr = r["lr_per_step"][step].as_f64().unwrap();
         let norm = opt.step(&mut m.params, &grads.finish().unwrap(), lr).unwrap().norm;

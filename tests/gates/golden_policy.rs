@@ -1,5 +1,7 @@
 //! The golden lines of windows, of packed documents and of policy gradients.
-use xtrain::model::{AdamW, Grads, Model, Processing, Rows, Sample, objective, weigh};
+use xtrain::model::{
+    AdamW, Grads, LogitsProcessing, Model, Rows, TrainingExample, normalize_loss_weights, objective,
+};
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype};
 
@@ -21,8 +23,8 @@ fn documents() -> Vec<Vec<u32>> {
 }
 
 /// Documents in one sample; each token but a document's last predicts its successor.
-fn packed(documents: &[Vec<u32>]) -> Sample {
-    let mut sample = Sample::default();
+fn packed(documents: &[Vec<u32>]) -> TrainingExample {
+    let mut sample = TrainingExample::default();
     for ids in documents {
         if !sample.inputs.is_empty() {
             sample.starts.push(sample.inputs.len());
@@ -41,7 +43,7 @@ struct Outcome {
     values: Vec<LogProb>,
 }
 
-fn outcome(m: &Model, samples: &[Sample], how: Processing) -> Outcome {
+fn outcome(m: &Model, samples: &[TrainingExample], how: LogitsProcessing) -> Outcome {
     let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
     let values = objective::backward(m, samples, how, (&mut loss, &mut grads)).unwrap();
     Outcome { loss, grads, values: values.into_iter().flatten().collect() }
@@ -54,9 +56,9 @@ fn sha_of(grads: Grads) -> String {
 /// The gradients of the mean cross-entropy of the documents, as one sample or as three.
 fn packing(device: &Device, together: usize) -> String {
     let m = model(MODEL, Dtype::F32, device);
-    let mut samples: Vec<Sample> = documents().chunks(together).map(packed).collect();
-    assert_eq!(weigh(&mut samples), 53);
-    sha_of(outcome(&m, &samples, Processing::default()).grads)
+    let mut samples: Vec<TrainingExample> = documents().chunks(together).map(packed).collect();
+    assert_eq!(normalize_loss_weights(&mut samples), 53);
+    sha_of(outcome(&m, &samples, LogitsProcessing::default()).grads)
 }
 
 /// The policy loss on prompt 4: target j has advantage (j mod 3) - 0.75.
@@ -66,7 +68,7 @@ fn policy(m: &Model, top_k: Option<usize>) -> Outcome {
         let advantage = (j % 3) as f32 - 1.0 + 0.25;
         (target.weight, target.bonus) = (advantage / 29.0, (0.01 / 29.0) as f32);
     }
-    let outcome = outcome(m, &[sample], Processing { temperature: 0.8, top_k });
+    let outcome = outcome(m, &[sample], LogitsProcessing { temperature: 0.8, top_k });
     assert_eq!(outcome.values.len(), 29);
     outcome
 }
@@ -121,9 +123,9 @@ fn every_line_of_windows_packing_and_policy_is_met() {
 #[cfg(feature = "faults")]
 #[test]
 fn faults_of_windows_and_of_packing_leave_their_lines_unmet() {
-    use xtrain::tensor::faults::with;
+    use xtrain::tensor::faults::{Fault, with};
     let device = Device::cpu();
-    let seen = with("window-off-by-one", || unmet(&device));
+    let seen = with(Fault::WindowOffByOne, || unmet(&device));
     assert_eq!(seen, ["W/3", "W/4", "W/long", "WB/3", "WB/4", "WB/long"]);
-    assert_eq!(with("documents-see-each-other", || unmet(&device)), ["P/grads"]);
+    assert_eq!(with(Fault::DocumentsSeeEachOther, || unmet(&device)), ["P/grads"]);
 }

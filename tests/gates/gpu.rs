@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};
-use xtrain::model::store::{self, Standing};
+use xtrain::model::store::{self, RunState};
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Biases, Config, Decay, Model, OptimConfig, Sample, Schedule, Trainer, weigh};
+use xtrain::model::{
+    Biases, Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample, normalize_loss_weights,
+};
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::{arbitrary, gpus};
-use xtrain::tensor::{Device, Dtype, Schedule as Order, Traffic};
+use xtrain::tensor::{Device, Dtype, GpuCounters, Schedule as Order};
 
 use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, Request};
-use xtrain::verify::{self, Asked};
+use xtrain::verify::{self, ResolvedGeneration};
 
 use crate::cli::Scratch;
 use crate::dice::Dice;
@@ -42,10 +44,10 @@ const BIASES: [Biases; 2] =
 pub(crate) fn biased(cfg: &Config, compute: Dtype, device: &Device) -> Model {
     let mut model = Model::init(cfg, compute, &Device::cpu(), 3).unwrap();
     for p in model.params.iter_mut().filter(|p| p.name().ends_with(".bias")) {
-        let (seed, data) = (p.slot() as u64, p.value_mut().unwrap().data_mut::<f32>().unwrap());
+        let (seed, data) = (p.index() as u64, p.value_mut().unwrap().data_mut::<f32>().unwrap());
         data.copy_from_slice(&arbitrary(data.len(), seed));
     }
-    model.on(device).unwrap()
+    model.to_device(device).unwrap()
 }
 
 fn trainer(tied: bool, device: &Device) -> Trainer {
@@ -53,23 +55,30 @@ fn trainer(tied: bool, device: &Device) -> Trainer {
 }
 
 fn trainer_of(model: Model) -> Trainer {
-    let schedule =
-        Schedule { decay: Decay::Cosine, initial: 0.0, peak: 1e-2, min: 1e-3, warmup: 1, steps: 4, fall: 0 };
+    let schedule = Schedule {
+        decay: Decay::Cosine,
+        warmup_start_lr: 0.0,
+        lr: 1e-2,
+        min_lr: 1e-3,
+        warmup_steps: 1,
+        steps: 4,
+        decay_steps: 0,
+    };
     Trainer::new(model, OptimConfig::default(), schedule).unwrap()
 }
 
 /// Three ragged samples that cross a chunk of 64 keys; some rows have no target.
-fn samples(step: u64) -> Vec<Sample> {
+fn samples(step: u64) -> Vec<TrainingExample> {
     let mut dice = Dice::new(77, step);
     let sample = |n: usize, dice: &mut Dice| {
         let mut token = || dice.below(37) as u32;
         let inputs = (0..n).map(|_| token()).collect();
         let target = |id| Target { id, weight: 0.0, bonus: 0.01 };
         let targets = (0..n).map(|t| Some(target(token())).filter(|_| t % 7 != 3)).collect();
-        Sample { inputs, targets, ..Sample::default() }
+        TrainingExample { inputs, targets, ..TrainingExample::default() }
     };
-    let mut samples: Vec<Sample> = [70, 5, 33].into_iter().map(|n| sample(n, &mut dice)).collect();
-    weigh(&mut samples);
+    let mut samples: Vec<TrainingExample> = [70, 5, 33].into_iter().map(|n| sample(n, &mut dice)).collect();
+    normalize_loss_weights(&mut samples);
     samples
 }
 
@@ -139,9 +148,9 @@ fn warm(device: &Device) {
     let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
     let mut trainer = trainer(true, device);
     let step = |trainer: &mut Trainer| {
-        let before = gpu.traffic();
+        let before = gpu.gpu_counters();
         trainer.step(samples(0), 3).unwrap();
-        gpu.traffic().since(before)
+        gpu.gpu_counters().since(before)
     };
     for _ in 0..2 {
         step(&mut trainer);
@@ -150,11 +159,11 @@ fn warm(device: &Device) {
     println!("a training step on {device}: {t:?}");
     assert_eq!(t.allocations, 0);
     // what is learnt of the loss, the norm, the flags of all tensors
-    assert!(t.looks <= 3, "{t:?}");
+    assert!(t.syncs <= 3, "{t:?}");
     // the loss, the norm, a flag a tensor, and (lse, log-probability, entropy) of 108 rows
     assert!(t.downloaded <= 4096, "{} bytes came back", t.downloaded);
     // a graph from one look of the host to the next: neither copies nor zeros nor targets end one
-    assert!(t.graphs <= t.looks && t.launches > 40 * t.graphs, "{t:?}");
+    assert!(t.graphs <= t.syncs && t.launches > 40 * t.graphs, "{t:?}");
 }
 
 /// Every cache, page, chunk and batch on the GPU, against the processor in f32, against itself in bf16.
@@ -170,7 +179,7 @@ fn rollouts(compute: Dtype) {
 fn rollouts_on(device: &Device, model: &Model) {
     let (model, compute) = (model.clone(), model.compute());
     let requests = verify::requests(&verify::prompts(&model, (1, 3), 5), 5, 1);
-    let asked = Asked { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
+    let asked = ResolvedGeneration { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
     let verdicts = verify::verify(&model, &requests, &asked, &mut |_| ()).unwrap();
     for verdict in &verdicts {
         assert!(verdict.holds(), "{verdict:?}");
@@ -204,7 +213,7 @@ fn asked(max_new: usize, penalty: Option<f32>) -> Vec<Request> {
 
 /// An engine for those, and how many steps it may run ahead.
 fn engine(model: &Model, asked: Vec<Request>, look: usize) -> Engine<'_> {
-    let options = EngineOptions { max_batch: 3, look, ..EngineOptions::default() };
+    let options = EngineOptions { max_batch: 3, steps_per_sync: look, ..EngineOptions::default() };
     let mut engine = Engine::new(model, options).unwrap();
     asked.into_iter().for_each(|request| _ = engine.submit(request).unwrap());
     engine
@@ -235,7 +244,7 @@ fn drawn(device: &Device) {
         for (n, step) in steps.iter().enumerate().skip(if look == 1 { 4 } else { 2 }) {
             assert_eq!(step.traffic.allocations, 0, "step {n}: {step:?}");
             assert_eq!(step.traffic.downloaded, step.passes * 3 * 16, "step {n}: {step:?}");
-            assert_eq!(step.traffic.looks, 1, "step {n}: {step:?}");
+            assert_eq!(step.traffic.syncs, 1, "step {n}: {step:?}");
         }
     }
 }
@@ -244,7 +253,7 @@ fn drawn(device: &Device) {
 #[derive(Debug)]
 struct Stepped {
     passes: u64,
-    traffic: Traffic,
+    traffic: GpuCounters,
 }
 
 /// All steps of an engine.
@@ -252,9 +261,9 @@ fn steps(device: &Device, engine: &mut Engine<'_>) -> Vec<Stepped> {
     let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
     let mut steps = Vec::new();
     while !engine.is_idle() {
-        let before = gpu.traffic();
+        let before = gpu.gpu_counters();
         let passes = engine.step().unwrap().passes as u64;
-        steps.push(Stepped { passes, traffic: gpu.traffic().since(before) });
+        steps.push(Stepped { passes, traffic: gpu.gpu_counters().since(before) });
     }
     steps
 }
@@ -283,12 +292,15 @@ fn a_decode_step_is_one_graph_of_six_kernels_a_layer() {
                 assert_eq!(t.graphs, passes, "{five:?}");
                 // the grid of each layer's attention, when a row enters a new chunk; where the ids of a look lie
                 let look = u64::from(penalty.is_some());
-                assert!(t.changed <= look || (5..=5 + look).contains(&t.changed), "{five:?}");
+                assert!(
+                    t.graph_node_updates <= look || (5..=5 + look).contains(&t.graph_node_updates),
+                    "{five:?}"
+                );
                 // nothing comes to the host but at the look: what each row drew in each step
-                assert_eq!((t.looks, t.downloaded), (1, passes * 3 * 16), "{five:?}");
+                assert_eq!((t.syncs, t.downloaded), (1, passes * 3 * 16), "{five:?}");
                 // nothing goes to the device between the steps; before the first positions and slots of all of them,
                 // and options and a page table now and then
-                assert!(t.unfed >= passes, "{five:?}");
+                assert!(t.steps_without_upload >= passes, "{five:?}");
                 assert!(t.uploaded <= passes * 3 * (4 + 4) + 400, "{five:?}");
                 assert_eq!(t.allocations, 0, "{five:?}");
             }
@@ -341,7 +353,7 @@ fn a_decode_step_of_many_rows_is_six_kernels_a_layer_and_has_the_bits_of_few() {
                     passes * 3 * 6,
                     "{rows} in {compute}: {two:?}, {five:?}"
                 );
-                assert!(t.unfed >= passes, "{five:?}");
+                assert!(t.steps_without_upload >= passes, "{five:?}");
             }
         }
     }
@@ -366,9 +378,9 @@ fn a_row_that_passes_position_256_keeps_the_graph_and_is_sent_nothing_on_its_way
         assert_eq!(got, want, "{device}");
         assert_eq!(steps.iter().map(|s| s.passes).collect::<Vec<_>>(), [1, 8, 8, 8], "{steps:?}");
         let t = steps[3].traffic;
-        assert!(t.graphs == 8 && t.unfed >= 8, "{steps:?}");
+        assert!(t.graphs == 8 && t.steps_without_upload >= 8, "{steps:?}");
         // each of three rows enters a new chunk in a step of its own, at most: one kernel a layer
-        assert!(t.changed <= 3 * 2, "{steps:?}");
+        assert!(t.graph_node_updates <= 3 * 2, "{steps:?}");
     }
 }
 
@@ -384,7 +396,7 @@ fn moved(device: &Device) {
         let mut before = trainer(true, first);
         before.step(samples(0), 3).unwrap();
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
-        let standing = Standing { seed: 0, best: None };
+        let standing = RunState { seed: 0, best: None };
         let _saved = store::save(&checkpoints, &before, &Tokenizer::byte(), standing).unwrap();
         let parts = (OptimConfig::default(), before.schedule);
         let mut after = store::resume(&scratch.0, (Dtype::F32, second), parts).unwrap().trainer;

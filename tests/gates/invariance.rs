@@ -124,7 +124,7 @@ fn a_row_has_its_bits_in_any_company_fifth_thousand() {
 /// The first difference among the first `n` cases, on two threads, when the path under test has a fault
 /// that the oracle does not have.
 #[cfg(feature = "faults")]
-pub(crate) fn under(fault: &str, n: u64) -> Result<Counts, Box<Difference>> {
+pub(crate) fn under(fault: xtrain::tensor::faults::Fault, n: u64) -> Result<Counts, Box<Difference>> {
     cases(0..n, &|case| {
         let case = Case { threads: 2, ..case.clone() };
         let answers = Answers::of(&case)?;

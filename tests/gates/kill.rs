@@ -98,7 +98,7 @@ fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
         assert!(rounds <= 20 * least, "{kills} kills, {inside_a_save} inside a save");
         let mut child = go_on();
         // in turn at any instant, and inside one of its first saves
-        let drawn = uniform_u64(11, rounds, 0, Purpose::Speculative);
+        let drawn = uniform_u64(11, rounds, 0, Purpose::Prompts);
         if rounds % 2 == 0 {
             std::thread::sleep(Duration::from_millis(2 + drawn % 60));
         } else {

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::Stdio;
 
 use xtrain::decode::Request;
-use xtrain::model::export::{self, Subject};
+use xtrain::model::export::{self, ExportSource};
 use xtrain::model::gguf::Quant;
-use xtrain::model::{AdamW, Config, Error, Grads, Model, OptimConfig, Processing, Sample, objective, store};
+use xtrain::model::{
+    AdamW, Config, Error, Grads, LogitsProcessing, Model, OptimConfig, TrainingExample, objective, store,
+};
 use xtrain::tensor::testing::{compare_bits, gpus};
 use xtrain::tensor::{Device, Dtype, Schedule, Simd};
 
@@ -35,10 +37,10 @@ const MODELS: [&str; 11] = [
 
 /// The model of a path with its f32 weights, and without.
 fn both(path: &Path, compute: Dtype, device: &Device) -> [Model; 2] {
-    let open = |open: fn(&Path, Dtype, &Device) -> Result<store::Opened, store::StoreError>| {
+    let open = |open: fn(&Path, Dtype, &Device) -> Result<store::LoadedModel, store::StoreError>| {
         open(path, compute, device).unwrap_or_else(|e| panic!("{}: {e}", path.display())).model
     };
-    [open(store::open), open(store::open_packed)]
+    [open(store::open), open(store::open_for_inference)]
 }
 
 /// How many rows of a pass and of rollouts over every cache have the same logits; else the first difference.
@@ -99,7 +101,7 @@ pub(crate) fn long() -> Result<usize, String> {
     let mut compared = 0;
     for (quant, compute) in [(Quant::F32, Dtype::F32), (Quant::BF16, Dtype::BF16)] {
         let model = Model::init(&cfg, compute, &device, SEED).map_err(|e| e.to_string())?;
-        let subject = Subject { model: &model, tokenizer: None, eos: &[] };
+        let subject = ExportSource { model: &model, tokenizer: None, eos: &[] };
         let [hf, gguf] = ["hf", "gguf"].map(|kind| scratch.0.join(format!("{compute}.{kind}")));
         export::huggingface(&hf, &subject, (quant, export::MAX_SHARD)).map_err(|e| e.to_string())?;
         export::gguf(&gguf, &subject, quant).map_err(|e| e.to_string())?;
@@ -127,7 +129,7 @@ fn threads_that_the_system_refuses_are_done_without_and_named() {
     let cfg = Config { vocab: 9001, dim: 256, n_layers: 1, tie_embeddings: true, ..small() };
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), SEED).unwrap();
     let (scratch, subject) =
-        (Scratch::new("no-threads"), Subject { model: &model, tokenizer: None, eos: &[] });
+        (Scratch::new("no-threads"), ExportSource { model: &model, tokenizer: None, eos: &[] });
     export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)).unwrap();
     let run = |stack: u64, args: &[&str]| {
         let mut command = program();
@@ -169,7 +171,7 @@ pub(crate) fn tiny() -> Result<usize, String> {
             row.iter_mut()
                 .enumerate()
                 .for_each(|(i, x)| *x = f32::from_bits(0x0030_0000 + 0x0001_2345 * i as u32));
-            let packed = whole.packed_only().map_err(|e| e.to_string())?;
+            let packed = whole.for_inference().map_err(|e| e.to_string())?;
             let what = format!("a row of denormals, tied {tie_embeddings}, in {compute}");
             compared += same(&[whole, packed], &[5, 5, 5, 1], &what)?;
         }
@@ -188,8 +190,9 @@ fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
         let [whole, packed] = both(&path("models/qwen3_untied_hd"), compute, &Device::cpu());
         let gradients = |model: &Model| {
             let (mut loss, mut grads) = (0.0, Grads::zeros(&model.params).unwrap());
-            let samples = [Sample::window(&[5, 1, 9, 2, 11], 0.25)];
-            objective::backward(model, &samples, Processing::default(), (&mut loss, &mut grads)).unwrap();
+            let samples = [TrainingExample::window(&[5, 1, 9, 2, 11], 0.25)];
+            objective::backward(model, &samples, LogitsProcessing::default(), (&mut loss, &mut grads))
+                .unwrap();
             let all = grads.finish().unwrap().iter().flat_map(|g| g.to_vec::<f32>().unwrap()).collect();
             (loss, all)
         };
@@ -197,12 +200,12 @@ fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
         assert_eq!(want.0.to_bits(), got.0.to_bits());
         compare_bits(&got.1, &want.1).unwrap();
         let name = "model.embed_tokens.weight";
-        let none = |got: Error| assert_eq!(got, Error::NoMaster { name: name.into() });
+        let none = |got: Error| assert_eq!(got, Error::NoMasterWeights { name: name.into() });
         none(AdamW::new(OptimConfig::default(), &packed.params).unwrap_err());
         none(packed.params.embed.value().unwrap_err());
-        none(packed.on(&Device::cpu_with(1, Simd::Reference)).unwrap_err());
+        none(packed.to_device(&Device::cpu_with(1, Simd::Reference)).unwrap_err());
         let (scratch, subject) =
-            (Scratch::new("opened"), Subject { model: &packed, tokenizer: None, eos: &[] });
+            (Scratch::new("opened"), ExportSource { model: &packed, tokenizer: None, eos: &[] });
         let files = [
             export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)),
             export::gguf(&scratch.0.join("m.gguf"), &subject, Quant::F32),

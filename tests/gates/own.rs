@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xtrain::decode::SampleOptions;
 use xtrain::decode::sampler::{Address, Sampler};
 use xtrain::model::checkpoint::{CheckpointDir, LoadOptions, SimulatedFs, Snapshot, TensorView, newest_good};
-use xtrain::tensor::ops::{self, LossRows, Samples, Slots, Target, Visible, Weight};
+use xtrain::tensor::ops::{self, AttnMask, LossRows, Samples, Slots, Target, Weight};
 use xtrain::tensor::testing::{arbitrary, compare_bits};
 use xtrain::tensor::{Device, Dtype, Simd, Tensor};
 
@@ -67,7 +67,7 @@ pub(crate) fn zero() -> Seen {
     let (seq, pos): (Vec<u32>, Vec<u32>) = (0..rows).flat_map(|s| [(s, 0), (s, 1)]).unzip();
     let base = (0..rows as usize).map(|s| 2 * s).collect();
     let slots = Slots::Runs { base };
-    let see = Visible { seq: &seq, pos: &pos, slots: &slots, window: None };
+    let see = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
     for simd in [Simd::Reference].into_iter().chain(Simd::available()) {
         let device = Device::cpu_with(2, simd);
         let zeros = Tensor::zeros(&device, &[2 * rows as usize, 1, 2], Dtype::F32).map_err(refused)?;

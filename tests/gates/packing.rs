@@ -1,8 +1,10 @@
 //! The gate of packed data: what a window of documents gives is what each of them gives alone.
 use std::ops::Range;
 
-use xtrain::model::data::{DocumentWindows, Long, Order, Pieces, Role, Tokens};
-use xtrain::model::{Config, Grads, Model, Result, Sample, Trainer, objective, weigh};
+use xtrain::model::data::{DocumentWindows, Order, Overflow, Pieces, Role, Tokens};
+use xtrain::model::{
+    Config, Grads, Model, Result, Trainer, TrainingExample, normalize_loss_weights, objective,
+};
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype};
 
@@ -23,9 +25,9 @@ fn documents(dice: &mut Dice, vocab: usize, lengths: &[usize]) -> Documents {
 }
 
 /// The sample of part of a document, made without the packed tokens.
-fn alone(document: &[(u32, Role)]) -> Sample {
+fn alone(document: &[(u32, Role)]) -> TrainingExample {
     let target = |&(id, role): &(u32, Role)| (role == Role::Learnt).then_some(target(id));
-    Sample {
+    TrainingExample {
         inputs: document[..document.len() - 1].iter().map(|token| token.0).collect(),
         targets: document[1..].iter().map(target).collect(),
         starts: Vec::new(),
@@ -37,7 +39,7 @@ fn target(id: u32) -> Target {
 }
 
 /// What each row of samples gives.
-fn values(model: &Model, samples: &[Sample]) -> Result<Bits, Difference> {
+fn values(model: &Model, samples: &[TrainingExample]) -> Result<Bits, Difference> {
     let values = objective::evaluate(model, samples, &mut 0.0).map_err(failed)?;
     let bits = |v: Option<LogProb>| v.map_or([0; 3], |v| [v.lse, v.log_prob, v.entropy].map(f32::to_bits));
     Ok(vec![("values".into(), values.into_iter().flat_map(bits).collect())])
@@ -51,16 +53,16 @@ fn case(number: u64) -> Result<usize, Difference> {
         (0..dice.between(5, 20)).map(|_| dice.pick(&[1, 2, 3, 7, 18, 40, 90])).collect();
     let all = documents(&mut dice, run.cfg.vocab, &lengths);
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).map_err(failed)?;
-    let (context, long) = (dice.pick(&[8, 33, 64]), dice.pick(&[Long::Split, Long::Truncate]));
+    let (context, long) = (dice.pick(&[8, 33, 64]), dice.pick(&[Overflow::Split, Overflow::Truncate]));
     let pieces = Pieces::cut(&tokens, &(0..tokens.len()), (context, long)).map_err(failed)?;
     let windows = DocumentWindows::pack(&pieces, context, (number, Order::Epochs)).map_err(failed)?;
     let mut compared = 0;
     for step in 0..windows.per_epoch() {
         let got = windows.batch(&tokens, step, 1).map_err(failed)?.remove(0);
         let ranges = windows.ranges(step, 0, 1);
-        let want: Vec<Sample> = ranges.iter().map(|range| alone(&cut(&all, range))).collect();
+        let want: Vec<TrainingExample> = ranges.iter().map(|range| alone(&cut(&all, range))).collect();
         let how = format!("documents of {lengths:?}, {long:?}, in {context}: window {ranges:?}");
-        let (got, want) = (values(&model, &[Sample::from(got)])?, values(&model, &want)?);
+        let (got, want) = (values(&model, &[TrainingExample::from(got)])?, values(&model, &want)?);
         compared += same_bits(("packed data", number, SEED), &how, (&got, &want))?;
     }
     Ok(compared)
@@ -91,9 +93,9 @@ fn a_document_in_a_window_is_the_document_alone() {
     assert!(n > 10_000, "{n}");
 }
 
-/// Loss and gradients of samples whose targets weigh the same.
-fn gradients(model: &Model, mut samples: Vec<Sample>) -> Bits {
-    weigh(&mut samples);
+/// Loss and gradients of samples whose targets normalize_loss_weights the same.
+fn gradients(model: &Model, mut samples: Vec<TrainingExample>) -> Bits {
+    normalize_loss_weights(&mut samples);
     let (mut loss, mut grads) = (0f32, Grads::zeros(&model.params).unwrap());
     objective::backward(model, &samples, Default::default(), (&mut loss, &mut grads)).unwrap();
     let mut all = vec![("loss".to_string(), vec![loss.to_bits()])];
@@ -128,11 +130,11 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         // inputs: 512, 256, 99; the last may end anywhere
         let all = documents(&mut dice, cfg.vocab, &[513, 257, 100]);
         let tokens = Tokens::from_documents(all.clone(), 37).unwrap();
-        let pieces = Pieces::cut(&tokens, &(0..870), (867, Long::Split)).unwrap();
+        let pieces = Pieces::cut(&tokens, &(0..870), (867, Overflow::Split)).unwrap();
         let windows = DocumentWindows::pack(&pieces, 867, (0, Order::Epochs)).unwrap();
-        let together = Sample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
+        let together = TrainingExample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
         let starts = together.starts.clone();
-        let apart: Vec<Sample> = all.iter().map(|document| alone(document)).collect();
+        let apart: Vec<TrainingExample> = all.iter().map(|document| alone(document)).collect();
         let how = format!("{dtype}, tied: {tie_embeddings}");
         let pair = (&gradients(&model, vec![together]), &gradients(&model, apart));
         let n = same_bits(("gradients of packed data", 0, SEED), &how, pair);
@@ -148,11 +150,11 @@ fn a_step_of_packed_conversations_counts_their_answers() {
     let all = documents(&mut dice, run.cfg.vocab, &[20, 31, 9]);
     let learnt = |d: &Vec<(u32, Role)>| d[1..].iter().filter(|token| token.1 == Role::Learnt).count() as u64;
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).unwrap();
-    let pieces = Pieces::cut(&tokens, &(0..60), (64, Long::Truncate)).unwrap();
+    let pieces = Pieces::cut(&tokens, &(0..60), (64, Overflow::Truncate)).unwrap();
     let windows = DocumentWindows::pack(&pieces, 64, (0, Order::Epochs)).unwrap();
     assert_eq!(windows.per_epoch(), 1);
     let mut trainer: Trainer = run.trainer(&Device::cpu()).unwrap();
-    let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(Sample::from).collect();
+    let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(TrainingExample::from).collect();
     let report = trainer.step(batch, 1).unwrap();
     assert_eq!(report.tokens, all.iter().map(learnt).sum::<u64>());
 }

@@ -1,5 +1,5 @@
 //! Rows that an earlier prompt left are the rows that would have run: same bits, and they are counted.
-use xtrain::decode::{Engine, EngineOptions, KvKind, Prefixes, Request};
+use xtrain::decode::{Engine, EngineOptions, KvKind, PrefixCaching, Request};
 use xtrain::tensor::Dtype;
 use xtrain::tensor::rng::{Purpose, draw};
 
@@ -37,9 +37,9 @@ pub(crate) fn over(cases: std::ops::Range<u64>) -> Result<[u64; 3], String> {
         let [page, batch, chunk, tight] = draw(37, case, 0, Purpose::DataOrder);
         let longest = oracle.requests.iter().map(|r| r.prompt.len() + r.max_new).max().unwrap();
         let o = EngineOptions {
-            prefixes: Prefixes::Kept,
+            prefix_caching: PrefixCaching::On,
             prefill_chunk: [None, Some(1 + chunk as usize % 20)][chunk as usize >> 8 & 1],
-            cache_positions: [None, Some(2 * longest + 32)][tight as usize & 1],
+            kv_capacity: [None, Some(2 * longest + 32)][tight as usize & 1],
             ..options(KvKind::Paged { page: [1, 3, 8, 16][page as usize % 4] }, 1 + batch as usize % 4)
         };
         let mut engine = Engine::new(model, o).unwrap();
@@ -52,9 +52,9 @@ pub(crate) fn over(cases: std::ops::Range<u64>) -> Result<[u64; 3], String> {
         let c = engine.counters();
         let due: usize = oracle.requests.iter().map(|r| r.prompt.len()).sum();
         if c.preemptions == 0 {
-            assert_eq!(c.prefill_rows + c.recalled_rows, due as u64, "case {case}, {o:?}");
+            assert_eq!(c.prefill_rows + c.prefix_cache_hits, due as u64, "case {case}, {o:?}");
         }
-        recalled += c.recalled_rows;
+        recalled += c.prefix_cache_hits;
         preempted += c.preemptions;
     }
     Ok([rows, recalled, preempted])
@@ -71,9 +71,10 @@ fn a_prompt_that_begins_like_an_earlier_one_takes_its_rows_and_keeps_its_bits() 
 fn nothing_is_kept_unless_it_is_asked_for() {
     let model = qwen3(Dtype::F32);
     let prompt: Vec<u32> = (0..40).collect();
-    for (prefixes, again) in [(Prefixes::Forgotten, 40), (Prefixes::Kept, 40 - 32)] {
+    for (prefixes, again) in [(PrefixCaching::Off, 40), (PrefixCaching::On, 40 - 32)] {
         for kv in [KvKind::Paged { page: 16 }, KvKind::Contiguous, KvKind::Off] {
-            let mut engine = Engine::new(&model, EngineOptions { prefixes, ..options(kv, 4) }).unwrap();
+            let mut engine =
+                Engine::new(&model, EngineOptions { prefix_caching: prefixes, ..options(kv, 4) }).unwrap();
             let mut run = || {
                 let before = engine.counters().prefill_rows;
                 engine.submit_group(Request::sampled(&prompt, 1, 1.0, 0), 3).unwrap();

@@ -1,7 +1,9 @@
 //! Training against PyTorch in f64: losses, gradients, weights, learning rates.
 use std::collections::HashMap;
 
-use xtrain::model::{Decay, Grads, Model, Processing, Sample, Schedule, objective, weigh};
+use xtrain::model::{
+    Decay, Grads, LogitsProcessing, Model, Schedule, TrainingExample, normalize_loss_weights, objective,
+};
 use xtrain::tensor::{Device, Dtype};
 
 use crate::fixtures::{f32s, json, model, tensors};
@@ -15,11 +17,11 @@ fn named(file: &str) -> HashMap<String, Vec<f32>> {
     tensors(file).into_iter().map(|(name, _, bytes)| (name, f32s(&bytes))).collect()
 }
 
-/// Loss and gradients of micro-batches whose targets weigh the same.
-fn gradients(m: &Model, parts: &[Vec<Sample>]) -> (f32, Grads) {
+/// Loss and gradients of micro-batches whose targets normalize_loss_weights the same.
+fn gradients(m: &Model, parts: &[Vec<TrainingExample>]) -> (f32, Grads) {
     let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
     for part in parts {
-        objective::backward(m, part, Processing::default(), (&mut loss, &mut grads)).unwrap();
+        objective::backward(m, part, LogitsProcessing::default(), (&mut loss, &mut grads)).unwrap();
     }
     (loss, grads)
 }
@@ -77,12 +79,13 @@ fn first_gradients_and_final_weights_are_those_of_pytorch_in_f64() {
 fn unequal_micro_batches_weigh_their_tokens_as_pytorch_does() {
     let r = json(&format!("{ACCUMULATION}/ref.json"));
     let m = model(&format!("{ACCUMULATION}/init"), Dtype::F32, &Device::cpu());
-    let parts: Vec<Vec<Sample>> = (0..4).map(|at| rows(ACCUMULATION, &format!("micro{at}"))).collect();
+    let parts: Vec<Vec<TrainingExample>> =
+        (0..4).map(|at| rows(ACCUMULATION, &format!("micro{at}"))).collect();
     let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
-    let mut all: Vec<Sample> = parts.into_iter().flatten().collect();
-    assert_eq!(weigh(&mut all) as u64, r["total_targets"].as_u64().unwrap());
+    let mut all: Vec<TrainingExample> = parts.into_iter().flatten().collect();
+    assert_eq!(normalize_loss_weights(&mut all) as u64, r["total_targets"].as_u64().unwrap());
     let mut left = all.into_iter();
-    let parts: Vec<Vec<Sample>> = sizes.iter().map(|&n| left.by_ref().take(n).collect()).collect();
+    let parts: Vec<Vec<TrainingExample>> = sizes.iter().map(|&n| left.by_ref().take(n).collect()).collect();
 
     let (loss, grads) = gradients(&m, &parts);
     let off = |key: &serde_json::Value| (f64::from(loss) - key.as_f64().unwrap()).abs();
@@ -121,7 +124,15 @@ fn learning_rates_are_those_of_transformers() {
         let number = |key: &str| theirs[key].as_u64().unwrap();
         let (warmup, steps) = (number("warmup"), number("total"));
         let peak = theirs["base_lr"].as_f64().unwrap();
-        let ours = Schedule { decay, initial, peak, min, warmup, steps, fall: fall as u64 };
+        let ours = Schedule {
+            decay,
+            warmup_start_lr: initial,
+            lr: peak,
+            min_lr: min,
+            warmup_steps: warmup,
+            steps,
+            decay_steps: fall as u64,
+        };
         let all = rates.len() as u64;
         for step in 0..if decay == Decay::Cosine { steps + 1 } else { all } {
             let same = if step < warmup { step + 1 } else { step };

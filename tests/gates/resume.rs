@@ -7,7 +7,7 @@ use xtrain::config::{Layer, RunConfig};
 use xtrain::evaluate::Evaluation;
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
 use xtrain::model::data::{Role, Tokens};
-use xtrain::model::store::{self, Standing};
+use xtrain::model::store::{self, RunState};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Model, StepReport, Trainer};
 use xtrain::run::RunDir;
@@ -97,7 +97,7 @@ impl Observer for Stopper {
 fn go(
     case: &Case,
     run: &RunDir,
-    (mut trainer, standing): (Trainer, Standing),
+    (mut trainer, standing): (Trainer, RunState),
     at: u64,
 ) -> Result<Bits, Difference> {
     let source = case.source();
@@ -123,12 +123,12 @@ fn go(
     Ok(all)
 }
 
-fn begin(case: &Case, dir: &Path) -> Result<(RunDir, (Trainer, Standing)), Difference> {
+fn begin(case: &Case, dir: &Path) -> Result<(RunDir, (Trainer, RunState)), Difference> {
     let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
     let vocab = Tokenizer::byte().vocab_size();
     let trainer = training::begin(&case.config, vocab, &device).map_err(failed)?;
     let run = RunDir::create(dir, &case.config).map_err(failed)?;
-    Ok((run, (trainer, Standing { seed: case.config.train.seed, best: None })))
+    Ok((run, (trainer, RunState { seed: case.config.train.seed, best: None })))
 }
 
 /// A directory that goes with its owner.

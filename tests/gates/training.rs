@@ -1,8 +1,8 @@
 //! The gates of training: what a step gives does not depend on how its samples were split, on threads,
 //! on instructions or on interruptions.
 use xtrain::model::{
-    Config, Decay, Error, Keep, Model, OptimConfig, Params, Result, Sample, Schedule, Trainer, objective,
-    weigh,
+    ActivationCheckpointing, Config, Decay, Error, Model, OptimConfig, Params, Result, Schedule, Trainer,
+    TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
@@ -28,7 +28,7 @@ struct Way {
     simd: Simd,
     /// The seed of the sizes of micro-batches; none: a step is one.
     split: Option<u64>,
-    keep: Keep,
+    keep: ActivationCheckpointing,
 }
 
 /// A difference between two runs.
@@ -72,7 +72,7 @@ impl Run {
     }
 
     /// The samples of step `step`: ragged, some rows without a target.
-    fn samples(&self, data: u64, step: u64) -> Vec<Sample> {
+    fn samples(&self, data: u64, step: u64) -> Vec<TrainingExample> {
         let mut dice = Dice::new(data, step);
         let token = |dice: &mut Dice| dice.below(self.cfg.vocab) as u32;
         let mut samples = Vec::new();
@@ -83,20 +83,28 @@ impl Run {
             let targets = (0..n).map(|_| Some(target(token(&mut dice))).filter(|_| !dice.one_in(5)));
             let targets = targets.collect();
             let starts = if n > 16 && dice.one_in(3) { vec![n / 4, n / 2] } else { Vec::new() };
-            samples.push(Sample { inputs, targets, starts });
+            samples.push(TrainingExample { inputs, targets, starts });
         }
-        weigh(&mut samples);
+        normalize_loss_weights(&mut samples);
         samples
     }
 }
 
 fn schedule() -> Schedule {
-    Schedule { decay: Decay::Cosine, initial: 0.0, peak: 1e-2, min: 1e-3, warmup: 2, steps: 20, fall: 0 }
+    Schedule {
+        decay: Decay::Cosine,
+        warmup_start_lr: 0.0,
+        lr: 1e-2,
+        min_lr: 1e-3,
+        warmup_steps: 2,
+        steps: 20,
+        decay_steps: 0,
+    }
 }
 
 impl Way {
     fn plain() -> Way {
-        Way { threads: 1, simd: Simd::detect(), split: None, keep: Keep::Activations }
+        Way { threads: 1, simd: Simd::detect(), split: None, keep: ActivationCheckpointing::Off }
     }
 
     fn device(&self) -> Device {
@@ -104,7 +112,7 @@ impl Way {
     }
 
     /// The samples of a step in micro-batches.
-    fn parts<'a>(&self, samples: &'a [Sample], step: u64) -> Vec<&'a [Sample]> {
+    fn parts<'a>(&self, samples: &'a [TrainingExample], step: u64) -> Vec<&'a [TrainingExample]> {
         let Some(split) = self.split else { return vec![samples] };
         let (mut dice, mut parts, mut left) = (Dice::new(split, step), Vec::new(), samples);
         while !left.is_empty() {
@@ -138,7 +146,7 @@ pub(crate) fn state(trainer: &Trainer) -> Bits {
 }
 
 /// One step in the parts of `way`; its loss, gradients and norm.
-fn step(trainer: &mut Trainer, samples: &[Sample], (way, n): (&Way, u64)) -> Result<Bits> {
+fn step(trainer: &mut Trainer, samples: &[TrainingExample], (way, n): (&Way, u64)) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in way.parts(samples, n) {
         trainer.backward(part, (&mut loss, &mut grads))?;
@@ -207,7 +215,7 @@ pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference
     let mut n = 0;
     for _ in 0..3 {
         let split = (!dice.one_in(6)).then(|| dice.word());
-        let keep = dice.pick(&[Keep::Activations, Keep::LayerInputs]);
+        let keep = dice.pick(&[ActivationCheckpointing::Off, ActivationCheckpointing::PerLayer]);
         let way = Way { threads: dice.between(1, most_threads), simd: dice.pick(&simds), split, keep };
         let got = whole(run, &way).map_err(failed)?;
         n += same("micro-batches", run, &format!("{way:?}"), (&got, &want))?;
@@ -218,14 +226,14 @@ pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference
 /// The rows of packed documents against each document alone.
 pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
     let model = run.trainer(&Way::plain().device()).map_err(failed)?.model;
-    let values = |samples: &[Sample]| -> Result<Bits, Difference> {
+    let values = |samples: &[TrainingExample]| -> Result<Bits, Difference> {
         let values = objective::evaluate(&model, samples, &mut 0.0).map_err(failed)?;
         let bits =
             |v: Option<LogProb>| v.map_or([0; 3], |v| [v.lse, v.log_prob, v.entropy].map(f32::to_bits));
         Ok(vec![("values".into(), values.into_iter().flat_map(bits).collect())])
     };
     let samples = run.samples(run.data, 0);
-    let (mut together, mut alone) = (Sample::default(), Vec::new());
+    let (mut together, mut alone) = (TrainingExample::default(), Vec::new());
     for sample in samples {
         let mut ends = sample.starts.clone();
         ends.push(sample.inputs.len());
@@ -234,7 +242,7 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
             if !together.inputs.is_empty() {
                 together.starts.push(together.inputs.len());
             }
-            let document = Sample {
+            let document = TrainingExample {
                 inputs: sample.inputs[start..end].to_vec(),
                 targets: sample.targets[start..end].to_vec(),
                 starts: Vec::new(),

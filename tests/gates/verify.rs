@@ -21,8 +21,12 @@ fn verify_ends_with_0_where_every_bit_is_the_same() {
 #[cfg(feature = "faults")]
 #[test]
 fn verify_ends_with_1_and_names_the_place_where_a_fault_is_planted() {
-    for fault in ["dropped-cache-write", "page-off-by-one", "reversed-sum-for-one-row"] {
-        let done = verify(&["--fault", fault]);
+    for fault in [
+        xtrain::tensor::faults::Fault::DroppedCacheWrite,
+        xtrain::tensor::faults::Fault::PageOffByOne,
+        xtrain::tensor::faults::Fault::ReversedSumForOneRow,
+    ] {
+        let done = verify(&["--fault", fault.name()]);
         let err = String::from_utf8_lossy(&done.stderr);
         assert_eq!(done.status.code(), Some(1), "{fault}: {err}");
         assert!(err.contains("bits differ, first at sequence "), "{fault}: {err}");

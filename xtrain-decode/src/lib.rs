@@ -9,7 +9,8 @@ pub mod sampler;
 pub use cache::{Cache, CacheShape, KvKind, Room};
 pub use error::{Error, Result};
 pub use rollout::{
-    Completion, Counters, Engine, EngineOptions, Event, FinishReason, HeadRows, LogitRow, Prefixes, Request,
-    Step, Stop, generate, generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive,
+    Completion, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows, PrefixCaching,
+    Request, Step, StopConditions, generate, generate_cached, generate_cached_batch, generate_greedy_cached,
+    generate_naive,
 };
 pub use sampler::SampleOptions;

@@ -5,7 +5,7 @@ use xtrain_tensor::ops::{self, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::functional::{Functional, Kv, Sight, Turn, split_heads};
+use crate::functional::{AttnRows, Functional, KvView, RopeArgs, split_heads};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::params::Linear;
@@ -77,7 +77,7 @@ impl Back<'_> {
 
 /// The slots of a projection's matrix and bias.
 fn slots_of(w: &Linear) -> (usize, Option<usize>) {
-    (w.weight.slot(), w.bias.as_ref().map(Param::slot))
+    (w.weight.index(), w.bias.as_ref().map(Param::index))
 }
 
 impl<'t> Tape<'t> {
@@ -185,13 +185,13 @@ impl<'t> Functional for Tape<'t> {
 
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Var> {
         let y = w.rows(id)?;
-        let (slot, id) = (w.slot(), id.to_vec());
+        let (slot, id) = (w.index(), id.to_vec());
         Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.slot_mut(slot), &id, &dy)?)))
     }
 
     fn rms_norm(&mut self, x: &Var, w: &Param, eps: f32) -> Result<Var> {
         let y = ops::rms_norm(&x.value, w.value()?, eps, w.compute())?;
-        let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.slot());
+        let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.index());
         Ok(self.record(y, move |b, dy| {
             let (others, dw) = (b.nodes[x.node].take(), (b.grads.slot_mut(slot), b.samples));
             let dx = ops::rms_norm_backward(&x.value, (&gain, eps), &dy, dw, others)?;
@@ -225,7 +225,7 @@ impl<'t> Functional for Tape<'t> {
         }))
     }
 
-    fn norm_rope(&mut self, x: &Var, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Var> {
+    fn norm_rope(&mut self, x: &Var, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Var> {
         let heads = split_heads(&x.value, turn.table.head_dim())?;
         let (table, pos): (RopeTable, Vec<u32>) = (turn.table.clone(), turn.pos.to_vec());
         let Some((w, eps)) = norm else {
@@ -236,7 +236,7 @@ impl<'t> Functional for Tape<'t> {
             }));
         };
         let y = ops::norm_rope(&heads, (w.value()?, eps), (&table, &pos))?;
-        let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.slot());
+        let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.index());
         Ok(self.record(y, move |b, dy| {
             let dw = (b.grads.slot_mut(slot), b.samples);
             let dx = ops::norm_rope_backward(&heads, (&gain, eps), (&table, &pos), &dy, dw)?;
@@ -244,15 +244,15 @@ impl<'t> Functional for Tape<'t> {
         }))
     }
 
-    fn attention(&mut self, q: &Var, kv: Kv<'_, Var>, see: Sight<'_>) -> Result<Var> {
+    fn attention(&mut self, q: &Var, kv: KvView<'_, Var>, see: AttnRows<'_>) -> Result<Var> {
         let (q, k, v) = (q.clone(), kv.k.clone(), kv.v.clone());
         let (slots, rows, window): (Slots, Rows, _) = (kv.slots.clone(), see.rows.clone(), see.window);
-        let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &see.in_slots(&slots))?;
+        let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &see.attn_mask(&slots))?;
         let kept = y.clone();
         Ok(self.record(y, move |b, dy| {
             let saved = ops::Saved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
             let [dq, dk, dv] =
-                ops::attention_backward(&saved, &dy, &Sight { rows: &rows, window }.in_slots(&slots))?;
+                ops::attention_backward(&saved, &dy, &AttnRows { rows: &rows, window }.attn_mask(&slots))?;
             b.add(&q, dq)?;
             b.add(&k, dk)?;
             b.add(&v, dv)

@@ -32,7 +32,7 @@ pub enum Error {
         got: String,
     },
     /// The f32 values of a matrix that is there in its packed form alone.
-    NoMaster {
+    NoMasterWeights {
         /// The tensor.
         name: String,
     },
@@ -83,7 +83,7 @@ impl fmt::Display for Error {
             Error::Tensor(e) => e.fmt(f),
             Error::Config { field, want, got } => write!(f, "config: {field} must be {want}, got {got}"),
             Error::Parameter { name, want, got } => write!(f, "tensor {name}: want {want}, got {got}"),
-            Error::NoMaster { name } => write!(
+            Error::NoMasterWeights { name } => write!(
                 f,
                 "tensor {name}: its f32 values were not kept, the model was opened to be run alone; \
                  store::open keeps them, to train or to write it"

@@ -19,7 +19,7 @@ use crate::tokenizer::Tokenizer;
 
 /// What is exported.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct ExportSource<'a> {
     /// The model.
     pub model: &'a Model,
     /// Its tokenizer, where it has one.
@@ -41,7 +41,7 @@ pub const MAX_SHARD: u64 = 5_000_000_000;
 /// A model that no family has; a weight beyond the range of `quant`; the file system, naming the file.
 pub fn huggingface(
     out: &Path,
-    subject: &Subject<'_>,
+    subject: &ExportSource<'_>,
     (quant, max_shard): (Quant, u64),
 ) -> Result<(), StoreError> {
     let dtype = match quant {
@@ -106,7 +106,7 @@ fn weights(to: &mut dyn Write, params: &[&Param], quant: Quant) -> Result<std::i
 ///
 /// # Errors
 /// As [`gguf::write`].
-pub fn gguf(out: &Path, subject: &Subject<'_>, quant: Quant) -> Result<(), StoreError> {
+pub fn gguf(out: &Path, subject: &ExportSource<'_>, quant: Quant) -> Result<(), StoreError> {
     let name = out.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into_owned());
     let draft = draft(out)?;
     let done = file(&draft, &mut |to| gguf::write(to, subject, (&name, quant)).map(Ok));

@@ -1,5 +1,5 @@
 //! The operations a forward pass may use, over values that a tape may or may not watch.
-use xtrain_tensor::ops::{self, Affine, Slots, Visible};
+use xtrain_tensor::ops::{self, Affine, AttnMask, Slots};
 use xtrain_tensor::{RopeTable, Tensor};
 
 use crate::error::Result;
@@ -29,16 +29,17 @@ pub trait Functional {
     /// `h + (x Wᵀ + b)`: a projection back into the residual stream, which the norm `next` reads.
     fn linear_add(&mut self, h: &Self::H, x: &Self::X, w: &Linear, next: (&Param, f32)) -> Result<Self::H>;
     /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
-    fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Self::X>;
+    fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>)
+    -> Result<Self::X>;
     /// Over the keys that each row sees: those of its sequence up to its own, the last of them where there is
     /// a window.
-    fn attention(&mut self, q: &Self::X, kv: Kv<'_, Self::X>, see: Sight<'_>) -> Result<Self::X>;
+    fn attention(&mut self, q: &Self::X, kv: KvView<'_, Self::X>, see: AttnRows<'_>) -> Result<Self::X>;
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }
 
 /// By what angles rows are rotated.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn<'a> {
+pub struct RopeArgs<'a> {
     /// Cosines and sines by position.
     pub table: &'a RopeTable,
     /// The position of each row.
@@ -47,7 +48,7 @@ pub struct Turn<'a> {
 
 /// New rows on their way to an attention: projections that are not yet normed or turned.
 #[derive(Debug, Clone, Copy)]
-pub struct Heads<'a, X> {
+pub struct Qkv<'a, X> {
     /// Queries `[N, nh hd]`.
     pub q: &'a X,
     /// Keys `[N, nkv hd]`.
@@ -57,13 +58,13 @@ pub struct Heads<'a, X> {
     /// The gains over a head of queries and over one of keys, and their eps.
     pub norms: Option<([&'a Param; 2], f32)>,
     /// By what angles queries and keys are rotated.
-    pub turn: Turn<'a>,
+    pub turn: RopeArgs<'a>,
 }
 
 /// Keys and values `[S, nkv, hd]` that the rows of a pass may attend to, and where they lie.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "told above")]
-pub struct Kv<'a, X> {
+pub struct KvView<'a, X> {
     pub k: &'a X,
     pub v: &'a X,
     pub slots: &'a Slots,
@@ -71,16 +72,16 @@ pub struct Kv<'a, X> {
 
 /// What the rows of a pass see in a layer.
 #[derive(Debug, Clone, Copy)]
-pub struct Sight<'a> {
+pub struct AttnRows<'a> {
     /// The rows.
     pub rows: &'a Rows,
     /// How many positions back they see, their own included; none: all.
     pub window: Option<usize>,
 }
 
-impl<'a> Sight<'a> {
-    pub(crate) fn in_slots(self, slots: &'a Slots) -> Visible<'a> {
-        Visible { seq: &self.rows.seq, pos: &self.rows.pos, slots, window: self.window }
+impl<'a> AttnRows<'a> {
+    pub(crate) fn attn_mask(self, slots: &'a Slots) -> AttnMask<'a> {
+        AttnMask { seq: &self.rows.seq, pos: &self.rows.pos, slots, window: self.window }
     }
 }
 
@@ -91,23 +92,23 @@ pub(crate) fn split_heads(x: &Tensor, head_dim: usize) -> Result<Tensor> {
 
 /// A residual stream without a tape.
 #[derive(Debug, Clone)]
-pub struct Stream {
+pub struct Residual {
     /// `[N, C]`, f32.
     pub h: Tensor,
     /// Its norm by the gain of this slot, where a device took it when it added last.
     normed: Option<(usize, Tensor)>,
 }
 
-impl From<Tensor> for Stream {
-    fn from(h: Tensor) -> Stream {
-        Stream { h, normed: None }
+impl From<Tensor> for Residual {
+    fn from(h: Tensor) -> Residual {
+        Residual { h, normed: None }
     }
 }
 
-impl Stream {
+impl Residual {
     /// Its norm by this gain, if it was taken.
     fn normed(&self, gain: &Param) -> Option<&Tensor> {
-        self.normed.as_ref().filter(|(slot, _)| *slot == gain.slot()).map(|(_, n)| n)
+        self.normed.as_ref().filter(|(slot, _)| *slot == gain.index()).map(|(_, n)| n)
     }
 }
 
@@ -117,13 +118,13 @@ pub struct Eager;
 
 impl Functional for Eager {
     type X = Tensor;
-    type H = Stream;
+    type H = Residual;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Stream> {
+    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Residual> {
         Ok(w.rows(id)?.into())
     }
 
-    fn rms_norm(&mut self, h: &Stream, w: &Param, eps: f32) -> Result<Tensor> {
+    fn rms_norm(&mut self, h: &Residual, w: &Param, eps: f32) -> Result<Tensor> {
         match h.normed(w) {
             Some(n) => Ok(n.clone()),
             None => Ok(ops::rms_norm(&h.h, w.value()?, eps, w.compute())?),
@@ -132,7 +133,7 @@ impl Functional for Eager {
 
     fn norm_linears<const G: usize>(
         &mut self,
-        h: &Stream,
+        h: &Residual,
         norm: (&Param, f32),
         ws: [&Linear; G],
     ) -> Result<[Tensor; G]> {
@@ -146,7 +147,7 @@ impl Functional for Eager {
         Ok(ys.try_into().expect("one output for each of G weights"))
     }
 
-    fn norm_swiglu(&mut self, h: &Stream, norm: (&Param, f32), [gate, up]: [&Linear; 2]) -> Result<Tensor> {
+    fn norm_swiglu(&mut self, h: &Residual, norm: (&Param, f32), [gate, up]: [&Linear; 2]) -> Result<Tensor> {
         let packed = [gate.weight.packed()?, up.weight.packed()?];
         let affine = [gate.affine(&packed[0])?, up.affine(&packed[1])?];
         Ok(match h.normed(norm.0) {
@@ -155,13 +156,13 @@ impl Functional for Eager {
         })
     }
 
-    fn linear_add(&mut self, h: &Stream, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Stream> {
+    fn linear_add(&mut self, h: &Residual, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Residual> {
         let (gain, packed) = ((next.0.value()?, next.1), w.weight.packed()?);
         let (h, normed) = ops::linear_add_norm(&h.h, x, (&packed, w.bias()?), gain)?;
-        Ok(Stream { h, normed: normed.map(|n| (next.0.slot(), n)) })
+        Ok(Residual { h, normed: normed.map(|n| (next.0.index(), n)) })
     }
 
-    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &Turn<'_>) -> Result<Tensor> {
+    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Tensor> {
         let x = split_heads(x, turn.table.head_dim())?;
         Ok(match norm {
             Some((w, eps)) => ops::norm_rope(&x, (w.value()?, eps), (turn.table, turn.pos))?,
@@ -169,8 +170,8 @@ impl Functional for Eager {
         })
     }
 
-    fn attention(&mut self, q: &Tensor, kv: Kv<'_, Tensor>, see: Sight<'_>) -> Result<Tensor> {
-        Ok(ops::attention(q, kv.k, kv.v, &see.in_slots(kv.slots))?.0)
+    fn attention(&mut self, q: &Tensor, kv: KvView<'_, Tensor>, see: AttnRows<'_>) -> Result<Tensor> {
+        Ok(ops::attention(q, kv.k, kv.v, &see.attn_mask(kv.slots))?.0)
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {

@@ -1,6 +1,9 @@
 //! Gradients: one accumulator for each use of a parameter.
 use xtrain_tensor::ops;
-use xtrain_tensor::{Tensor, faults};
+use xtrain_tensor::{
+    Tensor,
+    faults::{self, Fault},
+};
 
 use crate::error::Result;
 use crate::param::Param;
@@ -29,7 +32,7 @@ impl Grads {
     /// The gradient of one use.
     pub fn slot_mut(&mut self, slot: usize) -> &mut Tensor {
         let head = self.tied && slot + 1 == self.slots.len();
-        match head && faults::on("one-accumulator-for-a-tied-table") {
+        match head && faults::on(Fault::OneAccumulatorForATiedTable) {
             true => &mut self.slots[0],
             false => &mut self.slots[slot],
         }

@@ -2,7 +2,7 @@
 use xtrain_tensor::ops::Slots;
 
 use crate::error::{Error, Result};
-use crate::functional::{Functional, Heads, Kv};
+use crate::functional::{Functional, KvView, Qkv};
 use crate::rows::Rows;
 
 /// A home for keys and values. A cache implements it for [`Eager`](crate::Eager) alone, so that a
@@ -13,21 +13,21 @@ pub trait KvStore<F: Functional> {
     ///
     /// # Errors
     /// When there is no room, or a row does not follow what is held.
-    fn extend(&mut self, layer: usize, k: F::X, v: F::X, rows: &Rows) -> Result<Kv<'_, F::X>>;
+    fn extend(&mut self, layer: usize, k: F::X, v: F::X, rows: &Rows) -> Result<KvView<'_, F::X>>;
 
     /// Norms and turns the heads of `rows`, then [`extend`](KvStore::extend): the queries `[N, nh, hd]`, and all
     /// that they may see.
     ///
     /// # Errors
     /// As [`extend`](KvStore::extend), and for a position that the table has no angles for.
-    fn admit(
+    fn append_rotated(
         &mut self,
         f: &mut F,
         layer: usize,
-        new: Heads<'_, F::X>,
+        new: Qkv<'_, F::X>,
         rows: &Rows,
-    ) -> Result<(F::X, Kv<'_, F::X>)> {
-        let Heads { q, k, v, norms, turn } = new;
+    ) -> Result<(F::X, KvView<'_, F::X>)> {
+        let Qkv { q, k, v, norms, turn } = new;
         let q = f.norm_rope(q, norms.map(|(n, eps)| (n[0], eps)), &turn)?;
         let k = f.norm_rope(k, norms.map(|(n, eps)| (n[1], eps)), &turn)?;
         Ok((q, self.extend(layer, k, v.clone(), rows)?))
@@ -66,8 +66,8 @@ impl<X> NoCache<X> {
 }
 
 impl<F: Functional> KvStore<F> for NoCache<F::X> {
-    fn extend(&mut self, _layer: usize, k: F::X, v: F::X, _rows: &Rows) -> Result<Kv<'_, F::X>> {
+    fn extend(&mut self, _layer: usize, k: F::X, v: F::X, _rows: &Rows) -> Result<KvView<'_, F::X>> {
         let (k, v) = self.kv.insert((k, v));
-        Ok(Kv { k, v, slots: &self.slots })
+        Ok(KvView { k, v, slots: &self.slots })
     }
 }

@@ -1,11 +1,11 @@
 //! The Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with QK-norm or without, RoPE, SwiGLU.
 //! The forward, written once.
-use xtrain_tensor::ops::{self, Draws};
+use xtrain_tensor::ops::{self, DeviceSampler};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::functional::{Functional, Heads, Sight, Stream, Turn};
+use crate::functional::{AttnRows, Functional, Qkv, Residual, RopeArgs};
 use crate::kv::KvStore;
 use crate::params::{Block, Params};
 use crate::rows::Rows;
@@ -51,10 +51,10 @@ impl Model {
     /// The same model on another device.
     ///
     /// # Errors
-    /// When the device has no memory for it; [`Error::NoMaster`](crate::Error::NoMaster) for packed matrices
+    /// When the device has no memory for it; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for packed matrices
     /// alone.
-    pub fn on(&self, device: &Device) -> Result<Model> {
-        Ok(Model { params: self.params.on(device)?, ..self.clone() })
+    pub fn to_device(&self, device: &Device) -> Result<Model> {
+        Ok(Model { params: self.params.to_device(device)?, ..self.clone() })
     }
 
     /// The same model without the f32 values of its matrices: packed, to be run and not to be trained or
@@ -62,8 +62,8 @@ impl Model {
     ///
     /// # Errors
     /// When the device has no memory for it.
-    pub fn packed_only(&self) -> Result<Model> {
-        Ok(Model { params: self.params.packed_only()?, ..self.clone() })
+    pub fn for_inference(&self) -> Result<Model> {
+        Ok(Model { params: self.params.for_inference()?, ..self.clone() })
     }
 
     /// The shape.
@@ -91,14 +91,14 @@ impl Model {
         K: KvStore<F>,
     {
         let h = self.embed(f, rows)?;
-        self.forward_from(f, kv, rows, h)
+        self.forward_hidden(f, kv, rows, h)
     }
 
     /// [`Model::forward`] of rows whose residual stream before the first block is `h [N, C]`; their ids are not read.
     ///
     /// # Errors
     /// As [`Model::forward`].
-    pub fn forward_from<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::H) -> Result<F::X>
+    pub fn forward_hidden<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::H) -> Result<F::X>
     where
         F: Functional,
         K: KvStore<F>,
@@ -106,23 +106,23 @@ impl Model {
         for layer in 0..self.params.blocks.len() {
             h = self.block(f, kv, rows, (layer, &h))?;
         }
-        self.finish(f, &h)
+        self.final_norm(f, &h)
     }
 
     /// Has ready what passes over rows at these positions ask for, so that a GPU is not sent it between them.
     ///
     /// # Errors
     /// When the device has no memory for it.
-    pub fn expect(&self, positions: impl Iterator<Item = usize>) -> Result<()> {
-        Ok(self.rope.expect(self.device(), positions)?)
+    pub fn prefetch_rope(&self, positions: impl Iterator<Item = usize>) -> Result<()> {
+        Ok(self.rope.prefetch(self.device(), positions)?)
     }
 
     /// The residual stream `[N, C]` before the first block of rows whose tokens were drawn and not looked at.
     ///
     /// # Errors
     /// When the tokens lie on another device.
-    pub fn embed_drawn(&self, draws: &Draws) -> Result<Stream> {
-        Ok(self.params.embed.drawn_rows(draws)?.into())
+    pub fn embed_sampled(&self, draws: &DeviceSampler) -> Result<Residual> {
+        Ok(self.params.embed.sampled_rows(draws)?.into())
     }
 
     /// The residual stream `[N, C]` before the first block.
@@ -150,7 +150,7 @@ impl Model {
     }
 
     /// The hidden states of a residual stream that has passed all blocks.
-    pub(crate) fn finish<F: Functional>(&self, f: &mut F, h: &F::H) -> Result<F::X> {
+    pub(crate) fn final_norm<F: Functional>(&self, f: &mut F, h: &F::H) -> Result<F::X> {
         f.rms_norm(h, &self.params.norm, self.cfg.norm_eps as f32)
     }
 
@@ -171,9 +171,9 @@ impl Model {
         let [q, k, v] = f.norm_linears(h, (&w.input_norm, eps), [&w.q, &w.k, &w.v])?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
         let norms = w.qk_norm.as_ref().map(|[q, k]| ([q, k], eps));
-        let turn = Turn { table: &self.rope, pos: &rows.pos };
-        let (q, seen) = kv.admit(f, layer, Heads { q: &q, k: &k, v: &v, norms, turn }, rows)?;
-        let y = f.attention(&q, seen, Sight { rows, window: self.cfg.window(layer) })?;
+        let turn = RopeArgs { table: &self.rope, pos: &rows.pos };
+        let (q, seen) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, turn }, rows)?;
+        let y = f.attention(&q, seen, AttnRows { rows, window: self.cfg.window(layer) })?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;
         f.linear_add(h, &y, &w.o, (&w.post_norm, eps))
     }

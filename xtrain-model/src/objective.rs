@@ -1,10 +1,10 @@
 //! The loss of samples and its gradient, micro-batch by micro-batch.
 use xtrain_tensor::Tensor;
-use xtrain_tensor::faults;
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, LossRows, Samples, Target};
 
 use crate::autograd::Tape;
-use crate::data::Excerpt;
+use crate::data::TokenWindow;
 use crate::error::{Error, Result};
 use crate::functional::Eager;
 use crate::grads::Grads;
@@ -14,7 +14,7 @@ use crate::rows::Rows;
 
 /// One training sample: what a micro-batch may not split. It may hold several documents.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sample {
+pub struct TrainingExample {
     /// The tokens that are read.
     pub inputs: Vec<u32>,
     /// What follows each of them, where that is to be learnt; as long as `inputs`.
@@ -26,25 +26,25 @@ pub struct Sample {
 
 /// How logits become the distribution whose log-probabilities are learnt.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Processing {
+pub struct LogitsProcessing {
     /// They are divided by it.
     pub temperature: f32,
     /// A row keeps so many of the largest, and its target; none: all.
     pub top_k: Option<usize>,
 }
 
-impl Default for Processing {
-    fn default() -> Processing {
-        Processing { temperature: 1.0, top_k: None }
+impl Default for LogitsProcessing {
+    fn default() -> LogitsProcessing {
+        LogitsProcessing { temperature: 1.0, top_k: None }
     }
 }
 
-impl Sample {
+impl TrainingExample {
     /// A window of running text: each token but the last predicts its successor, with `weight`.
-    pub fn window(tokens: &[u32], weight: f32) -> Sample {
+    pub fn window(tokens: &[u32], weight: f32) -> TrainingExample {
         let target = |&id: &u32| Some(Target { id, weight, bonus: 0.0 });
         let n = tokens.len().saturating_sub(1);
-        Sample {
+        TrainingExample {
             inputs: tokens[..n].to_vec(),
             targets: tokens[1.min(tokens.len())..].iter().map(target).collect(),
             starts: Vec::new(),
@@ -52,12 +52,12 @@ impl Sample {
     }
 }
 
-impl From<Excerpt> for Sample {
-    /// The excerpt with targets that weigh 1; [`Trainer::step`](crate::Trainer::step) weighs them anew.
-    fn from(excerpt: Excerpt) -> Sample {
-        let Excerpt { inputs, targets, starts } = excerpt;
+impl From<TokenWindow> for TrainingExample {
+    /// The excerpt with targets that normalize_loss_weights 1; [`Trainer::step`](crate::Trainer::step) weighs them anew.
+    fn from(excerpt: TokenWindow) -> TrainingExample {
+        let TokenWindow { inputs, targets, starts } = excerpt;
         let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
-        Sample { inputs, targets: targets.into_iter().map(target).collect(), starts }
+        TrainingExample { inputs, targets: targets.into_iter().map(target).collect(), starts }
     }
 }
 
@@ -70,11 +70,11 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// The rows of `samples`: each document a sequence of its own.
-    pub(crate) fn new(samples: &[Sample]) -> Result<Batch> {
+    pub(crate) fn new(samples: &[TrainingExample]) -> Result<Batch> {
         let mut documents: Vec<&[u32]> = Vec::new();
         for sample in samples {
             let (mut rest, mut from) = (&sample.inputs[..], 0);
-            let starts = if faults::on("documents-see-each-other") { &[] } else { &sample.starts[..] };
+            let starts = if faults::on(Fault::DocumentsSeeEachOther) { &[] } else { &sample.starts[..] };
             for &start in starts {
                 let length = start.checked_sub(from).filter(|&n| n > 0 && n < rest.len());
                 let (document, others) = rest.split_at(length.ok_or_else(|| Error::Documents {
@@ -93,8 +93,8 @@ impl Batch {
         })
     }
 
-    fn loss(&self, how: Processing) -> LossRows<'_> {
-        let Processing { temperature, top_k } = how;
+    fn loss(&self, how: LogitsProcessing) -> LossRows<'_> {
+        let LogitsProcessing { temperature, top_k } = how;
         LossRows { targets: &self.targets, samples: &self.samples, temperature, top_k }
     }
 
@@ -104,7 +104,7 @@ impl Batch {
         &self,
         model: &Model,
         hidden: &Tensor,
-        how: Processing,
+        how: LogitsProcessing,
         (loss, grads): (&mut f32, &mut Grads),
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
         let head = model.params.head().packed()?;
@@ -121,8 +121,8 @@ impl Batch {
 /// not rising places inside their sample, or when a row's logits are not finite.
 pub fn backward(
     model: &Model,
-    samples: &[Sample],
-    how: Processing,
+    samples: &[TrainingExample],
+    how: LogitsProcessing,
     (loss, grads): (&mut f32, &mut Grads),
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(samples)?;
@@ -137,9 +137,9 @@ pub fn backward(
 ///
 /// # Errors
 /// As [`backward`].
-pub fn evaluate(model: &Model, samples: &[Sample], loss: &mut f32) -> Result<Vec<Option<LogProb>>> {
+pub fn evaluate(model: &Model, samples: &[TrainingExample], loss: &mut f32) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(samples)?;
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
-    let rows = batch.loss(Processing::default());
+    let rows = batch.loss(LogitsProcessing::default());
     Ok(ops::cross_entropy(&hidden, &*model.params.head().packed()?, &rows, loss)?)
 }

@@ -44,7 +44,7 @@ impl AdamW {
     /// Zero moments for all of `params`.
     ///
     /// # Errors
-    /// When the device has no memory for them; [`Error::NoMaster`](crate::Error::NoMaster) where there is
+    /// When the device has no memory for them; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) where there is
     /// nothing to update.
     pub fn new(cfg: OptimConfig, params: &Params) -> Result<AdamW> {
         let zeros = || -> Result<Vec<Tensor>> {

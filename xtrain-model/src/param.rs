@@ -1,7 +1,7 @@
 //! One trained tensor: its f32 master values, the packed form that products read, or both.
 use std::sync::{Arc, OnceLock};
 
-use xtrain_tensor::ops::{self, Draws, Packing, Piece, Weight};
+use xtrain_tensor::ops::{self, DeviceSampler, Packing, Piece, Weight};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ impl Param {
     }
 
     /// Its place in the walk over all parameters.
-    pub fn slot(&self) -> usize {
+    pub fn index(&self) -> usize {
         self.slot
     }
 
@@ -64,11 +64,11 @@ impl Param {
     /// The master values, f32: `[out, in]`, or `[C]` of a gain.
     ///
     /// # Errors
-    /// [`Error::NoMaster`] for a matrix of a model that holds its packed matrices alone.
+    /// [`Error::NoMasterWeights`] for a matrix of a model that holds its packed matrices alone.
     pub fn value(&self) -> Result<&Tensor> {
         match &self.values {
             Values::Master(value, _) => Ok(value),
-            Values::Packed(..) => Err(Error::NoMaster { name: self.name.clone() }),
+            Values::Packed(..) => Err(Error::NoMasterWeights { name: self.name.clone() }),
         }
     }
 
@@ -82,19 +82,19 @@ impl Param {
                 *packed = OnceLock::new();
                 Ok(value)
             }
-            Values::Packed(..) => Err(Error::NoMaster { name: self.name.clone() }),
+            Values::Packed(..) => Err(Error::NoMasterWeights { name: self.name.clone() }),
         }
     }
 
     /// Moves the parameter to another device.
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<()> {
         let value = self.value_mut()?;
-        *value = value.on(device)?;
+        *value = value.to_device(device)?;
         Ok(())
     }
 
     /// The same parameter without the f32 values of a matrix.
-    pub(crate) fn packed_only(&self) -> Result<Param> {
+    pub(crate) fn for_inference(&self) -> Result<Param> {
         let Values::Master(value, _) = &self.values else { return Ok(self.clone()) };
         let form = Form { compute: self.compute, device: value.device(), masters: Masters::Drop };
         let mut reading = Reading::new(&form, &self.name, value.shape())?;
@@ -149,7 +149,7 @@ impl Param {
     }
 
     /// [`Param::rows`] of tokens that were drawn and not looked at.
-    pub(crate) fn drawn_rows(&self, draws: &Draws) -> Result<Tensor> {
+    pub(crate) fn sampled_rows(&self, draws: &DeviceSampler) -> Result<Tensor> {
         match &self.values {
             Values::Master(value, _) => Ok(draws.embedding(value, self.compute)?),
             Values::Packed(weight, _) => Ok(draws.weight_rows(weight)?),

@@ -203,15 +203,15 @@ impl Params {
     /// Where the gradient of the head's use belongs: a tied table has one slot as a table and one
     /// as the head, added when the step ends.
     pub fn head_slot(&self) -> usize {
-        self.head.as_ref().map_or(self.norm.slot() + 1, Param::slot)
+        self.head.as_ref().map_or(self.norm.index() + 1, Param::index)
     }
 
     /// The same parameters on another device: masters are shared between processors and copied to and
     /// from a GPU, packed forms are made anew.
     ///
     /// # Errors
-    /// When the device has no memory for them; [`Error::NoMaster`] for packed matrices alone.
-    pub fn on(&self, device: &Device) -> Result<Params> {
+    /// When the device has no memory for them; [`Error::NoMasterWeights`] for packed matrices alone.
+    pub fn to_device(&self, device: &Device) -> Result<Params> {
         let mut params = self.clone();
         params.iter_mut().try_for_each(|p| p.move_to(device))?;
         Ok(params)
@@ -221,9 +221,9 @@ impl Params {
     ///
     /// # Errors
     /// When the device has no memory for them.
-    pub fn packed_only(&self) -> Result<Params> {
+    pub fn for_inference(&self) -> Result<Params> {
         let mut params = self.clone();
-        params.iter_mut().try_for_each(|p| p.packed_only().map(|packed| *p = packed))?;
+        params.iter_mut().try_for_each(|p| p.for_inference().map(|packed| *p = packed))?;
         Ok(params)
     }
 

@@ -2,7 +2,10 @@
 //! activations are in memory at a time, for one more forward. The bits are those of
 //! [`objective::backward`](crate::objective::backward), since both run the same text on the same inputs.
 use xtrain_tensor::ops::{LogProb, Samples};
-use xtrain_tensor::{Tensor, faults};
+use xtrain_tensor::{
+    Tensor,
+    faults::{self, Fault},
+};
 
 use crate::autograd::Tape;
 use crate::error::Result;
@@ -10,7 +13,7 @@ use crate::functional::Eager;
 use crate::grads::Grads;
 use crate::kv::NoCache;
 use crate::model::Model;
-use crate::objective::{Batch, Processing, Sample};
+use crate::objective::{Batch, LogitsProcessing, TrainingExample};
 use crate::rows::Rows;
 
 /// As [`objective::backward`](crate::objective::backward), in less memory.
@@ -19,8 +22,8 @@ use crate::rows::Rows;
 /// As there.
 pub(crate) fn backward(
     model: &Model,
-    samples: &[Sample],
-    how: Processing,
+    samples: &[TrainingExample],
+    how: LogitsProcessing,
     (loss, grads): (&mut f32, &mut Grads),
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(samples)?;
@@ -32,10 +35,10 @@ pub(crate) fn backward(
     }
     let mut tape = Tape::new(batch.samples.clone());
     let last = tape.leaf(h.h);
-    let hidden = model.finish(&mut tape, &last)?;
+    let hidden = model.final_norm(&mut tape, &last)?;
     let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
     let mut dh = tape.backward_to((&hidden, dx), &last, grads)?;
-    if faults::on("recompute-from-another-layer") {
+    if faults::on(Fault::RecomputeFromAnotherLayer) {
         let first = inputs[0].clone();
         inputs.fill(first);
     }

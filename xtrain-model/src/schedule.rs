@@ -30,17 +30,17 @@ pub struct Schedule {
     /// The shape after the warm-up.
     pub decay: Decay,
     /// Where the warm-up begins; no step has this rate.
-    pub initial: f64,
+    pub warmup_start_lr: f64,
     /// The highest rate.
-    pub peak: f64,
+    pub lr: f64,
     /// The rate at the end.
-    pub min: f64,
+    pub min_lr: f64,
     /// Steps of warm-up.
-    pub warmup: u64,
+    pub warmup_steps: u64,
     /// Steps in all.
     pub steps: u64,
     /// Last steps over which [`Decay::Wsd`] and its kin fall.
-    pub fall: u64,
+    pub decay_steps: u64,
 }
 
 impl Schedule {
@@ -50,7 +50,15 @@ impl Schedule {
     /// `peak * (share * (1 - r) + r)` with r the least rate over the peak, in the order in which transformers
     /// writes it: `initial` and (step + 1) / warmup in the warm-up; then `min` and what is left of the fall.
     pub fn rate(&self, step: u64) -> f64 {
-        let Schedule { decay, initial, peak, min, warmup, steps, fall } = *self;
+        let Schedule {
+            decay,
+            warmup_start_lr: initial,
+            lr: peak,
+            min_lr: min,
+            warmup_steps: warmup,
+            steps,
+            decay_steps: fall,
+        } = *self;
         let (share, least) = if step < warmup {
             ((step + 1) as f64 / warmup as f64, initial)
         } else {
@@ -113,7 +121,15 @@ mod tests {
     #[test]
     fn every_shape_starts_at_the_peak_and_ends_at_the_minimum() {
         for decay in [Decay::Linear, Decay::Cosine, Decay::Wsd, Decay::WsdCosine, Decay::WsdSqrt] {
-            let s = Schedule { decay, initial: 0.0, peak: 3e-3, min: 3e-4, warmup: 5, steps: 100, fall: 20 };
+            let s = Schedule {
+                decay,
+                warmup_start_lr: 0.0,
+                lr: 3e-3,
+                min_lr: 3e-4,
+                warmup_steps: 5,
+                steps: 100,
+                decay_steps: 20,
+            };
             assert_eq!(s.rate(0), 3e-3 * (1.0 / 5.0));
             assert_eq!(s.rate(4), 3e-3);
             assert_eq!(s.rate(5), 3e-3, "{decay}");
@@ -126,7 +142,15 @@ mod tests {
     #[test]
     fn the_falls_differ_by_their_middle() {
         let at_a_quarter = |decay| {
-            let s = Schedule { decay, initial: 0.0, peak: 1.0, min: 0.0, warmup: 5, steps: 100, fall: 20 };
+            let s = Schedule {
+                decay,
+                warmup_start_lr: 0.0,
+                lr: 1.0,
+                min_lr: 0.0,
+                warmup_steps: 5,
+                steps: 100,
+                decay_steps: 20,
+            };
             assert_eq!((s.rate(80), s.rate(79), s.rate(100)), (1.0, 1.0, 0.0), "{decay}");
             s.rate(85)
         };
@@ -138,7 +162,15 @@ mod tests {
     #[test]
     fn a_warm_up_begins_where_it_is_told_to() {
         let decay = Decay::Constant;
-        let s = Schedule { decay, initial: 0.5, peak: 1.5, min: 0.0, warmup: 4, steps: 9, fall: 0 };
+        let s = Schedule {
+            decay,
+            warmup_start_lr: 0.5,
+            lr: 1.5,
+            min_lr: 0.0,
+            warmup_steps: 4,
+            steps: 9,
+            decay_steps: 0,
+        };
         assert_eq!([0, 1, 2, 3, 4].map(|i| s.rate(i)), [0.75, 1.0, 1.25, 1.5, 1.5]);
     }
 }

@@ -9,7 +9,10 @@ use std::path::Path;
 
 use serde_json::Value;
 use xtrain_tensor::ops::Piece;
-use xtrain_tensor::{Device, Dtype, Tensor, faults};
+use xtrain_tensor::{
+    Device, Dtype, Tensor,
+    faults::{self, Fault},
+};
 
 use crate::checkpoint::{
     CheckpointDir, CheckpointError, Control, Cursor, LoadOptions, Loaded, NamedTensor, RealFs, Refused,
@@ -18,7 +21,7 @@ use crate::checkpoint::{
 };
 use crate::config::Config;
 use crate::error::Error;
-use crate::export::Subject;
+use crate::export::ExportSource;
 use crate::gguf::{self, Imported};
 use crate::hf;
 use crate::model::Model;
@@ -92,7 +95,7 @@ impl From<TokenizerError> for StoreError {
 
 /// A model, and the tokenizer that stands beside it.
 #[derive(Debug)]
-pub struct Opened {
+pub struct LoadedModel {
     /// The model.
     pub model: Model,
     /// Its tokenizer, where the directory has one.
@@ -105,7 +108,7 @@ pub struct Opened {
 
 /// What a run says of itself beside its trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Standing {
+pub struct RunState {
     /// The run's seed.
     pub seed: u64,
     /// The lowest validation loss, and its step.
@@ -118,7 +121,7 @@ pub struct Resumed {
     /// The model and its optimizer.
     pub trainer: Trainer,
     /// What the run said of itself.
-    pub standing: Standing,
+    pub standing: RunState,
     /// The ids that end a text.
     pub eos: Vec<u32>,
     /// The checkpoint.
@@ -135,7 +138,7 @@ pub fn save(
     dir: &CheckpointDir,
     trainer: &Trainer,
     tokenizer: &Tokenizer,
-    standing: Standing,
+    standing: RunState,
 ) -> Result<Saved, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
     let eos = tokenizer.eos_ids();
@@ -189,26 +192,26 @@ fn view<'a>(name: &'a str, t: &'a Tensor) -> Result<TensorView<'a>, Error> {
 ///
 /// # Errors
 /// [`StoreError`], naming file and tensor; a config of a family that is not served.
-pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, StoreError> {
+pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<LoadedModel, StoreError> {
     open_as(path, &Form { compute, device, masters: Masters::Keep })
 }
 
 /// [`open`] of a model that is only run: each matrix is packed for products in `compute` while it is read, and
 /// nothing else of it is kept. The bits of a pass are the same; what would train or write it gives
-/// [`Error::NoMaster`].
+/// [`Error::NoMasterWeights`].
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_packed(path: &Path, compute: Dtype, device: &Device) -> Result<Opened, StoreError> {
+pub fn open_for_inference(path: &Path, compute: Dtype, device: &Device) -> Result<LoadedModel, StoreError> {
     open_as(path, &Form { compute, device, masters: Masters::Drop })
 }
 
-fn open_as(path: &Path, form: &Form<'_>) -> Result<Opened, StoreError> {
+fn open_as(path: &Path, form: &Form<'_>) -> Result<LoadedModel, StoreError> {
     let begin = |name: &str, shape: &[usize]| Kept::begin(form, name, shape);
     if path.is_file() {
         let Imported { config, tensors, tokenizer, eos } = gguf::read_into(path, &begin)?;
         let model = build(config, tensors, form.compute)?;
-        return Ok(Opened { model, tokenizer, eos, refused: Vec::new() });
+        return Ok(LoadedModel { model, tokenizer, eos, refused: Vec::new() });
     }
     let options =
         LoadOptions { shapes: Some(&shapes_fit), trainer: TrainerPart::Verify, ..LoadOptions::default() };
@@ -222,15 +225,15 @@ fn open_as(path: &Path, form: &Form<'_>) -> Result<Opened, StoreError> {
     };
     let tokenizer = tokenizer_beside(&dir)?;
     let model = build(hf::from_json(&config)?, tensors, form.compute)?;
-    Ok(Opened { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
+    Ok(LoadedModel { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
 }
 
 /// Saves a model without a trainer as step 0 of a directory of checkpoints, durably and with checksums.
 ///
 /// # Errors
 /// As [`CheckpointDir::save`]; a model that no family has.
-pub fn save_model(dir: &CheckpointDir, subject: &Subject<'_>) -> Result<Saved, StoreError> {
-    let Subject { model, tokenizer, eos } = *subject;
+pub fn save_model(dir: &CheckpointDir, subject: &ExportSource<'_>) -> Result<Saved, StoreError> {
+    let ExportSource { model, tokenizer, eos } = *subject;
     let named = model.params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?)));
     let named: Vec<(&str, Tensor)> = named.collect::<Result<_, Error>>()?;
     let generation = format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }));
@@ -298,7 +301,7 @@ pub fn resume(
             if held.shape != tensor.shape() {
                 return Err(missing(format!("{name} is {:?}, want {:?}", held.shape, tensor.shape())));
             }
-            if !faults::on("resume-forgets-the-optimizer") {
+            if !faults::on(Fault::ResumeForgetsTheOptimizer) {
                 *tensor = Tensor::new(device, &held.shape, held.data).map_err(Error::from)?;
             }
         }
@@ -306,13 +309,13 @@ pub fn resume(
     let Control { step, tokens_seen, data, beta1_power, beta2_power, best_loss, best_step, .. } =
         state.control;
     let mut trainer = Trainer::new(model, optim, schedule)?;
-    if !faults::on("resume-forgets-the-step") {
+    if !faults::on(Fault::ResumeForgetsTheStep) {
         optimizer.powers = [beta1_power, beta2_power];
         trainer.resume_at(step, tokens_seen);
     }
     trainer.optimizer = optimizer;
-    let seed = if faults::on("resume-forgets-the-random-state") { 0 } else { data.seed };
-    let standing = Standing { seed, best: best_loss.map(|loss| (loss, best_step)) };
+    let seed = if faults::on(Fault::ResumeForgetsTheRandomState) { 0 } else { data.seed };
+    let standing = RunState { seed, best: best_loss.map(|loss| (loss, best_step)) };
     Ok(Resumed { trainer, standing, eos, path, refused: newest.refused })
 }
 

@@ -5,7 +5,7 @@ use xtrain_tensor::ops::{self, Updated};
 use crate::error::{Error, Result};
 use crate::grads::Grads;
 use crate::model::Model;
-use crate::objective::{self, Processing, Sample};
+use crate::objective::{self, LogitsProcessing, TrainingExample};
 use crate::optim::{AdamW, OptimConfig};
 use crate::param::Param;
 use crate::params::Params;
@@ -14,12 +14,12 @@ use crate::schedule::Schedule;
 
 /// What a pass keeps for its backward. No bit depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Keep {
+pub enum ActivationCheckpointing {
     /// Every activation.
     #[default]
-    Activations,
+    Off,
     /// The input of each layer, whose forward is run again.
-    LayerInputs,
+    PerLayer,
 }
 
 /// A model being trained. Its state after a step is a function of the initial weights and of the
@@ -33,7 +33,7 @@ pub struct Trainer {
     /// The learning rates.
     pub schedule: Schedule,
     /// What a pass keeps for its backward.
-    pub keep: Keep,
+    pub keep: ActivationCheckpointing,
     step: u64,
     tokens: u64,
 }
@@ -60,7 +60,7 @@ impl Trainer {
     /// When the device has no memory for the moments.
     pub fn new(model: Model, optim: OptimConfig, schedule: Schedule) -> Result<Trainer> {
         let optimizer = AdamW::new(optim, &model.params)?;
-        Ok(Trainer { model, optimizer, schedule, keep: Keep::Activations, step: 0, tokens: 0 })
+        Ok(Trainer { model, optimizer, schedule, keep: ActivationCheckpointing::Off, step: 0, tokens: 0 })
     }
 
     /// Steps taken.
@@ -82,11 +82,11 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`objective::backward`].
-    pub fn backward(&self, part: &[Sample], into: (&mut f32, &mut Grads)) -> Result<()> {
-        let how = Processing::default();
+    pub fn backward(&self, part: &[TrainingExample], into: (&mut f32, &mut Grads)) -> Result<()> {
+        let how = LogitsProcessing::default();
         match self.keep {
-            Keep::Activations => objective::backward(&self.model, part, how, into)?,
-            Keep::LayerInputs => recompute::backward(&self.model, part, how, into)?,
+            ActivationCheckpointing::Off => objective::backward(&self.model, part, how, into)?,
+            ActivationCheckpointing::PerLayer => recompute::backward(&self.model, part, how, into)?,
         };
         Ok(())
     }
@@ -98,8 +98,8 @@ impl Trainer {
     /// [`Error::NotFinite`] when the loss or a gradient is not finite: the weights are unchanged; or when
     /// the update made a weight infinite: the step does not count, and nothing of it may be saved;
     /// [`Error::Tensor`] for an id outside the vocabulary.
-    pub fn step(&mut self, mut samples: Vec<Sample>, micro: usize) -> Result<StepReport> {
-        let targets = weigh(&mut samples);
+    pub fn step(&mut self, mut samples: Vec<TrainingExample>, micro: usize) -> Result<StepReport> {
+        let targets = normalize_loss_weights(&mut samples);
         self.model.params.pack()?;
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
         for part in samples.chunks(micro.max(1)) {
@@ -135,12 +135,12 @@ impl Trainer {
 
 /// The first parameter whose tensor, in walk order, holds a NaN or an infinity.
 fn named<'a>(params: &Params, tensors: impl Iterator<Item = &'a Tensor>) -> Result<Option<String>> {
-    let first = ops::first_not_finite(&tensors.collect::<Vec<_>>())?;
+    let first = ops::first_non_finite(&tensors.collect::<Vec<_>>())?;
     Ok(first.and_then(|at| params.iter().nth(at)).map(|p| p.name().to_string()))
 }
 
 /// Gives every target of a step the weight 1 / their number; returns the number.
-pub fn weigh(samples: &mut [Sample]) -> usize {
+pub fn normalize_loss_weights(samples: &mut [TrainingExample]) -> usize {
     let n: usize = samples.iter().map(|s| s.targets.iter().flatten().count()).sum();
     let weight = (1.0 / n.max(1) as f64) as f32;
     samples.iter_mut().for_each(|s| s.targets.iter_mut().flatten().for_each(|t| t.weight = weight));

@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cpu::{Pool, Simd};
-use crate::gpu::{Gpu, Peak, Schedule, Traffic};
+use crate::gpu::{Gpu, GpuCounters, Peak, Schedule};
 use crate::recycle::Recycler;
 use crate::{Error, Result};
 
@@ -85,10 +85,10 @@ impl Device {
     }
 
     /// What a GPU has done since it was opened; none on a processor.
-    pub fn traffic(&self) -> Option<Traffic> {
+    pub fn gpu_counters(&self) -> Option<GpuCounters> {
         match self {
             Device::Cpu(_) => None,
-            Device::Gpu(gpu) => Some(gpu.traffic()),
+            Device::Gpu(gpu) => Some(gpu.gpu_counters()),
         }
     }
 
@@ -104,10 +104,10 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Device`] for a kernel that cannot be launched.
-    pub fn end_step(&self) -> Result<()> {
+    pub fn submit_step(&self) -> Result<()> {
         match self {
             Device::Cpu(_) => Ok(()),
-            Device::Gpu(gpu) => gpu.end_step(),
+            Device::Gpu(gpu) => gpu.submit_step(),
         }
     }
 

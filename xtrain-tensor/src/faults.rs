@@ -1,57 +1,99 @@
-//! Planted faults: each gate is seen red with a fault that is switched on in the code that ships.
+//! Planted faults for the gates. Each gate is shown to fail with a fault that is switched on in shipping code.
 //!
-//! A place that can go wrong asks [`on`]; without the cargo feature `faults` the answer is a constant
-//! `false`, and nothing of it is compiled. With it, a test switches one fault on for the duration of a
-//! closure:
+//! Code that can go wrong calls [`on`]. Without the cargo feature `faults`, `on` is a constant `false` and the branch is
+//! not compiled. With the feature, a test switches one fault on for the duration of a closure:
 //!
 //! ```
 //! # #[cfg(feature = "faults")]
-//! xtrain_tensor::faults::with("greedy-last-of-equal-maxima", || {
-//!     assert!(xtrain_tensor::faults::on("greedy-last-of-equal-maxima"));
-//! });
+//! # {
+//! use xtrain_tensor::faults::{self, Fault};
+//! faults::with(Fault::GreedyLastOfEqualMaxima, || assert!(faults::on(Fault::GreedyLastOfEqualMaxima)));
+//! # }
 //! ```
 //!
-//! The switch belongs to the thread, so tests that run beside it stay sound. Who hands work to other
-//! threads takes [`current`] along and runs the work inside [`Carried::enter`], as the pool of a device does.
+//! The switch is thread-local, so tests on other threads are not affected. Code that hands work to other threads passes
+//! [`current`] along and runs the work inside [`Carried::enter`], as the thread pool of a device does.
+use std::fmt;
+use std::str::FromStr;
 
-/// Every fault that can be switched on: name, and what goes wrong.
-pub const FAULTS: &[(&str, &str)] = &[
-    ("sampler-f32-running-sum", "the token is drawn by a running sum of f32 probabilities"),
-    ("greedy-last-of-equal-maxima", "greedy takes the last of equal largest logits"),
-    ("sampler-shared-state", "the address of a draw leaves out the sequence's id"),
-    ("reversed-sum-for-one-row", "a linear of one row sums its inputs backwards"),
-    ("mask-off-by-one", "a row of an attention does not see its own position"),
-    ("window-off-by-one", "a row of an attention sees one position more than its window"),
-    ("fork-not-seen", "rows whose first page is one are taken to share all their keys"),
-    ("documents-see-each-other", "the documents packed in a sample are one sequence"),
-    ("window-joins-its-documents", "packed data does not say where the documents of a window begin"),
-    ("index-list-not-renewed", "a GPU takes a list of indices for another one of its length"),
-    ("graph-with-old-arguments", "a graph of kernels runs again with the arguments of the step before"),
-    ("lists-of-the-turn-before", "a GPU that runs ahead keeps the positions and slots of its first step"),
-    ("norm-after-a-sum-without-eps", "a GPU that norms a sum on the way forgets to add eps"),
-    ("surplus-token-kept", "an engine that ran ahead keeps the tokens after the end of a sequence"),
-    ("shared-buffer-written", "a GPU writes a tensor in place that another one shares"),
-    ("recompute-from-another-layer", "a recomputed layer begins with the embedding, not with its own input"),
-    ("micro-batch-total-added", "a weight's gradient takes a micro-batch's total, not its chunks"),
-    (
-        "vocabulary-chunk-starts-anew",
-        "dx takes the total of a chunk of the vocabulary, not its chunks of 256",
-    ),
-    ("denormal-of-a-table-lost", "a model without f32 weights embeds a denormal of bf16 as zero"),
-    ("one-accumulator-for-a-tied-table", "both uses of a tied table add into one gradient"),
-    ("first-piece-comes-last", "of a tensor that is read ahead the first piece is taken after the others"),
-    ("prefix-of-other-tokens", "a prompt takes a page of whatever prompt came before"),
-    ("resume-forgets-the-optimizer", "a resumed run begins with moments of zero"),
-    ("resume-forgets-the-step", "a resumed run begins at step 0, with powers of 1"),
-    ("resume-forgets-the-random-state", "a resumed run goes on with seed 0"),
-    ("padding-loses-zero-sign", "an attention ends without + 0"),
-    ("checkpoint-name-not-synced", "a save says saved before the checkpoint's name is durable"),
-    ("checkpoint-rename-before-sync", "a checkpoint has its final name before its files are durable"),
-    ("dropped-cache-write", "the last layer's key and value of position 2 are not written"),
-    ("page-off-by-one", "the first position of a page is written to the page before"),
-    ("position-off-by-one", "a row after the prompt is told the position after its own"),
-    ("shared-random-state", "all draws of a step use the first sequence's id"),
-];
+macro_rules! faults {
+    ($($variant:ident $name:literal $what:literal)*) => {
+        /// A fault that can be switched on.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            $(#[doc = $what] $variant,)*
+        }
+
+        impl Fault {
+            /// Every fault.
+            pub const ALL: &[Fault] = &[$(Fault::$variant),*];
+
+            /// The name on the command line, in kebab case.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Fault::$variant => $name,)*
+                }
+            }
+
+            /// What goes wrong.
+            pub const fn description(self) -> &'static str {
+                match self {
+                    $(Fault::$variant => $what,)*
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    SamplerF32RunningSum "sampler-f32-running-sum" "the token is drawn by a running sum of f32 probabilities"
+    GreedyLastOfEqualMaxima "greedy-last-of-equal-maxima" "greedy takes the last of equal largest logits"
+    SamplerSharedState "sampler-shared-state" "the address of a draw leaves out the sequence's id"
+    ReversedSumForOneRow "reversed-sum-for-one-row" "a linear of one row sums its inputs backwards"
+    MaskOffByOne "mask-off-by-one" "a row of an attention does not see its own position"
+    WindowOffByOne "window-off-by-one" "a row of an attention sees one position more than its window"
+    ForkNotSeen "fork-not-seen" "rows whose first page is one are taken to share all their keys"
+    DocumentsSeeEachOther "documents-see-each-other" "the documents packed in a sample are one sequence"
+    WindowJoinsItsDocuments "window-joins-its-documents" "packed data does not say where the documents of a window begin"
+    IndexListNotRenewed "index-list-not-renewed" "a GPU takes a list of indices for another one of its length"
+    GraphWithOldArguments "graph-with-old-arguments" "a graph of kernels runs again with the arguments of the step before"
+    ListsOfTheTurnBefore "lists-of-the-turn-before" "a GPU that runs ahead keeps the positions and slots of its first step"
+    NormAfterASumWithoutEps "norm-after-a-sum-without-eps" "a GPU that norms a sum on the way forgets to add eps"
+    SurplusTokenKept "surplus-token-kept" "an engine that ran ahead keeps the tokens after the end of a sequence"
+    SharedBufferWritten "shared-buffer-written" "a GPU writes a tensor in place that another one shares"
+    RecomputeFromAnotherLayer "recompute-from-another-layer" "a recomputed layer begins with the embedding, not with its own input"
+    MicroBatchTotalAdded "micro-batch-total-added" "a weight's gradient takes a micro-batch's total, not its chunks"
+    VocabularyChunkStartsAnew "vocabulary-chunk-starts-anew" "dx takes the total of a chunk of the vocabulary, not its chunks of 256"
+    DenormalOfATableLost "denormal-of-a-table-lost" "a model without f32 weights embeds a denormal of bf16 as zero"
+    OneAccumulatorForATiedTable "one-accumulator-for-a-tied-table" "both uses of a tied table add into one gradient"
+    FirstPieceComesLast "first-piece-comes-last" "of a tensor that is read ahead the first piece is taken after the others"
+    PrefixOfOtherTokens "prefix-of-other-tokens" "a prompt takes a page of whatever prompt came before"
+    ResumeForgetsTheOptimizer "resume-forgets-the-optimizer" "a resumed run begins with moments of zero"
+    ResumeForgetsTheStep "resume-forgets-the-step" "a resumed run begins at step 0, with powers of 1"
+    ResumeForgetsTheRandomState "resume-forgets-the-random-state" "a resumed run goes on with seed 0"
+    PaddingLosesZeroSign "padding-loses-zero-sign" "an attention ends without + 0"
+    CheckpointNameNotSynced "checkpoint-name-not-synced" "a save says saved before the checkpoint's name is durable"
+    CheckpointRenameBeforeSync "checkpoint-rename-before-sync" "a checkpoint has its final name before its files are durable"
+    DroppedCacheWrite "dropped-cache-write" "the last layer's key and value of position 2 are not written"
+    PageOffByOne "page-off-by-one" "the first position of a page is written to the page before"
+    PositionOffByOne "position-off-by-one" "a row after the prompt is told the position after its own"
+    SharedRandomState "shared-random-state" "all draws of a step use the first sequence's id"
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Fault, String> {
+        let found = Fault::ALL.iter().copied().find(|fault| fault.name() == name);
+        found.ok_or_else(|| format!("no fault is named {name:?}"))
+    }
+}
 
 pub use switch::{Carried, current, on};
 
@@ -60,13 +102,15 @@ pub use switch::with;
 
 #[cfg(not(feature = "faults"))]
 mod switch {
-    /// Whether a fault is switched on: never, in this build.
+    use super::Fault;
+
+    /// Whether a fault is switched on. Always `false` in this build.
     #[inline(always)]
-    pub const fn on(_name: &str) -> bool {
+    pub const fn on(_fault: Fault) -> bool {
         false
     }
 
-    /// The fault of a thread, on its way to another one: none, in this build.
+    /// The fault of a thread, to be passed to another thread. Always none in this build.
     #[derive(Debug, Clone, Copy)]
     pub struct Carried;
 
@@ -89,39 +133,25 @@ mod switch {
 mod switch {
     use std::cell::Cell;
 
-    thread_local! {
-        static ACTIVE: Cell<Option<&'static str>> = const { Cell::new(None) };
-    }
+    use super::Fault;
 
-    /// The listed name.
-    #[track_caller]
-    fn known(name: &str) -> &'static str {
-        let listed = super::FAULTS.iter().map(|fault| fault.0).find(|&listed| listed == name);
-        listed.unwrap_or_else(|| panic!("no fault is named {name:?}"))
+    thread_local! {
+        static ACTIVE: Cell<Option<Fault>> = const { Cell::new(None) };
     }
 
     /// Whether a fault is switched on in this thread.
-    ///
-    /// # Panics
-    /// If no fault has this name.
-    #[track_caller]
-    pub fn on(name: &str) -> bool {
-        ACTIVE.get() == Some(known(name))
+    pub fn on(fault: Fault) -> bool {
+        ACTIVE.get() == Some(fault)
     }
 
-    /// The result of `work` done with a fault switched on in this thread, also for threads that take it
-    /// along by [`current`].
-    ///
-    /// # Panics
-    /// If no fault has this name, or if `work` panics.
-    #[track_caller]
-    pub fn with<R>(name: &str, work: impl FnOnce() -> R) -> R {
-        Carried(Some(known(name))).enter(work)
+    /// Runs `work` with a fault switched on in this thread, and in threads that receive it through [`current`].
+    pub fn with<R>(fault: Fault, work: impl FnOnce() -> R) -> R {
+        Carried(Some(fault)).enter(work)
     }
 
-    /// The fault of a thread, on its way to another one.
+    /// The fault of a thread, to be passed to another thread.
     #[derive(Debug, Clone, Copy)]
-    pub struct Carried(Option<&'static str>);
+    pub struct Carried(Option<Fault>);
 
     /// The fault of this thread.
     pub fn current() -> Carried {
@@ -129,15 +159,15 @@ mod switch {
     }
 
     impl Carried {
-        /// Runs `work` with the carried fault, then switches back, also after a panic.
+        /// Runs `work` with the carried fault, then restores the previous one, also after a panic.
         pub fn enter<R>(self, work: impl FnOnce() -> R) -> R {
-            struct Back(Option<&'static str>);
-            impl Drop for Back {
+            struct Restore(Option<Fault>);
+            impl Drop for Restore {
                 fn drop(&mut self) {
                     ACTIVE.set(self.0);
                 }
             }
-            let _back = Back(ACTIVE.replace(self.0));
+            let _restore = Restore(ACTIVE.replace(self.0));
             work()
         }
     }
@@ -149,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_fault_is_on_inside_its_closure_only_and_in_its_thread_only() {
-        let (one, other) = (FAULTS[0].0, FAULTS[1].0);
+        let (one, other) = (Fault::ALL[0], Fault::ALL[1]);
         with(one, || {
             assert!(on(one) && !on(other));
             with(other, || assert!(on(other) && !on(one)));
@@ -165,21 +195,16 @@ mod tests {
 
     #[test]
     fn a_panic_switches_the_fault_off() {
-        let fault = FAULTS[0].0;
+        let fault = Fault::ALL[0];
         let end = std::panic::catch_unwind(|| with(fault, || std::panic::resume_unwind(Box::new(()))));
         assert!(end.is_err() && !on(fault));
     }
 
     #[test]
-    #[should_panic(expected = "no fault is named")]
-    fn an_unknown_name_is_refused() {
-        with("no-such-fault", || ());
-    }
-
-    #[test]
-    fn no_name_is_listed_twice() {
-        for (at, fault) in FAULTS.iter().enumerate() {
-            assert!(FAULTS[..at].iter().all(|other| other.0 != fault.0), "{}", fault.0);
+    fn names_are_unique_and_parse_back() {
+        for &fault in Fault::ALL {
+            assert_eq!(fault.name().parse(), Ok(fault));
         }
+        assert_eq!("no-such-fault".parse::<Fault>(), Err("no fault is named \"no-such-fault\"".into()));
     }
 }

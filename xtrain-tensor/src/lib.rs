@@ -21,13 +21,14 @@ mod rope_scaling;
 mod rope_table;
 pub mod softmax;
 mod tensor;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use cpu::Simd;
 pub use device::{Cpu, Device};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{Error, Result};
-pub use gpu::{Found, Gpu, Peak, Schedule, Survey, Traffic, survey};
+pub use gpu::{Gpu, GpuCounters, GpuInfo, GpuSurvey, Peak, Schedule, enumerate_gpus};
 pub use normal::{fill_normal, standard_normal};
 pub use pages::HugePages;
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};

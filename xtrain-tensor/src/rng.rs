@@ -15,7 +15,7 @@ pub enum Purpose {
     /// The order of the training data.
     DataOrder = 2,
     /// The acceptance test of speculative decoding.
-    Speculative = 3,
+    Prompts = 3,
 }
 
 /// Philox4x32-10 of Random123 (Salmon et al., SC 2011): ten rounds over four words, with its constants
@@ -56,7 +56,7 @@ pub fn uniform_u64(seed: u64, id: u64, position: u32, purpose: Purpose) -> u64 {
 /// For tests and examples. What reaches weights or tokens is drawn by [`draw`] alone: the distributions
 /// of `rand` promise no bits.
 #[derive(Debug, Clone)]
-pub struct Stream {
+pub struct PhiloxRng {
     seed: u64,
     id: u64,
     purpose: Purpose,
@@ -64,11 +64,11 @@ pub struct Stream {
     block: [u32; 4],
 }
 
-impl Stream {
+impl PhiloxRng {
     /// The walk over the positions of (seed, id, purpose), from position 0. It begins anew after 2^34
     /// words.
-    pub fn new(seed: u64, id: u64, purpose: Purpose) -> Stream {
-        Stream { seed, id, purpose, words_taken: 0, block: [0; 4] }
+    pub fn new(seed: u64, id: u64, purpose: Purpose) -> PhiloxRng {
+        PhiloxRng { seed, id, purpose, words_taken: 0, block: [0; 4] }
     }
 
     fn next_word(&mut self) -> u32 {
@@ -81,7 +81,7 @@ impl Stream {
     }
 }
 
-impl rand_core::TryRng for Stream {
+impl rand_core::TryRng for PhiloxRng {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_stream_walks_the_addresses_in_order() {
-        let mut stream = Stream::new(7, 3, Purpose::Sample);
+        let mut stream = PhiloxRng::new(7, 3, Purpose::Sample);
         let (first, second) = (draw(7, 3, 0, Purpose::Sample), draw(7, 3, 1, Purpose::Sample));
         assert_eq!(stream.next_u64(), uniform_u64(7, 3, 0, Purpose::Sample));
         assert_eq!([stream.next_u32(), stream.next_u32()], first[2..]);

@@ -152,7 +152,7 @@ impl RopeTable {
     ///
     /// # Errors
     /// When the device has no memory for them.
-    pub fn expect(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
+    pub fn prefetch(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
         match device {
             Device::Gpu(gpu) => self.on(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ()),
             Device::Cpu(_) => Ok(()),

@@ -8,7 +8,7 @@ use crate::cpu::pointwise;
 use crate::device::{Cpu, Device};
 use crate::dtype::{Dtype, Element, from_bf16, to_bf16};
 use crate::error::{Error, Result};
-use crate::faults;
+use crate::faults::{self, Fault};
 use crate::gpu::{self, At, Gpu};
 use crate::recycle::{Buffer, Recycled};
 
@@ -145,7 +145,7 @@ impl Tensor {
     pub(crate) fn at_mut(&mut self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
         match &mut self.storage {
             Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
-                if Arc::get_mut(buffer).is_none() && !faults::on("shared-buffer-written") {
+                if Arc::get_mut(buffer).is_none() && !faults::on(Fault::SharedBufferWritten) {
                     *buffer = Arc::new(buffer.duplicate()?);
                 }
                 Ok(buffer.arg())
@@ -199,7 +199,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Device`] when a device has no memory for them.
-    pub fn on(&self, device: &Device) -> Result<Tensor> {
+    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         fn moved<T: Stored>(x: &Tensor, device: &Device) -> Result<Storage> {
             T::wrap(x.to_vec::<T>()?, device)
         }
@@ -222,7 +222,7 @@ impl Tensor {
     /// [`Error::Device`] when a device fails.
     pub fn to_host(&self) -> Result<Tensor> {
         match self.storage {
-            Storage::Gpu(..) => self.on(&Device::cpu()),
+            Storage::Gpu(..) => self.to_device(&Device::cpu()),
             _ => Ok(self.clone()),
         }
     }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::DecodeArgs;
 use super::ideal::Ideal;
-use super::subject::{self, Load, Subject};
+use super::subject::{self, BenchModel, Load};
 use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions};
@@ -18,7 +18,7 @@ const USUAL: usize = 128;
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
-    subject: Subject,
+    subject: BenchModel,
     kv: String,
     batch: usize,
     one_prompt: bool,
@@ -58,7 +58,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         max_new: max_new.unwrap_or(usual),
     };
     load.check(&model, "lower --prompt-len or --max-new")?;
-    let options = EngineOptions { look: args.look.get(), ..args.cache.engine() };
+    let options = EngineOptions { steps_per_sync: args.look.get(), ..args.cache.engine() };
     subject::measure(&model, load, options)?;
     let (mut samples, mut cache_bytes, mut kv) = (Vec::new(), 0, None);
     let meter = Meter::start(model.device());

@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use super::KvArgs;
-use super::subject::{self, Load, Measured, Subject};
+use super::subject::{self, BenchModel, Load, Measured};
 use crate::cli::{CliError, out};
 use crate::decode::KvKind;
 use crate::report::{Column, Spread, Table, Timings, units};
@@ -14,7 +14,7 @@ const LENGTHS: [usize; 4] = [32, 128, 256, 1024];
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
-    subject: Subject,
+    subject: BenchModel,
     prompt_len: usize,
     cells: Vec<Cell>,
 }

@@ -101,7 +101,8 @@ fn copied(
 /// Microseconds of a product: the time until all of a sample are done, over their number.
 fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model::Result<Vec<f64>> {
     let (first, mut samples) = (&weights[0], Vec::new());
-    let x = Tensor::new(first.device(), &[rows, first.width()], normal(rows * first.width(), seed))?;
+    let x =
+        Tensor::new(first.device(), &[rows, first.in_features()], normal(rows * first.in_features(), seed))?;
     let x = x.cast(first.dtype())?;
     for turn in 0..WARM_UP + repeats {
         let clock = Instant::now();
@@ -109,7 +110,7 @@ fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model:
             for w in weights {
                 ops::linear(&x, w, None, x.dtype())?;
             }
-            first.device().end_step()?;
+            first.device().submit_step()?;
         }
         first.device().wait()?;
         if turn >= WARM_UP {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::LoadArgs;
 use super::made::{self, Made};
 use super::resident::{Resident, resident};
-use super::subject::{self, Subject};
+use super::subject::{self, BenchModel};
 use crate::cli::common::Common;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{CliError, loaded, out};
@@ -24,7 +24,7 @@ const PIECE: usize = 1 << 20;
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
-    subject: Subject,
+    subject: BenchModel,
     files: usize,
     file_bytes: u64,
     /// Of the weights in compute type.
@@ -101,7 +101,7 @@ fn measure(
         let packed = pack.and_then(|_| resident());
         peak = peak.or_else(|| Peak::of(before?, opened?, packed));
         weight_bytes = (loaded.model.config().n_params() * loaded.model.compute().bytes()) as u64;
-        subject.get_or_insert_with(|| Subject::new(name.clone(), &loaded.model));
+        subject.get_or_insert_with(|| BenchModel::new(name.clone(), &loaded.model));
     }
     let spread = |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of)).expect("at least one sample");
     Ok(Report {

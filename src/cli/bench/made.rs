@@ -8,7 +8,7 @@ use super::Shared;
 use super::subject;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{CliError, Exit};
-use crate::model::export::{self, Subject};
+use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 
 /// A Hugging Face directory in bf16 under the system's temporary directory, removed when this is dropped. One signal
@@ -96,7 +96,7 @@ pub(super) fn write(out: &Path, shared: &Shared) -> Result<(), CliError> {
     let (model, _) = subject::open(None, shared, 1)?;
     Ok(export::huggingface(
         out,
-        &Subject { model: &model, tokenizer: None, eos: &[] },
+        &ExportSource { model: &model, tokenizer: None, eos: &[] },
         (Quant::BF16, export::MAX_SHARD),
     )?)
 }

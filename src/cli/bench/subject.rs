@@ -15,7 +15,7 @@ use crate::training;
 
 /// What was measured, as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Subject {
+pub(super) struct BenchModel {
     model: String,
     parameters: u64,
     compute: String,
@@ -43,9 +43,9 @@ impl Load {
     }
 }
 
-impl Subject {
-    pub(super) fn new(name: String, model: &Model) -> Subject {
-        Subject {
+impl BenchModel {
+    pub(super) fn new(name: String, model: &Model) -> BenchModel {
+        BenchModel {
             model: name,
             parameters: model.config().n_params() as u64,
             compute: model.compute().to_string(),
@@ -55,7 +55,7 @@ impl Subject {
 
     /// What stands above the tables.
     pub(super) fn title(&self) -> String {
-        let Subject { model, parameters, compute, device } = self;
+        let BenchModel { model, parameters, compute, device } = self;
         format!("{model}: {} parameters, {compute}, {device}\n", units::count(*parameters))
     }
 }
@@ -66,10 +66,10 @@ pub(super) fn open(
     path: Option<&Path>,
     shared: &Shared,
     positions: usize,
-) -> Result<(Model, Subject), CliError> {
+) -> Result<(Model, BenchModel), CliError> {
     if let Some(path) = path {
         let loaded = loaded::open(path, &shared.common)?;
-        let subject = Subject::new(loaded.path.display().to_string(), &loaded.model);
+        let subject = BenchModel::new(loaded.path.display().to_string(), &loaded.model);
         return Ok((loaded.model, subject));
     }
     let config = RunConfig::load(&shared.layers.layers())?;
@@ -79,7 +79,7 @@ pub(super) fn open(
     let compute = training::compute(shared.common.dtype.unwrap_or(config.train.dtype));
     let seed = shared.seed.unwrap_or(config.train.seed);
     let model = Model::init(&cfg, compute, &device, seed)?;
-    let subject = Subject::new(name(&config), &model);
+    let subject = BenchModel::new(name(&config), &model);
     Ok((model, subject))
 }
 
@@ -107,7 +107,8 @@ pub(super) struct Measured {
 /// One rollout: its times, the bytes of its cache, and those that were read of it.
 pub(super) fn measure(model: &Model, load: Load, options: EngineOptions) -> Result<Measured, CliError> {
     let positions = Some(load.prompt_len + load.max_new);
-    let mut engine = Engine::new(model, EngineOptions { positions, max_batch: load.batch, ..options })?;
+    let mut engine =
+        Engine::new(model, EngineOptions { max_seq_len: positions, max_batch: load.batch, ..options })?;
     let request = |id| Request {
         id,
         ..Request::greedy(&tokens((0, id), load.prompt_len, model.config().vocab), load.max_new)
@@ -124,11 +125,11 @@ pub(super) fn measure(model: &Model, load: Load, options: EngineOptions) -> Resu
         }
         events.iter().for_each(|e| begun[e.index] = true);
         if from.is_none() && begun.iter().all(|&b| b) {
-            from = model.device().traffic();
+            from = model.device().gpu_counters();
         }
         Ok(())
     })?;
-    let read = |from| model.device().traffic().map(|t| t.since(from).kv_read);
+    let read = |from| model.device().gpu_counters().map(|t| t.since(from).kv_read);
     let kv = from.and_then(read).filter(|_| needed > 0).map(|read| [read, needed]);
     Ok(Measured { timings, cache_bytes: engine.cache().map_or(0, |cache| cache.bytes()), kv })
 }

@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use super::TrainArgs;
 use super::ideal::Ideal;
-use super::subject::{self, Subject};
+use super::subject::{self, BenchModel};
 use super::traffic::{Meter, PerUnit};
 use crate::cli::{CliError, out, source};
 use crate::config::RunConfig;
-use crate::model::Sample;
+use crate::model::TrainingExample;
 use crate::report::{Column, Spread, Table, units};
 use crate::training;
 
@@ -20,7 +20,7 @@ const WARM_UP: usize = 3;
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
-    subject: Subject,
+    subject: BenchModel,
     context: usize,
     batch: usize,
     micro_batch: usize,
@@ -45,9 +45,9 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     for step in 0..WARM_UP + args.steps {
         let sample = |at: usize| {
             let id = (step * batch + at) as u64;
-            Sample::window(&subject::tokens((config.train.seed, id), context + 1, vocab), 1.0)
+            TrainingExample::window(&subject::tokens((config.train.seed, id), context + 1, vocab), 1.0)
         };
-        let samples: Vec<Sample> = (0..batch).map(sample).collect();
+        let samples: Vec<TrainingExample> = (0..batch).map(sample).collect();
         if step == WARM_UP {
             meter = Meter::start(&device);
         }
@@ -59,7 +59,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     }
     let ms_per_step = Spread::of(samples_ms.iter().copied()).expect("at least one step was measured");
     let report = Report {
-        subject: Subject::new(subject::name(&config), &trainer.model),
+        subject: BenchModel::new(subject::name(&config), &trainer.model),
         context,
         batch,
         micro_batch: config.train.micro_batch,

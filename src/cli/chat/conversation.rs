@@ -25,7 +25,7 @@ pub(super) struct Conversation<'t> {
 
 /// A turn that waits for its reply.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ResolvedGeneration {
     text: String,
     pub(super) ids: Vec<u32>,
     messages: Vec<Message>,
@@ -85,7 +85,7 @@ impl<'t> Conversation<'t> {
     /// [`TooLong`]; what the template refuses.
     ///
     /// [`answered`]: Conversation::answered
-    pub(super) fn ask(&self, said: &str, room: usize) -> Result<Asked, CliError> {
+    pub(super) fn ask(&self, said: &str, room: usize) -> Result<ResolvedGeneration, CliError> {
         let mut messages = self.messages.clone();
         messages.push(Message::new("user", said));
         let all = messages.len();
@@ -93,7 +93,7 @@ impl<'t> Conversation<'t> {
             let text = self.template.render(&messages, &self.options)?.text;
             let ids = self.ids(&text)?;
             if ids.len() + room <= self.positions && !ids.is_empty() {
-                return Ok(Asked { text, ids, forgotten: all - messages.len(), messages });
+                return Ok(ResolvedGeneration { text, ids, forgotten: all - messages.len(), messages });
             }
             let next = (self.fixed + 1..messages.len()).find(|&at| messages[at].role() == "user");
             let Some(next) = next else {
@@ -113,8 +113,8 @@ impl<'t> Conversation<'t> {
     }
 
     /// Takes the turn and its reply into the conversation.
-    pub(super) fn answered(&mut self, asked: Asked, reply: &Completion) {
-        let Asked { mut text, mut ids, messages, .. } = asked;
+    pub(super) fn answered(&mut self, asked: ResolvedGeneration, reply: &Completion) {
+        let ResolvedGeneration { mut text, mut ids, messages, .. } = asked;
         text += &self.tokenizer.decode(&reply.tokens);
         ids.extend(&reply.tokens);
         self.messages = messages;

@@ -5,7 +5,7 @@ use super::stops::Stops;
 use super::{ChatArgs, CliError};
 use crate::cli::loaded::Loaded;
 use crate::cli::out;
-use crate::decode::{Completion, Engine, FinishReason, Request, Stop};
+use crate::decode::{Completion, Engine, FinishReason, Request, StopConditions};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::printable;
 
@@ -44,19 +44,19 @@ impl<'m> Replies<'m> {
         Replies { engine, tokenizer, args, eos, terminal, n: 0 }
     }
 
-    /// Draws the reply to `prompt` and shows it, until it ends or a signal stops it.
+    /// DeviceSampler the reply to `prompt` and shows it, until it ends or a signal stops it.
     ///
     /// # Errors
     /// The engine's; standard output's.
     pub(super) fn reply(&mut self, prompt: Vec<u32>, stops: &Stops) -> Result<Completion, CliError> {
-        let before = self.engine.counters().recalled_rows;
+        let before = self.engine.counters().prefix_cache_hits;
         let request = Request {
             id: self.n,
             seed: self.args.seed,
             prompt: prompt.clone(),
             options: self.args.sampling.options(),
             max_new: self.args.max_new,
-            stop: Stop { eos: self.eos.clone(), tokens: Vec::new() },
+            stop: StopConditions { eos: self.eos.clone(), tokens: Vec::new() },
         };
         self.n += 1;
         let index = self.engine.submit(request)?;
@@ -77,7 +77,7 @@ impl<'m> Replies<'m> {
         if streams {
             out::print(printable(&stream.finish()) + "\n")?;
         }
-        let recalled = self.engine.counters().recalled_rows - before;
+        let recalled = self.engine.counters().prefix_cache_hits - before;
         self.tell(&done, (&prompt, recalled))?;
         Ok(done)
     }

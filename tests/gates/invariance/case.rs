@@ -61,7 +61,7 @@ pub(super) enum How {
     /// The engine, which draws the tokens after the prompts.
     Engine {
         max_batch: usize,
-        max_rows: Option<usize>,
+        max_batched_tokens: Option<usize>,
         /// Positions beyond the longest sequence that the cache has; none: room for all.
         spare: Option<usize>,
         /// The first so many sequences are completions of one prompt.
@@ -101,7 +101,7 @@ impl Case {
         let how = match engine {
             true => How::Engine {
                 max_batch: dice.between(1, seqs.len()),
-                max_rows: dice.one_in(2).then(|| dice.between(1, 60)),
+                max_batched_tokens: dice.one_in(2).then(|| dice.between(1, 60)),
                 spare: dice.one_in(2).then(|| 64 + dice.below(2 * longest)),
                 group: 1,
             },

@@ -1,6 +1,6 @@
 //! The paths under test: passes over a cache in any company, and the engine.
 use xtrain::decode::cache::{Cache, Snapshot};
-use xtrain::decode::{Engine, EngineOptions, HeadRows, Room};
+use xtrain::decode::{Engine, EngineOptions, LogitsRows, Room};
 use xtrain::model::{Eager, Error, Model, Rows};
 
 use super::case::{Case, Company, How, SEED, Seq};
@@ -140,16 +140,18 @@ impl<'a> Passes<'a> {
 
 /// The engine: every row of logits, every token and every log-probability.
 fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Difference> {
-    let How::Engine { max_batch, max_rows, spare, group } = case.how else { return Ok(Seen::default()) };
+    let How::Engine { max_batch, max_batched_tokens, spare, group } = case.how else {
+        return Ok(Seen::default());
+    };
     let refused = |e: xtrain::decode::Error| Difference::new(case, (0, 0), What::Refused(e.to_string()));
     let options = EngineOptions {
         kv: case.kv,
         prefill_chunk: Some(case.seqs[0].chunk),
         max_batch,
-        max_rows,
-        positions: None,
-        cache_positions: spare.map(|n| case.longest() + case.page() + n),
-        head: HeadRows::All,
+        max_batched_tokens,
+        max_seq_len: None,
+        kv_capacity: spare.map(|n| case.longest() + case.page() + n),
+        logits_rows: LogitsRows::All,
         ..EngineOptions::default()
     };
     let mut engine = Engine::new(model, options).map_err(refused)?;

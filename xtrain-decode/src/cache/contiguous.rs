@@ -1,5 +1,5 @@
 //! The contiguous cache: one run of slots for each sequence, allocated at once.
-use xtrain_model::{Eager, Error, Heads, Kv, KvStore, Result, Rows};
+use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
@@ -47,29 +47,29 @@ impl Contiguous {
     }
 
     /// The rows are written.
-    fn leave(&mut self, layer: usize) -> Kv<'_, Tensor> {
+    fn leave(&mut self, layer: usize) -> KvView<'_, Tensor> {
         self.ledger.leave(layer);
-        Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots }
+        KvView { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots }
     }
 }
 
 impl KvStore<Eager> for Contiguous {
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
         self.pool.check(&k, &v, rows)?;
         self.enter(layer, rows)?;
         self.pool.write(layer, [&k, &v], rows, &self.slots)?;
         Ok(self.leave(layer))
     }
 
-    fn admit(
+    fn append_rotated(
         &mut self,
         _: &mut Eager,
         layer: usize,
-        new: Heads<'_, Tensor>,
+        new: Qkv<'_, Tensor>,
         rows: &Rows,
-    ) -> Result<(Tensor, Kv<'_, Tensor>)> {
+    ) -> Result<(Tensor, KvView<'_, Tensor>)> {
         self.enter(layer, rows)?;
-        let q = self.pool.admit(layer, &new, rows, &self.slots);
+        let q = self.pool.append_rotated(layer, &new, rows, &self.slots);
         let q = q.inspect_err(|_| self.ledger.abandon())?;
         Ok((q, self.leave(layer)))
     }

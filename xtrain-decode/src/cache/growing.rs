@@ -1,5 +1,5 @@
 //! The growing cache: keys and values concatenated anew at every step, the classic baseline.
-use xtrain_model::{Eager, Error, Kv, KvStore, Result, Rows};
+use xtrain_model::{Eager, Error, KvStore, KvView, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
@@ -109,7 +109,7 @@ impl Growing {
 }
 
 impl KvStore<Eager> for Growing {
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
         self.pool.check(&k, &v, rows)?;
         self.ledger.enter(layer, rows)?;
         if layer == 0 {
@@ -118,7 +118,7 @@ impl KvStore<Eager> for Growing {
         self.rebuild(layer, &self.ahead())?;
         self.pool.write(layer, [&k, &v], rows, &self.slots[layer])?;
         self.ledger.leave(layer);
-        Ok(Kv { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots[layer] })
+        Ok(KvView { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots[layer] })
     }
 }
 

@@ -17,7 +17,7 @@ pub use paged::Paged;
 
 use std::fmt::Debug;
 
-use xtrain_model::{Eager, Heads, Kv, KvStore, Model, Result, Rows};
+use xtrain_model::{Eager, KvStore, KvView, Model, Qkv, Result, Rows};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 /// The keys and values of many sequences, for passes without a tape.
@@ -73,13 +73,13 @@ pub trait Cache: KvStore<Eager> + Debug {
 
     /// Keeps the whole pages of `seq`, whose first tokens are `tokens`, for sequences to come, also when
     /// `seq` is freed; they are given up when there is no other room. Only a paged cache can.
-    fn remember(&mut self, seq: u32, tokens: &[u32]) {
+    fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
         let _ = (seq, tokens);
     }
 
     /// Makes `seq`, which holds nothing, hold the longest prefix of `tokens` that was remembered; its
     /// length.
-    fn recall(&mut self, seq: u32, tokens: &[u32]) -> usize {
+    fn match_prefix(&mut self, seq: u32, tokens: &[u32]) -> usize {
         let _ = (seq, tokens);
         0
     }
@@ -102,18 +102,18 @@ pub trait Cache: KvStore<Eager> + Debug {
 }
 
 impl KvStore<Eager> for Box<dyn Cache> {
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<Kv<'_, Tensor>> {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
         (**self).extend(layer, k, v, rows)
     }
 
-    fn admit(
+    fn append_rotated(
         &mut self,
         f: &mut Eager,
         layer: usize,
-        new: Heads<'_, Tensor>,
+        new: Qkv<'_, Tensor>,
         rows: &Rows,
-    ) -> Result<(Tensor, Kv<'_, Tensor>)> {
-        (**self).admit(f, layer, new, rows)
+    ) -> Result<(Tensor, KvView<'_, Tensor>)> {
+        (**self).append_rotated(f, layer, new, rows)
     }
 }
 

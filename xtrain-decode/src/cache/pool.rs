@@ -1,7 +1,10 @@
 //! The keys and values of every layer, by slot.
-use xtrain_model::{Heads, Result, Rows};
-use xtrain_tensor::ops::{self, NewHeads, SlotRange, Slots};
-use xtrain_tensor::{Error, Tensor, faults};
+use xtrain_model::{Qkv, Result, Rows};
+use xtrain_tensor::ops::{self, SlotRange, Slots, UnrotatedHeads};
+use xtrain_tensor::{
+    Error, Tensor,
+    faults::{self, Fault},
+};
 
 use super::{CacheShape, Usage};
 
@@ -65,10 +68,10 @@ impl Pool {
 
     /// Norms and turns the heads of `rows` and writes keys and values into the slots of their positions;
     /// the queries `[N, nh, hd]`.
-    pub(super) fn admit(
+    pub(super) fn append_rotated(
         &mut self,
         layer: usize,
-        new: &Heads<'_, Tensor>,
+        new: &Qkv<'_, Tensor>,
         rows: &Rows,
         slots: &Slots,
     ) -> Result<Tensor> {
@@ -76,7 +79,7 @@ impl Pool {
         let spared = self.spared(layer, &rows.pos, &places)?;
         let heads =
             |x: &Tensor| x.reshape(&[rows.len(), x.width() / self.shape.head_dim, self.shape.head_dim]);
-        let new = NewHeads {
+        let new = UnrotatedHeads {
             q: &heads(new.q)?,
             k: &heads(new.k)?,
             v: new.v,
@@ -104,7 +107,7 @@ impl Pool {
 
     /// The planted fault: what is not overwritten.
     fn spared(&self, layer: usize, pos: &[u32], places: &[u32]) -> Result<Option<Spared>> {
-        if !faults::on("dropped-cache-write") || layer + 1 < self.shape.n_layers {
+        if !faults::on(Fault::DroppedCacheWrite) || layer + 1 < self.shape.n_layers {
             return Ok(None);
         }
         let places: Vec<u32> = places.iter().zip(pos).filter(|&(_, &p)| p == 2).map(|(&at, _)| at).collect();
@@ -159,7 +162,7 @@ fn places(slots: &Slots, rows: &Rows) -> Vec<u32> {
 pub(super) fn slot(slots: &Slots, seq: u32, pos: usize) -> usize {
     match slots {
         Slots::Pages { page, .. }
-            if faults::on("page-off-by-one") && pos > 0 && pos.is_multiple_of(*page) =>
+            if faults::on(Fault::PageOffByOne) && pos > 0 && pos.is_multiple_of(*page) =>
         {
             slots.slot(seq, pos - 1) + 1 - page
         }

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xtrain_tensor::faults;
+use xtrain_tensor::faults::{self, Fault};
 
 /// Whole pages by all tokens up to their end. A page is found by the page before it and its own tokens,
 /// compared one by one: nothing is taken on the word of a hash. What a page holds is a function of these
@@ -29,7 +29,7 @@ impl Prefixes {
         self.clock += 1;
         let (mut before, mut found) = (None, Vec::new());
         for chunk in tokens.chunks_exact(size) {
-            let known = match faults::on("prefix-of-other-tokens") {
+            let known = match faults::on(Fault::PrefixOfOtherTokens) {
                 true => self.pages.iter_mut().find(|(place, _)| place.0 == before).map(|(_, known)| known),
                 false => self.pages.get_mut(&(before, chunk.into())),
             };

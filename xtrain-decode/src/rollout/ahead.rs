@@ -8,10 +8,13 @@
 use std::collections::BTreeMap;
 
 use xtrain_model::{Eager, Result as ModelResult};
-use xtrain_tensor::ops::{Draws, SampleRow, Sampled, Undrawable};
-use xtrain_tensor::{Device, faults};
+use xtrain_tensor::ops::{DeviceSampler, SampleFailure, SampleRow, Sampled};
+use xtrain_tensor::{
+    Device,
+    faults::{self, Fault},
+};
 
-use super::HeadRows;
+use super::LogitsRows;
 use super::engine::Engine;
 use super::plan::Plan;
 use crate::cache::Snapshot;
@@ -19,20 +22,20 @@ use crate::error::{Error, Result};
 use crate::sampler::Choice;
 
 /// What a row drew in a turn, or why it could not.
-type Outcome = std::result::Result<Sampled, Undrawable>;
+type Outcome = std::result::Result<Sampled, SampleFailure>;
 
 impl Engine<'_> {
     /// Steps that need no look at a token between them; none where the host has to see each: rows of prompts, prompts
     /// that are waited for, a processor, a cache that begins anew every step.
     pub(super) fn steps_ahead(&self, plan: &Plan) -> Option<usize> {
         let on_gpu = matches!(self.model.device(), Device::Gpu(_));
-        let possible = on_gpu && self.options.look > 1 && !self.careful && self.cache.is_some();
+        let possible = on_gpu && self.options.steps_per_sync > 1 && !self.force_sync && self.cache.is_some();
         let alone = |run: &super::plan::Run| {
             let s = &self.live[run.live];
             run.draws && run.rows.len() == 1 && !(s.is_fresh() && self.groups.contains_key(&s.group))
         };
         let every = plan.runs.len() == self.live.len() && plan.runs.iter().all(alone);
-        if !possible || !every || self.options.head != HeadRows::Drawn {
+        if !possible || !every || self.options.logits_rows != LogitsRows::Sampled {
             return None;
         }
         let left = plan.runs.iter().map(|run| self.live[run.live].left(self.model.config())).min()?;
@@ -52,7 +55,7 @@ impl Engine<'_> {
         plan.runs.iter().for_each(|run| self.ran(run));
         self.counters.passes += drawn.len() as u64;
         let ends = self.accept(plan, &drawn);
-        if !self.careful || !self.events.is_empty() {
+        if !self.force_sync || !self.events.is_empty() {
             self.counters.prefill_rows += plan.prefill_rows as u64;
         }
         for run in &plan.runs {
@@ -73,7 +76,7 @@ impl Engine<'_> {
             Some(draws) => draws,
             None => {
                 let turns = self.options.turns(self.model.config());
-                Draws::new(self.model.device(), rows.next_power_of_two(), turns)
+                DeviceSampler::new(self.model.device(), rows.next_power_of_two(), turns)
                     .map_err(xtrain_model::Error::from)?
             }
         };
@@ -103,7 +106,7 @@ impl Engine<'_> {
     }
 
     /// Sends the device what it has to know of all these steps: positions, slots, angles. Nothing is sent between them.
-    fn foretell(&self, plan: &Plan, steps: usize, draws: &mut Draws) -> ModelResult<()> {
+    fn foretell(&self, plan: &Plan, steps: usize, draws: &mut DeviceSampler) -> ModelResult<()> {
         let cache = self.cache.as_ref().expect("steps ahead have a cache");
         let lists = |step: usize| {
             let pos: Vec<u32> = plan.rows.pos.iter().map(|&pos| pos + step as u32).collect();
@@ -112,15 +115,16 @@ impl Engine<'_> {
                 places.map(|(&lane, &pos)| cache.slot(lane, pos as usize)).collect();
             [Some(pos), slots].into_iter().flatten().collect()
         };
-        self.model
-            .expect(plan.rows.pos.iter().flat_map(|&pos| (0..steps).map(move |step| pos as usize + step)))?;
+        self.model.prefetch_rope(
+            plan.rows.pos.iter().flat_map(|&pos| (0..steps).map(move |step| pos as usize + step)),
+        )?;
         Ok(draws.begin(&plan.rows.id, (0..steps).map(lists).collect())?)
     }
 
-    fn draw_step(&mut self, plan: &Plan, draws: &mut Draws, step: usize) -> ModelResult<()> {
+    fn draw_step(&mut self, plan: &Plan, draws: &mut DeviceSampler, step: usize) -> ModelResult<()> {
         let cache = self.cache.as_mut().expect("steps ahead have a cache");
-        let h = self.model.embed_drawn(draws)?;
-        let hidden = self.model.forward_from(&mut Eager, cache, &plan.rows, h)?;
+        let h = self.model.embed_sampled(draws)?;
+        let hidden = self.model.forward_hidden(&mut Eager, cache, &plan.rows, h)?;
         let first = self.live[0].id;
         let row = |run: &super::plan::Run| self.live[run.live].sample_row(first, step as u32);
         let rows: Vec<SampleRow<'_>> = plan.runs.iter().map(row).collect();
@@ -134,13 +138,13 @@ impl Engine<'_> {
         for (step, outcomes) in drawn.iter().enumerate() {
             let pairs = || plan.runs.iter().zip(outcomes);
             if pairs().any(|(run, outcome)| self.live[run.live].end.is_none() && outcome.is_err()) {
-                self.careful = true;
+                self.force_sync = true;
                 self.counters.surplus_rows += ((drawn.len() - step) * plan.runs.len()) as u64;
                 break;
             }
             for (run, outcome) in pairs() {
                 let sequence = &mut self.live[run.live];
-                let over = sequence.end.is_some() && !faults::on("surplus-token-kept");
+                let over = sequence.end.is_some() && !faults::on(Fault::SurplusTokenKept);
                 let (Ok(s), false) = (outcome, over) else {
                     self.counters.surplus_rows += 1;
                     continue;

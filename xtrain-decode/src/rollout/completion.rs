@@ -130,8 +130,8 @@ pub struct Counters {
     /// Sequences that took a prompt from another's room.
     pub forks: u64,
     /// Rows that did not run because an earlier sequence had left theirs; see
-    /// [`Prefixes`](super::Prefixes).
-    pub recalled_rows: u64,
+    /// [`PrefixCaching`](super::PrefixCaching).
+    pub prefix_cache_hits: u64,
     /// Sequences that gave up their room, to be recomputed.
     pub preemptions: u64,
 }

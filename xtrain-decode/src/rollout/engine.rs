@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use xtrain_model::Model;
-use xtrain_tensor::ops::Draws;
+use xtrain_tensor::ops::DeviceSampler;
 
 use super::pass::Watch;
 use super::plan::Plan;
@@ -29,17 +29,17 @@ pub struct Engine<'m> {
     pub(super) queue: VecDeque<Sequence>,
     /// Sequences that have one, the oldest first.
     pub(super) live: Vec<Sequence>,
-    pub(super) free: Vec<Lane>,
+    pub(super) free: Vec<SeqSlot>,
     /// Prompts of several sequences that are not all under way.
     pub(super) groups: BTreeMap<usize, Group>,
     /// Whether the cache was too small: nothing new begins until a sequence ends.
-    pub(super) squeezed: bool,
+    pub(super) admission_blocked: bool,
     pub(super) counters: Counters,
     pub(super) samplers: Vec<Sampler>,
     /// Where a GPU keeps what it drew until the host looks.
-    pub(super) draws: Option<Draws>,
+    pub(super) draws: Option<DeviceSampler>,
     /// Whether the host has to see the next step, to say why a row has no token.
-    pub(super) careful: bool,
+    pub(super) force_sync: bool,
     submitted: usize,
     plan: Plan,
     pub(super) events: Vec<Event>,
@@ -48,7 +48,7 @@ pub struct Engine<'m> {
 
 /// A place in the cache that no sequence has.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lane {
+pub(super) struct SeqSlot {
     pub(super) number: u32,
     /// The group whose prompt is still there.
     pub(super) holds: Option<usize>,
@@ -79,13 +79,13 @@ impl<'m> Engine<'m> {
             positions: room.positions,
             queue: VecDeque::new(),
             live: Vec::new(),
-            free: lanes.map(|number| Lane { number, holds: None }).collect(),
+            free: lanes.map(|number| SeqSlot { number, holds: None }).collect(),
             groups: BTreeMap::new(),
-            squeezed: false,
+            admission_blocked: false,
             counters: Counters::default(),
             samplers: Vec::new(),
             draws: None,
-            careful: false,
+            force_sync: false,
             submitted: 0,
             plan: Plan::default(),
             events: Vec::new(),
@@ -111,7 +111,7 @@ impl<'m> Engine<'m> {
     pub fn submit_group(&mut self, request: Request, g: usize) -> Result<usize> {
         let cfg = self.model.config();
         request.check(cfg)?;
-        let (id, got) = (request.id, request.positions(cfg));
+        let (id, got) = (request.id, request.required_len(cfg));
         if got > self.positions {
             return Err(Error::TooLong { id, want: self.positions, got });
         }
@@ -251,7 +251,7 @@ impl<'m> Engine<'m> {
                 continue;
             };
             let sequence = self.live.remove(at);
-            self.squeezed = false;
+            self.admission_blocked = false;
             self.leave_lane(&sequence);
             self.count_out(&sequence);
             if let End::Finished(reason) = end {

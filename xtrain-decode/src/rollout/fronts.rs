@@ -54,8 +54,8 @@ pub fn generate(model: &Model, requests: Vec<Request>, options: EngineOptions) -
 
 /// `options` with no more positions for a sequence than `requests` need, unless they say how many.
 fn sized(options: EngineOptions, model: &Model, requests: &[Request]) -> EngineOptions {
-    let longest = requests.iter().map(|r| r.positions(model.config())).max();
-    EngineOptions { positions: options.positions.or(longest.map(|n| n.max(1))), ..options }
+    let longest = requests.iter().map(|r| r.required_len(model.config())).max();
+    EngineOptions { max_seq_len: options.max_seq_len.or(longest.map(|n| n.max(1))), ..options }
 }
 
 fn only(completions: Vec<Completion>) -> Result<Completion> {

@@ -19,5 +19,5 @@ pub use completion::{Completion, Counters, Event, FinishReason, LogitRow, Step};
 pub use engine::Engine;
 pub use fronts::{generate, generate_cached, generate_cached_batch, generate_greedy_cached};
 pub use naive::generate_naive;
-pub use options::{EngineOptions, HeadRows, Prefixes};
-pub use request::{Request, Stop};
+pub use options::{EngineOptions, LogitsRows, PrefixCaching};
+pub use request::{Request, StopConditions};

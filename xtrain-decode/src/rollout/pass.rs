@@ -5,7 +5,7 @@ use xtrain_tensor::{Device, Tensor};
 
 use super::engine::Engine;
 use super::plan::{Plan, Run};
-use super::{HeadRows, LogitRow, Prefixes};
+use super::{LogitRow, LogitsRows, PrefixCaching};
 use crate::error::Result;
 use crate::sampler::Choice;
 
@@ -17,7 +17,7 @@ impl Engine<'_> {
         if plan.rows.is_empty() {
             return Ok(());
         }
-        self.careful = false;
+        self.force_sync = false;
         let rows = &plan.rows;
         let hidden = match &mut self.cache {
             Some(cache) => self.model.forward(&mut Eager, cache, rows)?,
@@ -29,9 +29,9 @@ impl Engine<'_> {
         if self.cache.is_some() {
             plan.runs.iter().for_each(|run| self.ran(run));
         }
-        match self.options.head {
-            HeadRows::Drawn => self.draw_from(plan, &self.logits(&hidden, &plan.drawn)?, watch),
-            HeadRows::All => {
+        match self.options.logits_rows {
+            LogitsRows::Sampled => self.draw_from(plan, &self.logits(&hidden, &plan.drawn)?, watch),
+            LogitsRows::All => {
                 let all: Vec<usize> = (0..rows.len()).collect();
                 self.draw_from(plan, &self.logits(&hidden, &all)?, watch)
             }
@@ -45,8 +45,8 @@ impl Engine<'_> {
         sequence.done += run.rows.len();
         let (prompt, cache) = (&sequence.request.prompt, &mut self.cache);
         let whole = (before + 1..=sequence.done).contains(&prompt.len());
-        if let (true, Some(cache), Prefixes::Kept) = (whole, cache, self.options.prefixes) {
-            cache.remember(sequence.lane, prompt);
+        if let (true, Some(cache), PrefixCaching::On) = (whole, cache, self.options.prefix_caching) {
+            cache.insert_prefix(sequence.lane, prompt);
         }
     }
 
@@ -78,7 +78,7 @@ impl Engine<'_> {
             let (index, id) = (sequence.index, sequence.id);
             for at in run.rows.clone() {
                 let last = run.draws && at + 1 == run.rows.end;
-                if !last && self.options.head == HeadRows::Drawn {
+                if !last && self.options.logits_rows == LogitsRows::Sampled {
                     continue;
                 }
                 let logits = &data[row * vocab..][..vocab];
@@ -99,7 +99,8 @@ impl Engine<'_> {
     /// the host says better.
     fn drawn_by_device(&self, plan: &Plan, logits: &Tensor) -> Result<Option<Vec<Choice>>> {
         let drawing = || plan.runs.iter().filter(|run| run.draws).map(|run| &self.live[run.live]);
-        let on_gpu = matches!(logits.device(), Device::Gpu(_)) && self.options.head == HeadRows::Drawn;
+        let on_gpu =
+            matches!(logits.device(), Device::Gpu(_)) && self.options.logits_rows == LogitsRows::Sampled;
         if !on_gpu || drawing().any(|s| s.is_fresh() && self.groups.contains_key(&s.group)) {
             return Ok(None);
         }

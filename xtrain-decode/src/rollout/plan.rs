@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use xtrain_model::{Error as ModelError, Rows};
-use xtrain_tensor::faults;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::engine::Engine;
 use crate::error::Result;
@@ -53,7 +53,7 @@ impl Engine<'_> {
     /// all of them.
     fn try_fill(&mut self, plan: &mut Plan) -> Result<bool> {
         plan.clear();
-        let most = self.options.max_rows.unwrap_or(usize::MAX);
+        let most = self.options.max_batched_tokens.unwrap_or(usize::MAX);
         for prompts in [false, true] {
             for at in 0..self.live.len() {
                 let sequence = &self.live[at];
@@ -89,7 +89,7 @@ impl Engine<'_> {
         let (start, end) = (plan.rows.len(), sequence.done + take);
         for pos in sequence.done..end {
             let prompt = pos < sequence.prompt_len();
-            let told = pos + usize::from(!prompt && faults::on("position-off-by-one"));
+            let told = pos + usize::from(!prompt && faults::on(Fault::PositionOffByOne));
             plan.rows.push(sequence.lane, told as u32, sequence.tokens[pos]);
             plan.prefill_rows += usize::from(prompt);
         }

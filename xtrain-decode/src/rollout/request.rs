@@ -19,19 +19,19 @@ pub struct Request {
     /// The most new tokens, at least one.
     pub max_new: usize,
     /// The tokens that end the sequence.
-    pub stop: Stop,
+    pub stop: StopConditions,
 }
 
 /// The tokens that end a sequence. The one that did stays in the completion, with its log-probability.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stop {
+pub struct StopConditions {
     /// Ends of text: [`FinishReason::Eos`]. Empty: they are ignored.
     pub eos: Vec<u32>,
     /// Others: [`FinishReason::Stop`].
     pub tokens: Vec<u32>,
 }
 
-impl Stop {
+impl StopConditions {
     /// Why `token` ends its sequence, if it does; a token in both lists is an end of text.
     pub fn reason(&self, token: u32) -> Option<FinishReason> {
         let eos = self.eos.contains(&token).then_some(FinishReason::Eos);
@@ -42,7 +42,7 @@ impl Stop {
 impl Request {
     /// Greedy, id 0, seed 0, ended by nothing but its length.
     pub fn greedy(prompt: &[u32], max_new: usize) -> Request {
-        let (options, stop) = (SampleOptions::greedy(), Stop::default());
+        let (options, stop) = (SampleOptions::greedy(), StopConditions::default());
         Request { id: 0, seed: 0, prompt: prompt.to_vec(), options, max_new, stop }
     }
 
@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// The positions that the sequence may come to have in a model of `cfg`.
-    pub fn positions(&self, cfg: &Config) -> usize {
+    pub fn required_len(&self, cfg: &Config) -> usize {
         self.prompt.len().saturating_add(self.max_new).min(cfg.max_positions)
     }
 

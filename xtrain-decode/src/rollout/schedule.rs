@@ -1,8 +1,8 @@
 //! Who has a place: sequences begin, take a prompt from another, and give their room up.
 use xtrain_model::Error as ModelError;
 
-use super::Prefixes;
-use super::engine::{Engine, Lane};
+use super::PrefixCaching;
+use super::engine::{Engine, SeqSlot};
 use super::sequence::Sequence;
 use crate::cache::Snapshot;
 use crate::error::Result;
@@ -21,7 +21,7 @@ impl Engine<'_> {
     /// Waiting sequences take the free lanes, in their order.
     pub(super) fn admit(&mut self) -> Result<()> {
         let mut result = Ok(());
-        while !(self.free.is_empty() || self.squeezed && !self.live.is_empty()) {
+        while !(self.free.is_empty() || self.admission_blocked && !self.live.is_empty()) {
             let Some(sequence) = self.queue.pop_front() else { break };
             result = result.and(self.begin(sequence));
         }
@@ -47,7 +47,7 @@ impl Engine<'_> {
         match prompt {
             Prompt::In(from) => self.take_prompt(at, from),
             Prompt::Own => {
-                self.recall(at);
+                self.match_prefix(at);
                 Ok(())
             }
             Prompt::Coming => Ok(()),
@@ -56,29 +56,29 @@ impl Engine<'_> {
 
     /// The sequence at `at`, which has just begun, takes the rows that earlier ones left, all but its last:
     /// that one gives the logits.
-    fn recall(&mut self, at: usize) {
+    fn match_prefix(&mut self, at: usize) {
         let sequence = &mut self.live[at];
-        if let (Some(cache), Prefixes::Kept) = (&mut self.cache, self.options.prefixes) {
-            sequence.done = cache.recall(sequence.lane, &sequence.tokens[..sequence.tokens.len() - 1]);
-            self.counters.recalled_rows += sequence.done as u64;
+        if let (Some(cache), PrefixCaching::On) = (&mut self.cache, self.options.prefix_caching) {
+            sequence.done = cache.match_prefix(sequence.lane, &sequence.tokens[..sequence.tokens.len() - 1]);
+            self.counters.prefix_cache_hits += sequence.done as u64;
         }
     }
 
     /// Keeps the rows of a sequence for those to come.
-    pub(super) fn remember(&mut self, sequence: &Sequence) {
-        if let (Some(cache), Prefixes::Kept) = (&mut self.cache, self.options.prefixes) {
-            cache.remember(sequence.lane, &sequence.tokens[..sequence.done]);
+    pub(super) fn insert_prefix(&mut self, sequence: &Sequence) {
+        if let (Some(cache), PrefixCaching::On) = (&mut self.cache, self.options.prefix_caching) {
+            cache.insert_prefix(sequence.lane, &sequence.tokens[..sequence.done]);
         }
     }
 
     /// A free lane, one that holds its prompt before any other.
-    fn lane_for(&mut self, sequence: &Sequence) -> Lane {
-        let holds = |lane: &Lane| sequence.is_fresh() && lane.holds == Some(sequence.group);
+    fn lane_for(&mut self, sequence: &Sequence) -> SeqSlot {
+        let holds = |lane: &SeqSlot| sequence.is_fresh() && lane.holds == Some(sequence.group);
         let at = self.free.iter().position(holds).unwrap_or(self.free.len() - 1);
         self.free.remove(at)
     }
 
-    fn prompt_of(&self, sequence: &Sequence, lane: Lane) -> Prompt {
+    fn prompt_of(&self, sequence: &Sequence, lane: SeqSlot) -> Prompt {
         let known = self.groups.get(&sequence.group).filter(|_| sequence.is_fresh());
         let Some(group) = known else { return Prompt::Own };
         if group.logits.is_some() && lane.holds == Some(sequence.group) {
@@ -122,7 +122,7 @@ impl Engine<'_> {
             if !self.live[at].waits || self.live[at].end.is_some() {
                 continue;
             }
-            let none = Lane { number: self.live[at].lane, holds: None };
+            let none = SeqSlot { number: self.live[at].lane, holds: None };
             match self.prompt_of(&self.live[at], none) {
                 Prompt::In(from) => result = result.and(self.take_prompt(at, from)),
                 Prompt::Own => self.live[at].waits = false,
@@ -135,12 +135,12 @@ impl Engine<'_> {
     /// The youngest sequence gives up its room and waits, to be recomputed.
     pub(super) fn preempt(&mut self) {
         let mut sequence = self.live.pop().expect("only one of several sequences is preempted");
-        self.remember(&sequence);
+        self.insert_prefix(&sequence);
         self.free_cache(sequence.lane);
-        self.free.push(Lane { number: sequence.lane, holds: None });
+        self.free.push(SeqSlot { number: sequence.lane, holds: None });
         (sequence.done, sequence.waits) = (0, false);
         self.queue.push_front(sequence);
-        self.squeezed = true;
+        self.admission_blocked = true;
         self.counters.preemptions += 1;
     }
 
@@ -149,11 +149,11 @@ impl Engine<'_> {
     pub(super) fn leave_lane(&mut self, sequence: &Sequence) {
         let next = self.queue.front().filter(|s| s.group == sequence.group && s.is_fresh());
         let holds = next.filter(|_| sequence.holds_prompt()).map(|s| s.group);
-        self.remember(sequence);
+        self.insert_prefix(sequence);
         if holds.is_none() {
             self.free_cache(sequence.lane);
         }
-        self.free.push(Lane { number: sequence.lane, holds });
+        self.free.push(SeqSlot { number: sequence.lane, holds });
     }
 
     fn free_cache(&mut self, lane: u32) {

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use xtrain_model::Config;
-use xtrain_tensor::faults;
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::SampleRow;
 
 use super::{Completion, Event, FinishReason, Request};
@@ -66,7 +66,7 @@ impl Sequence {
     pub(super) fn take_lane(&mut self, lane: u32, cfg: &Config) {
         self.lane = lane;
         if self.tokens.is_empty() {
-            let (all, prompt) = (self.request.positions(cfg), &self.request.prompt);
+            let (all, prompt) = (self.request.required_len(cfg), &self.request.prompt);
             self.tokens.reserve_exact(all);
             self.tokens.extend_from_slice(prompt);
             self.logprobs.reserve_exact(all - prompt.len());
@@ -88,7 +88,7 @@ impl Sequence {
         !self.waits && self.done >= self.prompt_len()
     }
 
-    /// Draws the next token from `logits`; `first` is the id of the first sequence of the step.
+    /// DeviceSampler the next token from `logits`; `first` is the id of the first sequence of the step.
     pub(super) fn draw(
         &mut self,
         sampler: &mut Sampler,
@@ -106,7 +106,7 @@ impl Sequence {
     /// Where the random number of the next token stands; `first` is the id of the first sequence of the
     /// step.
     fn address(&self, first: u64) -> Address {
-        let id = if faults::on("shared-random-state") { first } else { self.id };
+        let id = if faults::on(Fault::SharedRandomState) { first } else { self.id };
         Address { seed: self.request.seed, id, position: self.tokens.len() as u32 }
     }
 
@@ -117,7 +117,7 @@ impl Sequence {
 
     /// Steps until it ends for want of tokens or positions.
     pub(super) fn left(&self, cfg: &Config) -> usize {
-        self.request.positions(cfg) - self.tokens.len()
+        self.request.required_len(cfg) - self.tokens.len()
     }
 
     /// How a device draws the next token, or that of so many steps `ahead`; `first` as for [`Sequence::draw`].

@@ -152,15 +152,16 @@ fn a_bound_on_rows_is_kept() {
     let model = model();
     let requests: Vec<Request> =
         (0..4u64).map(|i| request(i, &[5, 6, 7, 8, 9, 10, 11][i as usize..], 5)).collect();
-    for max_rows in [1, 2, 5, 9] {
-        let bounded = EngineOptions { max_rows: Some(max_rows), ..options(KvKind::default()) };
+    for max_batched_tokens in [1, 2, 5, 9] {
+        let bounded =
+            EngineOptions { max_batched_tokens: Some(max_batched_tokens), ..options(KvKind::default()) };
         let mut engine = Engine::new(&model, bounded).unwrap();
         requests.iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
         while !engine.is_idle() {
             let step = engine.step().unwrap();
-            assert!((1..=max_rows).contains(&(step.prefill_rows + step.decode_rows)), "{step:?}");
+            assert!((1..=max_batched_tokens).contains(&(step.prefill_rows + step.decode_rows)), "{step:?}");
         }
-        same_as_naive(&model, &requests, &engine.take_finished(), &format!("{max_rows} rows"));
+        same_as_naive(&model, &requests, &engine.take_finished(), &format!("{max_batched_tokens} rows"));
     }
 }
 
@@ -169,8 +170,8 @@ fn a_sequence_that_gave_up_its_room_comes_to_the_same_tokens() {
     let model = model();
     let prompts: [&[u32]; 4] = [&[1, 2, 3], &[4; 9], &[5, 6], &[7, 8, 9, 10]];
     for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 4 }] {
-        for cache_positions in [24, 28, 40] {
-            let tight = EngineOptions { cache_positions: Some(cache_positions), ..options(kv) };
+        for kv_capacity in [24, 28, 40] {
+            let tight = EngineOptions { kv_capacity: Some(kv_capacity), ..options(kv) };
             let mut engine = Engine::new(&model, tight).unwrap();
             let mut requests = Vec::new();
             for (i, prompt) in prompts.iter().enumerate() {
@@ -180,8 +181,8 @@ fn a_sequence_that_gave_up_its_room_comes_to_the_same_tokens() {
                 requests.extend((0..g as u64).map(|n| Request { id: first.id + n, ..first.clone() }));
             }
             let got = engine.run().unwrap();
-            assert!(engine.counters().preemptions > 0, "{kv}, {cache_positions}");
-            same_as_naive(&model, &requests, &got, &format!("{kv}, {cache_positions}"));
+            assert!(engine.counters().preemptions > 0, "{kv}, {kv_capacity}");
+            same_as_naive(&model, &requests, &got, &format!("{kv}, {kv_capacity}"));
             assert_eq!(engine.cache().unwrap().usage().in_use, 0);
         }
     }
@@ -194,12 +195,9 @@ fn completions_of_one_prompt_wait_where_the_cache_is_too_small_for_all() {
     let all: Vec<Request> = (30..30 + g).map(|id| request(id, &prompt, 20)).collect();
     for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 5 }] {
         // one whole sequence has 27 positions; twelve would have 324, or 247 with one prompt
-        for cache_positions in [30, 45, 90] {
-            let tight = EngineOptions {
-                cache_positions: Some(cache_positions),
-                max_batch: g as usize,
-                ..options(kv)
-            };
+        for kv_capacity in [30, 45, 90] {
+            let tight =
+                EngineOptions { kv_capacity: Some(kv_capacity), max_batch: g as usize, ..options(kv) };
             let mut engine = Engine::new(&model, tight).unwrap();
             engine.submit_group(all[0].clone(), g as usize).unwrap();
             let mut most = 0;
@@ -207,9 +205,9 @@ fn completions_of_one_prompt_wait_where_the_cache_is_too_small_for_all() {
                 engine.step().unwrap();
                 most = most.max(engine.cache().unwrap().usage().slots);
             }
-            let what = format!("{kv}, {cache_positions} positions");
+            let what = format!("{kv}, {kv_capacity} positions");
             same_as_naive(&model, &all, &engine.take_finished(), &what);
-            assert!(engine.counters().preemptions > 0 && most <= cache_positions, "{what}: {most} slots");
+            assert!(engine.counters().preemptions > 0 && most <= kv_capacity, "{what}: {most} slots");
         }
     }
 }
@@ -260,7 +258,7 @@ fn the_text_of_a_completion_is_what_its_stream_adds_up_to() {
 fn a_cache_too_small_for_one_sequence_is_an_error() {
     let model = model();
     for kv in [KvKind::Growing, KvKind::Paged { page: 4 }] {
-        let tight = EngineOptions { cache_positions: Some(8), ..options(kv) };
+        let tight = EngineOptions { kv_capacity: Some(8), ..options(kv) };
         let mut engine = Engine::new(&model, tight).unwrap();
         engine.submit(request(0, &[1; 6], 12)).unwrap();
         engine.submit(request(1, &[2; 2], 2)).unwrap();
@@ -300,9 +298,9 @@ fn a_token_that_ends_a_sequence_stays_in_it() {
     let end = long.tokens[6];
     let at = long.tokens.iter().position(|&t| t == end).unwrap() + 1;
     let reasons = [
-        (Stop { eos: vec![end], tokens: vec![] }, FinishReason::Eos),
-        (Stop { eos: vec![], tokens: vec![36, end] }, FinishReason::Stop),
-        (Stop { eos: vec![end], tokens: vec![end] }, FinishReason::Eos),
+        (StopConditions { eos: vec![end], tokens: vec![] }, FinishReason::Eos),
+        (StopConditions { eos: vec![], tokens: vec![36, end] }, FinishReason::Stop),
+        (StopConditions { eos: vec![end], tokens: vec![end] }, FinishReason::Eos),
     ];
     for (stop, reason) in reasons {
         let request = Request { stop, ..Request::greedy(&[3, 1, 4], 20) };
@@ -343,7 +341,7 @@ fn a_caller_can_stop_a_sequence() {
 fn what_cannot_be_completed_is_refused_by_name() {
     let model = model();
     let mut engine =
-        Engine::new(&model, EngineOptions { positions: Some(20), ..options(KvKind::default()) }).unwrap();
+        Engine::new(&model, EngineOptions { max_seq_len: Some(20), ..options(KvKind::default()) }).unwrap();
     let hot = SampleOptions { temperature: -1.0, ..SampleOptions::default() };
     let refused = [
         (request(4, &[], 1), "sequence 4: the prompt is empty"),
@@ -372,15 +370,17 @@ fn what_cannot_be_completed_is_refused_by_name() {
     assert_eq!(with(|o| o.prefill_chunk = Some(0)), "prefill_chunk: want at least 1, got \"0\"");
     assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: want at least 1, got \"0\"");
     assert_eq!(
-        with(|o| o.positions = Some(65)),
+        with(|o| o.max_seq_len = Some(65)),
         "positions: want at most the positions of the model, got \"65\""
     );
-    assert!(with(|o| o.cache_positions = Some(63)).starts_with("cache_positions"));
+    assert!(with(|o| o.kv_capacity = Some(63)).starts_with("kv_capacity"));
 }
 
 #[test]
 fn steps_before_a_look_are_at_most_the_positions_of_a_sequence() {
-    let turns =
-        |look, positions| EngineOptions { look, positions, ..options(KvKind::default()) }.turns(&config());
+    let turns = |look, positions| {
+        EngineOptions { steps_per_sync: look, max_seq_len: positions, ..options(KvKind::default()) }
+            .turns(&config())
+    };
     assert_eq!([turns(8, None), turns(1_000_000, None), turns(usize::MAX, Some(20))], [8, 64, 20]);
 }

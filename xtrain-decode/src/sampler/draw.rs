@@ -1,5 +1,5 @@
 //! The draw by integer weights.
-use xtrain_tensor::faults;
+use xtrain_tensor::faults::{self, Fault};
 
 /// What a row leaves to draw from: every kept token with its integer weight.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ impl<'a> Distribution<'a> {
     /// The lowest i with W_0 + ... + W_i > u * S >> 64. The sums are of integers: any device, scan and
     /// batch gives the same token.
     pub fn token(&self, u: u64) -> u32 {
-        if faults::on("sampler-f32-running-sum") {
+        if faults::on(Fault::SamplerF32RunningSum) {
             return self.token_by_f32(u);
         }
         let r = ((u128::from(u) * u128::from(self.total)) >> 64) as u64;

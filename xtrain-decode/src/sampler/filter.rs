@@ -1,6 +1,9 @@
 //! Penalty, temperature, integer weights, and the filters top-k, top-p and min-p.
 use xtrain_tensor::math::exp;
-use xtrain_tensor::{faults, softmax};
+use xtrain_tensor::{
+    faults::{self, Fault},
+    softmax,
+};
 
 use super::{SampleError, Sampler};
 
@@ -44,7 +47,7 @@ impl Sampler {
     pub(super) fn keep_greedy(&mut self) {
         let best = softmax::max(&self.z);
         let is_best = |&z: &f32| z == best;
-        let last_wins = faults::on("greedy-last-of-equal-maxima");
+        let last_wins = faults::on(Fault::GreedyLastOfEqualMaxima);
         let at = if last_wins { self.z.iter().rposition(is_best) } else { self.z.iter().position(is_best) };
         let token = at.expect("the largest is among them");
         let kept = self.z[token];

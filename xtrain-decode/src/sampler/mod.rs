@@ -13,7 +13,10 @@ pub use error::SampleError;
 pub use options::SampleOptions;
 
 use xtrain_tensor::rng::{Purpose, uniform_u64};
-use xtrain_tensor::{faults, softmax::lse_row};
+use xtrain_tensor::{
+    faults::{self, Fault},
+    softmax::lse_row,
+};
 
 /// Where the random number of a choice stands. The same address gives the same number in any batch, in
 /// any slot, after preemption and in a replay.
@@ -81,7 +84,7 @@ impl Sampler {
     /// logits that penalty and temperature drive out of range. The caller knows which row it is.
     pub fn pick(&mut self, logits: &[f32], history: &[u32], address: Address) -> Result<Choice, SampleError> {
         let distribution = self.distribution(logits, history)?;
-        let id = if faults::on("sampler-shared-state") { 0 } else { address.id };
+        let id = if faults::on(Fault::SamplerSharedState) { 0 } else { address.id };
         let token = distribution.token(uniform_u64(address.seed, id, address.position, Purpose::Sample));
         let raw_lse = lse_row(logits);
         let logprob = logits[token as usize] - raw_lse;

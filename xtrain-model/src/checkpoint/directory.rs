@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use xtrain_tensor::faults;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind, Lock};
@@ -136,7 +136,7 @@ impl CheckpointDir {
         observe: &mut Observer<'_>,
     ) -> Result<()> {
         let mut pending = save::write(&*self.fs, temporary, snapshot, observe)?;
-        let late = faults::on("checkpoint-rename-before-sync");
+        let late = faults::on(Fault::CheckpointRenameBeforeSync);
         if !late {
             pending.sync_files()?;
         }
@@ -146,7 +146,7 @@ impl CheckpointDir {
         if late {
             pending.sync_files()?;
         }
-        match faults::on("checkpoint-name-not-synced") {
+        match faults::on(Fault::CheckpointNameNotSynced) {
             true => Ok(()),
             false => sync_dir(&*self.fs, &self.dir),
         }

@@ -4,7 +4,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use half::bf16;
-use xtrain_tensor::faults;
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::Piece;
 
 /// Elements in the type in which they are stored, little-endian until [`Held::values`].
@@ -90,7 +90,7 @@ impl Held {
                 Ok(())
             };
             let reader = thread::Builder::new().spawn_scoped(scope, fill).ok()?;
-            let late = faults::on("first-piece-comes-last").then(|| full.recv().ok()).flatten();
+            let late = faults::on(Fault::FirstPieceComesLast).then(|| full.recv().ok()).flatten();
             for mut held in full.into_iter().chain(late) {
                 take(held.values());
                 // refused once everything was read

@@ -110,7 +110,7 @@ pub(super) fn write(tensor: &TensorView<'_>, to: &mut Counted) -> std::io::Resul
 
 /// Refuses a NaN or an infinity in a piece of `tensor` that has `before` elements before it.
 fn check_finite(file: &Path, tensor: &str, (piece, before): (Piece<'_>, usize)) -> Result<()> {
-    let Some((at, got)) = piece.first_not_finite() else { return Ok(()) };
+    let Some((at, got)) = piece.first_non_finite() else { return Ok(()) };
     let (file, tensor) = (file.into(), tensor.into());
     Err(CheckpointError::NotFinite { file, tensor, at: before + at, got })
 }

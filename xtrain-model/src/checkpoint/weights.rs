@@ -61,7 +61,7 @@ pub fn load_weights_into<T: Sink>(
         let tensors = checkpoint.model(&config, options, begin)?;
         return Ok(Weights { config, tensors });
     }
-    let (config, shards) = survey(fs, dir, options)?;
+    let (config, shards) = enumerate_shards(fs, dir, options)?;
     let mut tensors = Vec::new();
     for (path, _) in &shards {
         let mut file = open(fs, path, "the weights")?;
@@ -83,7 +83,7 @@ pub fn load_weights_into<T: Sink>(
 pub fn describe(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Value> {
     match is_ours(fs, dir)? {
         true => Checkpoint::open(fs, dir)?.config(),
-        false => Ok(survey(fs, dir, options)?.0),
+        false => Ok(enumerate_shards(fs, dir, options)?.0),
     }
 }
 
@@ -104,7 +104,11 @@ fn there(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
 }
 
 /// config.json and the shards of a directory without a manifest, whose headers are verified.
-fn survey(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<(Value, Vec<Shard>)> {
+fn enumerate_shards(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    options: &LoadOptions<'_>,
+) -> Result<(Value, Vec<Shard>)> {
     let config = read_config(fs, dir)?;
     let (model, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
     let single = there(fs, &model)?;

@@ -3,11 +3,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::order::{draw, turn};
-use super::{DataError, Excerpt, Order, Tokens, evaluation_windows};
+use super::{DataError, Order, TokenWindow, Tokens, evaluation_windows};
 
 /// What becomes of a document that is longer than a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Long {
+pub enum Overflow {
     /// It is cut into windows side by side: each of its tokens but the first is predicted once.
     Split,
     /// Its beginning is kept, and the rest is not read.
@@ -16,7 +16,7 @@ pub enum Long {
 
 /// What was made of the documents of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct PackingStats {
     /// Documents.
     pub documents: u64,
     /// Those that are longer than a window.
@@ -33,7 +33,7 @@ pub struct Pieces {
     /// The tokens of each piece: its inputs, and the one after them; in the order of the tokens.
     pub ranges: Vec<Range<u64>>,
     /// What was made of them.
-    pub tally: Tally,
+    pub tally: PackingStats,
 }
 
 impl Pieces {
@@ -45,7 +45,7 @@ impl Pieces {
     pub fn cut(
         tokens: &Tokens,
         part: &Range<u64>,
-        (context, long): (u64, Long),
+        (context, long): (u64, Overflow),
     ) -> Result<Pieces, DataError> {
         if context == 0 {
             return Err(DataError::argument("windows", "a context of at least 1", 0));
@@ -58,7 +58,7 @@ impl Pieces {
                 continue;
             }
             let before = pieces.ranges.len();
-            let most = if long == Long::Truncate { 1 } else { usize::MAX };
+            let most = if long == Overflow::Truncate { 1 } else { usize::MAX };
             for piece in evaluation_windows(document.clone(), context).take(most) {
                 if !masked || tokens.learnt(piece.start + 1..piece.end)?.contains(&true) {
                     pieces.tally.inputs += inputs(&piece);
@@ -164,9 +164,9 @@ impl DocumentWindows {
     ///
     /// # Errors
     /// A part that `tokens` do not have, a read that fails, an id outside the vocabulary.
-    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<Excerpt>, DataError> {
+    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<TokenWindow>, DataError> {
         let sample = |index| {
-            let mut sample = Excerpt::default();
+            let mut sample = TokenWindow::default();
             for piece in self.ranges(step, index, batch) {
                 sample.append(tokens.excerpt(piece.clone())?);
             }

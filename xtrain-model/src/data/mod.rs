@@ -20,9 +20,9 @@ mod tokens;
 mod windows;
 mod writer;
 
-pub use documents::{DocumentWindows, Long, Pieces, Tally};
+pub use documents::{DocumentWindows, Overflow, PackingStats, Pieces};
 pub use error::DataError;
-pub use excerpt::Excerpt;
+pub use excerpt::TokenWindow;
 pub use order::Order;
 pub use permutation::Permutation;
 pub use prepare::{Content, Prepared, Progress, prepare};

@@ -15,18 +15,18 @@ pub enum Order {
 }
 
 /// A window of an epoch.
-pub(super) struct Turn {
+pub(super) struct Epoch {
     pub(super) epoch: u64,
     /// Which of the epoch's windows.
     pub(super) place: u64,
 }
 
 /// The window that comes as sample `number` of a run whose epochs have `count` windows.
-pub(super) fn turn(seed: u64, number: u128, count: u64) -> Turn {
+pub(super) fn turn(seed: u64, number: u128, count: u64) -> Epoch {
     let epoch = (number / u128::from(count)) as u64;
     let key = |i| uniform_u64(seed, epoch, i as u32, Purpose::DataOrder);
     let order = Permutation::new(count, std::array::from_fn(key));
-    Turn { epoch, place: order.at((number % u128::from(count)) as u64) }
+    Epoch { epoch, place: order.at((number % u128::from(count)) as u64) }
 }
 
 /// A number below `n`, uniform: the high half of u * n, where u has that address.

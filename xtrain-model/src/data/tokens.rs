@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::prepare::{Sink, feed};
-use super::{Content, DataError, Excerpt, Role, TokenFile, separator_of};
+use super::{Content, DataError, Role, TokenFile, TokenWindow, separator_of};
 use crate::tokenizer::Tokenizer;
 
 /// Packed tokens: documents one after the other, each ended by a separator.
@@ -198,8 +198,8 @@ impl Tokens {
     ///
     /// # Errors
     /// As [`ids`](Tokens::ids).
-    pub fn excerpt(&self, range: Range<u64>) -> Result<Excerpt, DataError> {
-        Ok(Excerpt::new(&self.ids(range.clone())?, &self.learnt(range)?))
+    pub fn excerpt(&self, range: Range<u64>) -> Result<TokenWindow, DataError> {
+        Ok(TokenWindow::new(&self.ids(range.clone())?, &self.learnt(range)?))
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a step trains on: a pure function of (seed, step).
 use std::ops::Range;
 
-use super::order::{Turn, draw, turn};
+use super::order::{Epoch, draw, turn};
 use super::permutation::ROUNDS;
-use super::{DataError, Excerpt, Order, Tokens};
+use super::{DataError, Order, TokenWindow, Tokens};
 
 /// The training windows of a part: `context + 1` tokens each, `context` predictions.
 ///
@@ -50,7 +50,7 @@ impl Windows {
             Order::Epochs => {
                 let leftover = (length - 1) % self.context;
                 let number = u128::from(step) * u128::from(batch) + u128::from(index);
-                let Turn { epoch, place } = turn(self.seed, number, self.per_epoch());
+                let Epoch { epoch, place } = turn(self.seed, number, self.per_epoch());
                 draw((self.seed, epoch, ROUNDS as u32), leftover + 1) + place * self.context
             }
         };
@@ -62,7 +62,7 @@ impl Windows {
     ///
     /// # Errors
     /// A part that `tokens` do not have, a read that fails, an id outside the vocabulary.
-    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<Excerpt>, DataError> {
+    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<TokenWindow>, DataError> {
         (0..batch).map(|index| tokens.excerpt(self.range(step, index, batch))).collect()
     }
 }

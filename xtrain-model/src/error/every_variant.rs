@@ -3,9 +3,9 @@ use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::*;
 use crate::named_cases::{check, variants};
-use crate::objective::{self, Sample};
+use crate::objective::{self, TrainingExample};
 use crate::schedule::{Decay, Schedule};
-use crate::{AdamW, Config, Eager, Kv, KvStore, Model, NoCache, OptimConfig, Params, Rows, Trainer};
+use crate::{AdamW, Config, Eager, KvStore, KvView, Model, NoCache, OptimConfig, Params, Rows, Trainer};
 
 fn cfg() -> Config {
     Config {
@@ -31,7 +31,7 @@ fn model() -> Model {
 struct Refusing(Error);
 
 impl KvStore<Eager> for Refusing {
-    fn extend(&mut self, _: usize, _: Tensor, _: Tensor, _: &Rows) -> Result<Kv<'_, Tensor>> {
+    fn extend(&mut self, _: usize, _: Tensor, _: Tensor, _: &Rows) -> Result<KvView<'_, Tensor>> {
         Err(self.0.clone())
     }
 }
@@ -51,24 +51,31 @@ fn values_of_another_count() -> Error {
 }
 
 fn packed_matrices_in_training() -> Error {
-    AdamW::new(OptimConfig::default(), &model().packed_only().unwrap().params).unwrap_err()
+    AdamW::new(OptimConfig::default(), &model().for_inference().unwrap().params).unwrap_err()
 }
 
 fn documents_that_fall() -> Error {
-    let sample = Sample { starts: vec![2, 1], ..Sample::window(&[1, 2, 3, 4], 1.0) };
+    let sample = TrainingExample { starts: vec![2, 1], ..TrainingExample::window(&[1, 2, 3, 4], 1.0) };
     objective::evaluate(&model(), &[sample], &mut 0.0).unwrap_err()
 }
 
 fn weight_that_is_infinite() -> Error {
-    let rates =
-        Schedule { decay: Decay::Constant, initial: 0.0, peak: 1e39, min: 0.0, warmup: 0, steps: 1, fall: 0 };
+    let rates = Schedule {
+        decay: Decay::Constant,
+        warmup_start_lr: 0.0,
+        lr: 1e39,
+        min_lr: 0.0,
+        warmup_steps: 0,
+        steps: 1,
+        decay_steps: 0,
+    };
     let mut trainer = Trainer::new(model(), OptimConfig::default(), rates).unwrap();
-    trainer.step(vec![Sample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
+    trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
 }
 
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
-    let variants = variants!(Error: Tensor Config Parameter NoMaster CacheFull CachePosition CacheLayer Documents
+    let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer Documents
         NotFinite);
     let heads = Model::init(&Config { n_kv_heads: 3, ..cfg() }, Dtype::F32, &Device::cpu(), 1).unwrap_err();
     let apart = Rows { id: vec![1], seq: vec![0], pos: vec![4] };

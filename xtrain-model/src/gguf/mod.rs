@@ -33,7 +33,7 @@ use xtrain_tensor::ops::Piece;
 use crate::checkpoint::{Begin, CheckpointError, NamedTensor, Sink};
 use crate::config::Config;
 use crate::error::Error;
-use crate::export::Subject;
+use crate::export::ExportSource;
 use crate::params::Params;
 use crate::store::StoreError;
 use crate::tokenizer::Tokenizer;
@@ -152,7 +152,7 @@ struct Finite<'a> {
 
 impl Sink for Finite<'_> {
     fn push(&mut self, piece: Piece<'_>) {
-        if let (None, Some((at, got))) = (self.first, piece.first_not_finite()) {
+        if let (None, Some((at, got))) = (self.first, piece.first_non_finite()) {
             self.first = Some((self.elements + at, got));
         }
         self.elements += piece.count();
@@ -243,10 +243,10 @@ fn fit<'h>(
 /// system.
 pub fn write(
     to: &mut dyn Write,
-    subject: &Subject<'_>,
+    subject: &ExportSource<'_>,
     (name, quant): (&str, Quant),
 ) -> Result<(), StoreError> {
-    let Subject { model, tokenizer, eos } = *subject;
+    let ExportSource { model, tokenizer, eos } = *subject;
     let cfg = model.config();
     let arch = Arch::of(cfg)?;
     let text = |text: &str| Value::String(text.to_string());

@@ -59,7 +59,8 @@ fn values_are_narrowed_to_the_blocks_of_the_reference() {
 /// A small file of an architecture, in memory.
 fn written(name: &str, quant: Quant) -> Vec<u8> {
     let opened = store::open(&path(name), Dtype::F32, &Device::cpu()).unwrap();
-    let subject = Subject { model: &opened.model, tokenizer: opened.tokenizer.as_ref(), eos: &opened.eos };
+    let subject =
+        ExportSource { model: &opened.model, tokenizer: opened.tokenizer.as_ref(), eos: &opened.eos };
     let mut bytes = Vec::new();
     write(&mut bytes, &subject, ("test", quant)).unwrap();
     bytes
@@ -190,7 +191,7 @@ fn the_rule_behind_divisors_is_found_again() {
 fn what_gguf_has_no_words_for_is_not_written() {
     let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
     let windowed = opened.model.clone().with_windows(vec![Some(4), None]).unwrap();
-    let subject = |model| Subject { model, tokenizer: None, eos: &[] };
+    let subject = |model| ExportSource { model, tokenizer: None, eos: &[] };
     let error = write(&mut Vec::new(), &subject(&windowed), ("test", Quant::F32)).unwrap_err();
     assert!(error.to_string().contains("sliding_window"), "{error}");
     let error = write(&mut Vec::new(), &subject(&opened.model), ("test", Quant::Q4_0)).unwrap_err();

@@ -29,7 +29,7 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models/qwen3_tied")
 }
 
-fn opened() -> Opened {
+fn opened() -> LoadedModel {
     open(&fixture(), Dtype::F32, &Device::cpu()).unwrap()
 }
 
@@ -47,16 +47,23 @@ fn window_in_a_gguf_file() -> StoreError {
     let model = opened().model;
     let windows = vec![Some(4); model.config().n_layers];
     let model = model.with_windows(windows).unwrap();
-    let subject = Subject { model: &model, tokenizer: None, eos: &[] };
+    let subject = ExportSource { model: &model, tokenizer: None, eos: &[] };
     gguf::write(&mut Vec::new(), &subject, ("out.gguf", Quant::F32)).unwrap_err()
 }
 
 fn run_without_a_trainer() -> StoreError {
     let (scratch, model) = (Scratch::new("no-trainer"), opened().model);
     let dir = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
-    let _ = save_model(&dir, &Subject { model: &model, tokenizer: None, eos: &[] }).unwrap();
-    let schedule =
-        Schedule { decay: Decay::Constant, initial: 0.0, peak: 1e-3, min: 0.0, warmup: 0, steps: 1, fall: 0 };
+    let _ = save_model(&dir, &ExportSource { model: &model, tokenizer: None, eos: &[] }).unwrap();
+    let schedule = Schedule {
+        decay: Decay::Constant,
+        warmup_start_lr: 0.0,
+        lr: 1e-3,
+        min_lr: 0.0,
+        warmup_steps: 0,
+        steps: 1,
+        decay_steps: 0,
+    };
     resume(&scratch.0, (Dtype::F32, &Device::cpu()), (OptimConfig::default(), schedule)).unwrap_err()
 }
 

@@ -16,7 +16,7 @@ mod stream;
 use std::path::Path;
 
 pub use error::TokenizerError;
-pub use stream::Stream;
+pub use stream::StreamDecoder;
 
 use json::bad;
 use settings::Settings;
@@ -196,8 +196,8 @@ impl Tokenizer {
     }
 
     /// A decoder for ids that come one by one.
-    pub fn stream(&self) -> Stream<'_> {
-        Stream::new(self)
+    pub fn stream(&self) -> StreamDecoder<'_> {
+        StreamDecoder::new(self)
     }
 
     /// The bytes that one id stands for; those of U+FFFD for an id outside the vocabulary.

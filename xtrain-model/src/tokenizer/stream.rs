@@ -1,20 +1,20 @@
 //! Text out of tokens as they come, never half a character.
 use super::Tokenizer;
 
-/// Turns a stream of token ids into text. The pieces of [`push`](Stream::push) and the rest from
-/// [`finish`](Stream::finish) concatenate to exactly [`Tokenizer::decode`] of all ids.
+/// Turns a stream of token ids into text. The pieces of [`push`](StreamDecoder::push) and the rest from
+/// [`finish`](StreamDecoder::finish) concatenate to exactly [`Tokenizer::decode`] of all ids.
 ///
 /// A piece never ends inside a character: up to three bytes of an incomplete one are held back. Bytes that
 /// cannot become a character are U+FFFD at once.
 #[derive(Debug, Clone)]
-pub struct Stream<'t> {
+pub struct StreamDecoder<'t> {
     tokenizer: &'t Tokenizer,
     held: Vec<u8>,
 }
 
-impl<'t> Stream<'t> {
-    pub(super) fn new(tokenizer: &'t Tokenizer) -> Stream<'t> {
-        Stream { tokenizer, held: Vec::new() }
+impl<'t> StreamDecoder<'t> {
+    pub(super) fn new(tokenizer: &'t Tokenizer) -> StreamDecoder<'t> {
+        StreamDecoder { tokenizer, held: Vec::new() }
     }
 
     /// The text that `id` completes; empty while a character is incomplete.

@@ -371,7 +371,7 @@ mod tests {
     #[cfg(feature = "faults")]
     #[test]
     fn every_thread_has_the_fault_of_the_caller_for_as_long_as_the_job_lasts() {
-        let (pool, name) = (Pool::new(3), faults::FAULTS[0].0);
+        let (pool, name) = (Pool::new(3), faults::Fault::ALL[0]);
         assert_eq!(pool.threads(), 3);
         let seen = |pool: &Pool| {
             let (count, met) = (AtomicUsize::new(0), std::sync::Mutex::new(std::collections::HashSet::new()));

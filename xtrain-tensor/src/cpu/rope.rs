@@ -26,14 +26,20 @@ pub(crate) fn turn<T: Value, O: Value>(
     let rows = (8192 / width.max(1)).max(1);
     cpu.pool.parts(&mut y, rows * width, |i, y| {
         let n = y.len() / width;
-        let job =
-            Turn { x: &x[i * rows * width..][..n * width], pos: &pos[i * rows..][..n], table, width, way, y };
+        let job = RopeArgs {
+            x: &x[i * rows * width..][..n * width],
+            pos: &pos[i * rows..][..n],
+            table,
+            width,
+            way,
+            y,
+        };
         dispatch(cpu.simd, job);
     });
     y
 }
 
-struct Turn<'a, T, O> {
+struct RopeArgs<'a, T, O> {
     x: &'a [T],
     pos: &'a [u32],
     table: &'a RopeTable,
@@ -42,7 +48,7 @@ struct Turn<'a, T, O> {
     y: &'a mut [O],
 }
 
-impl<T: Value, O: Value> Kernel for Turn<'_, T, O> {
+impl<T: Value, O: Value> Kernel for RopeArgs<'_, T, O> {
     type Out = ();
 
     #[inline(always)]

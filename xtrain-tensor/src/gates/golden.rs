@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::gates::case::tensor;
     use crate::gates::{devices, name};
-    use crate::ops::{self, Samples, Slots, Visible, Weight};
+    use crate::ops::{self, AttnMask, Samples, Slots, Weight};
     use crate::reference::{self, Bf16, F32, Heads};
     use crate::testing::{golden, golden_sizes, val};
     use crate::{Device, Dtype, Tensor, math, round_bf16};
@@ -91,8 +91,12 @@ mod tests {
     #[cfg(feature = "faults")]
     #[test]
     fn every_planted_fault_of_an_operation_changes_golden_bits() {
-        for fault in ["reversed-sum-for-one-row", "mask-off-by-one", "padding-loses-zero-sign"] {
-            let seen = crate::faults::with(fault, || gate(COMMITTED)).expect_err(fault);
+        for fault in [
+            crate::faults::Fault::ReversedSumForOneRow,
+            crate::faults::Fault::MaskOffByOne,
+            crate::faults::Fault::PaddingLosesZeroSign,
+        ] {
+            let seen = crate::faults::with(fault, || gate(COMMITTED)).expect_err(fault.name());
             assert_eq!(seen.gate, GATE, "{fault}: {seen}");
         }
     }
@@ -213,7 +217,7 @@ mod tests {
                     .map(|(first, rows)| round(vals(first, 16 * rows)));
                 let want = golden(&format!("U/{line}/{t}"));
                 let slots = Slots::Runs { base: vec![0] };
-                let see = Visible { seq: &[0], pos: &[t as u32], slots: &slots, window: None };
+                let see = AttnMask { seq: &[0], pos: &[t as u32], slots: &slots, window: None };
                 let (heads, operands) = (Heads { nh: 1, nkv: 1, hd: 16 }, [&q[..], &k, &v]);
                 let done = match dtype {
                     Dtype::BF16 => reference::attention::<Bf16>(operands, heads, &see),

@@ -11,7 +11,7 @@ const SAME_IN_BF16: &[&str] = &[
     "embedding",
     "weight_rows",
     "all_finite",
-    "first_not_finite",
+    "first_non_finite",
     "rms_norm",
     "rms_norm_backward",
     "silu_mul",

@@ -2,7 +2,7 @@
 use super::scene::{Layout, Pool};
 use super::values::{Values, label};
 use super::{Counts, Difference, Rows, devices, name};
-use crate::ops::{self, Visible};
+use crate::ops::{self, AttnMask};
 use crate::{Device, Dtype, Result, Tensor};
 
 const GATE: &str = "mask";
@@ -68,7 +68,7 @@ fn seen(
     let mut directions = vec![0f32; at.len() * HD];
     at.iter().enumerate().for_each(|(row, &(_, t))| directions[row * HD + t] = 1.0);
     let (seq, pos): (Vec<u32>, Vec<u32>) = at.iter().map(|&(s, t)| (s as u32, t as u32)).unzip();
-    let see = Visible { seq: &seq, pos: &pos, slots: &pool.slots, window };
+    let see = AttnMask { seq: &seq, pos: &pos, slots: &pool.slots, window };
     let of = |n: usize, x: Vec<f32>| Tensor::new(device, &[n, 1, HD], x)?.cast(dtype);
     let q = of(at.len(), Values::Plain.fill(at.len() * HD, seed))?;
     let keys = Values::Plain.fill(at.len() * HD, seed + 1);
@@ -92,7 +92,7 @@ mod tests {
     #[cfg(feature = "faults")]
     #[test]
     fn a_mask_off_by_one_is_seen() {
-        let seen = crate::faults::with("mask-off-by-one", gate).expect_err("a fault");
+        let seen = crate::faults::with(crate::faults::Fault::MaskOffByOne, gate).expect_err("a fault");
         assert_eq!((seen.gate, seen.row), (GATE, 2), "{seen}");
         assert!(seen.case.starts_with("attention/[1, 2, 5]"), "{seen}");
         gate().expect("the fault is off");

@@ -4,7 +4,7 @@ use super::case::{Case, Run, pick, split, tensor};
 use super::scene::{HeadCounts, Layout, Pool};
 use super::values::{Dice, Values, label};
 use super::{Comparison, Counts, Difference, Rows, devices, name};
-use crate::ops::{self, Slots, Visible};
+use crate::ops::{self, AttnMask, Slots};
 use crate::{Device, Dtype, Result, RopeTable, Simd, Tensor};
 
 /// Runs `got` on every instruction set; `want` is what one other way gave.
@@ -66,7 +66,7 @@ fn decode(
     let positions: Vec<u32> = (0..t as u32).collect();
     let full = |device: &Device, len: usize| -> Result<Rows> {
         let slots = Slots::Runs { base: vec![0] };
-        let see = Visible { seq: &vec![0; len], pos: &positions[..len], slots: &slots, window };
+        let see = AttnMask { seq: &vec![0; len], pos: &positions[..len], slots: &slots, window };
         let of = |x: &[f32], heads: usize| tensor(device, &[len, heads, hd], &x[..len * heads * hd], dtype);
         split(&ops::attention(&of(&q, nh)?, &of(&k, nkv)?, &of(&v, nkv)?, &see)?.0, len)
     };
@@ -79,7 +79,7 @@ fn decode(
         let (k, v) = (kv(&pk)?, kv(&pv)?);
         let step = |&p: &usize| {
             let q = tensor(device, &[1, nh, hd], &queries[p * nh * hd..][..nh * hd], dtype)?;
-            let see = Visible { seq: &[0], pos: &[p as u32], slots: &pool.slots, window };
+            let see = AttnMask { seq: &[0], pos: &[p as u32], slots: &pool.slots, window };
             Ok(split(&ops::decode_attention(&q, &k, &v, &see)?, 1)?.remove(0))
         };
         rows.iter().map(step).collect()

@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn a_sum_reversed_for_one_row_is_seen() {
         let cases = crate::gates::cases::linear();
-        let seen = crate::faults::with("reversed-sum-for-one-row", || gate(&cases)).expect_err("a fault");
+        let seen = crate::faults::with(crate::faults::Fault::ReversedSumForOneRow, || gate(&cases))
+            .expect_err("a fault");
         assert_eq!((seen.gate, seen.row), (GATE, 0));
         assert!(seen.case.starts_with("linear/") && seen.case.contains("alone"), "{seen}");
         gate(&cases).expect("the fault is off");

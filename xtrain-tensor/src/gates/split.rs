@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn a_micro_batch_total_added_at_its_end_is_seen() {
         let cases = crate::gates::cases::linear_backward_weight();
-        let seen = crate::faults::with("micro-batch-total-added", || gate(&cases)).expect_err("a fault");
+        let seen = crate::faults::with(crate::faults::Fault::MicroBatchTotalAdded, || gate(&cases))
+            .expect_err("a fault");
         assert_eq!(seen.gate, GATE);
         assert!(seen.case.starts_with("linear_backward_weight/"), "{seen}");
         gate(&cases).expect("the fault is off");

@@ -77,7 +77,7 @@ pub(super) const TABLE: [Entry; 48] = {
         entry("global_norm", cases::global_norm, None("the end of the step")),
         entry("sum_of_squares", cases::sum_of_squares, None("the end of the step")),
         entry("all_finite", cases::all_finite, None("a question")),
-        entry("first_not_finite", cases::first_not_finite, None("a question")),
+        entry("first_non_finite", cases::first_non_finite, None("a question")),
     ]
 };
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(crate) use backward::attention_backward;
 
 use super::{Arg, At, Gpu, Grid, args};
-use crate::ops::{Slots, Visible};
+use crate::ops::{AttnMask, Slots};
 use crate::reference::Heads;
 use crate::{Dtype, Error, Result, Tensor};
 
@@ -37,7 +37,7 @@ pub(crate) fn check_head_size(op: &'static str, hd: usize) -> Result<()> {
     }
 }
 
-/// A [`Visible`] on the device, and the heads that see it.
+/// A [`AttnMask`] on the device, and the heads that see it.
 struct Scene {
     seq: At,
     pos: At,
@@ -50,7 +50,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn upload(gpu: &Gpu, heads: Heads, see: &Visible<'_>) -> Result<Scene> {
+    fn upload(gpu: &Gpu, heads: Heads, see: &AttnMask<'_>) -> Result<Scene> {
         let (table, page, stride): (Vec<u32>, u32, u32) = match see.slots {
             Slots::Runs { base } => (base.iter().map(|&b| b as u32).collect(), 0, 0),
             Slots::Pages { page, table } => {
@@ -95,7 +95,7 @@ pub(crate) fn attention(
     gpu: &Gpu,
     operands: [&Tensor; 3],
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let (runs, single): (Vec<_>, Vec<_>) =
         tiles::runs(see).into_iter().partition(|run: &Range<usize>| !tiles::split(run));
@@ -111,7 +111,7 @@ pub(crate) fn decode_attention(
     gpu: &Gpu,
     operands: [&Tensor; 3],
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let operands = Operands::new(gpu, operands, heads, see)?;
     operands.split(&(0..see.rows() as u32).collect::<Vec<_>>(), see)?;
@@ -134,7 +134,7 @@ impl<'a> Operands<'a> {
         gpu: &'a Gpu,
         [q, k, v]: [&'a Tensor; 3],
         heads: Heads,
-        see: &Visible<'_>,
+        see: &AttnMask<'_>,
     ) -> Result<Operands<'a>> {
         let y = Tensor::on_gpu(gpu, q.shape(), q.dtype())?;
         let lse = Tensor::on_gpu(gpu, &q.shape()[..2], Dtype::F32)?;
@@ -148,7 +148,7 @@ impl<'a> Operands<'a> {
     }
 
     /// `y` and `L` of the rows of these runs.
-    fn tiles(&self, runs: &[Range<usize>], see: &Visible<'_>) -> Result<()> {
+    fn tiles(&self, runs: &[Range<usize>], see: &AttnMask<'_>) -> Result<()> {
         let Heads { nh, nkv, hd } = self.scene.heads;
         let (names, warps, rows, shared) = match self.q.dtype() {
             Dtype::BF16 => {

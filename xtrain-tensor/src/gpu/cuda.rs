@@ -16,7 +16,7 @@ use functions::Functions;
 use graph::Chain;
 
 use super::peak::Widths;
-use super::{Arg, Call, Found, Graph, Launcher, Peak};
+use super::{Arg, Call, GpuInfo, Graph, Launcher, Peak};
 use crate::{Error, Result};
 
 /// The kernels: machine code and PTX, or PTX, or nothing; see build/image.rs.
@@ -66,7 +66,7 @@ pub(super) fn driver() -> Result<i32> {
 ///
 /// # Errors
 /// As [`driver`]; the driver finds none.
-pub(super) fn devices() -> Result<Vec<Found>> {
+pub(super) fn devices() -> Result<Vec<GpuInfo>> {
     driver()?;
     let count = CudaContext::device_count().map_err(refused("counting devices"))?;
     // without a context: one would take memory of the device
@@ -78,7 +78,7 @@ pub(super) fn devices() -> Result<Vec<Found>> {
             let asked = |attribute| result::device::get_attribute(device, attribute);
             (asked(major)?, asked(minor)?, result::device::total_mem(device)?)
         };
-        Ok(Found {
+        Ok(GpuInfo {
             name: result::device::get_name(device)?,
             architecture: format!("sm_{major}{minor}"),
             bytes,

@@ -3,7 +3,7 @@ use super::{At, Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
 /// The place of the first of `xs` that holds a NaN or an infinity.
-pub(crate) fn first_not_finite(gpu: &Gpu, xs: &[&Tensor]) -> Result<Option<usize>> {
+pub(crate) fn first_non_finite(gpu: &Gpu, xs: &[&Tensor]) -> Result<Option<usize>> {
     let found = gpu.zeros(4 * xs.len())?;
     for (at, x) in xs.iter().enumerate() {
         let kernel = if x.dtype() == Dtype::BF16 { "all_finite_bf16" } else { "all_finite_f32" };

@@ -1,6 +1,6 @@
 //! Steps of a forward pass in one launch.
 use super::{At, Gpu, Grid, args};
-use crate::ops::NewHeads;
+use crate::ops::UnrotatedHeads;
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows, or heads, that a block takes, a warp each.
@@ -28,10 +28,10 @@ pub(crate) fn add_rms_norm(
 /// Norms, turns and writes heads; shapes, positions and slots have been checked.
 pub(crate) fn write_heads(
     gpu: &Gpu,
-    new: &NewHeads<'_>,
+    new: &UnrotatedHeads<'_>,
     [k_pool, v_pool]: [&mut Tensor; 2],
 ) -> Result<Tensor> {
-    let NewHeads { q, k, v, norms, table, pos, slots } = *new;
+    let UnrotatedHeads { q, k, v, norms, table, pos, slots } = *new;
     let &[n, nh, hd] = q.shape() else { unreachable!("write_heads checks its shapes") };
     let (dtype, nkv) = (q.dtype(), k.shape()[1]);
     let kernel = match dtype {

@@ -5,7 +5,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{At, Gpu, Launcher};
-use crate::{Result, faults};
+use crate::{
+    Result,
+    faults::{self, Fault},
+};
 
 /// Lists that are kept: more than any operation asks for at once.
 const KEPT: usize = 32;
@@ -41,7 +44,7 @@ struct List {
 
 impl Lists {
     fn find(&self, values: &[u32]) -> Option<usize> {
-        let same = |list: &List| match faults::on("index-list-not-renewed") {
+        let same = |list: &List| match faults::on(Fault::IndexListNotRenewed) {
             true => list.values.len() == values.len(),
             false => list.values == values,
         };
@@ -123,7 +126,7 @@ impl Indices {
     }
 
     /// Ends a step: no operation is under way, and nothing waits.
-    pub(super) fn end_step(&self) {
+    pub(super) fn submit_step(&self) {
         let mut lists = self.lock();
         lists.step += 1;
         lists.distinct = 0;

@@ -5,7 +5,10 @@ pub(crate) use several::{NORMED_INSIDE, Source, linears, swiglu, takes};
 
 use super::{At, Gpu, Grid, args};
 use crate::ops::{Samples, Weight};
-use crate::{Dtype, Result, Tensor, faults};
+use crate::{
+    Dtype, Result, Tensor,
+    faults::{self, Fault},
+};
 
 /// What is done with a sum of products before it leaves.
 #[derive(Default, Clone, Copy)]
@@ -131,7 +134,7 @@ pub(super) struct Forward {
 
 /// `x wᵀ`, then what comes `after`, rounded to `out`; all operands have been checked.
 pub(crate) fn linear(gpu: &Gpu, x: &Tensor, w: &Weight, after: After<'_>, out: Dtype) -> Result<Tensor> {
-    let shape = [x.shape()[0], w.out(), w.width()];
+    let shape = [x.shape()[0], w.out_features(), w.in_features()];
     let y = Tensor::on_gpu(gpu, &shape[..2], out)?;
     let product = Forward { x: x.at(gpu, w.dtype())?, w: w.at(gpu)?, shape, dtype: w.dtype() };
     // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
@@ -160,7 +163,7 @@ pub(super) unsafe fn forward(
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
     let (gain, eps) = after.norm.map_or((None, 0.0), |(gain, eps, _)| (Some(gain), eps));
-    let eps = if faults::on("norm-after-a-sum-without-eps") { 0.0 } else { eps };
+    let eps = if faults::on(Fault::NormAfterASumWithoutEps) { 0.0 } else { eps };
     let [normed, normed_rounded] = match after.norm {
         Some((_, _, n)) if n.dtype() == Dtype::BF16 => [At(0), n.at(gpu, Dtype::BF16)?],
         Some((_, _, n)) => [n.at(gpu, Dtype::F32)?, At(0)],
@@ -198,20 +201,20 @@ pub(crate) fn linear_add_norm(
     after: After<'_>,
     (gain, eps): (&Tensor, f32),
 ) -> Result<(Tensor, Tensor)> {
-    let normed = Tensor::on_gpu(gpu, &[x.shape()[0], w.out()], w.dtype())?;
+    let normed = Tensor::on_gpu(gpu, &[x.shape()[0], w.out_features()], w.dtype())?;
     let y = linear(gpu, x, w, After { norm: Some((gain, eps, &normed)), ..after }, Dtype::F32)?;
     Ok((y, normed))
 }
 
 /// `dx` of a group of weights that read one `x [rows, width]`.
 pub(crate) fn input_gradient(gpu: &Gpu, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
-    let (rows, width) = (dys[0].shape()[0], ws[0].width());
+    let (rows, width) = (dys[0].shape()[0], ws[0].in_features());
     let dx = Tensor::on_gpu(gpu, &[rows, width], Dtype::F32)?;
     let at = dx.at(gpu, Dtype::F32)?;
     for (i, (dys, ws)) in dys.chunks(3).zip(ws.chunks(3)).enumerate() {
         let mut group = Group { dtype: ws[0].dtype(), ..Group::default() };
         for (part, (dy, w)) in group.parts.iter_mut().zip(dys.iter().zip(ws)) {
-            *part = Part { dy: dy.at(gpu, group.dtype)?, w: w.at(gpu)?, outs: w.out() };
+            *part = Part { dy: dy.at(gpu, group.dtype)?, w: w.at(gpu)?, outs: w.out_features() };
         }
         let start = if i == 0 { At(0) } else { at };
         // SAFETY: dy_i [rows, outs_i], w_i [outs_i, width], dx [rows, width], of the types named.

@@ -108,7 +108,7 @@ fn bounded(
     (dhead, most): (Option<&mut Tensor>, usize),
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
     let n = x.shape()[0];
-    let known = Known::new(gpu, rows, head.out())?;
+    let known = Known::new(gpu, rows, head.out_features())?;
     let walk = Walk { gpu, x: x.at(gpu, head.dtype())?, head, rows, place: known.place(), most };
     let dx = match dhead {
         None => {
@@ -178,7 +178,7 @@ impl Walk<'_> {
 
     /// Fills in what the rows give, a few rows of the whole vocabulary at a time.
     fn values(&self, n: usize) -> Result<()> {
-        let out = self.head.out();
+        let out = self.head.out_features();
         let step = (self.most / out).clamp(1, n.max(1));
         let z = self.gpu.buffer(4 * step * out)?;
         for start in (0..n).step_by(step) {
@@ -193,7 +193,7 @@ impl Walk<'_> {
     /// processor: where 256 rows of logits fit, by rows alone, and logits become gradients in place;
     /// otherwise also by columns, whose logits are computed a second time.
     fn gradients(&self, n: usize, (dx, dhead): (At, At)) -> Result<()> {
-        let (width, out) = (self.head.width(), self.head.out());
+        let (width, out) = (self.head.in_features(), self.head.out_features());
         let whole = 256 * out <= self.most;
         if !whole {
             self.values(n)?;
@@ -224,7 +224,7 @@ impl Walk<'_> {
 
     /// `z` becomes the logits of the rows `block`, of the outputs `columns`.
     fn logits(&self, block: &Range<usize>, columns: Range<usize>, z: &Buffer) -> Result<()> {
-        let (width, dtype) = (self.head.width(), self.head.dtype());
+        let (width, dtype) = (self.head.in_features(), self.head.dtype());
         let product = Forward {
             x: row(self.x, block.start, width * self.bytes()),
             w: row(self.head.at(self.gpu)?, columns.start, width * self.bytes()),
@@ -239,7 +239,7 @@ impl Walk<'_> {
 
     /// The values of the rows `block`, from all of their logits.
     fn known(&self, block: &Range<usize>, z: &Buffer, entropy: Entropy) -> Result<()> {
-        let (place, shape) = (self.place.from(block.start), [block.len(), self.head.out()]);
+        let (place, shape) = (self.place.from(block.start), [block.len(), self.head.out_features()]);
         let t = self.rows.temperature;
         if let (Some(k), true) = (self.rows.top_k, place.last != At(0)) {
             let (v, k) = (shape[1] as u32, k as u32);
@@ -298,7 +298,7 @@ impl Walk<'_> {
         columns: &Range<usize>,
         (dz, dx, dhead): (At, At, At),
     ) -> Result<()> {
-        let (gpu, width, dtype) = (self.gpu, self.head.width(), self.head.dtype());
+        let (gpu, width, dtype) = (self.gpu, self.head.in_features(), self.head.dtype());
         let x = row(self.x, block.start, width * self.bytes());
         let w = row(self.head.at(gpu)?, columns.start, width * self.bytes());
         let start = if columns.start == 0 { At(0) } else { dx };

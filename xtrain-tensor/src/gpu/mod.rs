@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
-pub(crate) use finite::first_not_finite;
+pub(crate) use finite::first_non_finite;
 pub(crate) use fused::{add_rms_norm, write_heads};
 pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
@@ -46,10 +46,10 @@ pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, adamw_all, squares};
 pub use peak::Peak;
 pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
-pub(crate) use rope::{Turn, rope};
+pub(crate) use rope::{RopeArgs, rope};
 pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
-pub(crate) use sample::{Draws, LISTS, sample_rows};
-pub use survey::{Found, Survey, survey};
+pub(crate) use sample::{DeviceSampler, LISTS, sample_rows};
+pub use survey::{GpuInfo, GpuSurvey, enumerate_gpus};
 
 use crate::Result;
 use counters::Counters;
@@ -79,7 +79,7 @@ struct Done {
     launches: AtomicU64,
     uploaded: AtomicU64,
     downloaded: AtomicU64,
-    looks: AtomicU64,
+    syncs: AtomicU64,
     /// Flushes of the queue before the host last sent something.
     sent_after: AtomicU64,
     kv_read: AtomicU64,
@@ -88,22 +88,22 @@ struct Done {
 
 /// What a GPU has done since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Traffic {
+pub struct GpuCounters {
     /// Kernels launched, one by one or in a graph.
     pub launches: u64,
     /// Graphs run.
     pub graphs: u64,
     /// Kernels of a graph whose arguments were changed before it ran.
-    pub changed: u64,
+    pub graph_node_updates: u64,
     /// Bytes copied from the host.
     pub uploaded: u64,
     /// Bytes copied to the host.
     pub downloaded: u64,
     /// Times that the host waited for such a copy.
-    pub looks: u64,
+    pub syncs: u64,
     /// Times that kernels were handed over since the host last sent anything: steps of a loop that ran on what lay
     /// there.
-    pub unfed: u64,
+    pub steps_without_upload: u64,
     /// Bytes of keys and values that the attention of single rows read: those that a row sees, once for a group of
     /// query heads.
     pub kv_read: u64,
@@ -113,17 +113,17 @@ pub struct Traffic {
     pub allocations: u64,
 }
 
-impl Traffic {
-    /// What came after `before`; `unfed` counts from the last sending.
-    pub fn since(self, before: Traffic) -> Traffic {
-        Traffic {
+impl GpuCounters {
+    /// What came after `before`; `steps_without_upload` counts from the last sending.
+    pub fn since(self, before: GpuCounters) -> GpuCounters {
+        GpuCounters {
             launches: self.launches - before.launches,
             graphs: self.graphs - before.graphs,
-            changed: self.changed - before.changed,
+            graph_node_updates: self.graph_node_updates - before.graph_node_updates,
             uploaded: self.uploaded - before.uploaded,
             downloaded: self.downloaded - before.downloaded,
-            looks: self.looks - before.looks,
-            unfed: self.unfed,
+            syncs: self.syncs - before.syncs,
+            steps_without_upload: self.steps_without_upload,
             kv_read: self.kv_read - before.kv_read,
             partials: self.partials - before.partials,
             allocations: self.allocations - before.allocations,
@@ -212,22 +212,22 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) for a kernel that failed meanwhile.
     pub fn wait(&self) -> Result<()> {
-        self.end_step()?;
+        self.submit_step()?;
         self.shared.launcher.wait()
     }
 
     /// What it has done so far.
-    pub fn traffic(&self) -> Traffic {
+    pub fn gpu_counters(&self) -> GpuCounters {
         let Shared { memory, queue, done, .. } = &*self.shared;
         let (counts, so_far) = (queue.counts(), |n: &AtomicU64| n.load(Ordering::Relaxed));
-        Traffic {
+        GpuCounters {
             launches: so_far(&done.launches),
             graphs: counts.graphs,
-            changed: counts.changed,
+            graph_node_updates: counts.graph_node_updates,
             uploaded: so_far(&done.uploaded),
             downloaded: so_far(&done.downloaded),
-            looks: so_far(&done.looks),
-            unfed: counts.flushes.saturating_sub(so_far(&done.sent_after)),
+            syncs: so_far(&done.syncs),
+            steps_without_upload: counts.flushes.saturating_sub(so_far(&done.sent_after)),
             kv_read: so_far(&done.kv_read),
             partials: so_far(&done.partials),
             allocations: memory.allocations(),
@@ -319,10 +319,10 @@ impl Gpu {
         let mut values = vec![T::zeroed(); n];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         assert!(bytes.len() <= buffer.bytes(), "{} bytes of {}", bytes.len(), buffer.bytes());
-        self.end_step()?;
+        self.submit_step()?;
         self.shared.launcher.download(bytes, buffer.at())?;
         self.shared.done.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.shared.done.looks.fetch_add(1, Ordering::Relaxed);
+        self.shared.done.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(values)
     }
 
@@ -330,9 +330,9 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) for a kernel that cannot be launched.
-    pub fn end_step(&self) -> Result<()> {
+    pub fn submit_step(&self) -> Result<()> {
         self.flush()?;
-        self.shared.indices.end_step();
+        self.shared.indices.submit_step();
         Ok(())
     }
 

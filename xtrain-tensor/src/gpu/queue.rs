@@ -6,7 +6,10 @@ use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Arg, Call, Graph, Grid, Launcher};
-use crate::{Result, faults};
+use crate::{
+    Result,
+    faults::{self, Fault},
+};
 
 /// Fewer calls are not worth a graph.
 const FEW: usize = 4;
@@ -36,7 +39,7 @@ pub(super) struct Counts {
     /// Graphs run.
     pub(super) graphs: u64,
     /// Calls inside of a graph whose arguments were changed before it ran.
-    pub(super) changed: u64,
+    pub(super) graph_node_updates: u64,
 }
 
 /// Calls, their arguments in one list.
@@ -150,7 +153,7 @@ impl Inner {
         };
         // a graph that could not be changed or run does not come back
         let mut kept = self.kept.swap_remove(at);
-        self.counts.changed += kept.change_to(launcher, calls)?;
+        self.counts.graph_node_updates += kept.change_to(launcher, calls)?;
         kept.used = self.counts.flushes;
         // SAFETY: as promised for each call when it was pushed.
         unsafe { kept.graph.as_ref().expect("made or changed above").run()? };
@@ -167,7 +170,7 @@ impl Kept {
         match &mut self.graph {
             // SAFETY: as promised for each call when it was pushed.
             empty @ None => *empty = Some(unsafe { launcher.graph(&Vec::from_iter(calls.iter()))? }),
-            Some(_) if faults::on("graph-with-old-arguments") => (),
+            Some(_) if faults::on(Fault::GraphWithOldArguments) => (),
             Some(graph) => {
                 let pairs = self.last.iter().zip(calls.iter()).enumerate();
                 for (at, (_, new)) in pairs.filter(|(_, (old, new))| old != new) {

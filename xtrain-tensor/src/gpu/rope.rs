@@ -4,7 +4,7 @@ use crate::{Dtype, Result, RopeTable, Tensor};
 
 /// Where a row's position comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Turn<'a> {
+pub(crate) enum RopeArgs<'a> {
     /// A position for each row.
     Rows(&'a [u32]),
     /// The gradient of `Rows`.
@@ -16,25 +16,31 @@ pub(crate) enum Turn<'a> {
 }
 
 /// `x [N, H, hd]` turned, in `out`; shapes and positions have been checked against the table.
-pub(crate) fn rope(gpu: &Gpu, x: &Tensor, table: &RopeTable, turn: Turn<'_>, out: Dtype) -> Result<Tensor> {
+pub(crate) fn rope(
+    gpu: &Gpu,
+    x: &Tensor,
+    table: &RopeTable,
+    turn: RopeArgs<'_>,
+    out: Dtype,
+) -> Result<Tensor> {
     let &[n, heads, hd] = x.shape() else { unreachable!("rope checks its shapes") };
     let kernel = match (turn, x.dtype(), out) {
-        (Turn::Rows(_), Dtype::BF16, Dtype::BF16) => "rope_rows_bf16",
-        (Turn::Rows(_), Dtype::BF16, _) => "rope_rows_bf16_f32",
-        (Turn::Rows(_), _, Dtype::BF16) => "rope_rows_f32_bf16",
-        (Turn::Rows(_), _, _) => "rope_rows_f32",
-        (Turn::Back(_), _, _) => "rope_backward_f32",
-        (Turn::Pos(_), Dtype::BF16, _) => "rope_pos_bf16",
-        (Turn::Pos(_), _, _) => "rope_pos_f32",
-        (Turn::At(_), Dtype::BF16, _) => "rope_at_bf16",
-        (Turn::At(_), _, _) => "rope_at_f32",
+        (RopeArgs::Rows(_), Dtype::BF16, Dtype::BF16) => "rope_rows_bf16",
+        (RopeArgs::Rows(_), Dtype::BF16, _) => "rope_rows_bf16_f32",
+        (RopeArgs::Rows(_), _, Dtype::BF16) => "rope_rows_f32_bf16",
+        (RopeArgs::Rows(_), _, _) => "rope_rows_f32",
+        (RopeArgs::Back(_), _, _) => "rope_backward_f32",
+        (RopeArgs::Pos(_), Dtype::BF16, _) => "rope_pos_bf16",
+        (RopeArgs::Pos(_), _, _) => "rope_pos_f32",
+        (RopeArgs::At(_), Dtype::BF16, _) => "rope_at_bf16",
+        (RopeArgs::At(_), _, _) => "rope_at_f32",
     };
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
     let (table, place) = match turn {
-        Turn::Rows(pos) | Turn::Back(pos) | Turn::Pos(pos) => {
+        RopeArgs::Rows(pos) | RopeArgs::Back(pos) | RopeArgs::Pos(pos) => {
             (table.on(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(gpu.indices(pos)?))
         }
-        Turn::At(first) => (table.on(gpu, first as usize..first as usize + n)?, Arg::from(first)),
+        RopeArgs::At(first) => (table.on(gpu, first as usize..first as usize + n)?, Arg::from(first)),
     };
     let (x_at, y_at) = (x.at(gpu, x.dtype())?, y.at(gpu, out)?);
     let args = args![x_at, table, place, y_at, n as u32, heads as u32, hd as u32];

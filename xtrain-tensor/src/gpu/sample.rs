@@ -1,8 +1,11 @@
 //! The choice of tokens: four launches for all rows, five where ids are penalised. Sixteen bytes a row are written,
 //! where they stay until the host looks. What each turn needs to know of its rows is sent once, before the first.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::ops::{SampleRow, Sampled, Undrawable};
-use crate::{Dtype, Error, Result, Tensor, faults};
+use crate::ops::{SampleFailure, SampleRow, Sampled};
+use crate::{
+    Dtype, Error, Result, Tensor,
+    faults::{self, Fault},
+};
 
 /// Logits of a chunk.
 const CHUNK: usize = 128;
@@ -23,18 +26,18 @@ const BEFORE_THE_FIRST: [u32; 4] = [u32::MAX, 0, 0, 0];
 pub(crate) const LISTS: usize = 2;
 
 /// What a row drew.
-type Outcome = std::result::Result<Sampled, Undrawable>;
+type Outcome = std::result::Result<Sampled, SampleFailure>;
 
 /// A token for each row of `logits [N, V]`; options and ids have been checked.
 pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
-    let mut draws = Draws::new(gpu, rows.len(), 1)?;
+    let mut draws = DeviceSampler::new(gpu, rows.len(), 1)?;
     draws.launch(logits, rows)?;
     draws.look()
 }
 
 /// Tokens that rows drew turn by turn, on the device.
 #[derive(Debug)]
-pub(crate) struct Draws {
+pub(crate) struct DeviceSampler {
     gpu: Gpu,
     rows: usize,
     turns: usize,
@@ -52,13 +55,17 @@ pub(crate) struct Draws {
     known: Option<Vec<u32>>,
 }
 
-impl Draws {
+impl DeviceSampler {
     /// Room for `most` turns of `rows` rows.
-    pub(crate) fn new(gpu: &Gpu, rows: usize, most: usize) -> Result<Draws> {
+    pub(crate) fn new(gpu: &Gpu, rows: usize, most: usize) -> Result<DeviceSampler> {
         let bytes = rows.checked_mul(16).and_then(|row| row.checked_mul(most.max(1)));
         let Some(bytes) = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
             let got = format!("{most} turns of {rows} rows");
-            return Err(Error::Argument { op: "Draws", want: "turns and rows that memory can hold", got });
+            return Err(Error::Argument {
+                op: "DeviceSampler",
+                want: "turns and rows that memory can hold",
+                got,
+            });
         };
         let (picked, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
         let now = gpu.buffer(4 * LISTS * rows)?;
@@ -66,13 +73,23 @@ impl Draws {
         // SAFETY: there is room; no kernel knows of it.
         unsafe { gpu.bring(turn.at(), &BEFORE_THE_FIRST)? };
         let gpu = gpu.clone();
-        Ok(Draws { gpu, rows: 0, turns: 0, picked, tokens, turn, now, lists: Vec::new(), known: None })
+        Ok(DeviceSampler {
+            gpu,
+            rows: 0,
+            turns: 0,
+            picked,
+            tokens,
+            turn,
+            now,
+            lists: Vec::new(),
+            known: None,
+        })
     }
 
     /// Turns begin anew, after these tokens; there is room for as many rows, and for the lists of so many turns.
     pub(crate) fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
         (self.rows, self.turns) = (tokens.len(), 0);
-        self.gpu.end_step()?;
+        self.gpu.submit_step()?;
         let words =
             [&BEFORE_THE_FIRST, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
         // SAFETY: there is room; the kernels that know of it are those of `launch` and `turn`, and have gone.
@@ -92,7 +109,7 @@ impl Draws {
         let (words, from) =
             (lists.len() * self.rows, At(self.turn.at() + size_of_val(&BEFORE_THE_FIRST) as u64));
         let args = args![self.turn.arg(), from, self.now.arg(), words as u32];
-        if !(faults::on("lists-of-the-turn-before") && self.turns > 0) {
+        if !(faults::on(Fault::ListsOfTheTurnBefore) && self.turns > 0) {
             // SAFETY: `turn` is the one before this; `from` holds so many words of each turn up to this, `now` as many.
             unsafe { self.gpu.launch("turn_lists", Grid::over(words, 128), args)? };
         }
@@ -110,7 +127,7 @@ impl Draws {
     /// A token for each row of `logits`, and the end of a step; options and ids have been checked.
     pub(crate) fn draw(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         self.launch(logits, rows)?;
-        self.gpu.end_step()
+        self.gpu.submit_step()
     }
 
     fn launch(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
@@ -190,7 +207,7 @@ impl Draws {
     }
 }
 
-impl Drop for Draws {
+impl Drop for DeviceSampler {
     fn drop(&mut self) {
         self.gpu.forget_foretold();
     }
@@ -221,8 +238,8 @@ fn words(rows: &[SampleRow<'_>], turn: u32) -> (Vec<u32>, Vec<u32>) {
 fn outcome([fault, token, log_prob, processed]: [u32; 4]) -> Outcome {
     match fault {
         0 => Ok(Sampled { token, log_prob: f32::from_bits(log_prob), processed: f32::from_bits(processed) }),
-        1 => Err(Undrawable::NotFinite),
-        2 => Err(Undrawable::NothingLeft),
-        _ => Err(Undrawable::Overflow),
+        1 => Err(SampleFailure::NotFinite),
+        2 => Err(SampleFailure::NothingLeft),
+        _ => Err(SampleFailure::Overflow),
     }
 }

@@ -3,11 +3,11 @@ use super::cuda;
 
 /// What there is, and why not where something is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Survey {
+pub struct GpuSurvey {
     /// The CUDA version of the driver, as `13.0`, or why there is none to use.
     pub driver: Result<String, String>,
     /// The GPUs that the driver knows, or why they cannot be told.
-    pub devices: Result<Vec<Found>, String>,
+    pub devices: Result<Vec<GpuInfo>, String>,
     /// Which kernels for GPUs this build holds, or why none.
     pub kernels: &'static str,
     /// Whether it holds any.
@@ -20,7 +20,7 @@ pub struct Survey {
 
 /// A GPU of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct GpuInfo {
     /// What it calls itself.
     pub name: String,
     /// Its architecture, as `sm_90`.
@@ -30,9 +30,9 @@ pub struct Found {
 }
 
 /// Looks at this build and this machine.
-pub fn survey() -> Survey {
+pub fn enumerate_gpus() -> GpuSurvey {
     let version = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
-    Survey {
+    GpuSurvey {
         driver: cuda::driver().map(version).map_err(|error| error.to_string()),
         devices: cuda::devices().map_err(|error| error.to_string()),
         kernels: env!("XTRAIN_IMAGE"),

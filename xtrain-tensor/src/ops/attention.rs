@@ -1,5 +1,5 @@
 //! Causal grouped-query attention over keys that are found through slots.
-use super::{Visible, shapes, widened};
+use super::{AttnMask, shapes, widened};
 use crate::cpu::attention::{self as fast, Number};
 use crate::reference::{self, Bf16, F32, Heads};
 use crate::{Device, Dtype, Error, Result, Simd, Stored, Tensor, gpu};
@@ -21,7 +21,7 @@ use crate::{Device, Dtype, Error, Result, Simd, Stored, Tensor, gpu};
 /// [`Error::Shape`] or [`Error::Dtype`] when operands do not fit, [`Error::Index`] for a row that
 /// would see a slot outside the pool, [`Error::Argument`] for a head size that is no multiple of 8 on
 /// a GPU.
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<(Tensor, Tensor)> {
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
     let heads = check("attention", [q, k, v], see)?;
     if let Device::Gpu(gpu) = q.device() {
         return gpu::attention::attention(gpu, [q, k, v], heads, see);
@@ -43,7 +43,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Resul
 fn in_lanes<E: Stored + Number>(
     [q, k, v]: [&Tensor; 3],
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let operands = [q.data::<E>()?, k.data()?, v.data()?];
     let (y, lse) = fast::attention(q.device().as_cpu()?, operands, heads, see);
@@ -55,7 +55,7 @@ fn in_lanes<E: Stored + Number>(
 ///
 /// # Errors
 /// As [`attention`].
-pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &Visible<'_>) -> Result<Tensor> {
+pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &AttnMask<'_>) -> Result<Tensor> {
     if let Device::Gpu(gpu) = q.device() {
         let heads = check("decode_attention", [q, k, v], see)?;
         return Ok(gpu::attention::decode_attention(gpu, [q, k, v], heads, see)?.0);
@@ -86,7 +86,7 @@ pub struct Saved<'a> {
 /// # Errors
 /// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every
 /// position has a slot of its own.
-pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &Visible<'_>) -> Result<[Tensor; 3]> {
+pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &AttnMask<'_>) -> Result<[Tensor; 3]> {
     const OP: &str = "attention_backward";
     let Saved { q, k, v, y, lse } = *saved;
     let heads = check(OP, [q, k, v], see)?;
@@ -128,7 +128,7 @@ fn backward_in_lanes<E: Stored + Number>(
     saved: &Saved<'_>,
     dy: &Tensor,
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> Result<[Vec<f32>; 3]> {
     let Saved { q, k, v, y, lse } = *saved;
     let cpu = q.device().as_cpu()?;
@@ -137,7 +137,7 @@ fn backward_in_lanes<E: Stored + Number>(
     Ok(fast::attention_backward(cpu, saved, heads, see))
 }
 
-fn in_reference(saved: &Saved<'_>, dy: &Tensor, heads: Heads, see: &Visible<'_>) -> Result<[Vec<f32>; 3]> {
+fn in_reference(saved: &Saved<'_>, dy: &Tensor, heads: Heads, see: &AttnMask<'_>) -> Result<[Vec<f32>; 3]> {
     let Saved { q, k, v, y, lse } = *saved;
     let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
     let operands = [&**q_, &**k_, &**v_, &**y_, lse.data()?, &**dy_];
@@ -147,7 +147,7 @@ fn in_reference(saved: &Saved<'_>, dy: &Tensor, heads: Heads, see: &Visible<'_>)
     })
 }
 
-fn check(op: &'static str, [q, k, v]: [&Tensor; 3], see: &Visible<'_>) -> Result<Heads> {
+fn check(op: &'static str, [q, k, v]: [&Tensor; 3], see: &AttnMask<'_>) -> Result<Heads> {
     let heads = match (q.shape(), k.shape()) {
         (&[_, nh, hd], &[_, nkv, hd_k])
             if hd == hd_k

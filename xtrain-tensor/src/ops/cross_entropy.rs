@@ -65,8 +65,8 @@ pub fn cross_entropy_backward(
     rows: &LossRows<'_>,
     (loss, dhead): (&mut f32, &mut Tensor),
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-    if dhead.shape() != [head.out(), head.width()] {
-        let got = vec![dhead.shape().to_vec(), vec![head.out(), head.width()]];
+    if dhead.shape() != [head.out_features(), head.in_features()] {
+        let got = vec![dhead.shape().to_vec(), vec![head.out_features(), head.in_features()]];
         return Err(Error::Shape { op: "cross_entropy", want: "dhead as the head", got });
     }
     run(x, head, rows, loss, Some(dhead))
@@ -112,10 +112,10 @@ impl Walk<'_> {
     fn values(&self) -> Result<Vec<Option<Known>>> {
         let n = self.x.shape()[0];
         let mut known = vec![None; n];
-        let step = (self.most / self.head.out()).max(1);
+        let step = (self.most / self.head.out_features()).max(1);
         for start in (0..n).step_by(step) {
             let block = start..n.min(start + step);
-            let mut z = linear::outputs(&part(self.x, &block)?, self.head, 0..self.head.out())?;
+            let mut z = linear::outputs(&part(self.x, &block)?, self.head, 0..self.head.out_features())?;
             let these = Rows { loss: self.rows, first: start, column: 0, then: Then::Nothing };
             these.walk(&mut z, &mut known[block])?;
         }
@@ -129,7 +129,7 @@ impl Walk<'_> {
     /// are computed a second time: a chunk's columns are a slice of `dhead`, and `dx` runs on from one
     /// chunk to the next, since each but the last is a multiple of 256.
     fn gradients(&self, dhead: &mut Tensor) -> Result<(Vec<Option<Known>>, Tensor)> {
-        let (width, out) = (self.head.width(), self.head.out());
+        let (width, out) = (self.head.in_features(), self.head.out_features());
         let whole = 256 * out <= self.most;
         let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values()? };
         let mut dx = self.x.device().as_cpu()?.recycler.take::<f32>(self.x.len());
@@ -157,7 +157,7 @@ fn add_input(dx: &mut [f32], dz: &Tensor, (head, columns): (&Weight, Range<usize
     if columns.start == 0 {
         return linear::input_part(dx, dz, (head, columns), Start::Zero);
     }
-    if faults::on("vocabulary-chunk-starts-anew") {
+    if faults::on(crate::faults::Fault::VocabularyChunkStartsAnew) {
         let mut total = vec![0.0; dx.len()];
         linear::input_part(&mut total, dz, (head, columns), Start::Zero)?;
         dx.iter_mut().zip(total).for_each(|(dx, total)| *dx += total);
@@ -198,9 +198,9 @@ fn part(x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
 
 fn check(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<()> {
     const OP: &str = "cross_entropy";
-    if x.shape().len() != 2 || x.width() != head.width() || x.shape()[0] != rows.targets.len() {
+    if x.shape().len() != 2 || x.width() != head.in_features() || x.shape()[0] != rows.targets.len() {
         let mut got = shapes(&[x]);
-        got.extend([vec![head.out(), head.width()], vec![rows.targets.len()]]);
+        got.extend([vec![head.out_features(), head.in_features()], vec![rows.targets.len()]]);
         return Err(Error::Shape { op: OP, want: "x [N, C], head [V, C], N targets", got });
     }
     if !(rows.temperature > 0.0 && rows.temperature.is_finite()) {
@@ -211,11 +211,11 @@ fn check(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<()> {
         return Err(Error::Argument { op: OP, want: "a top-k of at least 1", got: "0".into() });
     }
     rows.samples.check(OP, rows.targets.len())?;
-    let outside = |t: &Option<Target>| t.is_some_and(|t| t.id as usize >= head.out());
+    let outside = |t: &Option<Target>| t.is_some_and(|t| t.id as usize >= head.out_features());
     match rows.targets.iter().position(outside) {
         Some(at) => {
             let got = rows.targets[at].map_or(0, |t| u64::from(t.id));
-            Err(Error::Index { op: OP, what: "target", at, got, bound: head.out() as u64 })
+            Err(Error::Index { op: OP, what: "target", at, got, bound: head.out_features() as u64 })
         }
         None => Ok(()),
     }

@@ -1,18 +1,18 @@
 //! Tokens drawn turn by turn that stay on their device until the host looks.
 use super::sample::{check_rows, sample_rows};
 use super::weight::{Layout, Source};
-use super::{SampleRow, Sampled, Undrawable, Weight, embedding, shapes, weight_rows};
+use super::{SampleFailure, SampleRow, Sampled, Weight, embedding, shapes, weight_rows};
 use crate::{Device, Dtype, Error, Result, Tensor, gpu};
 
-const OP: &str = "Draws";
+const OP: &str = "DeviceSampler";
 
 /// Tokens that rows draw turn by turn: each turn's tokens are what the next one begins with, and nothing of them
-/// comes to the host before [`Draws::look`]. On a GPU, so many turns run without waiting for the host.
+/// comes to the host before [`DeviceSampler::look`]. On a GPU, so many turns run without waiting for the host.
 ///
-/// A turn is [`Draws::embedding`], what a model makes of it, and [`Draws::draw`] from its logits. The tokens and
+/// A turn is [`DeviceSampler::embedding`], what a model makes of it, and [`DeviceSampler::draw`] from its logits. The tokens and
 /// log-probabilities are those of [`sample_rows`], by bits.
 #[derive(Debug)]
-pub struct Draws {
+pub struct DeviceSampler {
     place: Place,
     /// Rows and turns that there is room for.
     room: [usize; 2],
@@ -26,23 +26,23 @@ pub struct Draws {
 enum Place {
     /// The last tokens, and what was drawn.
     Host(Vec<u32>, Vec<Vec<Outcome>>),
-    Gpu(gpu::Draws),
+    Gpu(gpu::DeviceSampler),
 }
 
 /// What a row drew, or why it could not.
-type Outcome = std::result::Result<Sampled, Undrawable>;
+type Outcome = std::result::Result<Sampled, SampleFailure>;
 
-impl Draws {
+impl DeviceSampler {
     /// Room for `turns` turns of `rows` rows.
     ///
     /// # Errors
     /// [`Error::Device`] when the device has no memory for it; [`Error::Argument`] when no memory could be so large.
-    pub fn new(device: &Device, rows: usize, turns: usize) -> Result<Draws> {
+    pub fn new(device: &Device, rows: usize, turns: usize) -> Result<DeviceSampler> {
         let place = match device {
-            Device::Gpu(gpu) => Place::Gpu(gpu::Draws::new(gpu, rows, turns)?),
+            Device::Gpu(gpu) => Place::Gpu(gpu::DeviceSampler::new(gpu, rows, turns)?),
             Device::Cpu(_) => Place::Host(Vec::new(), Vec::new()),
         };
-        Ok(Draws { place, room: [rows, turns], rows: 0, turns: 0, vocab: 0 })
+        Ok(DeviceSampler { place, room: [rows, turns], rows: 0, turns: 0, vocab: 0 })
     }
 
     /// Rows that there is room for.
@@ -105,7 +105,7 @@ impl Draws {
         match (&self.place, w.source(), w.forward()) {
             (Place::Host(last, _), ..) => weight_rows(w, last),
             (_, Source::Master(table), _) => self.embedding(table, w.dtype()),
-            (Place::Gpu(draws), _, Layout::Device(table)) if self.vocab <= w.out() => {
+            (Place::Gpu(draws), _, Layout::Device(table)) if self.vocab <= w.out_features() => {
                 draws.embedding(table, w.dtype())
             }
             _ => Err(Error::Device { what: format!("want a weight on a GPU, got one on {}", w.device()) }),
@@ -113,7 +113,7 @@ impl Draws {
     }
 
     /// A token for each row of `logits [N, V]`, which becomes its last. `seen` of a row leaves out what it drew since
-    /// [`Draws::begin`]: a penalty adds it.
+    /// [`DeviceSampler::begin`]: a penalty adds it.
     ///
     /// # Errors
     /// As [`sample_rows`]; [`Error::Argument`] for more turns than there is room for.
@@ -177,7 +177,8 @@ mod tests {
     fn turns(device: &Device, dtype: Dtype) -> Result<Turns> {
         let table: Vec<f32> = arbitrary(VOCAB * VOCAB, 4).iter().map(|x| 6.0 * x).collect();
         let w = Tensor::new(device, &[VOCAB, VOCAB], table)?;
-        let (mut draws, mut all, mut bits_taken) = (Draws::new(device, 6, 5)?, Vec::new(), Vec::new());
+        let (mut draws, mut all, mut bits_taken) =
+            (DeviceSampler::new(device, 6, 5)?, Vec::new(), Vec::new());
         let mut last: Vec<u32> = vec![7, 149, 0, 31, 8];
         for look in 0..3 {
             let list = |turn: u32, step: u32| -> Vec<u32> {
@@ -241,7 +242,7 @@ mod tests {
         let want = turns(&Device::cpu(), Dtype::F32).unwrap();
         for device in testing::gpus(&[Schedule::Forward]) {
             let with = || turns(&device, Dtype::F32);
-            let seen = crate::faults::with("lists-of-the-turn-before", with).unwrap();
+            let seen = crate::faults::with(crate::faults::Fault::ListsOfTheTurnBefore, with).unwrap();
             assert_eq!(seen.0, want.0, "{device}: what is drawn does not read the lists");
             assert_eq!(seen.1[..2], want.1[..2], "{device}: the first turn has no turn before");
             assert_eq!(seen.1[2..4], want.1[..2], "{device}: the second takes the lists of the first");
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn turns_of_no_rows_are_turns_without_tokens() {
         for device in testing::gpus(&[Schedule::Forward]).into_iter().chain([Device::cpu()]) {
-            let mut draws = Draws::new(&device, 2, 3).unwrap();
+            let mut draws = DeviceSampler::new(&device, 2, 3).unwrap();
             let logits = Tensor::new(&device, &[0, VOCAB], Vec::<f32>::new()).unwrap();
             for turns in [2, 0, 3] {
                 draws.begin(&[], Vec::new()).unwrap();
@@ -266,7 +267,7 @@ mod tests {
     fn room_that_no_memory_has_is_refused() {
         for device in testing::gpus(&[Schedule::Forward]) {
             for (rows, turns) in [(usize::MAX / 8, 1), (1 << 20, usize::MAX >> 20), (1 << 40, 1 << 20)] {
-                let refused = Draws::new(&device, rows, turns).map(|_| ());
+                let refused = DeviceSampler::new(&device, rows, turns).map(|_| ());
                 assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
             }
         }
@@ -275,7 +276,7 @@ mod tests {
     #[test]
     fn rows_and_turns_beyond_the_room_are_refused() {
         let cpu = Device::cpu();
-        let mut draws = Draws::new(&cpu, 2, 1).unwrap();
+        let mut draws = DeviceSampler::new(&cpu, 2, 1).unwrap();
         assert!(matches!(draws.begin(&[1, 2, 3], Vec::new()), Err(Error::Argument { .. })));
         for lists in [vec![vec![]; 2], vec![vec![vec![4, 5]]], vec![vec![vec![4]; 3]]] {
             assert!(matches!(draws.begin(&[1], lists), Err(Error::Argument { .. })));

@@ -55,8 +55,8 @@ pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
         Source::Master(table) => return embedding(table, id, w.dtype()),
         Source::Alone { exact, .. } => exact,
     };
-    check(OP, id, w.out())?;
-    let c = w.width();
+    check(OP, id, w.out_features())?;
+    let c = w.in_features();
     let mut y = vec![0f32; id.len() * c];
     let rows = id.iter().zip(y.chunks_exact_mut(c));
     match (w.forward(), w.device()) {

@@ -7,9 +7,9 @@ use crate::{Device, Dtype, Result, Tensor, gpu};
 ///
 /// # Errors
 /// [`Error::Dtype`](crate::Error::Dtype) for a tensor of integers.
-pub fn first_not_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
+pub fn first_non_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
     if let Some(Device::Gpu(gpu)) = xs.first().map(|x| x.device()) {
-        return gpu::first_not_finite(gpu, xs);
+        return gpu::first_non_finite(gpu, xs);
     }
     for (at, x) in xs.iter().enumerate() {
         if !all_finite(x)? {
@@ -25,7 +25,7 @@ pub fn first_not_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
 /// [`Error::Dtype`](crate::Error::Dtype) for a tensor of integers.
 pub fn all_finite(x: &Tensor) -> Result<bool> {
     if let Device::Gpu(gpu) = x.device() {
-        return Ok(gpu::first_not_finite(gpu, &[x])?.is_none());
+        return Ok(gpu::first_non_finite(gpu, &[x])?.is_none());
     }
     if let Some(cpu) = x.device().fast() {
         return Ok(with_values!(x = x => pointwise::all_finite(cpu, x)));

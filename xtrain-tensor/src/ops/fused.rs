@@ -20,7 +20,7 @@ pub fn add_rms_norm(h: &mut Tensor, y: &Tensor, w: &Tensor, eps: f32, out: Dtype
 
 /// The queries, keys and values of new rows on their way to an attention, all of one dtype.
 #[derive(Debug, Clone, Copy)]
-pub struct NewHeads<'a> {
+pub struct UnrotatedHeads<'a> {
     /// `[N, nh, hd]`.
     pub q: &'a Tensor,
     /// `[N, nkv, hd]`.
@@ -43,9 +43,9 @@ pub struct NewHeads<'a> {
 ///
 /// # Errors
 /// Those of the three; [`Error::Argument`] for a head size above 256 on a GPU.
-pub fn write_heads(new: &NewHeads<'_>, [k_pool, v_pool]: [&mut Tensor; 2]) -> Result<Tensor> {
+pub fn write_heads(new: &UnrotatedHeads<'_>, [k_pool, v_pool]: [&mut Tensor; 2]) -> Result<Tensor> {
     const OP: &str = "write_heads";
-    let NewHeads { q, k, v, norms, table, pos, slots } = *new;
+    let UnrotatedHeads { q, k, v, norms, table, pos, slots } = *new;
     rope::check(OP, q, table, pos)?;
     rope::check(OP, k, table, pos)?;
     let pool = k_pool.shape();

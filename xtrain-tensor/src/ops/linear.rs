@@ -10,7 +10,10 @@ use crate::cpu::gemm_bf16::{self, Left};
 use crate::cpu::{Packed, packed, pointwise, rowsum};
 use crate::gpu::{self, After};
 use crate::reference::{self, Bf16, F32};
-use crate::{Device, Dtype, Error, Result, Tensor, faults};
+use crate::{
+    Device, Dtype, Error, Result, Tensor,
+    faults::{self, Fault},
+};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -28,10 +31,10 @@ use crate::{Device, Dtype, Error, Result, Tensor, faults};
 pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
     check_bias(w, bias)?;
     if let Device::Gpu(gpu) = x.device() {
-        check("linear", x, w.width(), w)?;
+        check("linear", x, w.in_features(), w)?;
         return gpu::linear(gpu, x, w, After { bias, ..After::default() }, out);
     }
-    let mut y = outputs(x, w, 0..w.out())?;
+    let mut y = outputs(x, w, 0..w.out_features())?;
     if let Some(b) = bias {
         pointwise::add_to_rows(x.device().as_cpu()?, y.data_mut()?, b.data()?);
     }
@@ -41,10 +44,10 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
 /// The outputs `range` of `x wᵀ`, `[N, range]` f32. The range begins at a multiple of 32 and ends at one,
 /// or at the last output.
 pub(super) fn outputs(x: &Tensor, w: &Weight, range: Range<usize>) -> Result<Tensor> {
-    let n = check("linear", x, w.width(), w)?;
+    let n = check("linear", x, w.in_features(), w)?;
     let shape = [n, range.len()];
     let mut y = x.device().as_cpu()?.recycler.take::<f32>(n * range.len());
-    if n == 1 && faults::on("reversed-sum-for-one-row") {
+    if n == 1 && faults::on(Fault::ReversedSumForOneRow) {
         let turned = widened(x)?.iter().rev().copied().collect();
         let turned = Tensor::new::<f32>(x.device(), x.shape(), turned)?.cast(x.dtype())?;
         product(&turned, w.reversed()?.forward(), range, &mut y)?;
@@ -90,19 +93,19 @@ fn packed(x: &Tensor, b: packed::View<'_>, y: &mut [f32], start: Start) -> Resul
 /// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
     const OP: &str = "linear_add";
-    let n = check(OP, x, w.width(), w)?;
-    if h.shape() != [n, w.out()] {
+    let n = check(OP, x, w.in_features(), w)?;
+    if h.shape() != [n, w.out_features()] {
         return Err(Error::Shape { op: OP, want: "h as the product", got: shapes(&[h, x]) });
     }
     if let Device::Gpu(gpu) = x.device() {
         check_bias(w, bias)?;
         return gpu::linear(gpu, x, w, After { bias, residual: Some(h), norm: None }, Dtype::F32);
     }
-    let plain = bias.is_none() && !faults::on("reversed-sum-for-one-row");
+    let plain = bias.is_none() && !faults::on(Fault::ReversedSumForOneRow);
     if let (Layout::Packed(Packed::F32(b)), true) = (w.forward(), plain) {
         let cpu = x.device().as_cpu()?;
-        let mut y = cpu.recycler.take::<f32>(n * w.out());
-        let a = Matrix::new(x.data()?, n, w.width());
+        let mut y = cpu.recycler.take::<f32>(n * w.out_features());
+        let a = Matrix::new(x.data()?, n, w.in_features());
         gemm::product_onto(cpu, h.data()?, a, b.view(), &mut y);
         return Tensor::new(x.device(), h.shape(), y);
     }
@@ -124,12 +127,13 @@ pub fn linear_add_norm(
     (gain, eps): (&Tensor, f32),
 ) -> Result<(Tensor, Option<Tensor>)> {
     const OP: &str = "linear_add_norm";
-    if gain.shape() != [w.out()] {
+    if gain.shape() != [w.out_features()] {
         return Err(Error::Shape { op: OP, want: "a gain [out]", got: shapes(&[h, gain]) });
     }
     match x.device() {
         Device::Gpu(gpu)
-            if check(OP, x, w.width(), w)? > gpu::NORMED_INSIDE && h.shape() == [x.shape()[0], w.out()] =>
+            if check(OP, x, w.in_features(), w)? > gpu::NORMED_INSIDE
+                && h.shape() == [x.shape()[0], w.out_features()] =>
         {
             check_bias(w, bias)?;
             let after = After { bias, residual: Some(h), norm: None };
@@ -153,10 +157,10 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
         let got = format!("{} and {}", dys.len(), ws.len());
         return Err(Error::Argument { op: OP, want: "as many gradients as weights, at least one", got });
     }
-    let n = check(OP, dys[0], ws[0].out(), ws[0])?;
-    let width = ws[0].width();
+    let n = check(OP, dys[0], ws[0].out_features(), ws[0])?;
+    let width = ws[0].in_features();
     for (dy, w) in dys.iter().zip(ws) {
-        if check(OP, dy, w.out(), w)? != n || w.width() != width {
+        if check(OP, dy, w.out_features(), w)? != n || w.in_features() != width {
             return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });
         }
     }
@@ -166,7 +170,7 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     let mut dx = dys[0].device().as_cpu()?.recycler.take::<f32>(n * width);
     for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
         let start = if i == 0 { Start::Zero } else { Start::Continue };
-        input_part(&mut dx, dy, (w, 0..w.out()), start)?;
+        input_part(&mut dx, dy, (w, 0..w.out_features()), start)?;
     }
     Tensor::new(dys[0].device(), &[n, width], dx)
 }
@@ -179,7 +183,7 @@ pub(super) fn input_part(
     (w, range): (&Weight, Range<usize>),
     start: Start,
 ) -> Result<()> {
-    let width = w.width();
+    let width = w.in_features();
     match (w.backward()?, w.dtype()) {
         (Layout::Packed(b), _) => return packed(dy, b.depths(range), dx, start),
         (Layout::Device(w), _) => return w.data::<f32>().map(|_| ()),
@@ -248,7 +252,7 @@ pub(super) fn weight_part(dw: &mut [f32], dy: &Tensor, x: &Tensor, samples: &Sam
         }
         Ok(())
     };
-    if faults::on("micro-batch-total-added") {
+    if faults::on(Fault::MicroBatchTotalAdded) {
         let mut total = vec![0.0; dw.len()];
         add(&mut total)?;
         dw.iter_mut().zip(total).for_each(|(dw, total)| *dw += total);
@@ -279,8 +283,8 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
 
 pub(super) fn check_bias(w: &Weight, bias: Option<&Tensor>) -> Result<()> {
     match bias {
-        Some(b) if b.shape() != [w.out()] => {
-            let got = vec![b.shape().to_vec(), vec![w.out(), w.width()]];
+        Some(b) if b.shape() != [w.out_features()] => {
+            let got = vec![b.shape().to_vec(), vec![w.out_features(), w.in_features()]];
             Err(Error::Shape { op: "linear", want: "bias [out] of w [out, in]", got })
         }
         _ => Ok(()),
@@ -289,7 +293,7 @@ pub(super) fn check_bias(w: &Weight, bias: Option<&Tensor>) -> Result<()> {
 
 fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize> {
     if x.shape().len() != 2 || x.width() != width {
-        let got = vec![x.shape().to_vec(), vec![w.out(), w.width()]];
+        let got = vec![x.shape().to_vec(), vec![w.out_features(), w.in_features()]];
         return Err(Error::Shape { op, want: "x [N, in] and w [out, in] (a gradient: [N, out])", got });
     }
     if x.dtype() != w.dtype() {

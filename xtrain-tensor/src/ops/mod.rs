@@ -25,10 +25,10 @@ pub use add::{accumulate, add};
 pub use attention::{Saved, attention, attention_backward, decode_attention};
 pub(crate) use cross_entropy::blocks as loss_blocks;
 pub use cross_entropy::{LossRows, Target, cross_entropy, cross_entropy_backward};
-pub use draws::Draws;
+pub use draws::DeviceSampler;
 pub use embedding::{embedding, embedding_backward, weight_rows};
-pub use finite::{all_finite, first_not_finite};
-pub use fused::{NewHeads, add_rms_norm, write_heads};
+pub use finite::{all_finite, first_non_finite};
+pub use fused::{UnrotatedHeads, add_rms_norm, write_heads};
 pub use heads::{norm_rope, norm_rope_backward};
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use linear::{
@@ -41,10 +41,10 @@ pub use packing::{Packing, Piece};
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use rows::{SlotRange, copy_slots, copy_slots_within, gather_rows, scatter_rows};
-pub use sample::{SampleRow, Sampled, Undrawable, sample_rows};
+pub use sample::{SampleFailure, SampleRow, Sampled, sample_rows};
 pub use samples::Samples;
 pub use silu_mul::{silu_mul, silu_mul_backward};
-pub use visible::{Slots, Visible};
+pub use visible::{AttnMask, Slots};
 pub use weight::Weight;
 
 mod visible;

@@ -103,8 +103,8 @@ fn check_weights(op: &'static str, x: &Tensor, ws: &[Affine<'_>]) -> Result<Dtyp
     };
     for Affine { weight, bias } in ws {
         bias.map_or(Ok(()), |b| linear::check_bias(weight, Some(b)))?;
-        if weight.width() != x.width() || weight.dtype() != first.weight.dtype() {
-            let got = vec![x.shape().to_vec(), vec![weight.out(), weight.width()]];
+        if weight.in_features() != x.width() || weight.dtype() != first.weight.dtype() {
+            let got = vec![x.shape().to_vec(), vec![weight.out_features(), weight.in_features()]];
             return Err(Error::Shape { op, want: "rows [N, in], weights [out, in] of one dtype", got });
         }
     }
@@ -112,7 +112,7 @@ fn check_weights(op: &'static str, x: &Tensor, ws: &[Affine<'_>]) -> Result<Dtyp
 }
 
 fn check_pair(op: &'static str, gate_up: &[Affine<'_>; 2]) -> Result<()> {
-    let got = gate_up.map(|w| vec![w.weight.out(), w.weight.width()]);
+    let got = gate_up.map(|w| vec![w.weight.out_features(), w.weight.in_features()]);
     match got[0] == got[1] {
         true => Ok(()),
         false => Err(Error::Shape { op, want: "gate and up [out, in]", got: got.to_vec() }),

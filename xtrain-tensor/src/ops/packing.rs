@@ -8,7 +8,10 @@ use crate::cpu::gemm::Panels;
 use crate::cpu::gemm_bf16::Tiles;
 use crate::device::Cpu;
 use crate::dtype::{from_bf16, to_bf16};
-use crate::{Device, Dtype, Error, Result, Tensor, faults};
+use crate::{
+    Device, Dtype, Error, Result, Tensor,
+    faults::{self, Fault},
+};
 
 mod lines;
 
@@ -44,7 +47,7 @@ impl Piece<'_> {
     }
 
     /// The place of the first value that is a NaN or an infinity, and the value.
-    pub fn first_not_finite(&self) -> Option<(usize, f32)> {
+    pub fn first_non_finite(&self) -> Option<(usize, f32)> {
         // a search that may stop anywhere is not done in lanes, a conjunction is
         let finite = |x: &bf16| x.to_bits() & 0x7f80 != 0x7f80;
         match self {
@@ -240,7 +243,7 @@ fn turned<S: Copy, T>(values: &[S], turn: impl Fn(S) -> T, mut give: impl FnMut(
 
 /// Keeps those of the `rows` from `first` on that hold a denormal.
 fn keep<'a>(exact: &mut Exact, first: usize, rows: impl Iterator<Item = &'a [bf16]>) {
-    if faults::on("denormal-of-a-table-lost") {
+    if faults::on(Fault::DenormalOfATableLost) {
         return;
     }
     let denormal = |x: &bf16| (x.to_bits() & 0x7f80 == 0) & (x.to_bits() & 0x7f != 0);

@@ -4,7 +4,7 @@ use half::bf16;
 use super::{shapes, widened};
 use crate::cpu::rope::Way;
 use crate::cpu::value::with_values;
-use crate::gpu::Turn;
+use crate::gpu::RopeArgs;
 use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, cpu, gpu, reference};
 
 /// Rotates every head of row `n` by the angle of its position: `(i, i + hd/2)` are a pair.
@@ -45,7 +45,7 @@ pub fn rope(x: &Tensor, theta: f64) -> Result<Tensor> {
 pub fn rope_at(x: &Tensor, theta: f64, pos: u32) -> Result<Tensor> {
     let n = x.shape().first().copied().unwrap_or(0);
     let positions: Vec<u32> = (0..n).map(|i| pos.saturating_add(i as u32)).collect();
-    at_theta(x, &positions, theta, Turn::At(pos))
+    at_theta(x, &positions, theta, RopeArgs::At(pos))
 }
 
 /// [`rope_rows`] with a position for each row: each row equals [`rope_at`] of it alone.
@@ -53,10 +53,10 @@ pub fn rope_at(x: &Tensor, theta: f64, pos: u32) -> Result<Tensor> {
 /// # Errors
 /// As [`rope`].
 pub fn rope_pos(x: &Tensor, positions: &[u32], theta: f64) -> Result<Tensor> {
-    at_theta(x, positions, theta, Turn::Pos(positions))
+    at_theta(x, positions, theta, RopeArgs::Pos(positions))
 }
 
-fn at_theta(x: &Tensor, positions: &[u32], theta: f64, on_gpu: Turn<'_>) -> Result<Tensor> {
+fn at_theta(x: &Tensor, positions: &[u32], theta: f64, on_gpu: RopeArgs<'_>) -> Result<Tensor> {
     let end = positions.iter().max().map_or(1, |&p| p as usize + 1);
     let table = RopeTable::new(theta, x.width(), end)?;
     if let Device::Gpu(gpu) = x.device() {
@@ -71,7 +71,7 @@ fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) ->
     let (h, hd) = check(op, x, table, pos)?;
     let (device, shape) = (x.device(), x.shape());
     if let Device::Gpu(gpu) = device {
-        let turn = if way == Way::Forward { Turn::Rows(pos) } else { Turn::Back(pos) };
+        let turn = if way == Way::Forward { RopeArgs::Rows(pos) } else { RopeArgs::Back(pos) };
         return gpu::rope(gpu, x, table, turn, out);
     }
     let Some(cpu) = device.fast() else {

@@ -42,7 +42,7 @@ pub struct Sampled {
 /// Why a row has no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Undrawable {
+pub enum SampleFailure {
     /// A logit is a NaN or +inf.
     NotFinite,
     /// Every logit is -inf.
@@ -51,12 +51,12 @@ pub enum Undrawable {
     Overflow,
 }
 
-impl fmt::Display for Undrawable {
+impl fmt::Display for SampleFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Undrawable::NotFinite => "a logit is a NaN or +inf",
-            Undrawable::NothingLeft => "every logit is -inf",
-            Undrawable::Overflow => "penalty and temperature drive the largest logit out of range",
+            SampleFailure::NotFinite => "a logit is a NaN or +inf",
+            SampleFailure::NothingLeft => "every logit is -inf",
+            SampleFailure::Overflow => "penalty and temperature drive the largest logit out of range",
         })
     }
 }
@@ -78,7 +78,7 @@ const MAX_VOCAB: usize = 1 << 19;
 pub fn sample_rows(
     logits: &Tensor,
     rows: &[SampleRow<'_>],
-) -> Result<Vec<std::result::Result<Sampled, Undrawable>>> {
+) -> Result<Vec<std::result::Result<Sampled, SampleFailure>>> {
     let v = check_rows("sample_rows", logits, rows)?;
     if let Device::Gpu(gpu) = logits.device() {
         return gpu::sample_rows(gpu, logits, rows);

@@ -2,7 +2,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{Error, Result, faults};
+use crate::{
+    Error, Result,
+    faults::{self, Fault},
+};
 
 /// Where position `pos` of sequence `seq` lies in a pool of keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +55,7 @@ impl Slots {
             Slots::Runs { base } => base[a as usize] == base[b as usize],
             Slots::Pages { page, table } => {
                 let mut pages = range.start / page..range.end.div_ceil(*page);
-                if faults::on("fork-not-seen") {
+                if faults::on(Fault::ForkNotSeen) {
                     pages = 0..1;
                 }
                 let of = |seq: u32| table[seq as usize].get(pages.clone());
@@ -74,7 +77,7 @@ impl Slots {
 /// The rows of an attention and the keys they see: row `n` at position `pos[n]` of sequence `seq[n]`
 /// sees positions `0..=pos[n]` of its sequence, the last `window` of them where a window is set.
 #[derive(Debug, Clone, Copy)]
-pub struct Visible<'a> {
+pub struct AttnMask<'a> {
     /// The sequence of each row.
     pub seq: &'a [u32],
     /// The position of each row in its sequence.
@@ -85,7 +88,7 @@ pub struct Visible<'a> {
     pub window: Option<usize>,
 }
 
-impl Visible<'_> {
+impl AttnMask<'_> {
     /// The number of rows.
     pub fn rows(&self) -> usize {
         self.seq.len()
@@ -94,9 +97,9 @@ impl Visible<'_> {
     /// The positions that row `n` sees.
     #[inline]
     pub fn keys(&self, n: usize) -> Range<usize> {
-        let own = usize::from(!faults::on("mask-off-by-one") || self.pos[n] == 0);
+        let own = usize::from(!faults::on(Fault::MaskOffByOne) || self.pos[n] == 0);
         let end = self.pos[n] as usize + own;
-        let more = usize::from(self.window.is_some() && faults::on("window-off-by-one"));
+        let more = usize::from(self.window.is_some() && faults::on(Fault::WindowOffByOne));
         end - self.window.map_or(end, |w| w + more).min(end)..end
     }
 

@@ -106,12 +106,12 @@ impl Weight {
     }
 
     /// Outputs.
-    pub fn out(&self) -> usize {
+    pub fn out_features(&self) -> usize {
         self.out
     }
 
     /// Inputs.
-    pub fn width(&self) -> usize {
+    pub fn in_features(&self) -> usize {
         self.width
     }
 

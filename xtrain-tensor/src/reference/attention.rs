@@ -1,8 +1,8 @@
 //! Causal grouped-query attention, chunk by chunk of 64 keys.
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
-use crate::faults;
-use crate::ops::Visible;
+use crate::faults::{self, Fault};
+use crate::ops::AttnMask;
 
 /// The heads of an attention.
 #[derive(Debug, Clone, Copy)]
@@ -44,11 +44,15 @@ pub(crate) struct Attended<S> {
 
 /// `x + 0`: the end of a reduction, so that padding it with zeros changes nothing.
 fn no_minus_zero<S: Scalar>(x: S) -> S {
-    if faults::on("padding-loses-zero-sign") { x } else { x + S::ZERO }
+    if faults::on(Fault::PaddingLosesZeroSign) { x } else { x + S::ZERO }
 }
 
 /// `y[n][h] = softmax(q k scale) v` over the keys that row `n` sees.
-pub(crate) fn attention<M: Mode>([q, k, v]: [&[M::S]; 3], heads: Heads, see: &Visible<'_>) -> Attended<M::S> {
+pub(crate) fn attention<M: Mode>(
+    [q, k, v]: [&[M::S]; 3],
+    heads: Heads,
+    see: &AttnMask<'_>,
+) -> Attended<M::S> {
     let (mut y, mut lse) = (Vec::with_capacity(q.len()), Vec::new());
     for n in 0..see.rows() {
         let (seq, keys) = (see.seq[n], see.keys(n));
@@ -103,7 +107,7 @@ pub(crate) fn attention<M: Mode>([q, k, v]: [&[M::S]; 3], heads: Heads, see: &Vi
 pub(crate) fn attention_backward<M: Mode>(
     [q, k, v, y, lse, dy]: [&[M::S]; 6],
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> [Vec<M::S>; 3] {
     let zero = M::S::ZERO;
     let scale: M::S = heads.scale();

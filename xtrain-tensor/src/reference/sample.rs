@@ -1,16 +1,16 @@
 //! The choice of a token, step by step as docs/numerics.md, section 7, has it.
 use super::reduce::lse;
 use crate::math::exp;
-use crate::ops::{SampleRow, Sampled, Undrawable};
+use crate::ops::{SampleFailure, SampleRow, Sampled};
 use crate::rng::{Purpose, uniform_u64};
 
 /// The token of a row, or why there is none.
-pub(crate) fn sample(x: &[f32], row: &SampleRow<'_>) -> Result<Sampled, Undrawable> {
+pub(crate) fn sample(x: &[f32], row: &SampleRow<'_>) -> Result<Sampled, SampleFailure> {
     if x.iter().any(|x| x.is_nan() || *x == f32::INFINITY) {
-        return Err(Undrawable::NotFinite);
+        return Err(SampleFailure::NotFinite);
     }
     if largest(x) == f32::NEG_INFINITY {
-        return Err(Undrawable::NothingLeft);
+        return Err(SampleFailure::NothingLeft);
     }
     let mut z = x.to_vec();
     for &id in row.seen {
@@ -23,7 +23,7 @@ pub(crate) fn sample(x: &[f32], row: &SampleRow<'_>) -> Result<Sampled, Undrawab
     }
     let most = largest(&z);
     if most.is_infinite() {
-        return Err(Undrawable::Overflow);
+        return Err(SampleFailure::Overflow);
     }
     let (token, processed) = if greedy {
         (z.iter().position(|&z| z == most).expect("the largest is there"), 0.0)

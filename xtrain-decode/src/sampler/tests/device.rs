@@ -1,7 +1,7 @@
 //! The operation on a device against the sampler: tokens and both log-probabilities, bit for bit.
 use super::reference::cases;
 use super::*;
-use xtrain_tensor::ops::{self, SampleRow, Sampled, Undrawable};
+use xtrain_tensor::ops::{self, SampleFailure, SampleRow, Sampled};
 use xtrain_tensor::testing::emulated;
 use xtrain_tensor::{Device, Schedule, Tensor};
 
@@ -31,12 +31,12 @@ impl Row {
     }
 
     /// Token and bits, or the reason for none.
-    fn want(&self) -> Result<(u32, [u32; 2]), Undrawable> {
+    fn want(&self) -> Result<(u32, [u32; 2]), SampleFailure> {
         match sampler(self.options).pick(&self.logits, &self.history, self.address) {
             Ok(choice) => Ok((choice.token, [choice.logprob, choice.processed_logprob].map(f32::to_bits))),
-            Err(SampleError::NotFinite { .. }) => Err(Undrawable::NotFinite),
-            Err(SampleError::NothingLeft) => Err(Undrawable::NothingLeft),
-            Err(SampleError::Overflow { .. }) => Err(Undrawable::Overflow),
+            Err(SampleError::NotFinite { .. }) => Err(SampleFailure::NotFinite),
+            Err(SampleError::NothingLeft) => Err(SampleFailure::NothingLeft),
+            Err(SampleError::Overflow { .. }) => Err(SampleFailure::Overflow),
             Err(error) => panic!("{error}"),
         }
     }

@@ -37,7 +37,7 @@ fn every_token_with_a_weight_is_reached_and_no_other() {
 #[test]
 fn a_running_sum_in_f32_is_caught() {
     let count = || unreached(&wide_row(5000, 12.0), SampleOptions::default());
-    let failures = xtrain_tensor::faults::with("sampler-f32-running-sum", count);
+    let failures = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::SamplerF32RunningSum, count);
     assert!(failures > 1000, "{failures} tokens were missed");
 }
 
@@ -90,7 +90,7 @@ fn neighbouring_seeds_ids_and_positions_are_uncorrelated() {
 #[cfg(feature = "faults")]
 #[test]
 fn a_random_state_shared_by_sequences_is_caught() {
-    let found = xtrain_tensor::faults::with("sampler-shared-state", correlated);
+    let found = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::SamplerSharedState, correlated);
     assert_eq!(found.len(), 4, "{found:?}");
     assert!(found.iter().all(|line| line.starts_with("next id")), "{found:?}");
 }

@@ -143,9 +143,10 @@ fn a_process_killed_at_any_call_leaves_a_run_that_goes_on() {
 #[cfg(feature = "faults")]
 #[test]
 fn renaming_before_syncing_is_caught() {
-    let moments = xtrain_tensor::faults::with("checkpoint-rename-before-sync", || {
-        moments(SimulatedFs::default(), None, &script())
-    });
+    let moments =
+        xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::CheckpointRenameBeforeSync, || {
+            moments(SimulatedFs::default(), None, &script())
+        });
     let wrong = cut(&moments, 7, 100).unwrap_err();
     assert!(wrong.contains("step_000001 refused"), "{wrong}");
 }
@@ -153,7 +154,7 @@ fn renaming_before_syncing_is_caught() {
 #[cfg(feature = "faults")]
 #[test]
 fn saying_saved_before_the_name_is_durable_is_caught() {
-    let moments = xtrain_tensor::faults::with("checkpoint-name-not-synced", || {
+    let moments = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::CheckpointNameNotSynced, || {
         moments(SimulatedFs::default(), None, &script())
     });
     let wrong = cut(&moments, 7, 100).unwrap_err();

@@ -16,7 +16,7 @@ fn tokens(lengths: &[usize]) -> Tokens {
     Tokens::from_documents(documents.collect::<Vec<_>>(), 1 << 19).unwrap()
 }
 
-fn cut(tokens: &Tokens, context: u64, long: Long) -> Pieces {
+fn cut(tokens: &Tokens, context: u64, long: Overflow) -> Pieces {
     Pieces::cut(tokens, &(0..tokens.len()), (context, long)).unwrap()
 }
 
@@ -24,14 +24,14 @@ fn cut(tokens: &Tokens, context: u64, long: Long) -> Pieces {
 fn each_piece_goes_into_the_fullest_window_that_holds_it() {
     // predictions: 2, 9, 4, 10, 1, 5, 6 in windows of 10
     let tokens = tokens(&[3, 10, 5, 11, 2, 6, 7]);
-    let pieces = cut(&tokens, 10, Long::Split);
+    let pieces = cut(&tokens, 10, Overflow::Split);
     let packed = DocumentWindows::pack(&pieces, 10, (0, Order::Epochs)).unwrap();
     let windows: Vec<&[Range<u64>]> =
         packed.begins.windows(2).map(|at| &packed.pieces[at[0]..at[1]]).collect();
     let want: [&[Range<u64>]; 4] =
         [from_ref(&(18..29)), &[3..13, 29..31], &[13..18, 37..44], &[0..3, 31..37]];
     assert_eq!(windows, want);
-    assert_eq!(pieces.tally, Tally { documents: 7, long: 0, empty: 0, inputs: 37 });
+    assert_eq!(pieces.tally, PackingStats { documents: 7, long: 0, empty: 0, inputs: 37 });
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn an_epoch_reads_every_document_once_and_predicts_nothing_across_an_end() {
         let roll = |i: u32, n: u64| draw((41, case, i), n) as usize;
         let lengths: Vec<usize> = (0..1 + roll(0, 40)).map(|i| 1 + roll(1 + i as u32, 30)).collect();
         let (tokens, context) = (tokens(&lengths), 1 + roll(100, 16) as u64);
-        let pieces = cut(&tokens, context, Long::Split);
+        let pieces = cut(&tokens, context, Overflow::Split);
         let Ok(windows) = DocumentWindows::pack(&pieces, context, (case, Order::Epochs)) else {
             assert!(pieces.ranges.is_empty(), "{lengths:?}");
             continue;
@@ -69,7 +69,7 @@ fn an_epoch_reads_every_document_once_and_predicts_nothing_across_an_end() {
 #[test]
 fn windows_are_a_function_of_seed_and_step() {
     let tokens = tokens(&[7, 3, 12, 5, 9, 2, 4, 8, 6, 11]);
-    let pieces = cut(&tokens, 8, Long::Split);
+    let pieces = cut(&tokens, 8, Overflow::Split);
     for order in [Order::Random, Order::Epochs] {
         let windows = |seed| DocumentWindows::pack(&pieces, 8, (seed, order)).unwrap();
         let whole: Vec<_> = (0..20).map(|step| windows(3).batch(&tokens, step, 3).unwrap()).collect();
@@ -89,21 +89,21 @@ fn a_long_conversation_keeps_its_beginning_and_one_without_a_target_is_left_out(
     let document = |n: u32, from: u32| (0..n).map(move |i| (i, role(i >= from))).collect::<Vec<_>>();
     let all = [document(20, 10), document(6, 4), document(9, 9), document(1, 0)];
     let tokens = Tokens::from_documents(all, 100).unwrap();
-    let pieces = cut(&tokens, 12, Long::Truncate);
+    let pieces = cut(&tokens, 12, Overflow::Truncate);
     assert_eq!(pieces.ranges, [0..13, 20..26]);
-    assert_eq!(pieces.tally, Tally { documents: 4, long: 1, empty: 2, inputs: 17 });
-    let pieces = cut(&tokens, 8, Long::Truncate);
+    assert_eq!(pieces.tally, PackingStats { documents: 4, long: 1, empty: 2, inputs: 17 });
+    let pieces = cut(&tokens, 8, Overflow::Truncate);
     assert_eq!(pieces.ranges, from_ref(&(20..26)));
-    assert_eq!(pieces.tally, Tally { documents: 4, long: 1, empty: 3, inputs: 5 });
-    let pieces = cut(&tokens, 8, Long::Split);
+    assert_eq!(pieces.tally, PackingStats { documents: 4, long: 1, empty: 3, inputs: 5 });
+    let pieces = cut(&tokens, 8, Overflow::Split);
     assert_eq!(pieces.ranges, [8..17, 16..20, 20..26]);
 }
 
 #[test]
 fn what_cannot_be_packed_is_refused() {
     let tokens = tokens(&[1, 1, 2]);
-    assert!(Pieces::cut(&tokens, &(0..4), (0, Long::Split)).is_err());
-    let pieces = Pieces::cut(&tokens, &(0..2), (4, Long::Split)).unwrap();
+    assert!(Pieces::cut(&tokens, &(0..4), (0, Overflow::Split)).is_err());
+    let pieces = Pieces::cut(&tokens, &(0..2), (4, Overflow::Split)).unwrap();
     let error = DocumentWindows::pack(&pieces, 4, (0, Order::Epochs)).unwrap_err().to_string();
     assert!(error.contains("a document with something to predict"), "{error}");
     let long = Pieces { ranges: std::iter::once(0..9).collect(), ..Pieces::default() };

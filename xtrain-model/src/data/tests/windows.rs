@@ -102,6 +102,6 @@ fn data_shorter_than_a_context_is_refused() {
         "the training data (a context and one more): want at least 65 tokens, found 2"
     );
     assert!(Tokens::from_ids(vec![1, 5], 5).unwrap_err().to_string().contains("token 1 is 5"));
-    assert_eq!(Excerpt::new(&[], &[]), Excerpt::default());
-    assert_eq!(Excerpt::new(&[3], &[true]).target_count(), 0);
+    assert_eq!(TokenWindow::new(&[], &[]), TokenWindow::default());
+    assert_eq!(TokenWindow::new(&[3], &[true]).target_count(), 0);
 }

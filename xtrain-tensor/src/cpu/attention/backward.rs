@@ -15,7 +15,7 @@ use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
-use crate::ops::Visible;
+use crate::ops::AttnMask;
 use crate::reference::Heads;
 
 /// What the backward reads.
@@ -35,7 +35,7 @@ pub(crate) fn attention_backward<E: Number>(
     cpu: &Cpu,
     saved: Saved<'_, E>,
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> [Vec<f32>; 3] {
     let sequences = see.rows_by_sequence();
     let mut out = [saved.q, saved.k, saved.v].map(|x| cpu.recycler.take::<f32>(x.len()));
@@ -62,7 +62,7 @@ pub(crate) fn attention_backward<E: Number>(
 struct Item<'a, E> {
     saved: Saved<'a, E>,
     heads: Heads,
-    see: &'a Visible<'a>,
+    see: &'a AttnMask<'a>,
     simd: Simd,
     /// The row of each position.
     rows: &'a [usize],

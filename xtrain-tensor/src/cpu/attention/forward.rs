@@ -12,7 +12,7 @@ use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
-use crate::ops::Visible;
+use crate::ops::AttnMask;
 use crate::reference::Heads;
 
 /// Query vectors (rows times heads of the group) that one block holds, if its rows have that many.
@@ -23,7 +23,7 @@ pub(crate) fn attention<E: Number>(
     cpu: &Cpu,
     [q, k, v]: [&[E]; 3],
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> (Vec<E>, Vec<f32>) {
     let group = heads.nh / heads.nkv;
     let blocks = blocks(see, (BLOCK / group).max(1), see.rows().div_ceil(cpu.pool.threads()));
@@ -48,7 +48,7 @@ pub(crate) fn attention<E: Number>(
 
 /// Runs of rows that begin with the same slots, at most `most` each. One that has `enough` is not joined by
 /// another sequence, so that every thread finds work.
-fn blocks(see: &Visible<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
+fn blocks(see: &AttnMask<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
     let mut blocks: Vec<Range<usize>> = Vec::new();
     for n in 0..see.rows() {
         let joins = |block: &Range<usize>| {
@@ -64,7 +64,7 @@ fn blocks(see: &Visible<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
 }
 
 /// Whether two rows find the first chunk that either sees in the same slots.
-fn share_a_chunk(see: &Visible<'_>, a: usize, b: usize) -> bool {
+fn share_a_chunk(see: &AttnMask<'_>, a: usize, b: usize) -> bool {
     let start = see.keys(a).start.min(see.keys(b).start) / CHUNK * CHUNK;
     see.slots.same(see.seq[a], see.seq[b], start..start + CHUNK)
 }
@@ -73,7 +73,7 @@ fn share_a_chunk(see: &Visible<'_>, a: usize, b: usize) -> bool {
 struct Item<'a, E> {
     operands: [&'a [E]; 3],
     heads: Heads,
-    see: &'a Visible<'a>,
+    see: &'a AttnMask<'a>,
     simd: Simd,
     block: Range<usize>,
     kv: usize,

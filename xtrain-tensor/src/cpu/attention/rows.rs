@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use crate::cpu::lanes::{LANES, Lanes};
-use crate::faults;
+use crate::faults::{self, Fault};
 
 /// Keys of a chunk.
 pub(super) const CHUNK: usize = 64;
@@ -24,7 +24,7 @@ const INDEX: [f32; LANES] = {
 /// `x + 0`: the end of a reduction, so that padding it with zeros changes nothing.
 #[inline(always)]
 pub(super) fn ended<L: Lanes>(l: L, x: L::F) -> L::F {
-    let zero = if faults::on("padding-loses-zero-sign") { Lanes::splat(l, -0.0) } else { l.zero() };
+    let zero = if faults::on(Fault::PaddingLosesZeroSign) { Lanes::splat(l, -0.0) } else { l.zero() };
     Lanes::add(l, x, zero)
 }
 

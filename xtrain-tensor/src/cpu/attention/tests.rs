@@ -1,6 +1,6 @@
 //! Every instruction set against the reference, bit for bit, on drawn cases.
 use super::number::fine;
-use crate::ops::{Saved, Slots, Visible, attention, attention_backward};
+use crate::ops::{AttnMask, Saved, Slots, attention, attention_backward};
 use crate::rng::{Purpose, draw};
 use crate::{Device, Dtype, Simd, Tensor};
 
@@ -105,8 +105,8 @@ impl Case {
         Case { dtype, kinds, heads: [group * nkv, nkv, hd], seq, pos, slots, n_slots, window }
     }
 
-    fn visible(&self) -> Visible<'_> {
-        Visible { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
+    fn visible(&self) -> AttnMask<'_> {
+        AttnMask { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
     }
 
     /// Queries, keys, values, dy. Slots without a key hold NaN, which nobody may read.
@@ -276,7 +276,7 @@ fn two_positions_in_one_slot_are_an_error_of_the_backward() {
     let x = Tensor::zeros(&device, &[2, 1, 2], Dtype::F32).unwrap();
     let lse = Tensor::zeros(&device, &[2, 1], Dtype::F32).unwrap();
     let slots = Slots::Runs { base: vec![1, 1] };
-    let see = Visible { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
+    let see = AttnMask { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
     let saved = Saved { q: &x, k: &x, v: &x, y: &x, lse: &lse };
     let error = attention_backward(&saved, &x, &see).unwrap_err().to_string();
     assert!(error.contains("slot 1 twice, at position 0 of sequence 1"), "{error}");

@@ -4,7 +4,7 @@ use crate::gates::Rows;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::scene::{HeadCounts, Layout, Pool, edges};
 use crate::gates::values::{Values, label};
-use crate::ops::{self, Saved, Slots, Visible};
+use crate::ops::{self, AttnMask, Saved, Slots};
 use crate::{Device, Dtype, Result};
 
 /// Heads, lengths of the sequences, window.
@@ -49,7 +49,7 @@ impl Operands {
     fn run(&self, dev: &Device, rows: &[usize], lse: bool) -> Result<Rows> {
         let [nh, nkv, hd] = self.heads;
         let (seq, pos): (Vec<u32>, Vec<u32>) = rows.iter().map(|&r| self.at[r]).unzip();
-        let see = Visible { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
+        let see = AttnMask { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
         let q = tensor(dev, &[rows.len(), nh, hd], &pick(&self.q, nh * hd, rows), self.dtype)?;
         let kv = |x: &[f32]| tensor(dev, &[self.pool.n_slots, nkv, hd], x, self.dtype);
         let (k, v) = (kv(&self.k)?, kv(&self.v)?);
@@ -148,7 +148,7 @@ pub(crate) fn attention_backward() -> Vec<Case> {
                     Some(*at - lengths[s])
                 });
                 let slots = Slots::Runs { base: base.collect() };
-                let see = Visible { seq: &seq, pos: &pos, slots: &slots, window };
+                let see = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
                 let of = |x: &[f32], heads: usize, dtype| {
                     tensor(dev, &[rows.len(), heads, hd], &pick(x, heads * hd, &rows), dtype)
                 };

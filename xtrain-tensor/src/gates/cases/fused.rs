@@ -2,7 +2,7 @@
 use super::DTYPES;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{Dice, Values, label};
-use crate::ops::{self, NewHeads};
+use crate::ops::{self, UnrotatedHeads};
 use crate::{Dtype, RopeTable, Tensor};
 
 pub(crate) fn add_rms_norm() -> Vec<Case> {
@@ -46,7 +46,7 @@ pub(crate) fn write_heads() -> Vec<Case> {
                 let of = |x: &[f32], heads: usize| tensor(device, &[n, heads, hd], x, dtype);
                 let [w, u] = [0, 1].map(|g| tensor(device, &[hd], &gains[g], Dtype::F32));
                 let (w, u, table) = (w?, u?, RopeTable::new(1e4, hd, 700)?);
-                let new = NewHeads {
+                let new = UnrotatedHeads {
                     q: &of(&q, nh)?,
                     k: &of(&k, nkv)?,
                     v: &of(&v, nkv)?,

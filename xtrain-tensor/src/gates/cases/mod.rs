@@ -23,7 +23,7 @@ pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swiglu};
 pub(super) use optim::{adamw, adamw_all, global_norm, sum_of_squares};
-pub(super) use pointwise::{accumulate, add, all_finite, first_not_finite, silu_mul, silu_mul_backward};
+pub(super) use pointwise::{accumulate, add, all_finite, first_non_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub(super) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub(super) use sample::sample_rows;

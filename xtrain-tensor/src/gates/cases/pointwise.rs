@@ -91,7 +91,7 @@ pub(crate) fn all_finite() -> Vec<Case> {
     cases
 }
 
-pub(crate) fn first_not_finite() -> Vec<Case> {
+pub(crate) fn first_non_finite() -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, n) in [1usize, 33, 257, 1000].into_iter().enumerate() {
         for (dtype, bad) in [(Dtype::F32, 1.0), (Dtype::F32, f32::NAN), (Dtype::BF16, f32::NEG_INFINITY)] {
@@ -99,12 +99,12 @@ pub(crate) fn first_not_finite() -> Vec<Case> {
             let mut x = Values::of(i).fill(n, seed);
             x[n - 1] = bad;
             let name = format!("{n}-{dtype}-{bad:?}");
-            cases.push(Case::rows("first_not_finite", (name, seed), 1, move |dev, _| {
+            cases.push(Case::rows("first_non_finite", (name, seed), 1, move |dev, _| {
                 // one that is finite, this one, and one that is not
                 let all = [vec![1.0; 7], x.clone(), vec![f32::INFINITY; n % 3 + 1]];
                 let all =
                     all.iter().map(|x| tensor(dev, &[x.len()], x, dtype)).collect::<Result<Vec<_>>>()?;
-                let first = |n: usize| ops::first_not_finite(&all.iter().take(n).collect::<Vec<_>>());
+                let first = |n: usize| ops::first_non_finite(&all.iter().take(n).collect::<Vec<_>>());
                 let both = [first(2)?, first(3)?];
                 Ok(vec![both.iter().map(|at| at.map_or(-1.0, |at| at as f32)).collect()])
             }));

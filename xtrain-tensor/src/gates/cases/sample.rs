@@ -3,7 +3,7 @@
 use crate::Dtype;
 use crate::gates::case::{Case, pick, tensor};
 use crate::gates::values::{Dice, Values, label};
-use crate::ops::{self, SampleRow, Sampled, Undrawable};
+use crate::ops::{self, SampleFailure, SampleRow, Sampled};
 
 const VOCABULARIES: [usize; 8] = [1, 2, 33, 127, 129, 300, 1000, 5000];
 
@@ -59,7 +59,7 @@ pub(crate) fn sample_rows() -> Vec<Case> {
 }
 
 /// A choice, or the number of the reason that there is none.
-fn values_of(choice: Result<Sampled, Undrawable>) -> Vec<f32> {
+fn values_of(choice: Result<Sampled, SampleFailure>) -> Vec<f32> {
     match choice {
         Ok(Sampled { token, log_prob, processed }) => vec![token as f32, log_prob, processed],
         Err(why) => vec![-1.0 - why as u8 as f32],

@@ -1,7 +1,7 @@
 //! Gradient samples of attention: grouped heads, windows, several sequences.
 use super::check::{Sample, operand};
 use crate::gates::values::Dice;
-use crate::ops::{self, Saved, Slots, Visible};
+use crate::ops::{self, AttnMask, Saved, Slots};
 use crate::reference::{self, F64, Heads};
 use crate::{Dtype, Tensor};
 
@@ -22,8 +22,8 @@ impl Sequences {
         Sequences { seq, pos, slots: Slots::Runs { base }, window }
     }
 
-    pub(super) fn see(&self) -> Visible<'_> {
-        Visible { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
+    pub(super) fn see(&self) -> AttnMask<'_> {
+        AttnMask { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
     }
 
     pub(super) fn rows(&self) -> usize {

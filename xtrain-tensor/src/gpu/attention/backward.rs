@@ -2,7 +2,7 @@
 //! `dv`.
 use super::{CHUNK, Scene, TILE, TILE_LD, mma_ld, sized, tiles};
 use crate::gpu::{Arg, Gpu, Grid, args};
-use crate::ops::{Saved, Visible};
+use crate::ops::{AttnMask, Saved};
 use crate::reference::Heads;
 use crate::{Device, Dtype, Result, Tensor};
 
@@ -81,7 +81,7 @@ pub(crate) fn attention_backward(
     saved: &Saved<'_>,
     dy: &Tensor,
     heads: Heads,
-    see: &Visible<'_>,
+    see: &AttnMask<'_>,
 ) -> Result<[Tensor; 3]> {
     let Saved { q, k, v, y, lse } = *saved;
     let shape = if q.dtype() == Dtype::BF16 { Shape::bf16(heads.hd) } else { Shape::f32(heads.hd) };

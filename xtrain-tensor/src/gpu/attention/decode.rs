@@ -1,13 +1,13 @@
 //! Single rows: a block for each chunk of their keys; the last one of a row merges them in rising order.
 use super::{CHUNK, Operands, TILE_LD, mma_ld, tiles};
 use crate::gpu::{Arg, Grid, args};
-use crate::ops::Visible;
+use crate::ops::AttnMask;
 use crate::reference::Heads;
 use crate::{Dtype, Result};
 
 impl Operands<'_> {
     /// `y` and `L` of these rows.
-    pub(super) fn split(&self, rows: &[u32], see: &Visible<'_>) -> Result<()> {
+    pub(super) fn split(&self, rows: &[u32], see: &AttnMask<'_>) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -34,7 +34,7 @@ impl Operands<'_> {
     }
 
     /// Counts the bytes that these rows read and the parts that their chunks leave.
-    fn count(&self, rows: &[u32], see: &Visible<'_>) {
+    fn count(&self, rows: &[u32], see: &AttnMask<'_>) {
         let Heads { nh, nkv, hd } = self.scene.heads;
         let keys: usize = rows.iter().map(|&n| see.keys(n as usize).len()).sum();
         let chunks: usize = rows.iter().map(|&n| tiles::chunks(see, n as usize)).sum();

@@ -1,7 +1,7 @@
 //! Gate: the attention of single rows reads each key and value that a row sees once for a group of query heads. The
 //! checked device counts the reads of the kernels; what the launcher counts is that.
 use crate::gpu::{watch, watched};
-use crate::ops::{self, Slots, Visible};
+use crate::ops::{self, AttnMask, Slots};
 use crate::testing::{self, arbitrary};
 use crate::{Device, Dtype, Schedule, Tensor};
 
@@ -30,15 +30,15 @@ fn read(device: &Device, dtype: Dtype, ([nh, nkv, hd], at, window): Shape) -> [u
     };
     let (q, k, v) = (make([at.len(), nh, hd], 1), make([n, nkv, hd], 2), make([n, nkv, hd], 3));
     let seq: Vec<u32> = (0..at.len() as u32).collect();
-    let see = Visible { seq: &seq, pos: at, slots: &slots, window };
+    let see = AttnMask { seq: &seq, pos: at, slots: &slots, window };
     let mut measured = 0;
-    let before = gpu.traffic();
+    let before = gpu.gpu_counters();
     for pool in [&k, &v] {
         watch(pool.at(gpu, dtype).unwrap().0, pool.len() * dtype.bytes());
         ops::decode_attention(&q, &k, &v, &see).unwrap();
         measured += watched();
     }
-    let counted = gpu.traffic().since(before).kv_read / 2;
+    let counted = gpu.gpu_counters().since(before).kv_read / 2;
     let keys: usize = (0..at.len()).map(|n| see.keys(n).len()).sum();
     [measured, counted, (2 * keys * nkv * hd * dtype.bytes()) as u64]
 }

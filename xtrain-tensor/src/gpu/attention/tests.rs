@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::{HEAD_SIZES, Operands, tiles};
 use crate::gpu::mma_dot16;
-use crate::ops::{self, Saved, Slots, Visible};
+use crate::ops::{self, AttnMask, Saved, Slots};
 use crate::reference::{self, F32, Heads, Mode};
 use crate::testing::arbitrary;
 use crate::{Device, Dtype, Error, Schedule, Tensor, round_bf16};
@@ -124,8 +124,8 @@ impl Scene {
         Scene { heads: Heads { nh, nkv, hd }, window, slots, n_slots, seq, pos, q, k, v }
     }
 
-    fn see<'a>(&'a self, (seq, pos): &'a (Vec<u32>, Vec<u32>)) -> Visible<'a> {
-        Visible { seq, pos, slots: &self.slots, window: self.window }
+    fn see<'a>(&'a self, (seq, pos): &'a (Vec<u32>, Vec<u32>)) -> AttnMask<'a> {
+        AttnMask { seq, pos, slots: &self.slots, window: self.window }
     }
 
     fn all(&self) -> (Vec<u32>, Vec<u32>) {
@@ -251,7 +251,7 @@ fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
 fn a_head_size_that_is_no_multiple_of_8_is_refused_by_name() {
     let device = device(0);
     let slots = Slots::Runs { base: vec![0] };
-    let see = Visible { seq: &[0], pos: &[0], slots: &slots, window: None };
+    let see = AttnMask { seq: &[0], pos: &[0], slots: &slots, window: None };
     for hd in 1..=256 {
         let x = Tensor::zeros(&device, &[1, 1, hd], Dtype::F32).unwrap();
         match ops::attention(&x, &x, &x, &see) {

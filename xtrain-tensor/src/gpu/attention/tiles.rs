@@ -3,10 +3,10 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::CHUNK;
-use crate::ops::Visible;
+use crate::ops::AttnMask;
 
 /// Rows at neighbouring positions of one sequence.
-pub(super) fn runs(see: &Visible<'_>) -> Vec<Range<usize>> {
+pub(super) fn runs(see: &AttnMask<'_>) -> Vec<Range<usize>> {
     let follows = |n: usize| see.seq[n] == see.seq[n - 1] && see.pos[n] == see.pos[n - 1] + 1;
     let (mut runs, mut first) = (Vec::new(), 0);
     for end in 1..=see.rows() {
@@ -25,7 +25,7 @@ pub(super) fn split(run: &Range<usize>) -> bool {
 
 /// Tiles of at most `size` (row, head of one group) pairs: (first row, pairs to skip, pairs), those with
 /// the most keys first.
-pub(super) fn of_rows(see: &Visible<'_>, runs: &[Range<usize>], group: usize, size: usize) -> Vec<[u32; 3]> {
+pub(super) fn of_rows(see: &AttnMask<'_>, runs: &[Range<usize>], group: usize, size: usize) -> Vec<[u32; 3]> {
     let mut tiles = Vec::new();
     for run in runs {
         let pairs = run.len() * group;
@@ -42,7 +42,7 @@ pub(super) fn of_rows(see: &Visible<'_>, runs: &[Range<usize>], group: usize, si
 
 /// The rows of each sequence by position, and tiles of `size` of its positions: (where its rows begin,
 /// their number, first position), those with the most rows first.
-pub(super) fn of_keys(see: &Visible<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3]>) {
+pub(super) fn of_keys(see: &AttnMask<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3]>) {
     let (mut order, mut tiles) = (Vec::with_capacity(see.rows()), Vec::new());
     for (_, rows) in see.rows_by_sequence() {
         let (first, len) = (order.len() as u32, rows.len() as u32);
@@ -54,12 +54,12 @@ pub(super) fn of_keys(see: &Visible<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3]
 }
 
 /// The chunks with a key that row `n` sees.
-pub(super) fn chunks(see: &Visible<'_>, n: usize) -> usize {
+pub(super) fn chunks(see: &AttnMask<'_>, n: usize) -> usize {
     let keys = see.keys(n);
     keys.end.div_ceil(CHUNK) - keys.start / CHUNK
 }
 
 /// The most chunks that one of these rows sees.
-pub(super) fn most_chunks(see: &Visible<'_>, rows: &[u32]) -> usize {
+pub(super) fn most_chunks(see: &AttnMask<'_>, rows: &[u32]) -> usize {
     rows.iter().map(|&n| chunks(see, n as usize)).max().unwrap_or(0)
 }

@@ -38,7 +38,7 @@ impl Source<'_> {
 /// Whether the kernels take these operands.
 pub(crate) fn takes(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
     // at least 8 outputs a block
-    let blocks: usize = ws.iter().map(|w| w.weight.out().div_ceil(8)).sum();
+    let blocks: usize = ws.iter().map(|w| w.weight.out_features().div_ceil(8)).sum();
     let few = match source {
         Source::Plain(_) => true,
         Source::Normed(h, _) => h.shape()[0] <= NORMED_INSIDE && h.dtype() == Dtype::F32,
@@ -116,7 +116,7 @@ impl Kernels {
 
 /// Products by up to three weights; operands have been checked.
 pub(crate) fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    let outs: Vec<usize> = ws.iter().map(|w| w.weight.out()).collect();
+    let outs: Vec<usize> = ws.iter().map(|w| w.weight.out_features()).collect();
     linears_by(gpu, source, ws, LINEARS.tile(source, &outs, ws[0].weight.dtype()))
 }
 
@@ -128,12 +128,12 @@ pub(super) fn linears_by(
     tile: Tile,
 ) -> Result<Vec<Tensor>> {
     let ([rows, width], dtype) = (source.shape(), ws[0].weight.dtype());
-    let ys = ws.iter().map(|w| Tensor::on_gpu(gpu, &[rows, w.weight.out()], dtype));
+    let ys = ws.iter().map(|w| Tensor::on_gpu(gpu, &[rows, w.weight.out_features()], dtype));
     let ys = ys.collect::<Result<Vec<_>>>()?;
     let (mut w_at, mut b_at, mut y_at) = ([At(0); MATRICES], [At(0); MATRICES], [At(0); MATRICES]);
     let mut outs = [0; MATRICES];
     for (i, (w, y)) in ws.iter().zip(&ys).enumerate() {
-        (w_at[i], y_at[i], outs[i]) = (w.weight.at(gpu)?, y.at(gpu, dtype)?, w.weight.out());
+        (w_at[i], y_at[i], outs[i]) = (w.weight.at(gpu)?, y.at(gpu, dtype)?, w.weight.out_features());
         b_at[i] = bias_of(gpu, w)?;
     }
     let (kernel, grid) = LINEARS.launch(source, tile, &outs, dtype);
@@ -148,7 +148,7 @@ pub(super) fn linears_by(
 
 /// The gated product; operands have been checked.
 pub(crate) fn swiglu(gpu: &Gpu, source: Source<'_>, ws: [Affine<'_>; 2]) -> Result<Tensor> {
-    swiglu_by(gpu, source, ws, SWIGLU.tile(source, &[ws[0].weight.out()], ws[0].weight.dtype()))
+    swiglu_by(gpu, source, ws, SWIGLU.tile(source, &[ws[0].weight.out_features()], ws[0].weight.dtype()))
 }
 
 /// [`swiglu`] by kernels of one tile.
@@ -158,7 +158,7 @@ pub(super) fn swiglu_by(
     [gate, up]: [Affine<'_>; 2],
     tile: Tile,
 ) -> Result<Tensor> {
-    let ([rows, width], dtype, outs) = (source.shape(), gate.weight.dtype(), gate.weight.out());
+    let ([rows, width], dtype, outs) = (source.shape(), gate.weight.dtype(), gate.weight.out_features());
     let y = Tensor::on_gpu(gpu, &[rows, outs], dtype)?;
     let (kernel, grid) = SWIGLU.launch(source, tile, &[outs], dtype);
     let weights = args![gate.weight.at(gpu)?, up.weight.at(gpu)?, bias_of(gpu, &gate)?, bias_of(gpu, &up)?];

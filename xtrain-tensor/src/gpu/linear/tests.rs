@@ -230,9 +230,9 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
                 compare_bits(&bits(got), &bits(&want)).unwrap_or_else(|e| panic!("{label}: {e}"));
             }
 
-            let (gate, before) = (ops::linear(&x, &up, None, dtype).unwrap(), as_gpu(&device).traffic());
+            let (gate, before) = (ops::linear(&x, &up, None, dtype).unwrap(), as_gpu(&device).gpu_counters());
             let got_gated = ops::norm_swiglu(&h, (&gain, 1e-6), [affine(&ws[0]), affine(&up)]).unwrap();
-            assert_eq!(as_gpu(&device).traffic().launches - before.launches, 1, "{label}");
+            assert_eq!(as_gpu(&device).gpu_counters().launches - before.launches, 1, "{label}");
             let want = ops::silu_mul(&got[0], &gate, dtype).unwrap();
             compare_bits(&bits(&got_gated), &bits(&want)).unwrap_or_else(|e| panic!("{label} gated: {e}"));
         }

@@ -70,7 +70,7 @@ fn chunks_of_the_vocabulary_change_no_bit() {
 #[cfg(feature = "faults")]
 #[test]
 fn a_chunk_of_the_vocabulary_that_starts_anew_is_seen() {
-    let seen = crate::faults::with("vocabulary-chunk-starts-anew", chunks_against_whole);
+    let seen = crate::faults::with(crate::faults::Fault::VocabularyChunkStartsAnew, chunks_against_whole);
     assert!(seen.is_err_and(|e| e.contains("dx on")));
 }
 

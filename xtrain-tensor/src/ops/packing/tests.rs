@@ -101,7 +101,7 @@ fn bf16_pieces_are_packed_as_their_values_in_f32() {
 fn the_first_that_is_not_finite_is_found_in_either_type() {
     let mut values = values(1000);
     let found = |values: &[f32]| {
-        let at = |piece: Piece<'_>| piece.first_not_finite().map(|(at, x)| (at, x.to_bits()));
+        let at = |piece: Piece<'_>| piece.first_non_finite().map(|(at, x)| (at, x.to_bits()));
         let (narrow, wide) = narrowed(values);
         let of = at(Piece::F32(values));
         assert_eq!((at(Piece::BF16(&narrow)), at(Piece::F32(&wide))), (of, of));
