@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = EngineOptions {
         kv: KvKind::Paged { page: 5 },
         prefill_chunk: Some(3),
-        head: LogitsRows::All,
+        logits_rows: LogitsRows::All,
         ..EngineOptions::default()
     };
     let prompt: Vec<u32> = (1..20).collect();
