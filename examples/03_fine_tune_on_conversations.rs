@@ -4,7 +4,7 @@ use std::path::Path;
 
 use xtrain::decode::{EngineOptions, Request, StopConditions, generate};
 use xtrain::model::chat::{ChatTemplate, Message, Options};
-use xtrain::model::data::{Content, DocumentWindows, Long, Order, Pieces, Tokens};
+use xtrain::model::data::{Content, DocumentWindows, Order, Overflow, Pieces, Tokens};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
