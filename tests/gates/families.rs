@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use xtrain::decode::KvKind;
 use xtrain::model::{
-    AttnRows, Biases, Config, Eager, Functional, Grads, KvView, Linear, LogitsProcessing, Model, NoCache,
-    Param, Residual, Result, RopeArgs, Rows, hf, objective,
+    Biases, Config, Eager, Functional, Grads, HeadNorm, KvView, Linear, LogitsProcessing, Model, NoCache,
+    Param, Result, RopeArgs, Rows, hf, objective,
 };
 use xtrain::tensor::testing::assert_bits_eq;
 use xtrain::tensor::{Device, Dtype, Tensor};
@@ -134,43 +134,43 @@ struct Watched(Vec<Tensor>);
 
 impl Functional for Watched {
     type X = Tensor;
-    type H = Residual;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Residual> {
-        let h = Eager.embedding(w, id)?;
-        self.0.push(h.h.clone());
+    fn embedding(&mut self, table: &Param, id: &[u32]) -> Result<Tensor> {
+        let h = Eager.embedding(table, id)?;
+        self.0.push(h.clone());
         Ok(h)
     }
 
-    fn rms_norm(&mut self, h: &Residual, w: &Param, eps: f32) -> Result<Tensor> {
-        Eager.rms_norm(h, w, eps)
+    fn rms_norm(&mut self, x: &Tensor, gain: &Param, eps: f32) -> Result<Tensor> {
+        Eager.rms_norm(x, gain, eps)
     }
 
-    fn norm_linears<const G: usize>(
+    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Linear; G]) -> Result<[Tensor; G]> {
+        Eager.linears(x, ws)
+    }
+
+    fn swiglu(&mut self, x: &Tensor, gate: &Linear, up: &Linear) -> Result<Tensor> {
+        Eager.swiglu(x, gate, up)
+    }
+
+    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
+        let h = Eager.linear_add(h, x, w)?;
+        self.0.push(h.clone());
+        Ok(h)
+    }
+
+    fn norm_rope(&mut self, x: &Tensor, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Result<Tensor> {
+        Eager.norm_rope(x, norm, rope)
+    }
+
+    fn attention(
         &mut self,
-        h: &Residual,
-        norm: (&Param, f32),
-        ws: [&Linear; G],
-    ) -> Result<[Tensor; G]> {
-        Eager.norm_linears(h, norm, ws)
-    }
-
-    fn norm_swiglu(&mut self, h: &Residual, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Tensor> {
-        Eager.norm_swiglu(h, norm, gate_up)
-    }
-
-    fn linear_add(&mut self, h: &Residual, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Residual> {
-        let h = Eager.linear_add(h, x, w, next)?;
-        self.0.push(h.h.clone());
-        Ok(h)
-    }
-
-    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Tensor> {
-        Eager.norm_rope(x, norm, turn)
-    }
-
-    fn attention(&mut self, q: &Tensor, kv: KvView<'_, Tensor>, see: AttnRows<'_>) -> Result<Tensor> {
-        Eager.attention(q, kv, see)
+        q: &Tensor,
+        kv: KvView<'_, Tensor>,
+        rows: &Rows,
+        window: Option<usize>,
+    ) -> Result<Tensor> {
+        Eager.attention(q, kv, rows, window)
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {

@@ -1,4 +1,5 @@
-//! The operations a forward pass may use, over values that a tape may or may not watch.
+//! The operations that a forward pass uses. [`Eager`] computes values only; the tape of
+//! [`autograd`](crate::autograd) also records how to differentiate them.
 use xtrain_tensor::ops::{self, Affine, AttnMask, Slots};
 use xtrain_tensor::{RopeTable, Tensor};
 
@@ -7,37 +8,72 @@ use crate::param::Param;
 use crate::params::Linear;
 use crate::rows::Rows;
 
-/// What `Model::forward` is written against; read `f.rms_norm(&x, w, eps)` as one reads it in PyTorch.
-#[allow(missing_docs, reason = "each is the operation of that name in `xtrain_tensor::ops`")]
+/// The operations [`Model::forward`](crate::Model::forward) is written in. Each is the operation of that name in
+/// [`xtrain_tensor::ops`].
+///
+/// Shapes: `N` rows, `C` model width, `nh` query heads, `nkv` key/value heads, `hd` head size, `F` MLP width.
 pub trait Functional {
-    /// A value: a bare tensor, or one with a place on the tape.
+    /// An activation: a tensor, or a tensor with a node on the tape.
     type X: Clone;
-    /// The residual stream, f32.
-    type H: Clone;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Self::H>;
-    fn rms_norm(&mut self, h: &Self::H, w: &Param, eps: f32) -> Result<Self::X>;
-    /// Linears that read one normed `h`: their gradients by it are one running sum.
-    fn norm_linears<const G: usize>(
+    /// The embedding rows of `id`: `[N, C]`, f32.
+    ///
+    /// # Errors
+    /// When an id is not below the vocabulary size.
+    fn embedding(&mut self, table: &Param, id: &[u32]) -> Result<Self::X>;
+
+    /// `x / sqrt(mean(x^2) + eps) * gain` of every row, rounded to the compute dtype.
+    ///
+    /// # Errors
+    /// When `gain` does not have the width of `x`.
+    fn rms_norm(&mut self, x: &Self::X, gain: &Param, eps: f32) -> Result<Self::X>;
+
+    /// `x Wᵀ + b` for each of `ws`, `[N, out_i]` in the compute dtype. The linears of a group share one input gradient:
+    /// its sum runs over the outputs of the first weight, then of the second, and so on.
+    ///
+    /// # Errors
+    /// When a weight does not have the width of `x`.
+    fn linears<const G: usize>(&mut self, x: &Self::X, ws: [&Linear; G]) -> Result<[Self::X; G]>;
+
+    /// `silu(gate(x)) * up(x)`: `[N, F]`.
+    ///
+    /// # Errors
+    /// When a weight does not have the width of `x`.
+    fn swiglu(&mut self, x: &Self::X, gate: &Linear, up: &Linear) -> Result<Self::X>;
+
+    /// `h + (x Wᵀ + b)`, f32: a projection added to the residual stream.
+    ///
+    /// # Errors
+    /// When the shapes do not match.
+    fn linear_add(&mut self, h: &Self::X, x: &Self::X, w: &Linear) -> Result<Self::X>;
+
+    /// Splits `[N, H hd]` into heads `[N, H, hd]`, applies QK-norm if `norm` is given, then the rotary embedding.
+    ///
+    /// # Errors
+    /// When a position is beyond the table.
+    fn norm_rope(&mut self, x: &Self::X, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Result<Self::X>;
+
+    /// Causal attention of `q [N, nh, hd]` over `kv`. A row attends to the keys of its own sequence up to its own
+    /// position; with a `window`, to the last `window` of them. `None`: full attention.
+    ///
+    /// # Errors
+    /// When the shapes do not match.
+    fn attention(
         &mut self,
-        h: &Self::H,
-        norm: (&Param, f32),
-        ws: [&Linear; G],
-    ) -> Result<[Self::X; G]>;
-    /// `silu(gate(n)) up(n)` of the normed `h`.
-    fn norm_swiglu(&mut self, h: &Self::H, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Self::X>;
-    /// `h + (x Wᵀ + b)`: a projection back into the residual stream, which the norm `next` reads.
-    fn linear_add(&mut self, h: &Self::H, x: &Self::X, w: &Linear, next: (&Param, f32)) -> Result<Self::H>;
-    /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
-    fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>)
-    -> Result<Self::X>;
-    /// Over the keys that each row sees: those of its sequence up to its own, the last of them where there is
-    /// a window.
-    fn attention(&mut self, q: &Self::X, kv: KvView<'_, Self::X>, see: AttnRows<'_>) -> Result<Self::X>;
+        q: &Self::X,
+        kv: KvView<'_, Self::X>,
+        rows: &Rows,
+        window: Option<usize>,
+    ) -> Result<Self::X>;
+
+    /// The same values in another shape.
+    ///
+    /// # Errors
+    /// When the element counts differ.
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }
 
-/// By what angles rows are rotated.
+/// The rotation of each row.
 #[derive(Debug, Clone, Copy)]
 pub struct RopeArgs<'a> {
     /// Cosines and sines by position.
@@ -46,43 +82,44 @@ pub struct RopeArgs<'a> {
     pub pos: &'a [u32],
 }
 
-/// New rows on their way to an attention: projections that are not yet normed or turned.
+/// RMSNorm over each head (QK-norm).
+#[derive(Debug, Clone, Copy)]
+pub struct HeadNorm<'a> {
+    /// `[hd]`.
+    pub gain: &'a Param,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// The projections of new rows, before QK-norm and rotation.
 #[derive(Debug, Clone, Copy)]
 pub struct Qkv<'a, X> {
     /// Queries `[N, nh hd]`.
     pub q: &'a X,
     /// Keys `[N, nkv hd]`.
     pub k: &'a X,
-    /// Values `[N, nkv, hd]`, as they stay.
+    /// Values `[N, nkv, hd]`, final.
     pub v: &'a X,
-    /// The gains over a head of queries and over one of keys, and their eps.
-    pub norms: Option<([&'a Param; 2], f32)>,
-    /// By what angles queries and keys are rotated.
-    pub turn: RopeArgs<'a>,
+    /// The norms of queries and of keys. `None`: no QK-norm.
+    pub norms: Option<[HeadNorm<'a>; 2]>,
+    /// The rotation of queries and keys.
+    pub rope: RopeArgs<'a>,
 }
 
-/// Keys and values `[S, nkv, hd]` that the rows of a pass may attend to, and where they lie.
+/// Keys and values `[S, nkv, hd]` that the rows of a pass may attend to.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "told above")]
 pub struct KvView<'a, X> {
+    /// Keys, rotated.
     pub k: &'a X,
+    /// Values.
     pub v: &'a X,
+    /// The slot of each position of each sequence.
     pub slots: &'a Slots,
 }
 
-/// What the rows of a pass see in a layer.
-#[derive(Debug, Clone, Copy)]
-pub struct AttnRows<'a> {
-    /// The rows.
-    pub rows: &'a Rows,
-    /// How many positions back they see, their own included; none: all.
-    pub window: Option<usize>,
-}
-
-impl<'a> AttnRows<'a> {
-    pub(crate) fn attn_mask(self, slots: &'a Slots) -> AttnMask<'a> {
-        AttnMask { seq: &self.rows.seq, pos: &self.rows.pos, slots, window: self.window }
-    }
+/// The attention mask of `rows`.
+pub(crate) fn attn_mask<'a>(rows: &'a Rows, slots: &'a Slots, window: Option<usize>) -> AttnMask<'a> {
+    AttnMask { seq: &rows.seq, pos: &rows.pos, slots, window }
 }
 
 /// `[N, H hd]` as `[N, H, hd]`.
@@ -90,88 +127,53 @@ pub(crate) fn split_heads(x: &Tensor, head_dim: usize) -> Result<Tensor> {
     Ok(x.reshape(&[x.shape()[0], x.width() / head_dim, head_dim])?)
 }
 
-/// A residual stream without a tape.
-#[derive(Debug, Clone)]
-pub struct Residual {
-    /// `[N, C]`, f32.
-    pub h: Tensor,
-    /// Its norm by the gain of this slot, where a device took it when it added last.
-    normed: Option<(usize, Tensor)>,
-}
-
-impl From<Tensor> for Residual {
-    fn from(h: Tensor) -> Residual {
-        Residual { h, normed: None }
-    }
-}
-
-impl Residual {
-    /// Its norm by this gain, if it was taken.
-    fn normed(&self, gain: &Param) -> Option<&Tensor> {
-        self.normed.as_ref().filter(|(slot, _)| *slot == gain.index()).map(|(_, n)| n)
-    }
-}
-
-/// No tape: values are tensors, and nothing outlives its last use.
+/// Inference: no tape. A value is freed after its last use.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Eager;
 
 impl Functional for Eager {
     type X = Tensor;
-    type H = Residual;
 
-    fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Residual> {
-        Ok(w.rows(id)?.into())
+    fn embedding(&mut self, table: &Param, id: &[u32]) -> Result<Tensor> {
+        table.rows(id)
     }
 
-    fn rms_norm(&mut self, h: &Residual, w: &Param, eps: f32) -> Result<Tensor> {
-        match h.normed(w) {
-            Some(n) => Ok(n.clone()),
-            None => Ok(ops::rms_norm(&h.h, w.value()?, eps, w.compute())?),
-        }
+    fn rms_norm(&mut self, x: &Tensor, gain: &Param, eps: f32) -> Result<Tensor> {
+        Ok(ops::rms_norm(x, gain.value()?, eps, gain.compute())?)
     }
 
-    fn norm_linears<const G: usize>(
-        &mut self,
-        h: &Residual,
-        norm: (&Param, f32),
-        ws: [&Linear; G],
-    ) -> Result<[Tensor; G]> {
+    fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Linear; G]) -> Result<[Tensor; G]> {
         let packed = ws.iter().map(|w| w.weight.packed()).collect::<Result<Vec<_>>>()?;
         let affine = ws.iter().zip(&packed).map(|(w, packed)| w.affine(packed));
-        let affine = affine.collect::<Result<Vec<Affine<'_>>>>()?;
-        let ys = match h.normed(norm.0) {
-            Some(n) => ops::linears(n, &affine)?,
-            None => ops::norm_linears(&h.h, (norm.0.value()?, norm.1), &affine)?,
-        };
+        let ys = ops::linears(x, &affine.collect::<Result<Vec<Affine<'_>>>>()?)?;
         Ok(ys.try_into().expect("one output for each of G weights"))
     }
 
-    fn norm_swiglu(&mut self, h: &Residual, norm: (&Param, f32), [gate, up]: [&Linear; 2]) -> Result<Tensor> {
+    fn swiglu(&mut self, x: &Tensor, gate: &Linear, up: &Linear) -> Result<Tensor> {
         let packed = [gate.weight.packed()?, up.weight.packed()?];
-        let affine = [gate.affine(&packed[0])?, up.affine(&packed[1])?];
-        Ok(match h.normed(norm.0) {
-            Some(n) => ops::swiglu(n, affine)?,
-            None => ops::norm_swiglu(&h.h, (norm.0.value()?, norm.1), affine)?,
-        })
+        Ok(ops::swiglu(x, [gate.affine(&packed[0])?, up.affine(&packed[1])?])?)
     }
 
-    fn linear_add(&mut self, h: &Residual, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Residual> {
-        let (gain, packed) = ((next.0.value()?, next.1), w.weight.packed()?);
-        let (h, normed) = ops::linear_add_norm(&h.h, x, (&packed, w.bias()?), gain)?;
-        Ok(Residual { h, normed: normed.map(|n| (next.0.index(), n)) })
+    fn linear_add(&mut self, h: &Tensor, x: &Tensor, w: &Linear) -> Result<Tensor> {
+        Ok(ops::linear_add(h, x, &*w.weight.packed()?, w.bias()?)?)
     }
 
-    fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Tensor> {
-        let x = split_heads(x, turn.table.head_dim())?;
+    fn norm_rope(&mut self, x: &Tensor, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Result<Tensor> {
+        let x = split_heads(x, rope.table.head_dim())?;
         Ok(match norm {
-            Some((w, eps)) => ops::norm_rope(&x, (w.value()?, eps), (turn.table, turn.pos))?,
-            None => ops::rope_rows(&x, turn.table, turn.pos, x.dtype())?,
+            Some(norm) => ops::norm_rope(&x, (norm.gain.value()?, norm.eps), (rope.table, rope.pos))?,
+            None => ops::rope_rows(&x, rope.table, rope.pos, x.dtype())?,
         })
     }
 
-    fn attention(&mut self, q: &Tensor, kv: KvView<'_, Tensor>, see: AttnRows<'_>) -> Result<Tensor> {
-        Ok(ops::attention(q, kv.k, kv.v, &see.attn_mask(kv.slots))?.0)
+    fn attention(
+        &mut self,
+        q: &Tensor,
+        kv: KvView<'_, Tensor>,
+        rows: &Rows,
+        window: Option<usize>,
+    ) -> Result<Tensor> {
+        Ok(ops::attention(q, kv.k, kv.v, &attn_mask(rows, kv.slots, window))?.0)
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {

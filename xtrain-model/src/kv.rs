@@ -1,25 +1,25 @@
-//! Where a forward pass finds the keys and values of earlier positions.
+//! Keys and values of earlier positions: the interface that a forward pass uses.
 use xtrain_tensor::ops::Slots;
 
 use crate::error::{Error, Result};
 use crate::functional::{Functional, KvView, Qkv};
 use crate::rows::Rows;
 
-/// A home for keys and values. A cache implements it for [`Eager`](crate::Eager) alone, so that a
-/// pass under a tape cannot be handed one: the compiler refuses it.
+/// Stores keys and values. Caches implement it for [`Eager`](crate::Eager) only, so passing a cache to a forward pass
+/// under a tape does not compile.
 pub trait KvStore<F: Functional> {
-    /// Takes the keys and values `[N, nkv, hd]` of `rows` at `layer`; returns all that the rows may
-    /// see, theirs included.
+    /// Appends the keys and values `[N, nkv, hd]` of `rows` at `layer`. Returns all keys and values that the rows may
+    /// attend to, the new ones included.
     ///
     /// # Errors
-    /// When there is no room, or a row does not follow what is held.
+    /// When the cache is full, or when a row's position is not the next one of its sequence.
     fn extend(&mut self, layer: usize, k: F::X, v: F::X, rows: &Rows) -> Result<KvView<'_, F::X>>;
 
-    /// Norms and turns the heads of `rows`, then [`extend`](KvStore::extend): the queries `[N, nh, hd]`, and all
-    /// that they may see.
+    /// Applies QK-norm and the rotary embedding to the heads of `rows`, then calls [`extend`](KvStore::extend). Returns
+    /// the queries `[N, nh, hd]` and all keys and values that they may attend to.
     ///
     /// # Errors
-    /// As [`extend`](KvStore::extend), and for a position that the table has no angles for.
+    /// As [`extend`](KvStore::extend), and when a position is beyond the rotary table.
     fn append_rotated(
         &mut self,
         f: &mut F,
@@ -27,14 +27,14 @@ pub trait KvStore<F: Functional> {
         new: Qkv<'_, F::X>,
         rows: &Rows,
     ) -> Result<(F::X, KvView<'_, F::X>)> {
-        let Qkv { q, k, v, norms, turn } = new;
-        let q = f.norm_rope(q, norms.map(|(n, eps)| (n[0], eps)), &turn)?;
-        let k = f.norm_rope(k, norms.map(|(n, eps)| (n[1], eps)), &turn)?;
+        let Qkv { q, k, v, norms, rope } = new;
+        let q = f.norm_rope(q, norms.map(|[q, _]| q), rope)?;
+        let k = f.norm_rope(k, norms.map(|[_, k]| k), rope)?;
         Ok((q, self.extend(layer, k, v.clone(), rows)?))
     }
 }
 
-/// No memory: the rows of a pass see each other. This is training, and naive recompute.
+/// No cache: the rows of a pass attend to each other. Used by training and by naive recompute.
 #[derive(Debug)]
 pub struct NoCache<X> {
     kv: Option<(X, X)>,
@@ -42,10 +42,10 @@ pub struct NoCache<X> {
 }
 
 impl<X> NoCache<X> {
-    /// For one pass over `rows`: whole sequences from position 0, each in one run of rows.
+    /// For one pass over `rows`: whole sequences from position 0, the rows of each sequence contiguous.
     ///
     /// # Errors
-    /// [`Error::CachePosition`] for the first row that is out of place.
+    /// [`Error::CachePosition`] for the first row that is not at the next position of its sequence.
     pub fn new(rows: &Rows) -> Result<NoCache<X>> {
         let mut base: Vec<usize> = Vec::new();
         for (n, (&seq, &pos)) in rows.seq.iter().zip(&rows.pos).enumerate() {

@@ -1,16 +1,16 @@
-//! The Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with QK-norm or without, RoPE, SwiGLU.
-//! The forward, written once.
+//! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE, SwiGLU.
+//! The forward pass is written once.
 use xtrain_tensor::ops::{self, DeviceSampler};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::functional::{AttnRows, Functional, Qkv, Residual, RopeArgs};
+use crate::functional::{Functional, HeadNorm, Qkv, RopeArgs};
 use crate::kv::KvStore;
-use crate::params::{Block, Params};
+use crate::params::Params;
 use crate::rows::Rows;
 
-/// A model: its shape, its parameters and its rotary table.
+/// A model: its config, its parameters and its rotary table.
 #[derive(Debug, Clone)]
 pub struct Model {
     cfg: Config,
@@ -20,27 +20,28 @@ pub struct Model {
 }
 
 impl Model {
-    /// A model of these parameters.
+    /// A model with these parameters.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for a shape that no model can have.
+    /// [`Error::Config`](crate::Error::Config) for an invalid config.
     pub fn new(cfg: Config, params: Params) -> Result<Model> {
         cfg.check()?;
         let rope = RopeTable::scaled((cfg.rope_theta, &cfg.rope_scaling), cfg.head_dim, cfg.max_positions)?;
         Ok(Model { cfg, rope, params })
     }
 
-    /// The same model, each layer of which sees so many positions back, its own included; none: all.
+    /// The same model with other sliding windows, one per layer: the number of positions a row attends to, its own
+    /// included. `None`: full attention.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) unless there is one for each layer, and each is at least 1.
+    /// [`Error::Config`](crate::Error::Config) unless there is one window per layer and each is at least 1.
     pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Result<Model> {
         self.cfg.check_windows(&windows)?;
         self.cfg.windows = windows;
         Ok(self)
     }
 
-    /// A model with values drawn from `seed`, computing in `compute` (f32 or bf16).
+    /// A model with random parameters drawn from `seed`. `compute` is the compute dtype: f32 or bf16.
     ///
     /// # Errors
     /// As [`Model::new`].
@@ -51,14 +52,14 @@ impl Model {
     /// The same model on another device.
     ///
     /// # Errors
-    /// When the device has no memory for it; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for packed matrices
-    /// alone.
+    /// When the device has no memory for it; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) when the model has
+    /// no master weights.
     pub fn to_device(&self, device: &Device) -> Result<Model> {
         Ok(Model { params: self.params.to_device(device)?, ..self.clone() })
     }
 
-    /// The same model without the f32 values of its matrices: packed, to be run and not to be trained or
-    /// written. Its bits are the same.
+    /// The same model for inference only: packed matrices without f32 master weights. It cannot be trained or saved. Its
+    /// results are bit-identical.
     ///
     /// # Errors
     /// When the device has no memory for it.
@@ -66,12 +67,12 @@ impl Model {
         Ok(Model { params: self.params.for_inference()?, ..self.clone() })
     }
 
-    /// The shape.
+    /// The config.
     pub fn config(&self) -> &Config {
         &self.cfg
     }
 
-    /// The type of products and stored activations.
+    /// The compute dtype: matrix products and stored activations.
     pub fn compute(&self) -> Dtype {
         self.params.embed.compute()
     }
@@ -81,35 +82,72 @@ impl Model {
         self.params.embed.device()
     }
 
-    /// The final hidden states `[N, C]` of `rows`, normalised. The only forward pass there is.
+    /// The final hidden states `[N, C]` of `rows`, after the last norm. Training, prefill and decode all call this
+    /// function: there is no other forward pass.
     ///
     /// # Errors
-    /// When an id or a position is out of range, or `kv` refuses a row.
+    /// When an id or a position is out of range, or when `kv` cannot take a row.
     pub fn forward<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows) -> Result<F::X>
     where
         F: Functional,
         K: KvStore<F>,
     {
-        let h = self.embed(f, rows)?;
-        self.forward_hidden(f, kv, rows, h)
+        let h = f.embedding(&self.params.embed, &rows.id)?;
+        self.forward_embeds(f, kv, rows, h)
     }
 
-    /// [`Model::forward`] of rows whose residual stream before the first block is `h [N, C]`; their ids are not read.
+    /// [`Model::forward`] from embeddings `h [N, C]` in place of the ids of `rows`.
     ///
     /// # Errors
     /// As [`Model::forward`].
-    pub fn forward_hidden<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::H) -> Result<F::X>
+    pub fn forward_embeds<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::X) -> Result<F::X>
     where
         F: Functional,
         K: KvStore<F>,
     {
         for layer in 0..self.params.blocks.len() {
-            h = self.block(f, kv, rows, (layer, &h))?;
+            h = self.block(f, kv, rows, layer, &h)?;
         }
         self.final_norm(f, &h)
     }
 
-    /// Has ready what passes over rows at these positions ask for, so that a GPU is not sent it between them.
+    /// One pre-norm block: attention, then the MLP, each added to the residual stream `h [N, C]`.
+    pub(crate) fn block<F, K>(
+        &self,
+        f: &mut F,
+        kv: &mut K,
+        rows: &Rows,
+        layer: usize,
+        h: &F::X,
+    ) -> Result<F::X>
+    where
+        F: Functional,
+        K: KvStore<F>,
+    {
+        let Config { n_heads, n_kv_heads, head_dim, .. } = self.cfg;
+        let (w, n, eps) = (&self.params.blocks[layer], rows.len(), self.cfg.norm_eps as f32);
+
+        let x = f.rms_norm(h, &w.input_norm, eps)?;
+        let [q, k, v] = f.linears(&x, [&w.q, &w.k, &w.v])?;
+        let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
+        let norms = w.qk_norm.as_ref().map(|norms| norms.each_ref().map(|gain| HeadNorm { gain, eps }));
+        let rope = RopeArgs { table: &self.rope, pos: &rows.pos };
+        let (q, kv) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, rope }, rows)?;
+        let y = f.attention(&q, kv, rows, self.cfg.window(layer))?;
+        let y = f.reshape(&y, &[n, n_heads * head_dim])?;
+        let h = f.linear_add(h, &y, &w.o)?;
+
+        let x = f.rms_norm(&h, &w.post_norm, eps)?;
+        let y = f.swiglu(&x, &w.gate, &w.up)?;
+        f.linear_add(&h, &y, &w.down)
+    }
+
+    /// The norm before the head.
+    pub(crate) fn final_norm<F: Functional>(&self, f: &mut F, h: &F::X) -> Result<F::X> {
+        f.rms_norm(h, &self.params.norm, self.cfg.norm_eps as f32)
+    }
+
+    /// Uploads the rotary table for `positions`, so that passes over these positions need no upload.
     ///
     /// # Errors
     /// When the device has no memory for it.
@@ -117,65 +155,12 @@ impl Model {
         Ok(self.rope.prefetch(self.device(), positions)?)
     }
 
-    /// The residual stream `[N, C]` before the first block of rows whose tokens were drawn and not looked at.
+    /// The embeddings `[N, C]` of tokens that were sampled on the device and not yet read back.
     ///
     /// # Errors
-    /// When the tokens lie on another device.
-    pub fn embed_sampled(&self, draws: &DeviceSampler) -> Result<Residual> {
-        Ok(self.params.embed.sampled_rows(draws)?.into())
-    }
-
-    /// The residual stream `[N, C]` before the first block.
-    pub(crate) fn embed<F: Functional>(&self, f: &mut F, rows: &Rows) -> Result<F::H> {
-        f.embedding(&self.params.embed, &rows.id)
-    }
-
-    /// The residual stream after block `layer`.
-    pub(crate) fn block<F, K>(
-        &self,
-        f: &mut F,
-        kv: &mut K,
-        rows: &Rows,
-        (layer, h): (usize, &F::H),
-    ) -> Result<F::H>
-    where
-        F: Functional,
-        K: KvStore<F>,
-    {
-        let (block, eps) = (&self.params.blocks[layer], self.cfg.norm_eps as f32);
-        let h = self.attend(f, kv, rows, (layer, block), h)?;
-        let y = f.norm_swiglu(&h, (&block.post_norm, eps), [&block.gate, &block.up])?;
-        let next = self.params.blocks.get(layer + 1).map_or(&self.params.norm, |next| &next.input_norm);
-        f.linear_add(&h, &y, &block.down, (next, eps))
-    }
-
-    /// The hidden states of a residual stream that has passed all blocks.
-    pub(crate) fn final_norm<F: Functional>(&self, f: &mut F, h: &F::H) -> Result<F::X> {
-        f.rms_norm(h, &self.params.norm, self.cfg.norm_eps as f32)
-    }
-
-    fn attend<F, K>(
-        &self,
-        f: &mut F,
-        kv: &mut K,
-        rows: &Rows,
-        (layer, w): (usize, &Block),
-        h: &F::H,
-    ) -> Result<F::H>
-    where
-        F: Functional,
-        K: KvStore<F>,
-    {
-        let Config { n_heads, n_kv_heads, head_dim, .. } = self.cfg;
-        let (n, eps) = (rows.len(), self.cfg.norm_eps as f32);
-        let [q, k, v] = f.norm_linears(h, (&w.input_norm, eps), [&w.q, &w.k, &w.v])?;
-        let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
-        let norms = w.qk_norm.as_ref().map(|[q, k]| ([q, k], eps));
-        let turn = RopeArgs { table: &self.rope, pos: &rows.pos };
-        let (q, seen) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, turn }, rows)?;
-        let y = f.attention(&q, seen, AttnRows { rows, window: self.cfg.window(layer) })?;
-        let y = f.reshape(&y, &[n, n_heads * head_dim])?;
-        f.linear_add(h, &y, &w.o, (&w.post_norm, eps))
+    /// When the tokens are on another device.
+    pub fn embed_sampled(&self, sampler: &DeviceSampler) -> Result<Tensor> {
+        self.params.embed.sampled_rows(sampler)
     }
 
     /// Logits `[N, V]`, f32, of hidden states `[N, C]`.

@@ -1,25 +1,23 @@
-//! The gradient with a layer's input kept and its forward run again in the backward: one layer's
-//! activations are in memory at a time, for one more forward. The bits are those of
-//! [`objective::backward`](crate::objective::backward), since both run the same text on the same inputs.
+//! Activation checkpointing: only the input of each layer is kept, and the layer's forward runs again in the backward
+//! pass. One layer's activations are in memory at a time, at the cost of one more forward. The gradients are those of
+//! [`objective::backward`](crate::objective::backward) by bits: the same functions run on the same inputs.
+use xtrain_tensor::Tensor;
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{LogProb, Samples};
-use xtrain_tensor::{
-    Tensor,
-    faults::{self, Fault},
-};
 
 use crate::autograd::Tape;
 use crate::error::Result;
-use crate::functional::Eager;
+use crate::functional::{Eager, Functional};
 use crate::grads::Grads;
 use crate::kv::NoCache;
 use crate::model::Model;
 use crate::objective::{Batch, LogitsProcessing, TrainingExample};
 use crate::rows::Rows;
 
-/// As [`objective::backward`](crate::objective::backward), in less memory.
+/// As [`objective::backward`](crate::objective::backward), with less memory.
 ///
 /// # Errors
-/// As there.
+/// As [`objective::backward`](crate::objective::backward).
 pub(crate) fn backward(
     model: &Model,
     samples: &[TrainingExample],
@@ -28,38 +26,46 @@ pub(crate) fn backward(
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(samples)?;
     let rows = &batch.rows;
-    let (mut h, mut inputs) = (model.embed(&mut Eager, rows)?, Vec::new());
+    let mut h = Eager.embedding(&model.params.embed, &rows.id)?;
+    let mut inputs = Vec::new();
     for layer in 0..model.config().n_layers {
-        inputs.push(h.h.clone());
-        h = model.block(&mut Eager, &mut NoCache::new(rows)?, rows, (layer, &h))?;
+        inputs.push(h.clone());
+        h = model.block(&mut Eager, &mut NoCache::new(rows)?, rows, layer, &h)?;
     }
     let mut tape = Tape::new(batch.samples.clone());
-    let last = tape.leaf(h.h);
+    let last = tape.leaf(h);
     let hidden = model.final_norm(&mut tape, &last)?;
     let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
-    let mut dh = tape.backward_to((&hidden, dx), &last, grads)?;
+    let mut dh = tape.backward_to(&hidden, dx, &last, grads)?;
     if faults::on(Fault::RecomputeFromAnotherLayer) {
         let first = inputs[0].clone();
         inputs.fill(first);
     }
     for (layer, input) in inputs.into_iter().enumerate().rev() {
-        dh = layer_backward((model, layer), (rows, &batch.samples), (input, dh), grads)?;
+        let layer = Layer { model, rows, samples: &batch.samples, index: layer };
+        dh = layer.backward(input, dh, grads)?;
     }
     let mut tape = Tape::new(batch.samples.clone());
-    let embedded = model.embed(&mut tape, rows)?;
+    let embedded = tape.embedding(&model.params.embed, &rows.id)?;
     tape.backward(&embedded, dh, grads)?;
     Ok(values)
 }
 
-/// The gradient by a layer's input, from that by its output.
-fn layer_backward(
-    (model, layer): (&Model, usize),
-    (rows, samples): (&Rows, &Samples),
-    (input, dy): (Tensor, Tensor),
-    grads: &mut Grads,
-) -> Result<Tensor> {
-    let mut tape = Tape::new(samples.clone());
-    let input = tape.leaf(input);
-    let output = model.block(&mut tape, &mut NoCache::new(rows)?, rows, (layer, &input))?;
-    tape.backward_to((&output, dy), &input, grads)
+/// A layer whose forward runs again.
+struct Layer<'a> {
+    model: &'a Model,
+    rows: &'a Rows,
+    samples: &'a Samples,
+    index: usize,
+}
+
+impl Layer<'_> {
+    /// The gradient of the layer's input, given the gradient `dy` of its output.
+    fn backward(&self, input: Tensor, dy: Tensor, grads: &mut Grads) -> Result<Tensor> {
+        let mut tape = Tape::new(self.samples.clone());
+        let input = tape.leaf(input);
+        let mut kv = NoCache::new(self.rows)?;
+        let output = self.model.block(&mut tape, &mut kv, self.rows, self.index, &input)?;
+        tape.backward_to(&output, dy, &input, grads)
+    }
 }

@@ -84,11 +84,11 @@ impl Pool {
             k: &heads(new.k)?,
             v: new.v,
             norms: match new.norms {
-                Some(([q, k], eps)) => Some(([q.value()?, k.value()?], eps)),
+                Some([q, k]) => Some(([q.gain.value()?, k.gain.value()?], q.eps)),
                 None => None,
             },
-            table: new.turn.table,
-            pos: new.turn.pos,
+            table: new.rope.table,
+            pos: new.rope.pos,
             slots: &places,
         };
         let q = ops::write_heads(&new, [&mut self.k[layer], &mut self.v[layer]])?;

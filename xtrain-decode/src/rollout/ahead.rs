@@ -124,7 +124,7 @@ impl Engine<'_> {
     fn draw_step(&mut self, plan: &Plan, draws: &mut DeviceSampler, step: usize) -> ModelResult<()> {
         let cache = self.cache.as_mut().expect("steps ahead have a cache");
         let h = self.model.embed_sampled(draws)?;
-        let hidden = self.model.forward_hidden(&mut Eager, cache, &plan.rows, h)?;
+        let hidden = self.model.forward_embeds(&mut Eager, cache, &plan.rows, h)?;
         let first = self.live[0].id;
         let row = |run: &super::plan::Run| self.live[run.live].sample_row(first, step as u32);
         let rows: Vec<SampleRow<'_>> = plan.runs.iter().map(row).collect();
