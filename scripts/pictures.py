@@ -322,8 +322,8 @@ def terminal(theme):
 
 def screen(events):
     """Versions of lines as (line, begin, end or None, text) in seconds of the picture, and how it scrolls."""
-    first, pace = 1.6, 0.42
-    shown = [(0, 0.4, None, "$ xtrain quickstart")]
+    first, pace = 1.2, 0.28
+    shown = [(0, 0, None, "$ xtrain quickstart")]
     times = {}
     clock = first
     previous = 0.0
