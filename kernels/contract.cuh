@@ -1,6 +1,7 @@
 // The arithmetic of docs/numerics.md that every kernel shares: bf16, exp, log, sum32. Explicit fma
 // only; compiled without contraction, so both compilers give one set of bits.
 #pragma once
+#include "xt.cuh"
 
 // ---- bf16
 XT_DEV float from_bf16(bf16 b) { return xt_bits_f((uint32_t)b.u << 16); }
@@ -20,10 +21,10 @@ XT_DEV void store(float* p, float x) { *p = x; }
 XT_DEV void store(bf16* p, float x) { *p = to_bf16(x); }
 
 // ---- section 1
-XT_DEV float max_of(float a, float b) { return b > a ? b : a; }
+XT_DEV float max_f32(float a, float b) { return b > a ? b : a; }
 
 // ---- section 6
-XT_DEV float exp_of(float x) {
+XT_DEV float exp_f32(float x) {
   if (x != x) return x;
   if (x < -87.0f) return 0.0f;
   if (x > 88.72283f) return xt_bits_f(0x7f800000u);
@@ -41,12 +42,15 @@ XT_DEV float exp_of(float x) {
   return xt_bits_f(xt_f_bits(p) + (xt_f_bits(t) << 23));
 }
 
-XT_DEV float log_of(float x) {
+XT_DEV float log_f32(float x) {
   if (x == 0.0f) return xt_bits_f(0xff800000u);
   if (x != x || x < 0.0f) return xt_bits_f(0x7fffffffu);
   if (xt_f_bits(x) == 0x7f800000u) return x;
   float k = 0.0f;
-  if (xt_f_bits(x) < 0x00800000u) { x = x * 8388608.0f; k = -23.0f; }
+  if (xt_f_bits(x) < 0x00800000u) {
+    x = x * 8388608.0f;
+    k = -23.0f;
+  }
   int32_t e = (int32_t)(xt_f_bits(x) - 0x3f3504f3u) >> 23;
   float f = xt_bits_f(xt_f_bits(x) - ((uint32_t)e << 23)) - 1.0f;
   float n = (float)e + k, s = f * f;
@@ -66,14 +70,22 @@ XT_DEV float log_of(float x) {
 }
 
 // ---- section 2: the butterfly that ends a sum32, over the 32 lanes of a warp. All lanes get it.
-XT_DEV float sum32_of(float v) {
+XT_DEV float sum32(float v) {
 #pragma unroll
   for (int o = 16; o; o >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, o);
   return v + 0.0f;
 }
 
-XT_DEV float max32_of(float v) {
+XT_DEV float max32(float v) {
 #pragma unroll
-  for (int o = 16; o; o >>= 1) v = max_of(v, __shfl_xor_sync(0xffffffffu, v, o));
+  for (int o = 16; o; o >>= 1) v = max_f32(v, __shfl_xor_sync(0xffffffffu, v, o));
   return v;
 }
+
+// Rises with z, one zero for both.
+XT_DEV uint32_t ordered_bits(float z) {
+  uint32_t u = xt_f_bits(z + 0.0f);
+  return u >> 31 ? ~u : u | 0x80000000u;
+}
+
+XT_DEV float from_ordered_bits(uint32_t u) { return xt_bits_f(u >> 31 ? u & 0x7fffffffu : ~u); }

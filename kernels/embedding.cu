@@ -1,17 +1,21 @@
 // embedding    y[n] = w[id[n]], f32 (bf16: rounded, widened)          w [V, C], id [N] -> y [N, C]
 // Launch: a block a row, its threads over the columns. CPU twin: ops/embedding.rs.
+#include "contract.cuh"
 
-template <bool ROUND>
-XT_DEV void embedding_row(const float* w, const uint32_t* id, float* y, uint32_t c) {
+template <bool ROUND> XT_DEV void embedding_row(const float* w, const uint32_t* id, float* y, uint32_t c) {
   const float* row = w + (size_t)id[blockIdx.x] * c;
   float* out = y + (size_t)blockIdx.x * c;
   for (uint32_t i = threadIdx.x; i < c; i += blockDim.x) out[i] = ROUND ? from_bf16(to_bf16(row[i])) : row[i];
 }
 
-XT_KERNEL(embedding_f32, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) { embedding_row<false>(w, id, y, c); }
+XT_KERNEL(embedding_f32, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) {
+  embedding_row<false>(w, id, y, c);
+}
 XT_EXPORT(embedding_f32)
 
-XT_KERNEL(embedding_bf16, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) { embedding_row<true>(w, id, y, c); }
+XT_KERNEL(embedding_bf16, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) {
+  embedding_row<true>(w, id, y, c);
+}
 XT_EXPORT(embedding_bf16)
 
 // table_rows    y[n] = w[id[n]], widened                             w [V, C] bf16, id [N] -> y [N, C] f32

@@ -1,6 +1,7 @@
 // Philox4x32-10 (Salmon et al., SC 2011) at an address: key (seed low, seed high), counter (id low, id
 // high, position, purpose). Twin: xtrain-tensor/src/rng.rs.
 #pragma once
+#include "xt.cuh"
 
 // word0 + 2^32 word1.
 XT_DEV uint64_t philox_of(uint64_t seed, uint64_t id, uint32_t position, uint32_t purpose) {

@@ -111,7 +111,7 @@ impl DeviceSampler {
         let args = args![self.turn.arg(), from, self.now.arg(), words as u32];
         if !(faults::on(Fault::ListsOfTheTurnBefore) && self.turns > 0) {
             // SAFETY: `turn` is the one before this; `from` holds so many words of each turn up to this, `now` as many.
-            unsafe { self.gpu.launch("turn_lists", Grid::over(words, 128), args)? };
+            unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };
         }
         let places = (0..).map(|i| At(self.now.at() + (4 * i * self.rows) as u64));
         self.gpu.foretell(lists.iter().cloned().zip(places));
@@ -153,9 +153,9 @@ impl DeviceSampler {
                 None => x,
             };
             let args = args![y, options, raw.arg(), states.arg(), width, count];
-            gpu.launch("sample_cut_f32", by_row(512), args)?;
+            gpu.launch("sample_cutoff_f32", by_row(512), args)?;
             let args = args![y, options, states.arg(), kept.arg(), total.arg(), width, count];
-            gpu.launch("sample_weigh_f32", by_chunk, args)?;
+            gpu.launch("sample_weights_f32", by_chunk, args)?;
             let states = states.arg();
             let sums = [raw.arg(), kept.arg(), total.arg()];
             let drawn = [self.picked.arg(), self.tokens.arg()];

@@ -1,0 +1,9 @@
+#pragma once
+#include "contract.cuh"
+
+// (p, ds) of entry (i, j) of a tile, +0 where it is masked.
+XT_DEV void score_gradient(float& p, float& ds, bool visible, float s, float dp, float scale, float lse,
+                           float delta) {
+  p = visible ? exp_f32(s * scale - lse) : 0.0f;
+  ds = visible ? p * (dp - delta) : 0.0f;
+}

@@ -1,0 +1,7 @@
+#pragma once
+#include "xt.cuh"
+
+// The cosines of a position; its sines follow.
+XT_DEV const float* rope_row(const uint64_t* table, uint32_t pos, uint32_t hd) {
+  return (const float*)table[pos / 256] + (size_t)(pos % 256) * hd;
+}

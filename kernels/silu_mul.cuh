@@ -1,0 +1,5 @@
+// SILUHDR
+#pragma once
+#include "contract.cuh"
+
+XT_DEV float silu_mul_of(float g, float u) { return (g / (1.0f + exp_f32(-g))) * u; }
