@@ -1,8 +1,11 @@
 // adamw        g = g clip;  m = fma(s1, g - m, m);  v = fma(s2, v, s3 (g g));  w = w keep;
-//              w = fma(-step, m / (sqrt(v) / c2 + eps), w);            nothing where the norm is not finite;
-//              lost = 1 where a w is a NaN or an infinity then: one integer maximum a warp, of any order
-// Launch: 4096 elements of one tensor a block of 256, four neighbours a thread at a time; one launch for
-// all tensors. CPU twin: cpu/optim.rs.
+//              w = fma(-step, m / (sqrt(v) / c2 + eps), w)
+//              No update if the gradient norm is not finite. clip_state->overflowed = 1 if any updated w is a NaN or
+//              an infinity.
+// Launch: 256 threads per block, 4096 elements of one tensor per block, one vector of four elements per thread and
+//   iteration; one launch for all tensors.
+// Order: element-wise. The overflow flag is one integer atomicMax per warp, which is independent of order.
+// CPU twin: cpu/optim.rs.
 #include "optimizer.cuh"
 #include "vec4.cuh"
 
@@ -10,7 +13,7 @@ struct AdamW {
   float s1, s2, s3, keep, step, c2, eps, clip;
 };
 
-// Whether w is finite.
+// Updates one element. Returns whether the new w is finite.
 XT_DEV bool adamw_of(float& w, float& m, float& v, float g, const AdamW& s) {
   g = g * s.clip;
   m = fmaf(s.s1, g - m, m);

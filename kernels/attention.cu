@@ -1,12 +1,13 @@
-// attention    y = softmax(q k^T scale) v over the keys that a row sees; L = m + log l
-//              q [N, nh, hd], k and v [S, nkv, hd], slots by runs or pages -> y [N, nh, hd], L [N, nh]
-// Order: docs/numerics.md, section 3: chunks of 64 keys at absolute positions, merged in rising order.
-// Launch: a block of 128 threads a (tile of 32 query vectors, kv head); its vectors are (row, head) pairs of
-// the group, of rows at neighbouring positions of one sequence, so that each key is read once for all heads
-// of its group. The block walks the chunks: K in slices of 64 of hd, scores in registers, p in shared memory,
-// V in slices. hd64 .. hd256: head sizes to 64, 128, 192, 256 (16 accumulators a thread and slice).
-// Shared memory: (32 (hd + 4) + 96 * 68) floats + 64 slots: 35 KB at hd = 64, so 6 blocks an SM; 60 KB at 256.
-// Reads 2 * 4 * hd bytes a key for 32 vectors: 16 flop a byte of L2, bound by the FFMA units.
+// attention    y = softmax(q k^T scale) v over the visible keys of each row;  L = m + log l
+//              q [N, nh, hd], k and v [S, nkv, hd] (contiguous or paged slots) -> y [N, nh, hd], L [N, nh]
+// Launch: grid (tiles, nkv), 128 threads per block. A tile is 32 query vectors: (row, head) pairs of one KV head's
+//   group, from rows at consecutive positions of one sequence, so each key is read once for all heads of its group.
+//   The block iterates over the chunks of 64 keys: K in slices of 64 columns of hd, scores in registers, p in shared
+//   memory, V in slices. Variants hd64, hd128, hd192, hd256 take head sizes up to that number (16 accumulators per
+//   thread and slice).
+// Order: docs/numerics.md, section 3: chunks of 64 keys at absolute positions, merged in ascending order.
+// Shared memory: (32 (hd + 4) + 96 * 68) floats + 64 slots: 35 KB at hd = 64, so 6 blocks per SM; 60 KB at 256.
+// Cost: reads 2 * 4 * hd bytes per key for 32 vectors: 16 flop per byte of L2; bound by the FFMA units.
 // CPU twin: ops/attention.rs.
 #include "attention.cuh"
 
@@ -69,10 +70,10 @@ XT_DEV void attention_tile(const float* q, const float* k, const float* v, float
       }
       float lc = row_sum(p);
       bool any = max(start[i], c * CHUNK) < min(end[i], c * CHUNK + CHUNK);
-      scale_old[i] = 1.0f;  // a chunk without a visible key: o = o * 1 + o_c * 0, and o_c is 0
+      scale_old[i] = 1.0f;  // no visible key in this chunk: o = o * 1 + o_c * 0, and o_c is 0
       scale_new[i] = 0.0f;
       if (any && m[i] == minus_infinity()) {
-        scale_new[i] = 1.0f;  // the first: o = 0 * 1 + o_c
+        scale_new[i] = 1.0f;  // first chunk: o = 0 * 1 + o_c
         m[i] = mc;
         l[i] = lc;
       } else if (any) {

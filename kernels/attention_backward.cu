@@ -1,15 +1,15 @@
-// attention_backward    D = sum32(dy_d y_d); p = exp(s - L); ds = p (dp - D) with dp = dot(dy, v)
-//                       dq = (chain over visible keys, rising: ds k) scale + 0
-//                       dk = (chain over the group's heads, rising, in each over rows, rising: ds q) scale + 0
+// attention_backward    D = sum32(dy_d y_d);  p = exp(s - L);  ds = p (dp - D) with dp = dot(dy, v)
+//                       dq = (chain over visible keys, ascending: ds k) scale + 0
+//                       dk = (chain over the group's heads, ascending, then rows, ascending: ds q) scale + 0
 //                       dv = (the same chain: p dy) + 0
 //                       q, y, dy, dq [N, nh, hd]; k, v, dk, dv [S, nkv, hd]; L, D [N, nh]
-// Order: docs/numerics.md, section 4: one chain from +0 an element. Two passes over the scores, which are
-// computed in both (7 products, not 5), so that no two blocks meet in a gradient: no atomics.
+// Order: docs/numerics.md, section 4: one chain from +0 per element. Two passes, each of which recomputes the scores
+//   (7 products instead of 5), so no two blocks write the same gradient and no atomics are needed.
 // CPU twin: ops/attention.rs.
 #include "attention.cuh"
 #include "attention_backward.cuh"
 
-// Launch: a warp a (row, head). D = sum32(dy_d y_d by fma).
+// D = sum32(dy_d y_d by fma). Launch: one warp per (row, head).
 template <class T> XT_DEV void attention_delta(const T* y, const T* dy, float* delta, uint32_t n, uint32_t hd) {
   uint32_t i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (i >= n) return;
@@ -30,7 +30,7 @@ XT_KERNEL(attention_delta_bf16, 256)(const bf16* y, const bf16* dy, float* delta
 }
 XT_EXPORT(attention_delta_bf16)
 
-// dq. Launch: as attention.cu: a block a (tile of 32 query vectors, kv head), which walks the keys in chunks.
+// dq. Launch: as attention.cu: one block per (tile of 32 query vectors, KV head); it iterates over the key chunks.
 // Shared memory: q and dy (32 rows of hd + 4 each), a slice of k or v, ds: 44 KB at hd = 64, 93 KB at 256.
 template <uint32_t SLICES>
 XT_DEV void attention_dq(const float* q, const float* k, const float* v, const float* dy, const float* lse,
@@ -112,9 +112,9 @@ XT_DEV void attention_dq(const float* q, const float* k, const float* v, const f
   }
 }
 
-// dk, dv. Launch: a block a (tile of 32 positions, kv head): tiles holds (first of the sequence's rows in `order`,
-// their number, first position); order[first + p] is the row at position p. For each head of the group the block
-// walks the rows from its first position on, 64 at a time, with the keys as the rows of the tile.
+// dk, dv. Launch: one block per (tile of 32 positions, KV head). tiles holds (offset of the sequence's rows in
+// `order`, number of rows, first position); order[offset + p] is the row at position p. For each head of the group
+// the block iterates over the rows from its first position, 64 at a time; the keys are the rows of the tile.
 // Shared memory: k and v (32 rows of hd + 4 each), a slice of q or dy, p, ds: 53 KB at hd = 64, 99 KB at 256.
 template <uint32_t SLICES>
 XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const float* dy, const float* lse,
@@ -127,7 +127,7 @@ XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const 
         *dw = w + TILE_ROWS * TILE_LD;
   const uint32_t *tile = tiles + 3 * blockIdx.x, *rows = order + tile[0], len = tile[1], j0 = tile[2];
   const uint32_t seq = mask.seq[rows[j0]], count = min(len - j0, TILE_ROWS);
-  // beyond the last row that sees the last of these positions
+  // one past the last row for which the last position of this tile is visible
   const uint32_t end = mask.window ? min(len, j0 + count - 1 + mask.window) : len;
 
   auto key = [&](const float* x) {

@@ -1,14 +1,15 @@
 // attention_backward in bf16    attention_backward.cu with its products by mma.sync
 //                               q, y, dy [N, nh, hd]; k, v [S, nkv, hd] in bf16; L, D [N, nh]; dq, dk, dv in f32
-// Order: s and dp over hd in steps of 16 from zero. dq: steps of 16 keys at absolute positions into the running sum,
-// ds rounded. dk, dv: for each head of the group, rising, steps of 16 rows at absolute positions into the running sum,
-// p and ds rounded, dy as it was rounded at the entry. Masked entries are zero; a step of zeros changes no bit.
-// dq has the queries as the 16-row operand of s and dp, dk and dv have the keys (the same bits: a product has no order).
+// Order: s and dp over hd in k-steps of 16 from zero. dq: steps of 16 keys at absolute positions into the running
+//   sum, ds rounded. dk, dv: for each head of the group, ascending, steps of 16 rows at absolute positions into the
+//   running sum, p and ds rounded, dy rounded at the entry. Masked entries are zero; a step of zeros changes no bit.
+//   For s and dp, dq uses the queries as the 16-row A operand, and dk, dv use the keys (same bits: a product
+//   commutes).
 // CPU twin: ops/attention.rs.
 #include "attention_backward.cuh"
 #include "attention_mma.cuh"
 
-// s[n] += the accumulators of 16 rows of a by 32 rows of b, over hd.
+// s += a b^T: 16 rows of a by 32 rows of b, over hd.
 XT_DEV void mma_dot(float s[4][4], const bf16* a, const bf16* b, uint32_t ld, uint32_t hd) {
   for (uint32_t i = 0; i * 16 < hd; i++) {
     uint32_t x[4], z[4];
@@ -22,7 +23,7 @@ XT_DEV void mma_dot(float s[4][4], const bf16* a, const bf16* b, uint32_t ld, ui
   }
 }
 
-// sum[d] += 16 rows of the 32 columns of w (rounded) by 32 rows of b, for the columns d0 .. of b below hd.
+// sum[d] += w b: 16 rows x 32 columns of w (rounded) by 32 rows of b, columns d0 .. min(d0 + 8 TILES, hd) of b.
 template <uint32_t TILES>
 XT_DEV void mma_sum(float sum[TILES][4], const float w[4][4], const bf16* b, uint32_t ld, uint32_t d0, uint32_t hd) {
 #pragma unroll
@@ -39,9 +40,10 @@ XT_DEV void mma_sum(float sum[TILES][4], const float w[4][4], const bf16* b, uin
   }
 }
 
-// dq. Launch: as attention_bf16.cu; KEYS keys at a time, with two STAGES the next on their way. Shared memory: queries
-// and dy (16 rows a warp), k and v a stage: 55 KB at hd = 64, 70 KB at 128, 68 KB at 256. Registers: hd / 2 for the sum,
-// 32 for scores of 32 keys. 3 products of 2 hd flop a score; 4 hd bytes of L2 a key for the vectors of a tile.
+// dq. Launch: as attention_bf16.cu; KEYS keys per iteration; STAGES == 2 prefetches the next iteration.
+// Shared memory: queries and dy (16 rows per warp), k and v per stage: 55 KB at hd = 64, 70 KB at 128, 68 KB at 256.
+// Registers: hd / 2 for the sum, 32 for the scores of 32 keys.
+// Cost: 3 products of 2 hd flop per score; 4 hd bytes of L2 per key for the vectors of a tile.
 template <uint32_t D, uint32_t WARPS, uint32_t KEYS, uint32_t STAGES>
 XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse,
                               const float* delta, float* dq, const uint32_t* tiles, const AttnMask& mask,
@@ -127,10 +129,11 @@ XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const
   }
 }
 
-// dk, dv. Launch: a block of WARPS warps a (tile of 16 WARPS positions, kv head, PART columns of hd); tiles and order as
-// in attention_backward.cu. ROWS rows at a time, with two STAGES the next on their way. Shared memory: k and v of the
-// tile, q, dy, L and D a stage: 56 KB at hd = 64, 70 KB at 128, 68 KB at 256. Registers: PART for the two sums (so
-// hd > 128 is in two parts, each with all scores), 32 for scores. 4 products of 2 hd flop a score.
+// dk, dv. Launch: one block of WARPS warps per (tile of 16 WARPS positions, KV head, PART columns of hd); tiles and
+// order as in attention_backward.cu. ROWS rows per iteration; STAGES == 2 prefetches the next iteration.
+// Shared memory: k and v of the tile, q, dy, L and D per stage: 56 KB at hd = 64, 70 KB at 128, 68 KB at 256.
+// Registers: PART for the two sums (so hd > 128 takes two parts, each computing all scores), 32 for scores.
+// Cost: 4 products of 2 hd flop per score.
 template <uint32_t PART, uint32_t WARPS, uint32_t ROWS, uint32_t STAGES>
 XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse,
                                const float* delta, float* dk, float* dv, const uint32_t* tiles, const uint32_t* order,
@@ -139,7 +142,7 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
   const uint32_t hd = heads.hd, ld = mma_ld(hd), warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4;
   const uint32_t group = heads.nh / heads.nkv, d0 = blockIdx.z * PART;
   bf16 *keys = memory, *values = keys + WARPS * 16 * ld, *stages = values + WARPS * 16 * ld;
-  float2* stats = (float2*)(stages + STAGES * 2 * ROWS * ld);  // (L, D) of each row
+  float2* stats = (float2*)(stages + STAGES * 2 * ROWS * ld);  // (L, D) per row
   const uint32_t *tile = tiles + 3 * blockIdx.x, *rows = order + tile[0], len = tile[1], j0 = tile[2];
   const uint32_t seq = mask.seq[rows[j0]], count = min(len - j0, WARPS * 16);
   const uint32_t end = mask.window ? min(len, j0 + count - 1 + mask.window) : len;
@@ -153,8 +156,8 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
   copy_rows_async(keys, WARPS * 16, hd, k, key(k));
   copy_rows_async(values, WARPS * 16, hd, v, key(v));
   float sum_k[PART / 8][4] = {}, sum_v[PART / 8][4] = {};
-  const uint32_t first_key = j0 + warp * 16;  // this warp's first position
-  // heads rising, in each the rows rising: turn i is ROWS rows of one head
+  const uint32_t first_key = j0 + warp * 16;  // first position of this warp
+  // heads ascending, then rows ascending: iteration i is ROWS rows of one head
   const uint32_t blocks_per_head = (end - j0 + ROWS - 1) / ROWS;
   auto load_stage = [&](uint32_t i, uint32_t stage) {
     const uint32_t h = blockIdx.y * group + i / blocks_per_head, t0 = j0 + i % blocks_per_head * ROWS;

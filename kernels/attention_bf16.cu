@@ -1,23 +1,27 @@
-// attention in bf16    y = softmax(q k^T scale) v over the keys that a row sees; L = m + log l
+// attention in bf16    y = softmax(q k^T scale) v over the visible keys of each row;  L = m + log l
 //                      q, y [N, nh, hd], k and v [S, nkv, hd] in bf16, L [N, nh] in f32
-// Order: as attention.cu, its two products by mma.sync: q k over hd in steps of 16 from zero; p (rounded) v over
-// the 64 slots of a chunk in four steps from zero, absent slots zero. Query vectors are the 16-row operand.
-// Launch: a block of 4 warps (hd > 192: 2) a (tile of 16 query vectors a warp, kv head), as attention.cu. While a chunk's
-// scores are computed its V is on the way, and during the softmax the next chunk's K (cp.async).
-// Shared memory: K and V of a chunk, 64 rows of hd + 8: 18 KB at hd = 64, 35 KB at 128; 85 KB at 256 with the queries.
-// Registers: o is hd / 2, scores 32, queries hd / 4. Reads 4 hd bytes a key for 64 vectors: 64 flop a byte of L2;
-// bound by the softmax (about 20 instructions an exp) at hd = 64. CPU twin: ops/attention.rs.
+// Launch: grid (tiles, nkv), 4 warps per block (2 for hd > 192). A tile is 16 query vectors per warp, as in
+//   attention.cu. Software pipeline (cp.async): V of a chunk is loaded while its scores are computed, K of the next
+//   chunk during the softmax.
+// Order: as attention.cu, with both products by mma.sync: q k over hd in k-steps of 16 from zero; p (rounded) v over
+//   the 64 slots of a chunk in four k-steps from zero, absent slots zero. Query vectors are the 16-row A operand.
+// Shared memory: K and V of a chunk, 64 rows of hd + 8: 18 KB at hd = 64, 35 KB at 128; 85 KB at 256 with the
+//   queries.
+// Registers: o takes hd / 2, scores 32, queries hd / 4.
+// Cost: reads 4 hd bytes per key for 64 vectors: 64 flop per byte of L2. Bound by the softmax (about 20 instructions
+//   per exp) at hd = 64.
+// CPU twin: ops/attention.rs.
 #include "attention_mma.cuh"
 
 template <uint32_t D, uint32_t WARPS>
 XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,
                                 const uint32_t* tiles, const AttnMask& mask, const Heads& heads) {
-  constexpr bool Q_IN_REGISTERS = WARPS == 4;  // queries stay in registers
+  constexpr bool Q_IN_REGISTERS = WARPS == 4;  // query fragments stay in registers
   XT_DYN_SHARED(bf16, memory);
   const uint32_t hd = heads.hd, ld = mma_ld(hd), warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4;
   bf16 *keys = memory, *values = keys + CHUNK * ld, *q_smem = Q_IN_REGISTERS ? keys : values + CHUNK * ld;
   uint32_t* slots =
-      (uint32_t*)(values + CHUNK * ld + (Q_IN_REGISTERS ? 0 : WARPS * 16 * ld));  // of two chunks, by turns
+      (uint32_t*)(values + CHUNK * ld + (Q_IN_REGISTERS ? 0 : WARPS * 16 * ld));  // two chunks, double-buffered
   const QueryTile t = query_tile(tiles + 3 * blockIdx.x, heads);
   const uint32_t seq = mask.seq[t.row];
   const uint32_t lo = first_visible(mask, mask.pos[query_row(t, 0)]), hi = mask.pos[query_row(t, t.count - 1)] + 1;
@@ -56,7 +60,7 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
     m[i] = minus_infinity();
     l[i] = 0.0f;
   }
-  {  // the keys that some and that all vectors of this warp see; a warp without vectors sees none
+  {  // key ranges visible to at least one and to every vector of this warp; empty for a warp without vectors
     uint32_t first = min(warp * 16, t.count - 1), last = min(warp * 16 + 15, t.count - 1);
     bool full = warp * 16 + 15 < t.count, empty = warp * 16 >= t.count;
     any_from = first_visible(mask, mask.pos[query_row(t, first)]);
@@ -110,16 +114,16 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
           }
         mc = quad_max(mc);
         bool any = max(start[i], at) < min(end[i], at + CHUNK);
-        float top = any ? mc : 0.0f;  // p = exp(-inf) = +0 where nothing is seen
+        float top = any ? mc : 0.0f;  // p = exp(-inf) = +0 if no key is visible
 #pragma unroll
         for (uint32_t n = 0; n < 8; n++)
 #pragma unroll
           for (uint32_t e = 0; e < 2; e++) s[n][2 * i + e] = exp_f32(s[n][2 * i + e] - top);
         float lc = quad_sum(s, 2 * i);
-        scale_old[i] = 1.0f;  // nothing seen: o = o * 1 + 0 * 0
+        scale_old[i] = 1.0f;  // no visible key: o = o * 1 + 0 * 0
         scale_new[i] = 0.0f;
         if (any && m[i] == minus_infinity()) {
-          scale_new[i] = 1.0f;  // the first chunk: o = 0 * 1 + o_c
+          scale_new[i] = 1.0f;  // first chunk: o = 0 * 1 + o_c
           m[i] = mc;
           l[i] = lc;
         } else if (any) {
@@ -137,7 +141,7 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
     __syncthreads();
     if (any_visible) {
 #pragma unroll
-      for (uint32_t d = 0; d < D / 8; d += 4) {  // four columns of tiles at a time: mma do not wait for one another
+      for (uint32_t d = 0; d < D / 8; d += 4) {  // four independent column tiles hide the latency of mma
         float oc[4][4] = {};
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)

@@ -1,14 +1,15 @@
-// cross_entropy_cut        the k-th logit of each row with a target, the largest first and of equal ones the
-//                          first: its value and its index                                     logits [N, V]
-// Launch: a block of 256 threads a row. Order: integers. Four counts of eight bits of the value, then its
-//   equals in rising index. CPU twin: ops/cross_entropy/rows.rs.
-// Cost: five reads of the row, four of them with an integer atomic in shared memory a logit.
+// cross_entropy_cutoff  top-k cutoff: value and column of the k-th largest logit of each row with a target (ties: the
+//                          lower column is larger)                                             logits [N, V]
+// Launch: one block of 256 threads per row.
+// Order: integers only: a radix select over four 8-bit digits of the value, then equal values by ascending column.
+// Cost: five reads of the row, four of them with an integer atomic in shared memory per logit.
+// CPU twin: ops/cross_entropy/rows.rs.
 #include "logits.cuh"
 
 XT_KERNEL(cross_entropy_cutoff_f32, 256)(const float* logits, const uint32_t* target, uint32_t* last, float* cutoff,
                                          uint32_t v, uint32_t k, float t) {
   XT_SHARED(uint32_t, count, 256);
-  XT_SHARED(uint32_t, selected, 2);  // the value's bits so far; how many of the still equal ones are kept
+  XT_SHARED(uint32_t, selected, 2);  // key prefix so far; how many logits equal to it are kept
   uint32_t n = blockIdx.x, tid = threadIdx.x;
   if (target[n] == NO_TARGET) return;
   Logits row = {logits + (size_t)n * v, v, 0, NO_TARGET, NO_TARGET, t, 0.0f};
@@ -48,13 +49,13 @@ XT_KERNEL(cross_entropy_cutoff_f32, 256)(const float* logits, const uint32_t* ta
 XT_EXPORT(cross_entropy_cutoff_f32)
 
 // cross_entropy_gradient   dz[i] = (p w + b p ((z_i - lse) + H)) / T, at the target (p - 1) w, p = exp(z_i - lse);
-//                          +0 where the logit is removed or the row has no target
-//                          logits [N, columns], which begin at column `first` -> dz in place, or rounded
-//                          entropies, where not null: those of the row's chunks of 128 logits, [chunk][row]
-// Launch: a block of 8 warps for 1024 columns of a row, a warp a chunk of 128, grid (N, columns / 1024).
-//   Order: as log_prob. CPU twin: cpu/softmax.rs.
-// Cost: 8 bytes a logit (in bf16 6) and about 40 instructions, near the ridge of memory; with the entropy
-//   beside it, one exp and one read of the logits less than after log_prob's own.
+//                          +0 for a removed logit and for a row without a target
+//                          logits [N, columns], whose first column is `first` -> dz in place, or dz_bf16 if not null
+//                          entropies, if not null: one partial entropy per chunk of 128 logits, [chunk][row]
+// Launch: grid (N, columns / 1024), 8 warps per block, one warp per chunk of 128 logits.
+// Order: as log_prob. CPU twin: cpu/softmax.rs.
+// Cost: 8 bytes per logit (6 in bf16) and about 40 instructions: near the ridge point of memory bandwidth. Computing
+//   the entropy here saves one exp and one read of the logits compared with log_prob.
 XT_KERNEL(cross_entropy_gradient_f32,
           256)(float* logits, const uint32_t* target, const float* factors, const float* values, const uint32_t* last,
                const float* cutoff, float* entropies, bf16* dz_bf16, uint32_t columns, uint32_t first, float t) {
@@ -89,8 +90,8 @@ XT_KERNEL(cross_entropy_gradient_f32,
 }
 XT_EXPORT(cross_entropy_gradient_f32)
 
-// cross_entropy_entropy    values[n].entropy = the sum of its chunks' entropies, rising    entropies [chunks, N]
-// Launch: a thread a row, blocks of 256. Cost: 4 bytes a chunk.
+// cross_entropy_entropy    values[n].entropy = sum of the row's partial entropies, ascending    entropies [chunks, N]
+// Launch: one thread per row, 256 threads per block. Cost: 4 bytes per chunk.
 XT_KERNEL(cross_entropy_entropy_f32, 256)(const float* entropies, float* values, uint32_t chunks, uint32_t rows) {
   uint32_t n = blockIdx.x * blockDim.x + threadIdx.x;
   if (n >= rows) return;

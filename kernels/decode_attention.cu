@@ -1,14 +1,15 @@
-// decode_attention    attention of single rows, split over the chunks of their keys, merged in rising order by the last block
-//                     q [N, nh, hd], k and v [S, nkv, hd] -> parts: (m, l) [R, nh, C], o [R, nh, C, hd] -> y [N, nh, hd],
-//                     L [N, nh] if it is wanted, of the rows listed in `rows` [R]
-// Order: as attention.cu: a part is one chunk of 64 keys, never a merged one (merging is not associative), and
-// the merge walks a row's chunks in rising order. C: the most chunks that a row sees.
+// decode_attention  split-K attention of single rows: one block per chunk of keys; the last block of a row merges the
+//                     chunks in ascending order (flash-decoding in one launch)
+//                     q [N, nh, hd], k and v [S, nkv, hd] -> partial results (m, l) [R, nh, C] and o [R, nh, C, hd]
+//                     -> y [N, nh, hd] and, unless null, L [N, nh], for the rows listed in `rows` [R]
+// Order: as attention.cu. A partial result is exactly one chunk of 64 keys, never a merged one (merging is not
+//   associative); the merge takes a row's chunks in ascending order. C: the largest number of chunks of any row.
 // CPU twin: ops/attention.rs.
 #include "attention.cuh"
 #include "decode_attention.cuh"
 
-// o[h][d] = the chain over the keys first .. last of p[h][n] value(n, d), for HEADS heads at a time: a value is read once
-// for all of them.
+// o[h][d] = chain over keys first .. last, ascending, of p[h][n] value(n, d). Each thread accumulates
+// HEADS_PER_THREAD heads, so a value is read once for all of them.
 template <uint32_t HEADS_PER_THREAD, class Value>
 XT_DEV void weighted_values(const float* p, Value value, uint32_t first, uint32_t last, float* out, size_t stride,
                             uint32_t hd, uint32_t group) {
@@ -28,10 +29,12 @@ XT_DEV void weighted_values(const float* p, Value value, uint32_t first, uint32_
   }
 }
 
-// Launch: a block of 128 threads a (row, kv head, chunk); blocks beyond a row's own chunks end at once, so the
-// grid may stay while rows grow. Shared memory: K (64 rows of hd + 4), the group's queries and p: 19 KB at hd = 64.
-// Scores: a thread a (key, every other head), one chain over hd. p v: a thread a d, for 4 or 16 heads at a time.
-// Bytes: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of parts.
+// Launch: grid (rows, nkv, C), 128 threads. Blocks past a row's last chunk exit at once, so the grid may stay
+//   the same while rows grow.
+//   Scores: one thread per (key, every other head), one fma chain over hd. p v: one thread per column d, 4 or 16
+//   heads.
+// Shared memory: K (64 rows of hd + 4), the group's queries and p: 19 KB at hd = 64.
+// Cost: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of partial results.
 XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, const float* v, float* partial_ml,
                                             float* partial_o, float* y, float* lse, uint32_t* counters,
                                             const uint32_t* rows, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {

@@ -1,8 +1,9 @@
+// Merging of partial results, shared by decode_attention.cu and decode_attention_bf16.cu.
 #pragma once
 #include "attention.cuh"
 
-// The chunks of one head's row, n of them, into y and, where it is not null, L: a thread four d's of hd.
-// Reads the parts once: (2 + hd) * 4 bytes a chunk; the loads of a chunk do not wait for the chain.
+// Merges the n chunks of one (row, head) into y and, unless null, L. Each thread owns four columns d .. d + 3.
+// Reads each partial result once, (2 + hd) * 4 bytes per chunk; the loads do not depend on the merge chain.
 template <class T>
 XT_DEV void merge_parts(const float* ml, const float* parts, uint32_t n, T* y, float* lse, uint32_t d, uint32_t hd) {
   float m = ml[0], l = ml[1];
@@ -25,15 +26,16 @@ XT_DEV void merge_parts(const float* ml, const float* parts, uint32_t n, T* y, f
   store(y + d + 3, o.w / l + 0.0f);
 }
 
-// Where the parts of the heads of a (row, kv head) lie, and their ends: [R, nh, C] (m, l) and o [hd], y [N, nh, hd].
+// Partial results (m, l) [R, nh, C] and o [R, nh, C, hd], and the outputs y [N, nh, hd] and L [N, nh] (null: not
+// wanted).
 template <class T> struct PartialResults {
   float *ml, *o;
   T* y;
   float* lse;
-  uint32_t* counters;  // a counter a (row, kv head), at zero
+  uint32_t* counters;  // one counter per (row, KV head), zero at launch
 };
 
-// Ends a block of chunk attention: the last of the row's `n` blocks merges what all have left.
+// Block epilogue: the last of the row's n blocks to finish merges the partial results of all of them.
 template <class T>
 XT_DEV void merge_if_last(const PartialResults<T>& p, uint32_t row, uint32_t n, uint32_t chunks, uint32_t nh,
                           uint32_t hd, uint32_t group) {

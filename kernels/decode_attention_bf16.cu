@@ -1,11 +1,14 @@
-// decode_attention in bf16    the parts of single rows by mma.sync: decode_attention.cu, attention_bf16.cu
-//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16 -> parts (m, l) [R, nh, C], o [R, nh, C, hd] in f32 -> y, L
-// Order: that of attention_bf16.cu: the 16-row operand holds the query heads of the group (zeros to 16), so a row has
-// its bits whatever stands beside it; a part is one chunk of 64 keys. Merged as in decode_attention.cu.
-// Launch: a block of 4 warps a (row, kv head, chunk). Scores: a warp 16 keys; p v: a warp every fourth 8 of hd.
-// Shared memory: K and V (64 rows of hd + 8, all on the way at once), 16 queries, scores, p: 27 KB at hd = 64, so 8
-// blocks an SM and 128 KB on the way, which is what the latency of 4 TB/s asks for. Bytes: K and V once for the group,
-// (2 + hd) * 4 a head of parts: 1/16 of the keys' and values' at hd = 64 for two heads a group.
+// decode_attention in bf16    decode_attention.cu with its products by mma.sync, as in attention_bf16.cu
+//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16
+//                             -> partial results (m, l) [R, nh, C] and o [R, nh, C, hd] in f32 -> y, L
+// Launch: grid (rows, nkv, C), 4 warps. Scores: 16 keys per warp; p v: every fourth group of 8 columns per warp.
+// Order: as attention_bf16.cu. The 16-row A operand holds the query heads of the group (zero-padded to 16), so the
+//   bits of a row do not depend on other rows. A partial result is one chunk of 64 keys; merged as in
+//   decode_attention.cu.
+// Shared memory: K and V (64 rows of hd + 8, all in flight at once), 16 queries, scores, p: 27 KB at hd = 64, so 8
+//   blocks per SM and 128 KB in flight, which covers the latency at 4 TB/s.
+// Cost: K and V once for the group, (2 + hd) * 4 bytes of partial results per head: at hd = 64 and two heads per
+//   group, 1/16 of the bytes of keys and values.
 // CPU twin: ops/attention.rs.
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"

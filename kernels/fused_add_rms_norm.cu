@@ -1,5 +1,5 @@
-// add_rms_norm     h_i = h_i + y_i;  then rms_norm of h                h, y [N, C], w [C] -> h, n [N, C]
-// Launch: a warp a row, four rows a block, as rms_norm; a row is read and written once.
+// add_rms_norm     h_i = h_i + y_i;  n = rms_norm(h)                   h, y [N, C], w [C] -> h, n [N, C]
+// Launch: as rms_norm: one warp per row, four rows per block. Each row is read and written once.
 // Order: sum32. CPU twin: add, then rms_norm.
 #include "rms_norm.cuh"
 

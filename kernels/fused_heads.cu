@@ -1,14 +1,14 @@
-// write_heads      every new row on its way to an attention: its queries normed and turned, its keys
-//                  normed, turned and put into their slot, its values put there
+// write_heads    QK-norm, RoPE and KV-cache append of new rows: queries and keys are normed (unless the gain is null)
+//                  and rotated; keys and values are written to their KV slot
 //                  q [N, nh, hd], k, v [N, nkv, hd], q_gain, k_gain [hd] or null, pos, slot [N]
-//                  -> turned [N, nh, hd], k_pool, v_pool [S, nkv, hd]
-// Launch: a warp a head, four heads a block: nh query heads, nkv of keys, nkv of values a row. A head goes
-// through shared memory between norm and rotation, because a pair's halves lie in two lanes.
-// Order: sum32. hd at most 256, even. CPU twin: rms_norm, rope_rows, scatter_rows.
+//                  -> rotated [N, nh, hd], k_pool, v_pool [S, nkv, hd]
+// Launch: one warp per head, four heads per block: nh query heads, nkv key heads and nkv value heads per row. A head
+//   is staged in shared memory between norm and rotation, because the two halves of a pair belong to different lanes.
+// Order: sum32. hd is even, at most 256. CPU twin: rms_norm, rope_rows, scatter_rows.
 #include "rms_norm.cuh"
 #include "rope.cuh"
 
-// Where the heads of a row come from and go.
+// Source and destination buffers of the heads.
 template <class T> struct HeadBuffers {
   const T *q, *k, *v;
   T *rotated, *k_pool, *v_pool;
@@ -18,7 +18,7 @@ template <class T> struct HeadBuffers {
   float eps;
 };
 
-// y = x normed by the gain, if there is one, then turned.
+// y = rope(rms_norm(x, gain)); a null gain skips the norm.
 template <class T>
 XT_DEV void norm_rotate(const T* x, const float* gain, const float* cos, T* y, uint32_t hd, float eps, float* staging,
                         uint32_t lane) {

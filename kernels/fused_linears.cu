@@ -1,9 +1,9 @@
-// linears          y_i = x w_iᵀ + b_i, up to three of them                     x [N, in], w_i [out_i, in] -> y_i [N, out_i]
-// swiglu           y = silu(x gateᵀ + b) * (x upᵀ + c)                         x [N, in], gate, up [out, in] -> y [N, out]
-// Launch: as linear, by the same tiles; the blocks of one matrix after those of another. Half of a block's lines are of
-//   the gate, half of up. An absent matrix has no outputs.
-// Order: that of linear; in bf16 both products are rounded before silu_mul. CPU twin: linear, silu_mul.
-// Cost: that of linear; one launch for three, and their blocks share the last round.
+// linears          y_i = x w_iᵀ + b_i for up to three matrices           x [N, in], w_i [out_i, in] -> y_i [N, out_i]
+// swiglu           y = silu(x gateᵀ + b) * (x upᵀ + c)                    x [N, in], gate, up [out, in] -> y [N, out]
+// Launch: as linear, with the same tiles. linears: the blocks of one matrix follow those of the previous one; an
+//   absent matrix has no outputs. swiglu: half of a block's weight rows belong to the gate, half to up.
+// Order: as linear; in bf16 both products are rounded before silu_mul. CPU twin: linear, silu_mul.
+// Cost: as linear; one launch instead of three, and the matrices share the last wave of blocks.
 #include "linear_bf16.cuh"
 #include "linear_f32.cuh"
 #include "linear_matrices.cuh"
@@ -17,7 +17,7 @@ template <int TILE, class T> struct MatrixPart {
   Epilogue out;
 };
 
-// The tile of a block among those of all matrices, and what it reads and writes.
+// The output tile of this block among the tiles of all matrices, its operands and its epilogue.
 template <int TILE, class T> XT_DEV MatrixPart<TILE, T> matrix_part(const Matrices<T>& w) {
   Tile tile = tile_of_block();
   MatrixTile t = matrix_tile(w, tile.p, TILE);

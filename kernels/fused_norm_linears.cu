@@ -1,7 +1,8 @@
-// norm_linears     n = rms_norm(h);  y_i = n w_iᵀ + b_i, up to three of them  h [N, in], w_i [out_i, in] -> y_i [N, out_i]
-// Launch: as linear_few for up to 8 rows: the blocks of one matrix after those of another, grid (1, blocks) in
-//   bf16, (blocks, 1) in f32. An absent matrix has no outputs.
-// Order: sum32 of the norm, then that of linear. CPU twin: rms_norm, linear.
+// norm_linears     n = rms_norm(h);  y_i = n w_iᵀ + b_i for up to three matrices
+//                  h [N, in], w_i [out_i, in] -> y_i [N, out_i], N <= 8
+// Launch: as linear_skinny for up to 8 rows; the blocks of one matrix follow those of the previous one: grid (1,
+//   blocks) in bf16, (blocks, 1) in f32. An absent matrix has no outputs.
+// Order: sum32 for the norm, then as linear. CPU twin: rms_norm, linear.
 #include "fused_norm_linears.cuh"
 #include "linear_matrices.cuh"
 #include "linear_skinny_bf16.cuh"

@@ -1,19 +1,19 @@
-// Products of normed rows in one launch: what the kernels of fused_norm_linears.cu and fused_norm_swiglu.cu
-// share. A block norms the rows that it reads: their scales while its first weights are on the way, their
-// values on the way into a product. That costs the reads of h [N, in] f32 once a block, from L2: as much as the
-// weights of a block at 8 rows, so no kernel here takes more.
+// RMSNorm fused into the prologue of a skinny product; shared by fused_norm_linears.cu and fused_norm_swiglu.cu.
+// Each block norms the rows that it reads: it computes their 1/rms while its first weights are in flight, and scales
+// the values as it loads them. This costs each block one read of h [N, in] f32 from L2, as much as its weights at 8
+// rows, so these kernels take at most 8 rows.
 #pragma once
 #include "contract.cuh"
 #include "rms_norm.cuh"
 
-// Up to 8 rows h [N, in] and the gain of their norm; r: their scales, in shared memory.
+// Up to 8 rows h [N, in] and the gain of their norm; r: 1/rms of each row, in shared memory.
 struct NormedRows {
   const float *h, *gain;
   float eps;
   float* r;
 };
 
-// A warp a row.
+// r[n] = 1/rms of row n0 + n, one warp per row.
 XT_DEV void compute_rms(const NormedRows& x, uint32_t n0, uint32_t m, uint32_t width) {
   uint32_t lane = threadIdx.x & 31;
   for (uint32_t n = threadIdx.x >> 5; n < m; n += blockDim.x / 32) {

@@ -1,8 +1,9 @@
-// norm_swiglu      n = rms_norm(h);  y = silu(n gateᵀ + b) * (n upᵀ + c)        h [N, in], gate, up [out, in] -> y [N, out]
-// Launch: as linear_few for up to 8 rows; half of a block's lines are of the gate, half of up, so a block leaves 8
-//   outputs in bf16, 4 in f32.
-// Order: sum32 of the norm, then that of linear; in bf16 both products are rounded first. CPU twin: rms_norm,
-//   linear, silu_mul.
+// norm_swiglu      n = rms_norm(h);  y = silu(n gateᵀ + b) * (n upᵀ + c)
+//                  h [N, in], gate, up [out, in] -> y [N, out], N <= 8
+// Launch: as linear_skinny for up to 8 rows. Half of a block's weight rows belong to the gate, half to up, so a block
+//   produces 8 outputs in bf16, 4 in f32.
+// Order: sum32 for the norm, then as linear; in bf16 both products are rounded before silu_mul.
+// CPU twin: rms_norm, linear, silu_mul.
 #include "fused_norm_linears.cuh"
 #include "linear_skinny_bf16.cuh"
 #include "linear_skinny_f32.cuh"

@@ -1,15 +1,19 @@
-// linear_bf16      y[n][o] = dot(x[n], w[o]) (+ bias[o]) (h[n][o] + that); f32 or rounded to bf16     x [N, in], w [out, in]
-// linear_dx_bf16   dx[n][k] = start + sum over a group's weights of dot over o of dy[n][o] w[o][k]    dy [N, out], w [out, in]
-// linear_dw_bf16   dw[o][k] = dw[o][k] + rowsum dy[r][o] x[r][k]                                      dy [R, out], x [R, in]
-// Launch: a block a tile of TILE x TILE outputs (TILE = 128: 8 warps of 64 x 32, 64: 4 warps of 32 x 32),
-//   grid (P / TILE, Q / TILE), dynamic shared memory of tile_bytes (gpu/linear.rs): four stages of 32 k.
-// Order: a chunk is mma.sync steps of 16 k, rising, into an accumulator from zero, its last one padded with
-//   zeros; then y = y + chunk in f32. P (weights; in dw the inputs) is the 16-row operand in every shape,
-//   so tiles, grids and batches change no bit. CPU twin: none; gate: gpu/linear/tests.rs.
-// Cost: 2 P Q K flops. A tile of 128 reads 8 TILE / 2 bytes a k: 64 flops a byte of L2; a warp's step of
-//   16 k is 16 mma and 6 ldmatrix. Two accumulators of 64 registers: one block an SM (8 warps); the
-//   addition of chunks is one FADD an output each 16 mma steps, 3 % of issue slots. Outputs leave through
-//   shared memory, 16 bytes a thread (straight from fragments they are 64 stores of 4).
+// linear_bf16      y[n][o] = dot(x[n], w[o]) (+ bias[o]) (then h[n][o] + that), f32 or rounded to bf16
+//                  x [N, in], w [out, in] -> y [N, out]
+// linear_dx_bf16   dx[n][k] = init + sum over a group's weights of (dot over o of dy[n][o] w[o][k])
+//                  dy [N, out], w [out, in] -> dx [N, in]
+// linear_dw_bf16   dw[o][k] = dw[o][k] + rowsum dy[r][o] x[r][k]
+//                  dy [R, out], x [R, in] -> dw [out, in]
+// Launch: grid (P / TILE, Q / TILE), one block per TILE x TILE outputs (TILE = 128: 8 warps of 64 x 32 outputs; TILE
+//   = 64: 4 warps of 32 x 32). Dynamic shared memory (gpu/linear.rs): a cp.async pipeline of four stages of 32 k.
+// Order: a chunk of 256 k is a sequence of mma.sync k-steps of 16, ascending, into an accumulator that starts at
+//   zero, the last one zero-padded; then y = y + chunk in f32. P (the weights; in dw the inputs) is the 16-row A
+//   operand in every variant, so tiles, grids and batch sizes change no bit. CPU twin: none; gate:
+//   gpu/linear/tests.rs.
+// Cost: 2 P Q K flop. A tile of 128 reads 8 TILE / 2 bytes per k: 64 flop per byte of L2. One k-step of a warp is 16
+//   mma and 6 ldmatrix. Two accumulators of 64 registers: one block per SM (8 warps). Adding the chunks is one FADD
+//   per output every 16 k-steps, 3 % of issue slots. The epilogue goes through shared memory with 16-byte stores per
+//   thread (directly from fragments it would be 64 stores of 4 bytes).
 #include "linear_bf16.cuh"
 
 template <int TILE>
@@ -35,7 +39,7 @@ XT_KERNEL(linear_bf16_64, 128)(const bf16* x, const bf16* w, const float* bias, 
 }
 XT_EXPORT(linear_bf16_64)
 
-// A group's weights: up to three, absent ones of 0 outputs. start: null, or dx itself.
+// A group of up to three weights; an absent one has 0 outputs. init: null (start from zero) or dx (accumulate).
 XT_KERNEL(linear_dx_bf16_128, 256)(const bf16* dy0, const bf16* dy1, const bf16* dy2, const bf16* w0, const bf16* w1,
                                    const bf16* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* init,
                                    float* dx, uint32_t rows, uint32_t width) {
@@ -53,7 +57,7 @@ XT_KERNEL(linear_dx_bf16_64, 128)(const bf16* dy0, const bf16* dy1, const bf16* 
 }
 XT_EXPORT(linear_dx_bf16_64)
 
-// bounds: chunks + 1 rows.
+// bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
 XT_KERNEL(linear_dw_bf16_128, 256)(float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds, uint32_t chunks,
                                    uint32_t outs, uint32_t width) {
   product_bf16<128, false, false>(tile_of_block(), Operand<bf16>{x, x, x, width}, Operand<bf16>{dy, dy, dy, outs},

@@ -1,14 +1,15 @@
+// The bf16 tile product on tensor cores (mma.sync); see linear_bf16.cu for launch geometry and order.
 #pragma once
 #include "linear_chunks.cuh"
 #include "vec4.cuh"
 
-// 32 k of TILE lines in shared memory. ALONG: [line][k], 80 bytes a line; otherwise [k][line], TILE + 8
-// lines a k. Both steps of ldmatrix (8 rows of 16 bytes) fall into different banks.
+// One pipeline stage: 32 k of TILE operand rows in shared memory. K-major: [row][k], pitch 80 bytes; otherwise
+// [k][row], pitch TILE + 8. In both layouts the 8 rows of 16 bytes of one ldmatrix fall into different banks.
 template <int TILE, bool K_MAJOR> struct Stage {
   static const int size = K_MAJOR ? TILE * 40 : 32 * (TILE + 8);
 };
 
-// Brings 8 elements that lie side by side, of which `n` exist, into shared memory; the others are zero.
+// Copies 8 consecutive elements to shared memory; elements at or past n are zero-filled.
 XT_DEV void load_vec8(bf16* s, const bf16* g, uint32_t n, bool vector) {
   if (vector) {
     xt_cp_async16(s, g, n != 0);
@@ -36,7 +37,7 @@ XT_DEV void load_stage(bf16* s, const L& lines, const bf16* base, uint32_t first
   }
 }
 
-// The 16 x 16 operand of an mma: lines from `line`, k from `k` of a stage.
+// A fragment (16 x 16): operand rows line .. line + 15, k .. k + 15 of a stage.
 template <int TILE, bool K_MAJOR>
 XT_DEV void load_fragment_p(const bf16* s, uint32_t line, uint32_t k, uint32_t a[4]) {
   uint32_t lane = threadIdx.x & 31;
@@ -49,7 +50,7 @@ XT_DEV void load_fragment_p(const bf16* s, uint32_t line, uint32_t k, uint32_t a
   }
 }
 
-// The 16 x 8 operands of two mma beside each other.
+// B fragments (16 x 8) of two neighbouring mma.
 template <int TILE, bool K_MAJOR>
 XT_DEV void load_fragments_q(const bf16* s, uint32_t line, uint32_t k, uint32_t b[4]) {
   uint32_t lane = threadIdx.x & 31;
@@ -62,8 +63,8 @@ XT_DEV void load_fragments_q(const bf16* s, uint32_t line, uint32_t k, uint32_t 
   }
 }
 
-// The tile of the output in shared memory, [q][p], TILE + 4 floats a line: a warp's fragment falls into
-// 32 banks, and lines go to and from memory four values a thread, side by side.
+// The output tile in shared memory: [q][p], pitch TILE + 4 floats, so that a warp's accumulator fragment falls into
+// 32 different banks; global accesses are coalesced, four values per thread.
 template <int TILE, class F> XT_DEV void for_each_vec4(const Tile& tile, uint32_t p_n, uint32_t q_n, F f) {
   for (uint32_t u = threadIdx.x; u < TILE * (TILE / 4); u += blockDim.x) {
     uint32_t q = u / (TILE / 4), p = u % (TILE / 4) * 4;
@@ -115,7 +116,7 @@ XT_DEV void store_tile(const float* s, const Epilogue& out, const Tile& tile, ui
   });
 }
 
-// A pair's tile: its halves beside each other, y [q_n, p_n].
+// SwiGLU: the left half of the tile is the gate, the right half up; y [q_n, p_n].
 template <int TILE>
 XT_DEV void store_tile(const float* s, const SwiGluEpilogue<bf16>& out, const Tile& tile, uint32_t p_n,
                        uint32_t q_n) {
@@ -140,7 +141,7 @@ XT_DEV void store_tile(const float* s, const SwiGluEpilogue<bf16>& out, const Ti
 template <int TILE, bool P_K_MAJOR, bool Q_K_MAJOR, class P, class Chunks, class Out>
 XT_DEV void product_bf16(const Tile& tile, const P& p, const Operand<bf16>& q, const Chunks& chunks, const Out& out) {
   const int STAGES = 4, WARPS_P = 2, WARPS_Q = TILE / 32, THREADS = 32 * WARPS_P * WARPS_Q;
-  const int MI = TILE / WARPS_P / 16, NI = TILE / WARPS_Q / 8;  // mma tiles of a warp
+  const int MI = TILE / WARPS_P / 16, NI = TILE / WARPS_Q / 8;  // mma tiles per warp
   const int P_SIZE = Stage<TILE, P_K_MAJOR>::size, Q_SIZE = Stage<TILE, Q_K_MAJOR>::size;
   XT_DYN_SHARED(bf16, smem);
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -148,7 +149,7 @@ XT_DEV void product_bf16(const Tile& tile, const P& p, const Operand<bf16>& q, c
   uint32_t wp = warp % WARPS_P * (TILE / WARPS_P), wq = warp / WARPS_P * (TILE / WARPS_Q);
   float c[MI][NI][4], y[MI][NI][4];
   float* tile_smem = reinterpret_cast<float*>(smem);
-  // where this thread's values of mma tile (i, j) lie in the whole one
+  // index of accumulator element e of mma tile (i, j) in the output tile
   auto smem_index = [&](int i, int j, int e) {
     return (wq + 8 * j + (lane & 3) * 2 + e % 2) * (TILE + 4) + wp + 16 * i + (lane >> 2) + e / 2 * 8;
   };
@@ -188,7 +189,7 @@ XT_DEV void product_bf16(const Tile& tile, const P& p, const Operand<bf16>& q, c
     __syncthreads();
     load_next_stage((slot + STAGES - 1) % STAGES);
     const bf16 *ps = smem + slot * (P_SIZE + Q_SIZE), *qs = ps + P_SIZE;
-    // the second step's operands are on their way while the first one's are multiplied
+    // the fragments of the second k-step are loaded while the first one is multiplied
     bool two = current.at + 16 < current.end;
     uint32_t a[2][MI][4], b[2][NI / 2][4];
 #pragma unroll
@@ -218,7 +219,7 @@ XT_DEV void product_bf16(const Tile& tile, const P& p, const Operand<bf16>& q, c
     if (!next_chunk(chunks, current)) break;
   }
 
-  __syncthreads();  // the last stage has been read; no copy is under way
+  __syncthreads();  // the last stage has been consumed; no copy is in flight
 #pragma unroll
   for (int i = 0; i < MI; i++)
 #pragma unroll

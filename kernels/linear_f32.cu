@@ -1,13 +1,17 @@
-// linear_f32       y[n][o] = dot(x[n], w[o]) (+ bias[o]) (h[n][o] + that); f32 or rounded to bf16     x [N, in], w [out, in]
-// linear_dx_f32    dx[n][k] = start + sum over a group's weights of dot over o of dy[n][o] w[o][k]    dy [N, out], w [out, in]
-// linear_dw_f32    dw[o][k] = dw[o][k] + rowsum dy[r][o] x[r][k]                                      dy [R, out], x [R, in]
-// Launch: a block a tile of TILE x TILE outputs (TILE = 128: 256 threads, 64: 64 threads), 8 x 8 outputs
-//   a thread, grid (P / TILE, Q / TILE). No dynamic shared memory. Order: linear_chunks.cuh; chunk and
-//   total in registers, so tiles, grids and batches change no bit. CPU twin: cpu/gemm.
-// Cost: 2 P Q K flops on FFMA (67 TFLOP/s on an H200); a tile reads 8 TILE bytes a k, 32 flops a byte of
-//   L2 at 128 (2.1 TB/s at peak), 16 at 64. A step of 8 k is 512 FFMA a thread between barriers, with
-//   32 shared loads of 16 bytes; the next step's operands are in flight meanwhile. Two accumulators of
-//   64 registers: one block of 256 threads an SM (8 warps of 64 independent chains), or five of 64.
+// linear_f32       y[n][o] = dot(x[n], w[o]) (+ bias[o]) (then h[n][o] + that), f32 or rounded to bf16
+//                  x [N, in], w [out, in] -> y [N, out]
+// linear_dx_f32    dx[n][k] = init + sum over a group's weights of (dot over o of dy[n][o] w[o][k])
+//                  dy [N, out], w [out, in] -> dx [N, in]
+// linear_dw_f32    dw[o][k] = dw[o][k] + rowsum dy[r][o] x[r][k]
+//                  dy [R, out], x [R, in] -> dw [out, in]
+// Launch: grid (P / TILE, Q / TILE), one block per TILE x TILE outputs (TILE = 128: 256 threads; TILE = 64: 64
+//   threads), 8 x 8 outputs per thread. No dynamic shared memory.
+// Order: linear_chunks.cuh; chunk and total stay in registers, so tiles, grids and batch sizes change no bit.
+// Cost: 2 P Q K flop on FFMA (67 TFLOP/s on an H200). A tile reads 8 TILE bytes per k: 32 flop per byte of L2 at 128
+//   (2.1 TB/s at peak), 16 at 64. A step of 8 k is 512 FFMA per thread between barriers, with 32 shared loads of 16
+//   bytes; the operands of the next step are prefetched meanwhile. Two accumulators of 64 registers: one block of 256
+//   threads per SM (8 warps of 64 independent chains), or five of 64.
+// CPU twin: cpu/gemm.
 #include "linear_f32.cuh"
 
 template <int TILE>
@@ -33,7 +37,7 @@ XT_KERNEL(linear_f32_64, 64)(const float* x, const float* w, const float* bias, 
 }
 XT_EXPORT(linear_f32_64)
 
-// A group's weights: up to three, absent ones of 0 outputs. start: null, or dx itself.
+// A group of up to three weights; an absent one has 0 outputs. init: null (start from zero) or dx (accumulate).
 XT_KERNEL(linear_dx_f32_128, 256)(const float* dy0, const float* dy1, const float* dy2, const float* w0,
                                   const float* w1, const float* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2,
                                   const float* init, float* dx, uint32_t rows, uint32_t width) {
@@ -52,7 +56,7 @@ XT_KERNEL(linear_dx_f32_64, 64)(const float* dy0, const float* dy1, const float*
 }
 XT_EXPORT(linear_dx_f32_64)
 
-// bounds: chunks + 1 rows.
+// bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
 XT_KERNEL(linear_dw_f32_128, 256)(float* dw, const float* dy, const float* x, const uint32_t* bounds, uint32_t chunks,
                                   uint32_t outs, uint32_t width) {
   product_f32<128, false, false>(tile_of_block(), Operand<float>{x, x, x, width}, Operand<float>{dy, dy, dy, outs},

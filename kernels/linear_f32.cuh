@@ -1,19 +1,20 @@
+// The f32 tile product on FFMA; see linear_f32.cu for launch geometry and order.
 #pragma once
 #include "linear_chunks.cuh"
 
-// The operands of one step of 8 k on their way from memory to shared memory.
+// Registers that hold the prefetched operands of one step of 8 k.
 template <int TILE> struct Prefetched {
   float4 v[128 / TILE];
 };
 
-// Four elements of a line along k (or of four lines at one k); what lies outside is +0.
+// Four consecutive elements; elements at or past `end` are +0.
 XT_DEV float4 load_vec4(const float* p, uint32_t at, uint32_t end, bool vector) {
   if (vector && at + 4 <= end) return *reinterpret_cast<const float4*>(p);
   return make_float4(at < end ? p[0] : 0.0f, at + 1 < end ? p[1] : 0.0f, at + 2 < end ? p[2] : 0.0f,
                      at + 3 < end ? p[3] : 0.0f);
 }
 
-// ALONG: a line's elements lie side by side, `len` to a line. Otherwise those of one k do, n to a k.
+// K-major: [row][k] with k extent `len`. Otherwise [k][row] with lines.n rows.
 template <int TILE, bool K_MAJOR, class L>
 XT_DEV void prefetch(const L& lines, const float* base, uint32_t first, const Chunk& c, uint32_t len,
                      Prefetched<TILE>& f) {
@@ -46,14 +47,14 @@ template <int TILE, bool K_MAJOR> XT_DEV void store_shared(float (*s)[TILE + 4],
   }
 }
 
-// Eight of a tile's lines: four from 4 t, four from TILE / 2 + 4 t.
+// A fragment of eight operand rows: four from 4 t, four from TILE / 2 + 4 t.
 template <int TILE> XT_DEV void load_fragment8(const float* row, uint32_t t, float v[8]) {
   float4 a = *reinterpret_cast<const float4*>(row + 4 * t),
          b = *reinterpret_cast<const float4*>(row + TILE / 2 + 4 * t);
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-// A thread's eight values of row q leave: lines 4 t .. 4 t + 3 of the tile, and as many from its middle on.
+// Stores a thread's eight outputs of row q: columns 4 t .. 4 t + 3 of each half of the tile.
 template <int TILE>
 XT_DEV void store_outputs8(const float y[8], const Epilogue& out, const Tile& tile, uint32_t t, uint32_t q,
                            uint32_t p_n) {
@@ -74,7 +75,7 @@ XT_DEV void store_outputs8(const float y[8], const Epilogue& out, const Tile& ti
   }
 }
 
-// Of a pair's tile: four of the gate, and as many of up.
+// SwiGLU: y[0 .. 3] are the gate, y[4 .. 7] are up.
 template <int TILE>
 XT_DEV void store_outputs8(const float y[8], const SwiGluEpilogue<float>& out, const Tile& tile, uint32_t t,
                            uint32_t q, uint32_t p_n) {

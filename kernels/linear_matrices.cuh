@@ -1,10 +1,10 @@
-// Several matrices of one launch: a block takes a piece of one of them.
+// Several matrices in one launch: each block works on one of them.
 #pragma once
 #include "linear_chunks.cuh"
 #include "linear_skinny_bf16.cuh"
 
-// Up to three matrices that read one x, their biases and outputs; an absent one has no outputs. They stay arguments of
-// the kernel: a block asks for its own anew each time, which costs fewer registers than to keep it.
+// Up to three matrices that read the same x, their biases and outputs; an absent one has no outputs. The accessors
+// below re-read the kernel parameters on each use, which takes fewer registers than a local copy.
 template <class T> struct Matrices {
   const T *w0, *w1, *w2;
   const float *b0, *b1, *b2;
@@ -12,7 +12,7 @@ template <class T> struct Matrices {
   uint32_t outs0, outs1, outs2;
 };
 
-// The matrix of a block, and its first output there, where a block takes `each`.
+// The matrix of a block and its first output in that matrix, for blocks of `each` outputs.
 struct MatrixTile {
   uint32_t part, o0;
 };
@@ -41,7 +41,7 @@ template <class T> XT_DEV void store_output(const Matrices<T>& w, uint32_t part,
         apply_epilogue({nullptr, bias_of(w, part), nullptr, nullptr, nullptr}, y, o, 0));
 }
 
-// ---- bf16: 16 outputs a block
+// ---- bf16: 16 outputs per block
 XT_DEV void load_weights(const Matrices<bf16>& w, bf16* s, uint32_t width, uint32_t at) {
   MatrixTile t = matrix_tile(w, blockIdx.y, 16);
   load_chunk_rows(s, matrix(w, t.part) + (size_t)t.o0 * width, 16, outs_of(w, t.part) - t.o0, width, at);
@@ -54,7 +54,7 @@ XT_DEV void store_outputs(const Matrices<bf16>& w, const float* total, uint32_t 
   }
 }
 
-// ---- f32: 8 outputs a block
+// ---- f32: 8 outputs per block
 XT_DEV const float* weight_row(const Matrices<float>& w, uint32_t line, uint32_t width) {
   MatrixTile t = matrix_tile(w, blockIdx.x, 8);
   uint32_t o = t.o0 + line;

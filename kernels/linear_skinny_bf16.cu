@@ -1,12 +1,12 @@
-// linear_few_bf16  linear_bf16 for few rows                            x [N, in], w [out, in]
-// Launch: 16 outputs and 8 T rows a block, T = 1, 2 or 4, grid (N / (8 T), out / 16), so that blocks of the
-//   same weights run together; a warp a chunk of 256 k, as many at a time as gpu/linear.rs gives 96 KiB of
-//   dynamic shared memory to, 8 at most.
-// Order: as linear_bf16, weights as the 16-row operand, rows that are not there zero; chunks run beside
-//   each other and are added in order. CPU twin: none; gate: gpu/linear/tests.rs.
-// Cost: memory. A block's weights, 8 KiB a chunk, are in flight at once: 24 KiB at in = 768, 64 at 2048 (one
-//   row), so that three blocks an SM cover the latency (22 KB). 16 mma a warp follow, one after another:
-//   0.3 us. One row's share of the shared memory is 0.5 KiB a warp.
+// linear_skinny_bf16   linear_bf16 for few rows (GEMV-like)            x [N, in], w [out, in]
+// Launch: grid (N / (8 T), out / 16), T = 1, 2 or 4: 16 outputs x 8 T rows per block, so that blocks with the same
+//   weights run together. One warp per chunk of 256 k; at most 8 warps, limited by 96 KiB of dynamic shared memory
+//   (gpu/linear.rs).
+// Order: as linear_bf16: the weights are the 16-row A operand, absent rows are zero; chunks are computed in parallel
+//   and added in ascending order. CPU twin: none; gate: gpu/linear/tests.rs.
+// Cost: memory. All weights of a block, 8 KiB per chunk, are in flight at once: 24 KiB at in = 768, 64 at 2048 (one
+//   row), so three blocks per SM cover the latency (22 KB). Then 16 dependent mma per warp: 0.3 us. Each row takes
+//   0.5 KiB of shared memory per warp.
 #include "linear_skinny_bf16.cuh"
 
 XT_KERNEL(linear_skinny_bf16_8, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,

@@ -1,7 +1,10 @@
+// The skinny bf16 product; see linear_skinny_bf16.cu for launch geometry and order. Rows and Weights are operand
+// policies: compute_rms (prologue), load_rows; load_weights, store_outputs (epilogue).
 #pragma once
 #include "linear_chunks.cuh"
 
-// `lines` lines of one chunk into shared memory, 264 elements apart; what is not there is zero.
+// Copies one chunk of `lines` rows to shared memory, pitch 264 elements; rows and columns out of range are
+// zero-filled.
 XT_DEV void load_chunk_rows(bf16* s, const bf16* g, uint32_t lines, uint32_t in_range, uint32_t width, uint32_t at) {
   uint32_t lane = threadIdx.x & 31, n = min(256u, width - at), padded = (n + 15) / 16 * 16;
   bool vector = (width & 7) == 0;
@@ -20,7 +23,7 @@ XT_DEV void load_chunk_rows(bf16* s, const bf16* g, uint32_t lines, uint32_t in_
   }
 }
 
-// The rows x [N, in] of a product, and what must be known of them before the first chunk: nothing.
+// The rows x [N, in] as they are: no prologue.
 struct PlainRows {
   const bf16* x;
 };
@@ -30,7 +33,7 @@ XT_DEV void load_rows(const PlainRows& x, bf16* s, uint32_t lines, uint32_t n0, 
   load_chunk_rows(s, x.x + (size_t)n0 * width, lines, rows - n0, width, at);
 }
 
-// The weights w [out, in] of a block, the outputs o0 .. o0 + 15 of a product.
+// The weights w [out, in] of a block: outputs o0 .. o0 + 15.
 struct PlainWeights {
   const bf16* w;
   Epilogue out;
@@ -49,7 +52,7 @@ XT_DEV void store_outputs(const PlainWeights& w, const float* total, uint32_t va
 template <int T, class Rows, class Weights>
 XT_DEV void skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t width) {
   const uint32_t ROWS = 8 * T, VALUES = 16 * ROWS;
-  XT_DYN_SHARED(float, total);  // [row][output], then the same for each warp's chunk
+  XT_DYN_SHARED(float, total);  // [row][output], then the same per warp (its chunk)
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x / 32;
   uint32_t n0 = blockIdx.x * ROWS, chunks = (width + 255) / 256, lines = min(ROWS, rows);
   float* part = total + VALUES;
@@ -63,7 +66,7 @@ XT_DEV void skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t
       load_weights(w, ws, width, at);
       xt_cp_commit();
     }
-    if (first == 0) compute_rms(x, lines, n0, rows, width);  // while the weights are on their way
+    if (first == 0) compute_rms(x, lines, n0, rows, width);  // overlaps with the weight copies
     if (active) {
       load_rows(x, xs, lines, n0, rows, width, at);
       xt_cp_commit();

@@ -1,7 +1,9 @@
+// The skinny f32 product; see linear_skinny_f32.cu for launch geometry and order. Rows and Weights are operand
+// policies: compute_rms (prologue), operand_row, value, values; weight_row, store_output_f32 (epilogue).
 #pragma once
 #include "linear_chunks.cuh"
 
-// The rows x [N, in] of a product, as they are: row n from k on, and four values of it.
+// The rows x [N, in] as they are: no prologue.
 struct PlainRowsF32 {
   const float* x;
   struct Line {
@@ -15,23 +17,23 @@ XT_DEV PlainRowsF32::Line operand_row(const PlainRowsF32& x, uint32_t n, uint32_
 XT_DEV float value(const PlainRowsF32::Line& x, uint32_t k) { return x.x[k]; }
 XT_DEV float4 values(const PlainRowsF32::Line& x, uint32_t k) { return *reinterpret_cast<const float4*>(x.x + k); }
 
-// The weights w [out, in] of a block, the outputs o0 .. o0 + 7 of a product.
+// The weights w [out, in] of a block: outputs o0 .. o0 + 7.
 struct PlainWeightsF32 {
   const float* w;
   Epilogue out;
   uint32_t o0, outs;
 };
-// The weights of the block's line o; null: it has none.
+// Weight row of the block's output o; nullptr if out of range.
 XT_DEV const float* weight_row(const PlainWeightsF32& w, uint32_t o, uint32_t width) {
   return w.o0 + o < w.outs ? w.w + (size_t)(w.o0 + o) * width : nullptr;
 }
-// The sum y of line o and row n; all threads of the block come here.
+// Epilogue for the sum y of output o and row n. Called by all threads of the block.
 XT_DEV void store_output_f32(const PlainWeightsF32& w, float y, uint32_t o, uint32_t n, uint32_t rows) {
   o += w.o0;
   if (o < w.outs && n < rows) store_output(w.out, y, o, (size_t)n * w.outs + o);
 }
 
-// One chain: R rows by one output's weights s, over n of their k.
+// One fma chain per row: R rows by the weights s of one output, over n values of k.
 template <int R, class Line>
 XT_DEV void fma_chain(const Line (&x)[R], const float* s, uint32_t n, bool vector, float (&c)[R]) {
   uint32_t k = 0;
@@ -71,7 +73,7 @@ XT_DEV void skinny_f32(const Rows& x, const Weights& w, uint32_t rows, uint32_t 
       }
     }
     xt_cp_commit();
-    if (at == 0) compute_rms(x, n0, m, width);  // while the weights are on their way
+    if (at == 0) compute_rms(x, n0, m, width);  // overlaps with the weight copies
     xt_cp_wait<0>();
     __syncthreads();
     uint32_t o = threadIdx.x & 7, chunks = (len + 255) / 256;
@@ -82,7 +84,7 @@ XT_DEV void skinny_f32(const Rows& x, const Weights& w, uint32_t rows, uint32_t 
       decltype(operand_row(x, 0, 0, 0, 0)) lines[R];
 #pragma unroll
       for (int r = 0; r < R; r++) {
-        uint32_t n = min(r0 + r, m - 1);  // past the last row: the last
+        uint32_t n = min(r0 + r, m - 1);  // clamp to the last row
         c[r] = 0.0f;
         lines[r] = operand_row(x, n0 + n, n, width, at + k);
       }

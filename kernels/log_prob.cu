@@ -1,14 +1,15 @@
-// log_prob     values[n] = (lse, z[y] - lse, entropy) of row n of z = logits / T, where it has a target y
-//              logits [N, V] -> values [N, 3]; a row whose y is ABSENT is left alone
-//              ENTROPY 0: the entropy is left for cross_entropy_gradient
-// Launch: a block a row, a warp a chunk of 128 logits and at most 16 warps; dynamic shared memory 8 bytes a
-//   chunk (3 KiB at V = 50,000). Order: lane t takes a chunk's logits t, t + 32, ...; one warp combines the
-//   chunks' (max, sum) by sum32; the chunks' entropies are added rising. CPU twin: cpu/softmax.rs.
-// Cost: V exps for lse and V for the entropy, about 60 instructions a logit: arithmetic, not memory; the row
-//   (200 KB at V = 50,000) is read twice, the second time from L2.
+// log_prob     values[n] = (lse, z[y] - lse, entropy) of row n of z = logits / T, for rows with a target y
+//              logits [N, V] -> values [N, 3]; rows without a target (NO_TARGET) are not written
+//              entropy = 0 (parameter): the entropy is computed later, by cross_entropy_gradient
+// Launch: one block per row, one warp per chunk of 128 logits, at most 16 warps; dynamic shared memory of 8 bytes per
+//   chunk (3 KiB at V = 50,000).
+// Order: lane t takes logits t, t + 32, ... of a chunk; one warp combines the (max, sum) of the chunks by sum32; the
+//   chunks' entropies are added in ascending order. CPU twin: cpu/softmax.rs.
+// Cost: V exps for lse and V for the entropy, about 60 instructions per logit: bound by arithmetic, not by memory;
+//   the row (200 KB at V = 50,000) is read twice, the second time from L2.
 #include "logits.cuh"
 
-// The maximum of chunk c, and the sum of exp(z - it).
+// m[c] = max of chunk c; l[c] = sum of exp(z - m[c]).
 XT_DEV void chunk_sum(const Logits& row, uint32_t c, float* m, float* l) {
   uint32_t lane = threadIdx.x & 31, at = c * 128 + lane;
   const float neg_inf = xt_bits_f(0xff800000u);
@@ -69,7 +70,7 @@ XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
   values[2] = entropy;
 }
 
-// last, cut: null, or the last kept logit of each row.
+// last, cutoff: column and value of the last kept logit of each row; null: no top-k.
 XT_KERNEL_FOR(log_prob_f32, 512, 2)(const float* logits, const uint32_t* target, const uint32_t* last,
                                     const float* cutoff, float* values, uint32_t v, float t, uint32_t entropy) {
   uint32_t n = blockIdx.x;

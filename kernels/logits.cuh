@@ -1,14 +1,16 @@
-// A row of logits as the loss reads it: shared by log_prob.cu and cross_entropy.cu.
+// One row of logits as the losses read it, shared by log_prob.cu and cross_entropy.cu: temperature and an optional
+// top-k cutoff are applied on load.
 #pragma once
 #include "contract.cuh"
 
-// The target of a row that has none.
+// Sentinel: a row without a target, or a row without a cutoff.
 #define NO_TARGET 0xffffffffu
 
-// A row of logits whose first column is `first`; with a cut, those after the last kept one are removed.
+// n logits of a row; z[0] is vocabulary column `first`. With a cutoff, logits below the last kept one are removed
+// (-inf); the target is always kept.
 struct Logits {
   const float* z;
-  uint32_t n, first, target, last;  // last: the index of the last kept logit, ABSENT without a cut
+  uint32_t n, first, target, last;  // last: column of the last kept logit; NO_TARGET: no cutoff
   float t, cutoff;
 };
 

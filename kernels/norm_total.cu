@@ -1,5 +1,5 @@
-// row_squares  sums[row] = sum32(g_i g_i), every row of every tensor (a vector is one row)
-// Launch: a warp a row, eight rows of one tensor a block. Order: sum32. CPU twin: cpu/optim.rs.
+// row_squares  sums[row] = sum32(g_i g_i) for every row of every tensor (a vector is one row)
+// Launch: one warp per row, eight rows of one tensor per block. Order: sum32. CPU twin: cpu/optim.rs.
 #include "contract.cuh"
 #include "optimizer.cuh"
 
@@ -16,8 +16,8 @@ XT_KERNEL(row_squares_f32, 256)(const Parameter* all, uint32_t tensors, float* s
 }
 XT_EXPORT(row_squares_f32)
 
-// tensor_squares   squares[tensor] = sum32 over its rows' sums
-// Launch: a warp a tensor.
+// tensor_squares   squares[tensor] = sum32 over its row sums
+// Launch: one warp per tensor.
 XT_KERNEL(tensor_squares_f32, 32)(const Parameter* all, const float* sums, float* squares) {
   Parameter p = all[blockIdx.x];
   float s = 0.0f;
@@ -29,8 +29,8 @@ XT_KERNEL(tensor_squares_f32, 32)(const Parameter* all, const float* sums, float
 XT_EXPORT(tensor_squares_f32)
 
 // norm_total   total = chain over the tensors in walk order from +0;  norm = sqrt(total);
-//              clip = min(1, max_norm / (norm + 1e-6));  go = whether norm is finite
-// Launch: one warp, whose lanes fetch 32 tensors at a time and add them alike.
+//              clip = min(1, max_norm / (norm + 1e-6));  finite = 1 if the norm is finite, else 0
+// Launch: one warp; its lanes load 32 tensors at a time, and every lane adds them in the same order.
 XT_KERNEL(norm_total_f32, 32)(const float* squares, uint32_t tensors, float max_norm, ClipState* clip_state) {
   float total = 0.0f;
   for (uint32_t first = 0; first < tensors; first += 32) {

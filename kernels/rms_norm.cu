@@ -1,6 +1,6 @@
 // rms_norm     r = 1 / sqrt(sum32(x_i x_i) / C + eps);  y_i = (x_i r) w_i       x [N, C], w [C] -> y [N, C]
-// Launch: a warp a row, four rows a block: heads and whole rows alike. Rows of up to 1024 stay in
-// registers between the sum and the products; longer ones are read twice.
+// Launch: one warp per row, four rows per block (heads and whole rows alike). Rows of up to 1024 values stay in
+//   registers between the sum and the products; longer ones are read twice.
 // Order: sum32, lane t takes t, t + 32, ... CPU twin: cpu/norm.rs.
 
 #include "rms_norm.cuh"

@@ -1,4 +1,4 @@
-// RMSNORMHDR
+// RMSNorm of one row by one warp, shared by all kernels that norm. Order: sum32. See rms_norm.cu.
 #pragma once
 #include "contract.cuh"
 
@@ -6,7 +6,7 @@ XT_DEV float inverse_rms(float squares, uint32_t c, float eps) {
   return 1.0f / sqrtf(sum32(squares) / (float)c + eps);
 }
 
-// The elements lane, lane + 32, ... of a row of at most 32 K; zeros where there are none.
+// Loads elements lane, lane + 32, ... of a row of at most 32 K elements; elements past the end are zero.
 template <int K, class T> XT_DEV void lane_load(float (&v)[K], const T* x, uint32_t c, uint32_t lane) {
 #pragma unroll
   for (int k = 0; k < K; k++) v[k] = lane + 32 * k < c ? load(x + lane + 32 * k) : 0.0f;

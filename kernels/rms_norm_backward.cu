@@ -1,6 +1,7 @@
 // rms_norm_backward    xh_i = x_i r;  e_i = dy_i w_i;  t = sum32(e_i xh_i) / C;  dx_i = fma(-xh_i, t, e_i) r
 //                      x, dy [N, C], w [C] -> dx [N, C], r [N]
-// Launch: a warp a row, four rows a block. Rows of up to 1024 stay in registers; longer ones are read again.
+// Launch: one warp per row, four rows per block. Rows of up to 1024 values stay in registers; longer ones are read
+//   again.
 // Order: sum32. CPU twin: cpu/norm.rs.
 #include "rms_norm.cuh"
 
@@ -66,8 +67,8 @@ RMS_NORM_DX(rms_norm_dx_bf16, bf16)
 #undef RMS_NORM_DX
 
 // rms_norm_dw    part[p][i] = chain over the rows of chunk p: fma(dy_i, x_i r, .) from +0
-//                x, dy [N, C], r [N], chunk [P, 2] first row and end -> part [P, C]
-// Launch: a block a chunk and a tile of columns, a thread a column. Chunks are of at most 256 rows.
+//                x, dy [N, C], r [N], chunk [P, 2] (first row, end row) -> part [P, C]
+// Launch: one block per (chunk, tile of columns), one thread per column. A chunk has at most 256 rows.
 template <class T>
 XT_DEV void rms_norm_dw(const T* x, const float* r, const float* dy, const uint32_t* chunk, float* part, uint32_t c) {
   uint32_t i = blockIdx.y * blockDim.x + threadIdx.x;
@@ -92,8 +93,8 @@ RMS_NORM_DW(rms_norm_dw_f32, float)
 RMS_NORM_DW(rms_norm_dw_bf16, bf16)
 #undef RMS_NORM_DW
 
-// add_chunks     g[i] = g[i] + part[p][i], p rising               part [P, C], g [C]
-// Launch: a thread a column.
+// add_chunks     g[i] = g[i] + part[p][i], p ascending            part [P, C], g [C]
+// Launch: one thread per column.
 XT_KERNEL(add_chunks_f32, 32)(const float* part, float* g, uint32_t chunks, uint32_t c) {
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= c) return;

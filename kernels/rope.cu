@@ -1,10 +1,12 @@
 // rope             y1 = fma(x1, c, -(x2 s)); y2 = fma(x2, c, x1 s) over the pairs (i, i + hd/2) of each head
-// rope_backward    the turn back: s with the other sign        x, y [N, H, hd]
-// table: the addresses of blocks of 256 positions, [256, hd]: cos, then sin of a position.
-// rope_rows, rope_pos: a position for each row; rope_at, rope: rows at first, first + 1, ...
-// Launch: a thread four neighbouring pairs of a head (one pair where hd is no multiple of 8), blocks of 256 over
-// N H hd/2. 16-byte accesses in f32, 8-byte in bf16, coalesced; the table's rows are shared by the heads of a row
-// and stay in L1; its blocks cost one more dependent load, from L2. 2 bytes moved a flop: bound by bandwidth. CPU twin: ops/rope.rs.
+// rope_backward    the inverse rotation: s with the opposite sign                x, y [N, H, hd]
+// table: addresses of blocks of 256 positions, each [256, hd]: per position the cosines, then the sines.
+// rope_rows, rope_pos: one position per row. rope_at, rope: rows at positions first, first + 1, ...
+// Launch: N H hd/2 pairs, 256 threads per block, four neighbouring pairs of a head per thread (one pair if hd is no
+//   multiple of 8). Accesses are coalesced: 16 bytes in f32, 8 bytes in bf16.
+// Cost: bound by bandwidth (2 bytes moved per flop). The table rows are shared by the heads of a row and stay in L1;
+//   the block table costs one more dependent load, from L2.
+// Order: element-wise. CPU twin: ops/rope.rs.
 
 #include "contract.cuh"
 #include "rope.cuh"
@@ -14,7 +16,7 @@ struct Pairs {
   uint32_t n, heads, hd;  // rows, heads, head size
 };
 
-// One value, or four.
+// Loads and stores of one element, or of four.
 template <class T> XT_DEV void read(float (&to)[1], const T* from) { to[0] = load(from); }
 template <class T> XT_DEV void write(T* to, const float (&from)[1]) { store(to, from[0]); }
 template <class T> XT_DEV void read(float (&to)[4], const T* from) {

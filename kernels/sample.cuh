@@ -1,25 +1,25 @@
-// What the sampler's kernels share (docs/numerics.md, section 7): a row's options and state, its scaled
-// logits, their ranks and integer weights. A row's logits come in chunks of 128, a warp a chunk.
+// Shared by the sampling kernels (docs/numerics.md, section 7): options and state of a row, its scaled logits, their
+// ranks and integer weights. A row of logits is processed in chunks of 128, one warp per chunk.
 #pragma once
 #include "contract.cuh"
 
 // Written by gpu/sample.rs.
 struct alignas(8) SampleRow {
   uint64_t seed, id;
-  uint32_t position;        // in turn 0
+  uint32_t position;        // at step 0
   float temperature;        // 0: greedy
-  uint32_t top_k;           // 0: all
-  float top_p;              // 1: all
-  float min_p;              // 0: all
-  float penalty;            // 1: none
-  uint32_t seen, seen_end;  // the ids that the penalty looks at, in the list of all rows
+  uint32_t top_k;           // 0: off
+  float top_p;              // 1: off
+  float min_p;              // 0: off
+  float penalty;            // 1: off
+  uint32_t seen, seen_end;  // range of the penalized ids in the list of all rows
 };
 
-// Found by sample_cut.
+// Written by sample_cutoff.
 struct alignas(8) SampleState {
-  uint64_t cutoff;  // the lowest rank that is kept
-  float max_z;      // max z
-  uint32_t fault;   // 0; 1: a NaN or +inf; 2: all -inf; 3: scaled out of range
+  uint64_t cutoff;  // lowest rank that top-k and top-p keep
+  float max_z;      // maximum of z
+  uint32_t fault;   // 0: none; 1: a NaN or +inf; 2: all -inf; 3: overflow after scaling
 };
 
 struct ChunkSums {
@@ -28,10 +28,10 @@ struct ChunkSums {
 
 XT_DEV float scaled(float x, float temperature) { return temperature == 0.0f ? x : x / temperature; }
 
-// Rises with z and, where z is equal, falls with the index.
+// Monotone in z; among equal z, a lower index has a higher rank.
 XT_DEV uint64_t rank_of(float z, uint32_t i) { return (uint64_t)ordered_bits(z) << 32 | (uint32_t)~i; }
 
-// w > 0 ? max(1, trunc(w 2^44)) : 0, for w in [0, 1]; exp gives no denormal.
+// w > 0 ? max(1, trunc(w 2^44)) : 0, for w in [0, 1]; exp_f32 never returns a denormal.
 XT_DEV uint64_t integer_weight(float w) {
   if (!(w > 0.0f)) return 0;
   uint32_t u = xt_f_bits(w);
@@ -41,8 +41,7 @@ XT_DEV uint64_t integer_weight(float w) {
   return weight ? weight : 1;
 }
 
-// A token as the draw sees it: z is -inf and the weight 0 where it is removed. Greedy keeps what equals
-// the largest.
+// A token after the filters: a removed one has z = -inf and weight 0. Greedy keeps the tokens equal to the maximum.
 struct Token {
   float z;
   uint64_t weight;
@@ -56,7 +55,7 @@ XT_DEV Token token_of(float x, uint32_t i, const SampleRow& row, const SampleSta
   return {z, integer_weight(w)};
 }
 
-// m and l of a chunk, four values a lane in rising order; -inf where there is none.
+// m and l of a chunk, four values per lane in ascending order; absent values are -inf.
 XT_DEV ChunkSums chunk_sums(const float (&z)[4]) {
   float m = max32(max_f32(max_f32(z[0], z[1]), max_f32(z[2], z[3]))), l = 0.0f;
   if (m == xt_bits_f(0xff800000u)) return {m, 0.0f};
@@ -65,7 +64,7 @@ XT_DEV ChunkSums chunk_sums(const float (&z)[4]) {
   return {m, sum32(l)};
 }
 
-// M + log(sum32 over chunks of l exp(m - M)), by a warp.
+// M + log(sum32 over chunks of l exp(m - M)) with M = max m. Called by one warp.
 XT_DEV float lse_of(const ChunkSums* sums, uint32_t chunks) {
   float maximum = xt_bits_f(0xff800000u), v = 0.0f;
   for (uint32_t c = threadIdx.x % 32; c < chunks; c += 32) maximum = max_f32(maximum, sums[c].m);
@@ -80,7 +79,7 @@ XT_DEV uint64_t warp_total(uint64_t v) {
   return v;
 }
 
-// The sum over the lanes up to this one.
+// Inclusive prefix sum over the lanes.
 XT_DEV uint64_t warp_running(uint64_t v) {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll

@@ -1,7 +1,7 @@
-// sample_chunks    raw[n][c] = (max, sum of exp(x - max)) of each chunk of 128 logits; max is +inf where a
-//                  logit is a NaN or +inf                         x [N, V] -> raw [N, ceil(V / 128)]
-//                  turn = turn + 1: the kernels after it read it
-// Launch: a warp a chunk, eight chunks of one row a block. CPU twin: reference/sample.rs.
+// sample_chunks    raw[n][c] = (max, sum of exp(x - max)) of each chunk of 128 logits; max is +inf if a logit of the
+//                  chunk is a NaN or +inf                               x [N, V] -> raw [N, ceil(V / 128)]
+//                  step = step + 1, read by the kernels after it
+// Launch: one warp per chunk, eight chunks of one row per block. CPU twin: reference/sample.rs.
 #include "philox.cuh"
 #include "sample.cuh"
 
@@ -24,18 +24,19 @@ XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* step
 }
 XT_EXPORT(sample_chunks_f32)
 
-// turn_lists       now[i] = all[(turn + 1) words + i], i < words: the lists of a turn that begins, before sample_chunks
-//                  counts it                                      all [turns, words] -> now [words]
-// Launch: a thread a word.
+// load_step_indices   current[i] = all[(step + 1) words + i], i < words: the index lists of the next step. Launched
+//                     at the beginning of a step, before sample_chunks increments the counter
+//                     all [steps, words] -> current [words]
+// Launch: one thread per word.
 XT_KERNEL(load_step_indices, 128)(const uint32_t* step, const uint32_t* all, uint32_t* current, uint32_t words) {
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < words) current[i] = all[(size_t)(*step + 1) * words + i];
 }
 XT_EXPORT(load_step_indices)
 
-// sample_penalty   y[n] = x[n], but y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id that row n
-//                  has seen (no id twice) and each that it drew in the turns before    x, y [N, V], picked [turn, N, 4]
-// Launch: 4096 logits of one row a block of 256.
+// sample_penalty   y[n] = x[n], except y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id in
+//       row n's list (no duplicates) and each id that it sampled in earlier steps   x, y [N, V], samples [step, N, 4]
+// Launch: 256 threads per block, 4096 logits of one row per block.
 XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* rows, const uint32_t* seen,
                                    const uint32_t* step, const uint32_t* samples, uint32_t v) {
   SampleRow row = rows[blockIdx.x];
@@ -59,9 +60,9 @@ XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* ro
 }
 XT_EXPORT(sample_penalty_f32)
 
-// sample_weigh     kept[n][c] = (max, sum of exp(z - max)), total[n][c] = sum of W, over what is kept of
-//                  each chunk                            x [N, V] -> kept, total [N, ceil(V / 128)]
-// Launch: as sample_chunks. Integer sums have no order.
+// sample_weights  kept[n][c] = (max, sum of exp(z - max)), total[n][c] = sum of W, over the kept tokens of each chunk
+//                  x [N, V] -> kept, total [N, ceil(V / 128)]
+// Launch: as sample_chunks. Integer sums are independent of order.
 XT_KERNEL(sample_weights_f32, 256)(const float* x, const SampleRow* rows, const SampleState* states, ChunkSums* kept,
                                    uint64_t* total, uint32_t v, uint32_t chunks) {
   uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -88,8 +89,8 @@ XT_EXPORT(sample_weights_f32)
 
 // sample_pick      r = high 64 bits of u S (0 when greedy);  token = the lowest i with W_0 + ... + W_i > r
 //                  log-prob = x_token - lse(x);  processed = z_token - lse(kept z) (0 when greedy)
-//                  picked [turn, N, 4]: fault, token, and the bits of both, at the turn; token[n] as well
-// Launch: a warp a row.
+//                  samples [step, N, 4]: fault, token, bits of both log-probabilities; also tokens[n]
+// Launch: one warp per row.
 XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* rows, const uint32_t* step,
                                const SampleState* states, const ChunkSums* raw, const ChunkSums* kept,
                                const uint64_t* total, uint32_t* samples, uint32_t* tokens, uint32_t v,
@@ -114,7 +115,7 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
     for (uint32_t c = lane; c < chunks; c += 32) sum += total[c];
     r = high_product(philox_of(row.seed, row.id, row.position + *step, 0), warp_total(sum));
   }
-  // the chunk in which the running sum passes r, and the sum before it
+  // find the chunk in which the prefix sum exceeds r, and the sum before that chunk
   uint64_t before = 0;
   uint32_t chunk = 0;
   for (uint32_t first = 0; first < chunks; first += 32) {

@@ -1,9 +1,9 @@
-// sample_cut   the largest z of a row; whether the row can be drawn from; the lowest rank that top-k and
-//              top-p keep                        x [N, V], raw [N, ceil(V / 128)] -> state [N]
-// Both filters walk the ranks upwards and remove while the running sum of a weight (1 for top-k, W for
-// top-p) stays within a budget: a radix select by eight digits, a histogram of integer sums each. The
-// first digit is the distance from the largest, which spreads what the exponent's bits would not.
-// Launch: a block of 512 a row. CPU twin: reference/sample.rs.
+// sample_cutoff   maximum z of a row, whether the row can be sampled, and the lowest rank that top-k and top-p keep
+//                 x [N, V], raw [N, ceil(V / 128)] -> state [N]
+// Both filters visit the ranks in ascending order and remove tokens while the running sum of a weight (1 for top-k, W
+// for top-p) stays within a budget. This is a radix select over eight digits with one integer histogram per digit.
+// The first digit is the distance from the maximum, which distributes better than the bits of the exponent.
+// Launch: one block of 512 threads per row. Order: integer sums. CPU twin: reference/sample.rs.
 #include "sample.cuh"
 
 struct RadixSelect {
@@ -18,14 +18,14 @@ XT_DEV uint32_t distance_digit(float z, float max_z) {
   return d < 255.0f ? 255 - (uint32_t)d : 0;
 }
 
-// The rank in 56 bits: an index has 19.
+// The rank in 56 bits; an index has at most 19 bits.
 XT_DEV uint64_t short_rank(float z, uint32_t i) { return (uint64_t)ordered_bits(z) << 24 | (~i & 0xffffffu); }
 
 template <bool COUNT> XT_DEV uint64_t select_weight(float z, float max_z) {
   return COUNT ? 1 : integer_weight(exp_f32(z - max_z));
 }
 
-// The bin in which the running sum passes the budget, by the first warp.
+// Finds the bin in which the running sum exceeds the budget. Executed by the first warp.
 XT_DEV void find_bin(RadixSelect* select, uint64_t budget) {
   if (threadIdx.x >= 32) return;
   uint32_t lane = threadIdx.x;
@@ -42,7 +42,7 @@ XT_DEV void find_bin(RadixSelect* select, uint64_t budget) {
   select->removed = removed;
 }
 
-// The first rank, from `low` upwards, with which the running sum passes the budget; the sum of all does.
+// The first rank at or above `low` at which the running sum exceeds the budget. The total sum must exceed the budget.
 template <bool COUNT>
 XT_DEV uint64_t select_rank(const float* x, uint32_t v, float temperature, float max_z, uint64_t low, uint64_t budget,
                             RadixSelect* select) {
@@ -68,7 +68,7 @@ XT_DEV uint64_t select_rank(const float* x, uint32_t v, float temperature, float
       distance = select->digit;
     else
       prefix = prefix << 8 | select->digit;
-    // a z that stands once needs no index; of those below `low` none comes back
+    // a z that occurs once needs no index digits; max() keeps ranks below `low` removed
     if (pass == 4 && select->bin_weight == select_weight<COUNT>(from_ordered_bits((uint32_t)prefix), max_z))
       return max(low, prefix << 32);
   }
@@ -96,7 +96,7 @@ XT_KERNEL(sample_cutoff_f32, 512)(const float* x, const SampleRow* rows, const C
   maximum = block_max(maximum, select);
   uint32_t fault = maximum == xt_bits_f(0x7f800000u) ? 1 : maximum == neg_inf ? 2 : 0;
 
-  // a division keeps the order; a penalty does not
+  // dividing by the temperature preserves the order; a penalty does not
   float max_z = scaled(maximum, row.temperature);
   if (row.penalty != 1.0f) {
     max_z = neg_inf;

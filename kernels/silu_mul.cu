@@ -1,5 +1,5 @@
-// silu_mul     y = (g / (1 + exp(-g))) u, element by element
-// Launch: a thread four neighbours, blocks of 256. CPU twin: cpu/pointwise.rs.
+// silu_mul     y = (g / (1 + exp(-g))) u, element-wise
+// Launch: one thread per four consecutive elements, 256 threads per block. CPU twin: cpu/pointwise.rs.
 
 #include "silu_mul.cuh"
 #include "vec4.cuh"

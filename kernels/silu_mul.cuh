@@ -1,4 +1,4 @@
-// SILUHDR
+// silu(g) u for one element; see silu_mul.cu.
 #pragma once
 #include "contract.cuh"
 

@@ -1,8 +1,9 @@
+// Gate and up projections as the weight operand of the skinny kernels.
 #pragma once
 #include "linear_chunks.cuh"
 #include "linear_skinny_bf16.cuh"
 
-// ---- bf16: lines 0 .. 7 gate, 8 .. 15 up
+// ---- bf16: weight rows 0 .. 7 gate, 8 .. 15 up
 struct SwiGluWeights {
   const bf16 *gate, *up;
   SwiGluEpilogue<bf16> out;
@@ -22,7 +23,7 @@ XT_DEV void store_outputs(const SwiGluWeights& w, const float* total, uint32_t v
   }
 }
 
-// ---- f32: lines 0 .. 3 gate, 4 .. 7 up
+// ---- f32: weight rows 0 .. 3 gate, 4 .. 7 up
 struct SwiGluWeightsF32 {
   const float *gate, *up;
   SwiGluEpilogue<float> out;

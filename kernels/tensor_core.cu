@@ -1,14 +1,15 @@
-// tensor_core_*    what a tensor core computes, for the gates: d = c + a bᵀ   a, b [T, 64, 64] bf16, both along k; c, d [T, 64, 64]
-//   tensor_core_mma      mma.sync, four steps of 16 k in rising order
-//   tensor_core_swapped  the same with the operands in each other's place
-//   tensor_core_wgmma    wgmma from shared memory (sm_90a; elsewhere it traps)
-// Launch: a block of 4 warps a product, a warp 16 rows of its result.
-// Order: four steps of 16 k. CPU twin: the emulator's tensor core.
+// tensor_core_*    raw tensor-core products for the gates: d = c + a bᵀ
+//                  a, b [T, 64, 64] bf16, both K-major; c, d [T, 64, 64] f32
+//   tensor_core_mma      mma.sync, four k-steps of 16, ascending
+//   tensor_core_swapped  the same with A and B operands exchanged
+//   tensor_core_wgmma    wgmma from shared memory (sm_90a; traps elsewhere)
+// Launch: one block of 4 warps per product, 16 rows of the result per warp.
+// Order: four k-steps of 16. CPU twin: the emulator's tensor core.
 #include "xt.cuh"
 
 XT_DEV uint32_t pair_at(const bf16* x) { return *reinterpret_cast<const uint32_t*>(x); }
 
-// 16 lines of p by 8 of q, each from line 0 of its pointer, added to c.
+// c += 16 rows of p by 8 rows of q, from row 0 of each pointer.
 XT_DEV void product_16x8(float c[4], const bf16* p, const bf16* q) {
   uint32_t lane = threadIdx.x & 31, line = lane / 4, at = lane % 4 * 2;
   for (uint32_t k = at; k < 64; k += 16) {
@@ -19,7 +20,7 @@ XT_DEV void product_16x8(float c[4], const bf16* p, const bf16* q) {
   }
 }
 
-// Element e of a lane's four, in a result of 16 x 8.
+// Row and column of accumulator element e of this lane in a 16 x 8 result.
 struct Cell {
   uint32_t p, q;
 };
@@ -55,7 +56,7 @@ XT_KERNEL(tensor_core_swapped, 128)(const bf16* a, const bf16* b, const float* c
 }
 XT_EXPORT(tensor_core_swapped)
 
-// 64 lines of 64 into swizzled shared memory.
+// Copies a 64 x 64 tile to shared memory with the 128-byte swizzle.
 XT_DEV void load_swizzled(bf16* s, const bf16* x) {
   for (uint32_t i = threadIdx.x; i < 512; i += 128) {
     uint32_t line = i / 8, part = i % 8;
@@ -65,7 +66,7 @@ XT_DEV void load_swizzled(bf16* s, const bf16* x) {
 }
 
 XT_KERNEL(tensor_core_wgmma, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
-  XT_DYN_SHARED(bf16, shared);  // 17 KiB: two operands of 8 KiB, from the first multiple of 1024
+  XT_DYN_SHARED(bf16, shared);  // 17 KiB: two operands of 8 KiB, aligned to 1024
   bf16 *as = shared + (1024 - (reinterpret_cast<uintptr_t>(shared) & 1023)) % 1024 / 2, *bs = as + 4096;
   size_t base = (size_t)blockIdx.x * 4096;
   load_swizzled(as, a + base);

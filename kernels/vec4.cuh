@@ -1,5 +1,5 @@
-// Four neighbouring elements in one access. The address is a multiple of their size: whole tensors begin
-// at multiples of 256 bytes.
+// Vectorized access to four consecutive elements (float4, or 8 bytes of bf16). The address must be aligned to the
+// vector: tensors begin at multiples of 256 bytes.
 #pragma once
 #include "xt.cuh"
 

@@ -1,16 +1,17 @@
-// One kernel source, two compilers: nvcc (device) and g++ (host emulation).
-// Kernels use only what is defined here; no cuda_bf16.h, no cooperative_groups.h.
+// The CUDA subset that kernels may use, for two compilers: nvcc (device) and g++ (the emulator). The only file that
+// tests which compiler is running. No cuda_bf16.h, no cooperative_groups.h.
 #pragma once
 #include <stdint.h>
 
 typedef struct {
   uint16_t u;
-} bf16;  // storage type, 2 bytes, same on both sides
+} bf16;  // storage type, 2 bytes, the same for both compilers
 
 #ifdef __CUDACC__  // ------------------------------------------------------------------ device
-// A kernel that is launched with at most `threads` threads a block.
+// A kernel with at most `threads` threads per block.
 #define XT_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
-// The same, with registers for `blocks` blocks a multiprocessor: without the number ptxas may spill to fit more.
+// The same, with registers budgeted for `blocks` blocks per SM; without the number ptxas may spill to fit more
+// blocks.
 #define XT_KERNEL_FOR(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name
 #define XT_EXPORT(name)
 #define XT_BEGIN
@@ -47,8 +48,9 @@ XT_DEV void xt_mma_bf16_16816(float c[4], const uint32_t a[4], const uint32_t b[
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// ---- Hopper warpgroup matrix multiply (sm_90a only): 64x64 f32 += A[64,16] * B[64,16]^T, both K-major in 128-byte-swizzled shared memory.
-// A tile is rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, base 1024-aligned; 16-byte chunk c of row r lies at chunk c ^ (r & 7).
+// ---- Hopper warpgroup matrix multiply (sm_90a only): 64x64 f32 += A[64,16] * B[64,16]^T, both operands K-major in
+// 128-byte-swizzled shared memory. A tile has rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, and a
+// 1024-byte-aligned base; 16-byte chunk c of row r is stored at chunk c ^ (r & 7).
 XT_DEV uint64_t xt_wgmma_desc(const void* s) {
   uint64_t a = (uint32_t)__cvta_generic_to_shared(s);
   return (a >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
@@ -72,15 +74,16 @@ XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
       : "l"(da), "l"(db), "r"(acc)
       : "memory");
 }
-#else  // a kernel that asks for it anyway stops here
+#else  // other architectures trap
 XT_DEV void xt_wgmma_fence() {}
 XT_DEV void xt_proxy_fence() {}
 XT_DEV void xt_wgmma_commit() {}
 template <int N> XT_DEV void xt_wgmma_wait() {}
 XT_DEV void xt_wgmma_m64n64k16(float*, uint64_t, uint64_t, int) { __trap(); }
 #endif
-// Whether this block is the last of `blocks` to come to `counter`, which begins at zero and is left at zero. What the
-// others wrote before they came is then there to be read. All threads of a block call it, blocks call it once a launch.
+// Returns true in the last of `blocks` blocks to reach `counter`; that block then sees everything the others wrote
+// before reaching it. The counter is zero at launch and is reset to zero. All threads of a block must call it, once
+// per launch.
 XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
   __shared__ uint32_t before;
   __threadfence();
@@ -92,7 +95,7 @@ XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
   __threadfence();
   return true;
 }
-// Two f32 to bf16, to nearest, ties to even, NaN to 0x7fff: `low` in the lower half.
+// Two f32 to bf16x2, round to nearest even, NaN to 0x7fff; `low` in the lower half.
 XT_DEV uint32_t xt_pack_bf16(float low, float high) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
