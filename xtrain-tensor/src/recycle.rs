@@ -9,79 +9,79 @@ use half::bf16;
 use crate::Element;
 
 /// Elements below which a buffer is not worth keeping.
-const LEAST: usize = 256;
+const MIN_ELEMENTS: usize = 256;
 /// Bytes that a device keeps for later, at most.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_FREE_BYTES: usize = 1 << 30;
 
 /// The free buffers of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Recycler {
-    f32: Mutex<Shelf<f32>>,
-    bf16: Mutex<Shelf<bf16>>,
+    f32: Mutex<FreeList<f32>>,
+    bf16: Mutex<FreeList<bf16>>,
 }
 
 /// Free buffers by length.
 #[derive(Debug)]
-pub(crate) struct Shelf<T> {
+pub(crate) struct FreeList<T> {
     by_len: HashMap<usize, Vec<Vec<T>>>,
     bytes: usize,
 }
 
-impl<T> Default for Shelf<T> {
-    fn default() -> Shelf<T> {
-        Shelf { by_len: HashMap::new(), bytes: 0 }
+impl<T> Default for FreeList<T> {
+    fn default() -> FreeList<T> {
+        FreeList { by_len: HashMap::new(), bytes: 0 }
     }
 }
 
 /// An element type whose buffers a device may keep.
 pub(crate) trait Recycled: Element {
-    /// Its shelf; none for types that are not kept.
+    /// Its free_list; none for types that are not free.
     #[doc(hidden)]
-    fn shelf(recycler: &Recycler) -> Option<&Mutex<Shelf<Self>>>;
+    fn free_list(recycler: &Recycler) -> Option<&Mutex<FreeList<Self>>>;
 }
 
 impl Recycled for f32 {
-    fn shelf(recycler: &Recycler) -> Option<&Mutex<Shelf<f32>>> {
+    fn free_list(recycler: &Recycler) -> Option<&Mutex<FreeList<f32>>> {
         Some(&recycler.f32)
     }
 }
 impl Recycled for bf16 {
-    fn shelf(recycler: &Recycler) -> Option<&Mutex<Shelf<bf16>>> {
+    fn free_list(recycler: &Recycler) -> Option<&Mutex<FreeList<bf16>>> {
         Some(&recycler.bf16)
     }
 }
 impl Recycled for u32 {
-    fn shelf(_: &Recycler) -> Option<&Mutex<Shelf<u32>>> {
+    fn free_list(_: &Recycler) -> Option<&Mutex<FreeList<u32>>> {
         None
     }
 }
 impl Recycled for i32 {
-    fn shelf(_: &Recycler) -> Option<&Mutex<Shelf<i32>>> {
+    fn free_list(_: &Recycler) -> Option<&Mutex<FreeList<i32>>> {
         None
     }
 }
 
 impl Recycler {
     /// `len` elements of whatever values: the caller writes all of them.
-    pub(crate) fn take<T: Recycled>(&self, len: usize) -> Vec<T> {
-        let kept = T::shelf(self).and_then(|shelf| {
-            let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
-            let kept = shelf.by_len.get_mut(&len)?.pop()?;
-            shelf.bytes -= size_of_val(&kept[..]);
-            Some(kept)
+    pub(crate) fn acquire<T: Recycled>(&self, len: usize) -> Vec<T> {
+        let free = T::free_list(self).and_then(|free_list| {
+            let mut free_list = free_list.lock().unwrap_or_else(PoisonError::into_inner);
+            let free = free_list.by_len.get_mut(&len)?.pop()?;
+            free_list.bytes -= size_of_val(&free[..]);
+            Some(free)
         });
-        kept.unwrap_or_else(|| vec![T::default(); len])
+        free.unwrap_or_else(|| vec![T::default(); len])
     }
 
-    fn give<T: Recycled>(&self, values: Vec<T>) {
+    fn release<T: Recycled>(&self, values: Vec<T>) {
         let bytes = size_of_val(&values[..]);
-        let Some(shelf) = T::shelf(self).filter(|_| values.len() >= LEAST) else { return };
-        let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
-        if shelf.bytes + bytes > MOST_BYTES {
-            *shelf = Shelf::default();
+        let Some(free_list) = T::free_list(self).filter(|_| values.len() >= MIN_ELEMENTS) else { return };
+        let mut free_list = free_list.lock().unwrap_or_else(PoisonError::into_inner);
+        if free_list.bytes + bytes > MAX_FREE_BYTES {
+            *free_list = FreeList::default();
         }
-        shelf.bytes += bytes;
-        shelf.by_len.entry(values.len()).or_default().push(values);
+        free_list.bytes += bytes;
+        free_list.by_len.entry(values.len()).or_default().push(values);
     }
 }
 
@@ -89,26 +89,26 @@ impl Recycler {
 #[derive(Debug)]
 pub(crate) struct Buffer<T: Recycled> {
     values: Vec<T>,
-    home: Arc<Recycler>,
+    recycler: Arc<Recycler>,
 }
 
 impl<T: Recycled> Buffer<T> {
-    pub(crate) fn new(values: Vec<T>, home: &Arc<Recycler>) -> Buffer<T> {
-        Buffer { values, home: Arc::clone(home) }
+    pub(crate) fn new(values: Vec<T>, recycler: &Arc<Recycler>) -> Buffer<T> {
+        Buffer { values, recycler: Arc::clone(recycler) }
     }
 }
 
 impl<T: Recycled> Clone for Buffer<T> {
     fn clone(&self) -> Buffer<T> {
-        let mut values = self.home.take(self.values.len());
+        let mut values = self.recycler.acquire(self.values.len());
         values.copy_from_slice(&self.values);
-        Buffer { values, home: Arc::clone(&self.home) }
+        Buffer { values, recycler: Arc::clone(&self.recycler) }
     }
 }
 
 impl<T: Recycled> Drop for Buffer<T> {
     fn drop(&mut self) {
-        self.home.give(std::mem::take(&mut self.values));
+        self.recycler.release(std::mem::take(&mut self.values));
     }
 }
 
@@ -132,13 +132,13 @@ mod tests {
 
     #[test]
     fn a_dropped_buffer_is_taken_again() {
-        let home = Arc::new(Recycler::default());
-        let first = Buffer::new(home.take::<f32>(1000), &home);
+        let recycler = Arc::new(Recycler::default());
+        let first = Buffer::new(recycler.acquire::<f32>(1000), &recycler);
         let place = first.as_ptr();
         drop(first);
-        let (second, third) = (home.take::<f32>(1000), home.take::<f32>(1000));
+        let (second, third) = (recycler.acquire::<f32>(1000), recycler.acquire::<f32>(1000));
         assert_eq!((second.as_ptr(), third.len()), (place, 1000));
         assert_ne!(third.as_ptr(), place);
-        assert_eq!(home.take::<bf16>(7).len(), 7);
+        assert_eq!(recycler.acquire::<bf16>(7).len(), 7);
     }
 }

@@ -3,7 +3,7 @@
 use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::norm::{Norm, by_chunks};
-use super::rope::{Way, turn_head};
+use super::rope::{Direction, rotate_head};
 use super::scratch::Buffer;
 use super::value::Value;
 use crate::RopeTable;
@@ -11,13 +11,13 @@ use crate::ops::Samples;
 
 /// By what angles the rows `[H, hd]` of a tensor are turned.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Angles<'a> {
+pub(crate) struct RopeArgs<'a> {
     pub(crate) table: &'a RopeTable,
     /// The position of each row.
     pub(crate) pos: &'a [u32],
 }
 
-impl Angles<'_> {
+impl RopeArgs<'_> {
     /// Cosines and sines of head `i` of all rows, of which each has `heads`.
     #[inline(always)]
     fn of(&self, i: usize, heads: usize) -> (&[f32], &[f32]) {
@@ -26,14 +26,14 @@ impl Angles<'_> {
 }
 
 /// Each head of `x [N, H, hd]` normed in f32, then turned by the angles of its row.
-pub(crate) fn norm_rope<T: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>, turn: Angles<'_>) -> Vec<T> {
-    let mut y = cpu.recycler.take(x.len());
-    let width = x.len() / turn.pos.len().max(1);
+pub(crate) fn norm_rope<T: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>, rope: RopeArgs<'_>) -> Vec<T> {
+    let mut y = cpu.recycler.acquire(x.len());
+    let width = x.len() / rope.pos.len().max(1);
     let rows = (8192 / width.max(1)).max(1);
     cpu.pool.parts(&mut y, rows * width, |i, y| {
         let (n, row) = (y.len() / width, i * rows);
-        let turn = Angles { pos: &turn.pos[row..][..n], ..turn };
-        dispatch(cpu.simd, Forward { x: &x[row * width..][..y.len()], norm, turn, y });
+        let rope = RopeArgs { pos: &rope.pos[row..][..n], ..rope };
+        dispatch(cpu.simd, Forward { x: &x[row * width..][..y.len()], norm, rope, y });
     });
     y
 }
@@ -41,7 +41,7 @@ pub(crate) fn norm_rope<T: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>, turn: Angl
 struct Forward<'a, T> {
     x: &'a [T],
     norm: Norm<'a>,
-    turn: Angles<'a>,
+    rope: RopeArgs<'a>,
     y: &'a mut [T],
 }
 
@@ -51,11 +51,11 @@ impl<T: Value> Kernel for Forward<'_, T> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let hd = self.norm.gain.len();
-        let heads = self.x.len() / hd / self.turn.pos.len();
-        let mut normed = Buffer::<f32>::of(hd);
+        let heads = self.x.len() / hd / self.rope.pos.len();
+        let mut normed = Buffer::<f32>::new(hd);
         for (i, (x, y)) in self.x.chunks_exact(hd).zip(self.y.chunks_exact_mut(hd)).enumerate() {
             self.norm.row(l, x, &mut normed[..]);
-            turn_head(l, &normed[..], self.turn.of(i, heads), Way::Forward, y);
+            rotate_head(l, &normed[..], self.rope.of(i, heads), Direction::Forward, y);
         }
     }
 }
@@ -64,15 +64,15 @@ impl<T: Value> Kernel for Forward<'_, T> {
 pub(crate) fn norm_rope_backward<T: Value>(
     cpu: &Cpu,
     (x, dy): (&[T], &[f32]),
-    (norm, turn): (Norm<'_>, Angles<'_>),
+    (norm, rope): (Norm<'_>, RopeArgs<'_>),
     dw: (&mut [f32], &Samples),
 ) -> Vec<f32> {
-    let mut dx = cpu.recycler.take::<f32>(x.len());
+    let mut dx = cpu.recycler.acquire::<f32>(x.len());
     let hd = norm.gain.len();
-    let heads = x.len() / hd / turn.pos.len().max(1);
+    let heads = x.len() / hd / rope.pos.len().max(1);
     by_chunks(cpu, dw, &mut dx, |at, dx, sums| {
         let (first, x, dy) = (at.start / hd, &x[at.clone()], &dy[at]);
-        dispatch(cpu.simd, Backward { x, dy, norm, turn, heads, first, dx, sums });
+        dispatch(cpu.simd, Backward { x, dy, norm, rope, heads, first, dx, sums });
     });
     dx
 }
@@ -81,7 +81,7 @@ struct Backward<'a, T> {
     x: &'a [T],
     dy: &'a [f32],
     norm: Norm<'a>,
-    turn: Angles<'a>,
+    rope: RopeArgs<'a>,
     /// Heads of a row, and the first head's place among those of all rows.
     heads: usize,
     first: usize,
@@ -95,10 +95,10 @@ impl<T: Value> Kernel for Backward<'_, T> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let hd = self.norm.gain.len();
-        let mut back = Buffer::<f32>::of(hd);
+        let mut back = Buffer::<f32>::new(hd);
         let heads = self.x.chunks_exact(hd).zip(self.dy.chunks_exact(hd));
         for (i, ((x, dy), dx)) in heads.zip(self.dx.chunks_exact_mut(hd)).enumerate() {
-            turn_head(l, dy, self.turn.of(self.first + i, self.heads), Way::Back, &mut back[..]);
+            rotate_head(l, dy, self.rope.of(self.first + i, self.heads), Direction::Inverse, &mut back[..]);
             self.norm.row_backward::<L, T, false>(l, (x, &back[..]), dx, self.sums);
         }
     }

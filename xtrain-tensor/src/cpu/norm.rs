@@ -77,7 +77,7 @@ impl Norm<'_> {
 
 /// [`Norm::row`] of each row of `x`.
 pub(crate) fn rms_norm<T: Value, O: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>) -> Vec<O> {
-    let mut y = cpu.recycler.take(x.len());
+    let mut y = cpu.recycler.acquire(x.len());
     let len = rows_per_part(norm.gain.len()) * norm.gain.len();
     cpu.pool.parts(&mut y, len, |i, y| {
         dispatch(cpu.simd, Forward { x: &x[i * len..][..y.len()], norm, y });

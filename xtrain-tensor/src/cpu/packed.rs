@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use super::Cpu;
 use super::gemm::{self, Panels};
-use super::gemm_bf16::{self, Tiles};
+use super::gemm_bf16::{self, TilePanels};
 use crate::Dtype;
 
 /// A weight packed for products in one direction; made once per update.
@@ -12,14 +12,14 @@ pub(crate) enum Packed {
     /// For products in f32.
     F32(Panels),
     /// For products in bf16: the rounded copy of the master.
-    Bf16(Tiles),
+    Bf16(TilePanels),
 }
 
 impl Packed {
     /// The weight `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounded where `bf16` is asked.
     pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight(cpu, w, shape)),
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight(cpu, w, shape)),
         }
     }
@@ -36,7 +36,7 @@ impl Packed {
     /// The weight `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounded where `bf16` is asked.
     pub(crate) fn of_weight_transposed(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(cpu, w, shape)),
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight_transposed(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),
         }
     }

@@ -10,7 +10,7 @@ const GRAIN: usize = 8192;
 
 /// `y = silu(g) u`.
 pub(crate) fn silu_mul<T: Value, O: Value>(cpu: &Cpu, g: &[T], u: &[T]) -> Vec<O> {
-    let mut y = cpu.recycler.take(g.len());
+    let mut y = cpu.recycler.acquire(g.len());
     cpu.pool.parts(&mut y, GRAIN, |i, y| {
         let at = i * GRAIN..i * GRAIN + y.len();
         dispatch(cpu.simd, SiluMul { g: &g[at.clone()], u: &u[at], y });
@@ -44,7 +44,7 @@ pub(crate) fn silu_mul_backward<T: Value, O: Value>(
     [g, u]: [&[T]; 2],
     dy: &[f32],
 ) -> (Vec<O>, Vec<O>) {
-    let (mut dg, mut du) = (cpu.recycler.take(dy.len()), cpu.recycler.take(dy.len()));
+    let (mut dg, mut du) = (cpu.recycler.acquire(dy.len()), cpu.recycler.acquire(dy.len()));
     let parts = Disjoint::new(&mut du);
     cpu.pool.parts(&mut dg, GRAIN, |i, dg| {
         let at = i * GRAIN..i * GRAIN + dg.len();
@@ -124,7 +124,7 @@ impl<T: Value> Kernel for AllFinite<'_, T> {
 
 /// Each element in another type, rounded to nearest even.
 pub(crate) fn cast<T: Value, O: Value>(cpu: &Cpu, x: &[T]) -> Vec<O> {
-    let mut y = cpu.recycler.take(x.len());
+    let mut y = cpu.recycler.acquire(x.len());
     cpu.pool.parts(&mut y, 4 * GRAIN, |i, y| {
         dispatch(cpu.simd, Cast { x: &x[i * 4 * GRAIN..][..y.len()], y });
     });

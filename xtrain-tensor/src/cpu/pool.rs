@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 use crate::faults;
 
 /// How long a thread that looks for work keeps its core to itself.
-const SPIN: Duration = Duration::from_micros(100);
+const BUSY_SPIN: Duration = Duration::from_micros(100);
 
 /// How long it looks for work at all, offering its core to others, before it sleeps. To sleep and to be
 /// woken costs 50 us and more on a virtual machine, and what a step does between two jobs takes less.
-const PATIENCE: Duration = Duration::from_millis(5);
+const SPIN_LIMIT: Duration = Duration::from_millis(5);
 
 /// A fork-join pool. Outputs are split among threads, reductions never.
 #[derive(Debug)]
@@ -48,10 +48,10 @@ enum End {
 const BITS: u32 = 21;
 
 /// The most chunks of a job: half of what the bits hold.
-const MOST_CHUNKS: usize = 1 << (BITS - 1);
+const MAX_CHUNKS: usize = 1 << (BITS - 1);
 
 /// What a word of claims says: claimed from the front, from the back, and the chunks.
-fn claimed(word: u64) -> [usize; 3] {
+fn unpack_claims(word: u64) -> [usize; 3] {
     [0, BITS, 2 * BITS].map(|at| (word >> at) as usize & ((1 << BITS) - 1))
 }
 
@@ -104,7 +104,7 @@ impl Pool {
         let worker = |i| {
             let shared = shared.clone();
             let end = if i % 2 == 0 { End::Front } else { End::Back };
-            std::thread::Builder::new().spawn(move || shared.work(end)).ok()
+            std::thread::Builder::new().spawn(move || shared.worker_loop(end)).ok()
         };
         let workers = (1..threads).map_while(worker).collect();
         Pool { shared, workers }
@@ -119,17 +119,17 @@ impl Pool {
     /// have. One chunk stays on this thread, which is right for work below about 5 us; so does a call
     /// from inside a job. A panic of `f` is raised again here, after the other calls have ended.
     pub(crate) fn run(&self, chunks: usize, f: impl Fn(usize) + Sync) {
-        let few = chunks <= 1 || self.workers.is_empty() || chunks > MOST_CHUNKS;
-        if few || self.shared.busy.swap(true, Acquire) {
+        let serial = chunks <= 1 || self.workers.is_empty() || chunks > MAX_CHUNKS;
+        if serial || self.shared.busy.swap(true, Acquire) {
             return (0..chunks).for_each(f);
         }
-        let carried = faults::current();
-        let f = |i| carried.enter(|| f(i));
+        let fault_scope = faults::current();
+        let f = |i| fault_scope.enter(|| f(i));
         let job: *const (dyn Fn(usize) + Sync + '_) = &f;
-        // SAFETY: only the lifetime changes. `lead` returns when no thread can use the pointer any
+        // SAFETY: only the lifetime changes. `run_job` returns when no thread can use the pointer any
         // more, and `f` lives until then.
         let job = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
-        let panic = self.shared.lead(job, chunks);
+        let panic = self.shared.run_job(job, chunks);
         self.shared.busy.store(false, Release);
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -163,7 +163,7 @@ impl Drop for Pool {
 
 impl Shared {
     /// Runs a job from the caller's thread; the caller holds `busy`. Returns a panic of the job.
-    fn lead(&self, job: Job, chunks: usize) -> Option<Box<dyn Any + Send>> {
+    fn run_job(&self, job: Job, chunks: usize) -> Option<Box<dyn Any + Send>> {
         // SAFETY: the previous job has ended (`busy` was free), so no thread holds a claim or can get
         // one before the store below: nobody else touches the cell.
         unsafe { *self.job.get() = Some(job) };
@@ -179,12 +179,12 @@ impl Shared {
     }
 
     /// A worker's life.
-    fn work(&self, end: End) {
+    fn worker_loop(&self, end: End) {
         let mut idle_since = None;
         while !self.stop.load(Relaxed) {
             if self.run_claimed(end) {
                 idle_since = None;
-            } else if !linger(*idle_since.get_or_insert_with(Instant::now)) {
+            } else if !spin_or_yield(*idle_since.get_or_insert_with(Instant::now)) {
                 self.sleep();
                 idle_since = None;
             }
@@ -218,7 +218,7 @@ impl Shared {
             return None;
         }
         let one = if end == End::Front { 1 } else { 1 << BITS };
-        let [front, back, chunks] = claimed(self.claims.fetch_add(one, AcqRel));
+        let [front, back, chunks] = unpack_claims(self.claims.fetch_add(one, AcqRel));
         let index = if end == End::Front { front } else { chunks.wrapping_sub(1 + back) };
         (front + back < chunks).then_some((index, chunks))
     }
@@ -236,7 +236,7 @@ impl Shared {
     }
 
     fn has_claims(&self) -> bool {
-        let [front, back, chunks] = claimed(self.claims.load(SeqCst));
+        let [front, back, chunks] = unpack_claims(self.claims.load(SeqCst));
         front + back < chunks
     }
 
@@ -244,7 +244,7 @@ impl Shared {
     fn await_end(&self, chunks: usize) {
         let since = Instant::now();
         while self.done.load(Acquire) != chunks {
-            if linger(since) {
+            if spin_or_yield(since) {
                 continue;
             }
             let mut guard = self.lock();
@@ -262,14 +262,14 @@ impl Shared {
 }
 
 /// Waits a little, awake, for what a thread has waited for since `since`. False when it should sleep.
-fn linger(since: Instant) -> bool {
+fn spin_or_yield(since: Instant) -> bool {
     let waited = since.elapsed();
-    if waited < SPIN {
+    if waited < BUSY_SPIN {
         (0..2).for_each(|_| spin_loop());
     } else {
         std::thread::yield_now();
     }
-    waited < PATIENCE
+    waited < SPIN_LIMIT
 }
 
 /// A slice of which the calls of one job write disjoint parts.
@@ -340,11 +340,11 @@ mod tests {
     fn a_pool_that_fell_asleep_wakes_for_the_next_job() {
         let pool = Pool::new(3);
         for round in 0..100u64 {
-            std::thread::sleep(PATIENCE * (round % 3) as u32);
+            std::thread::sleep(SPIN_LIMIT * (round % 3) as u32);
             let sum = AtomicU64::new(0);
             pool.run(8, |i| {
                 if i == 3 && round % 4 == 0 {
-                    std::thread::sleep(PATIENCE * (round % 12) as u32 / 4); // to twice: the caller sleeps too
+                    std::thread::sleep(SPIN_LIMIT * (round % 12) as u32 / 4); // to twice: the caller sleeps too
                 }
                 sum.fetch_add(i as u64 + round, Relaxed);
             });

@@ -11,7 +11,7 @@ use crate::ops::Samples;
 const CHUNK: usize = 256;
 
 /// Elements below which the caller's thread is enough.
-const FEW: usize = 8192;
+const SERIAL: usize = 8192;
 
 /// `one(rows, sums)` adds the part of `rows` to `sums`, which are +0 before, for every chunk of rows, 256 from each
 /// sample's first; then each chunk's sums are added to `dw` in rising order.
@@ -22,12 +22,12 @@ pub(super) fn rowsum(
 ) {
     let c = dw.len();
     let bounds = samples.chunks(CHUNK);
-    let mut sums = Buffer::<f32>::of(bounds.len() / 2 * c);
+    let mut sums = Buffer::<f32>::new(bounds.len() / 2 * c);
     let one = |i: usize, sums: &mut [f32]| {
         sums.fill(0.0);
         one(bounds[2 * i] as usize..bounds[2 * i + 1] as usize, sums);
     };
-    match samples.rows() * c < FEW {
+    match samples.rows() * c < SERIAL {
         true => sums.chunks_exact_mut(c.max(1)).enumerate().for_each(|(i, sums)| one(i, sums)),
         false => cpu.pool.parts(&mut sums, c, one),
     }

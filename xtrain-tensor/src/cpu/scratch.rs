@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::thread::LocalKey;
 
 /// Buffers that a thread keeps for later.
-const KEPT: usize = 128;
+const MAX_FREE: usize = 128;
 
 /// An element that buffers are made of.
 pub(crate) trait Scratch: Copy + 'static {
@@ -37,14 +37,14 @@ pub(crate) struct Buffer<T: Scratch>(Vec<T>);
 
 impl<T: Scratch> Buffer<T> {
     /// `len` elements of whatever values.
-    pub(crate) fn of(len: usize) -> Buffer<T> {
-        let mut buffer = Buffer::for_up_to(len);
+    pub(crate) fn new(len: usize) -> Buffer<T> {
+        let mut buffer = Buffer::with_capacity(len);
         buffer.grow(len);
         buffer
     }
 
     /// None of `len` elements yet: memory that is written as it is reached is still in the processor's cache.
-    pub(crate) fn for_up_to(len: usize) -> Buffer<T> {
+    pub(crate) fn with_capacity(len: usize) -> Buffer<T> {
         let take = |free: &mut Vec<Vec<T>>| {
             let fits = |v: &Vec<T>| v.capacity() >= len;
             let best = (0..free.len()).filter(|&i| fits(&free[i])).min_by_key(|&i| free[i].capacity());
@@ -69,7 +69,7 @@ impl<T: Scratch> Buffer<T> {
 
 impl<T: Scratch> Clone for Buffer<T> {
     fn clone(&self) -> Self {
-        let mut copy = Buffer::of(self.len());
+        let mut copy = Buffer::new(self.len());
         copy.copy_from_slice(self);
         copy
     }
@@ -81,8 +81,8 @@ impl<T: Scratch> Drop for Buffer<T> {
         // a thread that is ending has no list any more: the memory is freed
         let _ = T::free().try_with(|free| {
             let mut free = free.borrow_mut();
-            if free.len() == KEPT {
-                let least = (0..KEPT).min_by_key(|&i| free[i].capacity()).expect("KEPT > 0");
+            if free.len() == MAX_FREE {
+                let least = (0..MAX_FREE).min_by_key(|&i| free[i].capacity()).expect("MAX_FREE > 0");
                 free.swap_remove(least);
             }
             free.push(values);
@@ -113,14 +113,14 @@ mod tests {
 
     #[test]
     fn a_dropped_buffer_is_taken_again_and_a_clone_is_another() {
-        let mut a = Buffer::<Mine>::of(1000);
+        let mut a = Buffer::<Mine>::new(1000);
         a.fill(Mine(7));
         let b = a.clone();
         assert_eq!((b[999], b.len()), (Mine(7), 1000));
         let address = a.as_ptr();
         assert_ne!(address, b.as_ptr());
         drop(a);
-        assert_eq!(Buffer::<Mine>::of(900).as_ptr(), address);
-        assert_eq!(Buffer::<Mine>::of(1000).as_ptr(), address);
+        assert_eq!(Buffer::<Mine>::new(900).as_ptr(), address);
+        assert_eq!(Buffer::<Mine>::new(1000).as_ptr(), address);
     }
 }

@@ -67,7 +67,7 @@ pub fn rms_norm_backward(
         let dw = (dw.data_mut::<f32>()?, samples);
         let (mut dx, add) = match onto {
             Some(sum) => (sum, true),
-            None => (Tensor::new::<f32>(device, shape, cpu.recycler.take(x.len()))?, false),
+            None => (Tensor::new::<f32>(device, shape, cpu.recycler.acquire(x.len()))?, false),
         };
         let into = (dx.data_mut()?, add);
         with_values!(x = x => norm::rms_norm_backward(cpu, (x, dy), norm, dw, into));

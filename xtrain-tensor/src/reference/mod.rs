@@ -12,7 +12,7 @@ mod reduce;
 mod sample;
 
 #[cfg(test)]
-pub(crate) use attention::Attended;
+pub(crate) use attention::AttentionOutput;
 pub(crate) use attention::{Heads, attention, attention_backward};
 pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};

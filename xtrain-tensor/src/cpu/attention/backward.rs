@@ -8,7 +8,7 @@ mod tile;
 
 use std::ops::Range;
 
-use super::gather::{self, Ahead, Chunk, Keys};
+use super::gather::{self, Chunk, HeadView, Prefetcher};
 use super::number::{Least, Number, fine};
 use super::rows::{CHUNK, ended, union, within};
 use super::{SERIAL, scratch};
@@ -35,12 +35,12 @@ pub(crate) fn attention_backward<E: Number>(
     cpu: &Cpu,
     saved: Saved<'_, E>,
     heads: Heads,
-    see: &AttnMask<'_>,
+    mask: &AttnMask<'_>,
 ) -> [Vec<f32>; 3] {
-    let sequences = see.rows_by_sequence();
-    let mut out = [saved.q, saved.k, saved.v].map(|x| cpu.recycler.take::<f32>(x.len()));
+    let sequences = mask.rows_by_sequence();
+    let mut out = [saved.q, saved.k, saved.v].map(|x| cpu.recycler.acquire::<f32>(x.len()));
     let [dq, dk, dv] = &mut out;
-    if dk.len() > see.rows() * heads.nkv * heads.hd {
+    if dk.len() > mask.rows() * heads.nkv * heads.hd {
         // slots that hold no position; all others, and every row of dq, are written
         dk.fill(0.0);
         dv.fill(0.0);
@@ -48,10 +48,10 @@ pub(crate) fn attention_backward<E: Number>(
     let outputs = &[Disjoint::new(dq), Disjoint::new(dk), Disjoint::new(dv)];
     let item = |i: usize| {
         let ((seq, rows), kv) = (&sequences[i / heads.nkv], i % heads.nkv);
-        Item { saved, heads, see, simd: cpu.simd, rows, seq: *seq, kv, outputs }.run();
+        Item { saved, heads, mask, simd: cpu.simd, rows, seq: *seq, kv, outputs }.run();
     };
     let n = sequences.len() * heads.nkv;
-    let work: usize = (0..see.rows()).map(|n| see.keys(n).len()).sum();
+    let work: usize = (0..mask.rows()).map(|n| mask.keys(n).len()).sum();
     match 3 * work * heads.nh * heads.hd < SERIAL {
         true => (0..n).for_each(item),
         false => cpu.pool.run(n, item),
@@ -62,7 +62,7 @@ pub(crate) fn attention_backward<E: Number>(
 struct Item<'a, E> {
     saved: Saved<'a, E>,
     heads: Heads,
-    see: &'a AttnMask<'a>,
+    mask: &'a AttnMask<'a>,
     simd: Simd,
     /// The row of each position.
     rows: &'a [usize],
@@ -135,7 +135,7 @@ impl<E: Number> Item<'_, E> {
     /// What the row at position `t` sees.
     #[inline(always)]
     fn keys(&self, t: usize) -> Range<usize> {
-        self.see.keys(self.rows[t])
+        self.mask.keys(self.rows[t])
     }
 
     #[inline(always)]
@@ -163,12 +163,12 @@ impl<E: Number> Item<'_, E> {
         self.put_dk_dv(l, st);
     }
 
-    /// Keys and values, and their least magnitudes.
+    /// HeadView and values, and their least magnitudes.
     #[inline(always)]
     fn gather_keys<L: Lanes>(&self, l: L, st: &mut State<'_>) -> (f32, f32) {
         let (len, width) = (self.rows.len(), self.width());
         let Heads { nkv, hd, .. } = self.heads;
-        let keys = Keys { slots: self.see.slots, seq: self.seq, nkv, kv: self.kv, hd, next: None };
+        let keys = HeadView { slots: self.mask.slots, seq: self.seq, nkv, kv: self.kv, hd, next: None };
         let (mut least_k, mut least_v) = (Least::new(l), Least::new(l));
         // the values are needed transposed only: their rows pass through the memory of dq
         for x in [&mut *st.k, &mut *st.dq] {
@@ -179,7 +179,7 @@ impl<E: Number> Item<'_, E> {
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
             for (x, t) in x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width)) {
                 let chunk = Chunk { rows: x, stride: width };
-                gather::transpose(l, chunk, width, 0..CHUNK, (t, &mut Ahead::nothing()));
+                gather::transpose(l, chunk, width, 0..CHUNK, (t, &mut Prefetcher::empty()));
             }
         }
         st.dk.fill(0.0);
@@ -216,7 +216,7 @@ impl<E: Number> Item<'_, E> {
         block * CHUNK..self.rows.len().min((block + 1) * CHUNK)
     }
 
-    /// What the rows `rows` see of chunk `c`, together.
+    /// What the rows `rows` mask of chunk `c`, together.
     #[inline(always)]
     fn seen(&self, rows: Range<usize>, c: usize) -> Range<usize> {
         rows.fold(0..0, |seen, t| union(seen, within(&self.keys(t), c)))
@@ -238,7 +238,7 @@ impl<E: Number> Item<'_, E> {
         let width = self.width();
         let (scale, one) = (Lanes::splat(l, self.heads.scale()), Lanes::splat(l, 1.0));
         for pos in 0..self.rows.len() {
-            let slot = self.see.slots.slot(self.seq, pos);
+            let slot = self.mask.slots.slot(self.seq, pos);
             let at = self.heads.kv(slot, self.kv * (self.heads.nh / self.heads.nkv));
             // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and an
             // item has a kv head for itself, so no other item has these elements.

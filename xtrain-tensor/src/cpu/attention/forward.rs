@@ -4,11 +4,12 @@
 //! prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
-use super::gather::{self, Ahead, Chunk, Keys};
+use super::gather::{self, Chunk, HeadView, Prefetcher};
 use super::number::{Least, Number, fine};
-use super::product::{Product, Start};
+use super::product::Product;
 use super::rows::{CHUNK, STRIP, ended, masked, union, widen, within};
 use super::{SERIAL, scratch};
+use crate::cpu::gemm::Beta;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
@@ -23,22 +24,22 @@ pub(crate) fn attention<E: Number>(
     cpu: &Cpu,
     [q, k, v]: [&[E]; 3],
     heads: Heads,
-    see: &AttnMask<'_>,
+    mask: &AttnMask<'_>,
 ) -> (Vec<E>, Vec<f32>) {
     let group = heads.nh / heads.nkv;
-    let blocks = blocks(see, (BLOCK / group).max(1), see.rows().div_ceil(cpu.pool.threads()));
-    let mut y = cpu.recycler.take(q.len());
-    let mut lse = cpu.recycler.take(see.rows() * heads.nh);
+    let blocks = blocks(mask, (BLOCK / group).max(1), mask.rows().div_ceil(cpu.pool.threads()));
+    let mut y = cpu.recycler.acquire(q.len());
+    let mut lse = cpu.recycler.acquire(mask.rows() * heads.nh);
     let outputs = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
     let item = |i: usize| {
         let place = |i: usize| Some((blocks.get(i / heads.nkv)?, i % heads.nkv));
         let Some((block, kv)) = place(i) else { return };
-        let next = place(i + 1).map(|(block, kv)| (see.seq[block.start], kv));
+        let next = place(i + 1).map(|(block, kv)| (mask.seq[block.start], kv));
         let block = block.clone();
-        Item { operands: [q, k, v], heads, see, simd: cpu.simd, block, kv, next, outputs }.run();
+        Item { operands: [q, k, v], heads, mask, simd: cpu.simd, block, kv, next, outputs }.run();
     };
     let n = blocks.len() * heads.nkv;
-    let work: usize = (0..see.rows()).map(|n| see.keys(n).len()).sum();
+    let work: usize = (0..mask.rows()).map(|n| mask.keys(n).len()).sum();
     match work * heads.nh * heads.hd < SERIAL {
         true => (0..n).for_each(item),
         false => cpu.pool.run(n, item),
@@ -48,12 +49,12 @@ pub(crate) fn attention<E: Number>(
 
 /// Runs of rows that begin with the same slots, at most `most` each. One that has `enough` is not joined by
 /// another sequence, so that every thread finds work.
-fn blocks(see: &AttnMask<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
+fn blocks(mask: &AttnMask<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
     let mut blocks: Vec<Range<usize>> = Vec::new();
-    for n in 0..see.rows() {
+    for n in 0..mask.rows() {
         let joins = |block: &Range<usize>| {
             block.len() < most
-                && (see.seq[n] == see.seq[n - 1] || block.len() < enough && share_a_chunk(see, n - 1, n))
+                && (mask.seq[n] == mask.seq[n - 1] || block.len() < enough && share_a_chunk(mask, n - 1, n))
         };
         match blocks.last_mut() {
             Some(block) if joins(block) => block.end = n + 1,
@@ -64,16 +65,16 @@ fn blocks(see: &AttnMask<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
 }
 
 /// Whether two rows find the first chunk that either sees in the same slots.
-fn share_a_chunk(see: &AttnMask<'_>, a: usize, b: usize) -> bool {
-    let start = see.keys(a).start.min(see.keys(b).start) / CHUNK * CHUNK;
-    see.slots.same(see.seq[a], see.seq[b], start..start + CHUNK)
+fn share_a_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
+    let start = mask.keys(a).start.min(mask.keys(b).start) / CHUNK * CHUNK;
+    mask.slots.same(mask.seq[a], mask.seq[b], start..start + CHUNK)
 }
 
 /// One block of rows and one kv head. Query vectors are numbered row by row, the group's heads inside.
 struct Item<'a, E> {
     operands: [&'a [E]; 3],
     heads: Heads,
-    see: &'a AttnMask<'a>,
+    mask: &'a AttnMask<'a>,
     simd: Simd,
     block: Range<usize>,
     kv: usize,
@@ -149,21 +150,21 @@ impl<E: Number> Item<'_, E> {
         (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
     }
 
-    /// The rows from `first` on, as many as find what they see of chunk `c` in the same slots.
+    /// The rows from `first` on, as many as find what they mask of chunk `c` in the same slots.
     #[inline(always)]
     fn part(&self, first: usize, c: usize) -> Range<usize> {
-        let see = self.see;
-        let mut seen = within(&see.keys(first), c);
+        let mask = self.mask;
+        let mut seen = within(&mask.keys(first), c);
         let mut end = first + 1;
         while end < self.block.end {
-            let next = within(&see.keys(end), c);
+            let next = within(&mask.keys(end), c);
             let apart = next.start.max(seen.start) > next.end.min(seen.end);
             if apart && !seen.is_empty() && !next.is_empty() {
                 break; // what lies between is nobody's, and may hold anything
             }
             let both = union(seen, next);
             let positions = c * CHUNK + both.start..c * CHUNK + both.end;
-            if !see.slots.same(see.seq[first], see.seq[end], positions) {
+            if !mask.slots.same(mask.seq[first], mask.seq[end], positions) {
                 break;
             }
             (seen, end) = (both, end + 1);
@@ -171,13 +172,13 @@ impl<E: Number> Item<'_, E> {
         first..end
     }
 
-    /// The keys of a part's sequence; what is asked for ahead are those of the part behind, or of the next item.
+    /// The keys of a part's sequence; what is asked for prefetcher are those of the part behind, or of the next item.
     #[inline(always)]
-    fn keys(&self, part: &Range<usize>) -> Keys<'_> {
-        let behind = (part.end < self.block.end).then(|| (self.see.seq[part.end], self.kv));
-        Keys {
-            slots: self.see.slots,
-            seq: self.see.seq[part.start],
+    fn keys(&self, part: &Range<usize>) -> HeadView<'_> {
+        let behind = (part.end < self.block.end).then(|| (self.mask.seq[part.end], self.kv));
+        HeadView {
+            slots: self.mask.slots,
+            seq: self.mask.seq[part.start],
             nkv: self.heads.nkv,
             kv: self.kv,
             hd: self.heads.hd,
@@ -192,11 +193,11 @@ impl<E: Number> Item<'_, E> {
         at(rows.start)..at(rows.end)
     }
 
-    /// What the query vectors `range` see of chunk `c`, together.
+    /// What the query vectors `range` mask of chunk `c`, together.
     #[inline(always)]
     fn seen(&self, range: Range<usize>, c: usize) -> Range<usize> {
         let rows = self.place(range.start).0..=self.place(range.end - 1).0;
-        rows.fold(0..0, |seen, n| union(seen, within(&self.see.keys(n), c)))
+        rows.fold(0..0, |seen, n| union(seen, within(&self.mask.keys(n), c)))
     }
 
     #[inline(always)]
@@ -212,7 +213,7 @@ impl<E: Number> Item<'_, E> {
         st.l.fill(0.0);
         st.o[..n * width].fill(0.0);
 
-        let all = self.block.clone().fold(0..0, |all, n| union(all, self.see.keys(n)));
+        let all = self.block.clone().fold(0..0, |all, n| union(all, self.mask.keys(n)));
         for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
             if self.seen(0..n, c).is_empty() {
                 continue;
@@ -221,27 +222,28 @@ impl<E: Number> Item<'_, E> {
             for part in self.parts(c) {
                 let (mut least_k, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
                 let keys = self.keys(&part);
-                let mut ahead = keys.ahead(self.operands[2], (c, &seen), halves(&seen).0, width);
+                let mut prefetcher = keys.prefetcher(self.operands[2], (c, &seen), halves(&seen).0, width);
                 if !seen.is_empty() {
-                    let mut ahead = keys.ahead(self.operands[1], (c, &seen), seen.clone(), width);
+                    let mut prefetcher = keys.prefetcher(self.operands[1], (c, &seen), seen.clone(), width);
                     let at = (c, seen.clone());
                     let key = keys.chunk(l, self.operands[1], at, (&mut *k, width), &mut least_k);
-                    gather::transpose(l, key, width, seen, (kt, &mut ahead));
+                    gather::transpose(l, key, width, seen, (kt, &mut prefetcher));
                 }
                 let fine = fine(least_q, least_k.value(l));
                 let at = (c, self.vectors_of(&part));
-                least_p = least_p.min(self.weights(l, st, at, (kt, fine), &mut ahead));
+                least_p = least_p.min(self.weights(l, st, at, (kt, fine), &mut prefetcher));
             }
             factors(l, st);
             for part in self.parts(c) {
                 let (mut least_v, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
                 if !seen.is_empty() {
                     let keys = self.keys(&part);
-                    let mut ahead = keys.ahead(self.operands[2], (c, &seen), halves(&seen).1, width);
+                    let mut prefetcher =
+                        keys.prefetcher(self.operands[2], (c, &seen), halves(&seen).1, width);
                     let value = keys.chunk(l, self.operands[2], (c, seen), (&mut *v, width), &mut least_v);
                     let fine = fine(least_p, least_v.value(l));
                     let at = (c, self.vectors_of(&part));
-                    self.merge(l, st, at, (value, fine), &mut ahead);
+                    self.merge(l, st, at, (value, fine), &mut prefetcher);
                 }
             }
         }
@@ -268,14 +270,14 @@ impl<E: Number> Item<'_, E> {
         st: &mut State<'_>,
         (c, vectors): (usize, Range<usize>),
         (kt, fine): (&[f32], bool),
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) -> f32 {
         let width = self.width();
         let depth = 0..self.heads.hd.next_multiple_of(E::STEP);
         let scale = Lanes::splat(l, self.heads.scale());
         let none = Lanes::splat(l, f32::NEG_INFINITY);
         let mut least = Least::new(l);
-        let share = ahead.share(vectors.len());
+        let share = prefetcher.share(vectors.len());
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
             let cols = self.seen(strip.clone(), c);
@@ -288,7 +290,7 @@ impl<E: Number> Item<'_, E> {
                     right_row: CHUNK,
                     out: &mut st.s[i * CHUNK..],
                     out_row: CHUNK,
-                    start: Start::Zero,
+                    beta: Beta::Zero,
                     rows: strip.len(),
                     cols,
                     depth: depth.clone(),
@@ -296,8 +298,8 @@ impl<E: Number> Item<'_, E> {
                 E::product(self.simd, fine, product);
             }
             for i in strip {
-                ahead.ask(l, share);
-                let seen = within(&self.see.keys(self.place(i).0), c);
+                prefetcher.issue(l, share);
+                let seen = within(&self.mask.keys(self.place(i).0), c);
                 if seen.is_empty() {
                     (st.mc[i], st.lc[i]) = (f32::NEG_INFINITY, 0.0);
                     st.s[i * CHUNK..(i + 1) * CHUNK].fill(0.0);
@@ -333,9 +335,9 @@ impl<E: Number> Item<'_, E> {
         st: &mut State<'_>,
         (c, vectors): (usize, Range<usize>),
         (value, fine): (Chunk<'_>, bool),
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
-        let (width, share) = (self.width(), ahead.share(vectors.len()));
+        let (width, share) = (self.width(), prefetcher.share(vectors.len()));
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
             let depth = self.seen(strip.clone(), c);
@@ -350,14 +352,14 @@ impl<E: Number> Item<'_, E> {
                 right_row: value.stride,
                 out: &mut st.oc[i * width..],
                 out_row: width,
-                start: Start::Zero,
+                beta: Beta::Zero,
                 rows: strip.len(),
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
             };
             E::product(self.simd, fine, product);
             for i in strip {
-                ahead.ask(l, share);
+                prefetcher.issue(l, share);
                 let (a, b) = (Lanes::splat(l, st.a[i]), Lanes::splat(l, st.b[i]));
                 let at = i * width..(i + 1) * width;
                 let pairs = st.o[at.clone()].chunks_exact_mut(LANES).zip(st.oc[at].chunks_exact(LANES));
@@ -401,7 +403,7 @@ fn halves(seen: &Range<usize>) -> (Range<usize>, Range<usize>) {
 }
 
 /// The factors that merge a chunk, and the merged maxima and sums. A vector's first chunk has the
-/// factors 0 and 1; a chunk that it does not see has 1 and 0.
+/// factors 0 and 1; a chunk that it does not mask has 1 and 0.
 #[inline(always)]
 fn factors<L: Lanes>(l: L, st: &mut State<'_>) {
     let (zero, one, lowest) = (l.zero(), Lanes::splat(l, 1.0), Lanes::splat(l, f32::MIN));

@@ -17,7 +17,7 @@ pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], least: &m
 
 /// One sequence's part of a pool, as one head reads it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Keys<'a> {
+pub(super) struct HeadView<'a> {
     pub(super) slots: &'a Slots,
     pub(super) seq: u32,
     pub(super) nkv: usize,
@@ -27,7 +27,7 @@ pub(super) struct Keys<'a> {
     pub(super) next: Option<(u32, usize)>,
 }
 
-impl Keys<'_> {
+impl HeadView<'_> {
     /// The slots `seen` of chunk `c`, widened to whole steps of a product with zeros: as they lie in `x`
     /// where they can be read there, else copied to `buffer`, of 64 rows of `width`.
     #[inline(always)]
@@ -81,9 +81,9 @@ impl Keys<'_> {
         while pos < range.end {
             let run = self.slots.run_length(pos).min(range.end - pos);
             let first = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
-            let mut ahead = self.behind(x, pos..pos + run);
+            let mut prefetcher = self.prefetch_rows(x, pos..pos + run);
             for i in 0..run {
-                ahead.ask(l, ahead.bytes.div_ceil(LINE));
+                prefetcher.issue(l, prefetcher.bytes.div_ceil(LINE));
                 let start = first + i * self.nkv * self.hd;
                 let out = out.next().expect("room for every position");
                 row(l, &x[start..start + self.hd], out, least);
@@ -95,34 +95,34 @@ impl Keys<'_> {
     /// What the next turn will read at the slots `part` of chunk `c`, unless the slots `seen` of this turn are
     /// copied: a copy asks for what is behind it by itself.
     #[inline(always)]
-    pub(super) fn ahead<E: Number>(
+    pub(super) fn prefetcher<E: Number>(
         self,
         x: &[E],
         (c, seen): (usize, &Range<usize>),
         part: Range<usize>,
         width: usize,
-    ) -> Ahead {
+    ) -> Prefetcher {
         match part.is_empty() || self.in_place(x, (c, seen), width).is_none() {
-            true => Ahead::nothing(),
-            false => self.behind(x, c * CHUNK + part.start..c * CHUNK + part.end),
+            true => Prefetcher::empty(),
+            false => self.prefetch_rows(x, c * CHUNK + part.start..c * CHUNK + part.end),
         }
     }
 
     /// What the next turn will read at positions `range`, as far as that is one run.
     #[inline(always)]
-    fn behind<E: Number>(self, x: &[E], range: Range<usize>) -> Ahead {
-        let Some((seq, kv)) = self.next else { return Ahead::nothing() };
-        let Some(slot) = self.slots.get(seq, range.start) else { return Ahead::nothing() };
+    fn prefetch_rows<E: Number>(self, x: &[E], range: Range<usize>) -> Prefetcher {
+        let Some((seq, kv)) = self.next else { return Prefetcher::empty() };
+        let Some(slot) = self.slots.get(seq, range.start) else { return Prefetcher::empty() };
         let (bytes, rows) = (self.hd * size_of::<E>(), range.len().min(self.slots.run_length(range.start)));
         let row = x.as_ptr().wrapping_add((slot * self.nkv + kv) * self.hd).cast();
-        Ahead { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
+        Prefetcher { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
     }
 }
 
 /// Rows that are read soon, to be asked for a few lines at a time: one head's lie too far apart for the processor
 /// to guess, and where all of them are asked for at once they are waited for.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Prefetcher {
     row: *const f32,
     /// Bytes from one row to the next, and of a row.
     stride: usize,
@@ -133,18 +133,18 @@ pub(super) struct Ahead {
     lines: usize,
 }
 
-impl Ahead {
+impl Prefetcher {
     /// No rows.
-    pub(super) fn nothing() -> Ahead {
-        Ahead { row: std::ptr::null(), stride: 0, bytes: 0, at: 0, lines: 0 }
+    pub(super) fn empty() -> Prefetcher {
+        Prefetcher { row: std::ptr::null(), stride: 0, bytes: 0, at: 0, lines: 0 }
     }
 
     /// Asks for the next `lines` lines.
     #[inline(always)]
-    pub(super) fn ask<L: Lanes>(&mut self, l: L, lines: usize) {
+    pub(super) fn issue<L: Lanes>(&mut self, l: L, lines: usize) {
         let lines = lines.min(self.lines);
         for _ in 0..lines {
-            Reg::fetch_far(l, self.row.wrapping_byte_add(self.at));
+            Reg::prefetch_l2(l, self.row.wrapping_byte_add(self.at));
             self.at += LINE;
             if self.at >= self.bytes {
                 (self.row, self.at) = (self.row.wrapping_byte_add(self.stride), 0);
@@ -163,7 +163,7 @@ impl Ahead {
 /// Bytes of a line of cache.
 const LINE: usize = 64;
 
-/// Keys or values of a chunk: that of slot j begins at `j * stride`.
+/// HeadView or values of a chunk: that of slot j begins at `j * stride`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk<'a> {
     pub(super) rows: &'a [f32],
@@ -171,14 +171,14 @@ pub(super) struct Chunk<'a> {
 }
 
 /// `out[d * 64 + j] = chunk[j][d]` for d below `width` (a multiple of 32) and j in `keys`, a part of
-/// `0..64`; columns beside it may be overwritten. Asks for as many lines of `ahead` as it reads.
+/// `0..64`; columns beside it may be overwritten. Asks for as many lines of `prefetcher` as it reads.
 #[inline(always)]
 pub(super) fn transpose<L: Lanes>(
     l: L,
     chunk: Chunk<'_>,
     width: usize,
     keys: Range<usize>,
-    (out, ahead): (&mut [f32], &mut Ahead),
+    (out, prefetcher): (&mut [f32], &mut Prefetcher),
 ) {
     let Chunk { rows, stride } = chunk;
     if keys.is_empty() {
@@ -190,7 +190,7 @@ pub(super) fn transpose<L: Lanes>(
     for j in (keys.start / w * w..keys.end).step_by(w) {
         for d in (0..width).step_by(w) {
             let mut square = [Reg::splat(l, 0.0); 16];
-            ahead.ask(l, w * w * size_of::<f32>() / LINE);
+            prefetcher.issue(l, w * w * size_of::<f32>() / LINE);
             // wrapping arithmetic, though nothing wraps: a check for each address keeps the square out of registers
             let from = rows.as_ptr().wrapping_add(j.wrapping_mul(stride).wrapping_add(d));
             // SAFETY: d + w <= width and j + w <= 64, all multiples of w, and no row behind the last is

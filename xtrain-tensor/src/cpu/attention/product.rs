@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::flush::{add_flushed, fma_flushed};
+use crate::cpu::gemm::Beta;
 use crate::cpu::lanes::{Kernel, Lanes, Reg};
 
 /// `out[r][c] = start + sum over k of left(r, k) right(k, c)`, k rising, for `rows` rows, the columns
@@ -22,19 +23,10 @@ pub(crate) struct Product<'a> {
     pub(crate) right_row: usize,
     pub(crate) out: &'a mut [f32],
     pub(crate) out_row: usize,
-    pub(crate) start: Start,
+    pub(crate) beta: Beta,
     pub(crate) rows: usize,
     pub(crate) cols: Range<usize>,
     pub(crate) depth: Range<usize>,
-}
-
-/// Where the sums of a product start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// At +0.
-    Zero,
-    /// At what `out` holds.
-    Out,
 }
 
 /// How the sum of an output is formed.
@@ -210,7 +202,7 @@ impl<'a, A: Arithmetic> Run<'a, A> {
             };
             let out = p.out.as_mut_ptr().add(row * p.out_row + col);
             let mut y = [[Reg::splat(l, 0.0); C]; R];
-            if p.start == Start::Out {
+            if p.beta == Beta::One {
                 for r in 0..R {
                     for c in 0..C {
                         y[r][c] = Reg::load(l, out.add(r * p.out_row + c * L::WIDTH));

@@ -276,8 +276,8 @@ fn two_positions_in_one_slot_are_an_error_of_the_backward() {
     let x = Tensor::zeros(&device, &[2, 1, 2], Dtype::F32).unwrap();
     let lse = Tensor::zeros(&device, &[2, 1], Dtype::F32).unwrap();
     let slots = Slots::Runs { base: vec![1, 1] };
-    let see = AttnMask { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
+    let mask = AttnMask { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
     let saved = Saved { q: &x, k: &x, v: &x, y: &x, lse: &lse };
-    let error = attention_backward(&saved, &x, &see).unwrap_err().to_string();
+    let error = attention_backward(&saved, &x, &mask).unwrap_err().to_string();
     assert!(error.contains("slot 1 twice, at position 0 of sequence 1"), "{error}");
 }

@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use super::panels::View;
-use super::tile::{Fetch, Start, Tiles, tile_rows};
-use super::{CHUNK, runs, split};
+use super::tile::{Beta, Prefetch, TileJob, tile_rows};
+use super::{CHUNK, split, tile_groups};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
@@ -11,8 +11,8 @@ use crate::cpu::{Disjoint, Simd};
 /// Elements of a line of cache: half a row of a panel.
 const LINE: usize = LANES / 2;
 
-/// Tiles that ask for the next panel, each for its share: of two lines for a step over the depth one each.
-const AHEAD: usize = 2;
+/// TileJob that ask for the next panel, each for its share: of two lines for a step over the depth one each.
+const PREFETCH_TILES: usize = 2;
 
 /// A matrix in memory: element (r, k) at `data[r * row_step + k * k_step]`.
 #[derive(Debug, Clone, Copy)]
@@ -44,22 +44,22 @@ impl<'a> Matrix<'a> {
 
 /// `y = start + a b`: y `[a.rows, b.columns]` row-major; a `[rows, b.depth]`.
 ///
-/// Order: [`super`]'s; with [`Start::Continue`] the chunks go on into y (a group of linears that read
+/// Order: [`super`]'s; with [`Beta::One`] the chunks go on into y (a group of linears that read
 /// one x: the second weight's product continues the first's).
-pub(crate) fn product(cpu: &Cpu, a: Matrix<'_>, b: View<'_>, y: &mut [f32], start: Start) {
-    if b.depth == 0 && start == Start::Zero {
+pub(crate) fn product(cpu: &Cpu, a: Matrix<'_>, b: View<'_>, y: &mut [f32], beta: Beta) {
+    if b.depth == 0 && beta == Beta::Zero {
         y.fill(0.0);
     }
-    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start, plus: None }, cpu);
+    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), beta, residual: None }, cpu);
 }
 
 /// `y = h + a b`, the product summed first, then added: a projection back into the residual stream.
-pub(crate) fn product_onto(cpu: &Cpu, h: &[f32], a: Matrix<'_>, b: View<'_>, y: &mut [f32]) {
+pub(crate) fn product_residual(cpu: &Cpu, h: &[f32], a: Matrix<'_>, b: View<'_>, y: &mut [f32]) {
     assert_eq!(h.len(), y.len(), "h has the product's shape");
     if b.depth == 0 {
         y.iter_mut().zip(h).for_each(|(y, h)| *y = h + 0.0);
     }
-    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start: Start::Zero, plus: Some(h) }, cpu);
+    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), beta: Beta::Zero, residual: Some(h) }, cpu);
 }
 
 fn run(job: Product<'_>, cpu: &Cpu) {
@@ -74,21 +74,21 @@ struct Product<'a> {
     a: Matrix<'a>,
     b: View<'a>,
     y: Disjoint<'a, f32>,
-    start: Start,
+    beta: Beta,
     /// What is added to the finished sum, of the shape of y.
-    plus: Option<&'a [f32]>,
+    residual: Option<&'a [f32]>,
 }
 
 impl Product<'_> {
     /// The outputs of `rows` in `panels`. Each output belongs to one unit.
     fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
         let most = tile_rows(self.simd);
-        // one tile of rows walks all panels; several tiles share a panel while it is near
+        // one tile of rows walks all panels; several tiles share a panel while it is l1
         let stride = if rows.len() <= most { panels.len().max(1) } else { 1 };
         for k in (0..self.b.depth).step_by(CHUNK) {
             for panel in panels.clone().step_by(stride) {
                 let mut done = (stride == 1).then_some(0);
-                for (row, height, count) in runs(rows.len(), most) {
+                for (row, height, count) in tile_groups(rows.len(), most) {
                     self.tiles([rows.start + row, height, count, k], panel..panel + stride, done);
                     done = done.map(|done| done + count);
                 }
@@ -97,11 +97,11 @@ impl Product<'_> {
     }
 
     /// What is left of the next panel when so many tiles have asked for their share of it.
-    fn next_panel(&self, k: usize, panel: usize, done: usize) -> Fetch {
+    fn next_panel(&self, k: usize, panel: usize, done: usize) -> Prefetch {
         let share = CHUNK.min(self.b.depth - k) * LINE;
         let from = self.b.row(0, 0, 0).wrapping_add((panel * self.b.step + k) * LANES);
-        let tiles = AHEAD.saturating_sub(done);
-        Fetch { from: from.wrapping_add(done * share), step: LINE, tile_step: share, tiles }
+        let tiles = PREFETCH_TILES.saturating_sub(done);
+        Prefetch { from: from.wrapping_add(done * share), step: LINE, tile_step: share, tiles }
     }
 
     /// One chunk of `count` tiles of `height` rows from `row` on, in `panels`. Those that share a panel ask for the
@@ -117,9 +117,9 @@ impl Product<'_> {
         let last = k + depth == self.b.depth;
         let a = data[row * row_step + k * k_step..].as_ptr();
         let below = height * row_step;
-        let near =
-            Fetch { from: a.wrapping_add(below), step: height * k_step, tile_step: below, tiles: count };
-        let tiles = Tiles {
+        let l1 =
+            Prefetch { from: a.wrapping_add(below), step: height * k_step, tile_step: below, tiles: count };
+        let tiles = TileJob {
             a,
             row_step,
             k_step,
@@ -130,14 +130,14 @@ impl Product<'_> {
             c: self.y.at(first),
             c_step: step,
             columns: columns.len(),
-            plus: self.plus.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
-            start: if k == 0 { self.start } else { Start::Continue },
+            residual: self.residual.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
+            beta: if k == 0 { self.beta } else { Beta::One },
             count,
-            near,
-            far: done.map(|done| self.next_panel(k, panels.end, done)),
+            l1,
+            l2: done.map(|done| self.next_panel(k, panels.end, done)),
         };
         // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
-        // the rows of c lie inside y, checked above, as do those of `plus`, which is as long; those of
+        // the rows of c lie inside y, checked above, as do those of `residual`, which is as long; those of
         // c belong to this unit alone.
         unsafe { tiles.run(self.simd, height) }
     }

@@ -2,20 +2,20 @@
 use std::ops::Range;
 
 use super::panels::Row;
-use super::tile::{Fetch, Start, Tiles, tile_rows};
-use super::{CHUNK, LINE, SMALL, runs};
+use super::tile::{Beta, Prefetch, TileJob, tile_rows};
+use super::{CHUNK, LINE, SERIAL, tile_groups};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::scratch::Buffer;
 use crate::cpu::{Disjoint, Simd};
 
-/// Outputs of a unit of work, at most: alone, where their part of g stays in the second-level cache;
+/// Outputs of a unit of work, at most: serial, where their part of g stays in the second-level cache;
 /// with other threads, so that there are enough units.
 const BAND: [usize; 2] = [384, 48];
 
 /// Rows of a chunk from which on its columns are copied side by side before they are read: where they lie,
 /// one row apart, they compete for a few places of the first-level cache.
-const LONG: usize = 129;
+const COPY_MIN_ROWS: usize = 129;
 
 /// `g[o][i] = g[o][i] + chunk` for every sample, and inside it for every chunk of 256 rows counted from
 /// the sample's first row, rising; `chunk = fma(dy[r][o], x[r][i], chunk)` over its rows from +0.
@@ -35,10 +35,10 @@ pub(crate) fn weight_gradient(
     let job = Gradient { simd: cpu.simd, dy, x, samples, g: Disjoint::new(g), shape };
     let total: usize = samples.iter().map(ExactSizeIterator::len).sum();
     let threads = cpu.pool.threads();
-    let alone = threads == 1 || total * out * inputs < SMALL;
-    let bands = if alone { out.div_ceil(BAND[0]) } else { out.div_ceil(BAND[1]).next_multiple_of(threads) };
+    let serial = threads == 1 || total * out * inputs < SERIAL;
+    let bands = if serial { out.div_ceil(BAND[0]) } else { out.div_ceil(BAND[1]).next_multiple_of(threads) };
     let unit = |i: usize| job.unit(i * out / bands..(i + 1) * out / bands);
-    if alone { (0..bands).for_each(unit) } else { cpu.pool.run(bands, unit) }
+    if serial { (0..bands).for_each(unit) } else { cpu.pool.run(bands, unit) }
 }
 
 struct Gradient<'a> {
@@ -58,35 +58,35 @@ impl Gradient<'_> {
             let end = s.end;
             s.clone().step_by(CHUNK).map(move |from| from..end.min(from + CHUNK))
         };
-        let mut panel = Buffer::<Row>::of(CHUNK);
+        let mut panel = Buffer::<Row>::new(CHUNK);
         let mut chunks = self.samples.iter().flat_map(chunks).peekable();
         while let Some(rows) = chunks.next() {
             let next = chunks.peek().map_or(rows.start, |next| next.start);
-            let mut asked = band.start;
+            let mut prefetched = band.start;
             for i in (0..self.shape[1]).step_by(LANES) {
                 let right = self.right(rows.clone(), i, &mut panel);
-                let far = self.next_columns(next, i);
-                for (at, height, count) in runs(band.len(), tile_rows(self.simd)) {
+                let l2 = self.next_columns(next, i);
+                for (at, height, count) in tile_groups(band.len(), tile_rows(self.simd)) {
                     let o = band.start + at;
-                    let near = self.next_outputs(next, asked..band.end);
-                    asked = band.end.min(asked + count * LINE);
-                    self.tiles(rows.clone(), [o, i, height, count], right, [near, far]);
+                    let l1 = self.next_outputs(next, prefetched..band.end);
+                    prefetched = band.end.min(prefetched + count * LINE);
+                    self.tiles(rows.clone(), [o, i, height, count], right, [l1, l2]);
                 }
             }
         }
     }
 
     /// The columns `range` of dy in the chunk from row `next` on, a line a tile.
-    fn next_outputs(&self, next: usize, range: Range<usize>) -> Fetch {
+    fn next_outputs(&self, next: usize, range: Range<usize>) -> Prefetch {
         let out = self.shape[0];
         let from = self.dy.as_ptr().wrapping_add(next * out + range.start);
-        Fetch { from, step: out, tile_step: LINE, tiles: range.len().div_ceil(LINE) }
+        Prefetch { from, step: out, tile_step: LINE, tiles: range.len().div_ceil(LINE) }
     }
 
     /// The two lines of x from column `i` on in that chunk, one a tile.
-    fn next_columns(&self, next: usize, i: usize) -> Fetch {
+    fn next_columns(&self, next: usize, i: usize) -> Prefetch {
         let inputs = self.shape[1];
-        Fetch {
+        Prefetch {
             from: self.x.as_ptr().wrapping_add(next * inputs + i),
             step: inputs,
             tile_step: LINE,
@@ -101,7 +101,7 @@ impl Gradient<'_> {
         let columns = LANES.min(inputs - i);
         // the last elements that a tile reads
         assert!((rows.end - 1) * inputs + i + columns <= self.x.len(), "x has rows of `in` values");
-        if rows.len() < LONG {
+        if rows.len() < COPY_MIN_ROWS {
             return (self.x[rows.start * inputs + i..].as_ptr(), inputs);
         }
         for (r, to) in rows.zip(panel.iter_mut()) {
@@ -121,7 +121,7 @@ impl Gradient<'_> {
         rows: Range<usize>,
         [o, i, height, count]: [usize; 4],
         (b, b_step): (*const f32, usize),
-        [near, far]: [Fetch; 2],
+        [l1, l2]: [Prefetch; 2],
     ) {
         let [out, inputs] = self.shape;
         let columns = LANES.min(inputs - i);
@@ -129,7 +129,7 @@ impl Gradient<'_> {
         // `at` checks the address one past the last element, so that all are inside g
         self.g.at((o + height * count - 1) * inputs + i + columns);
         let a = self.dy[rows.start * out + o..].as_ptr();
-        let tiles = Tiles {
+        let tiles = TileJob {
             a,
             row_step: 1,
             k_step: out,
@@ -140,14 +140,14 @@ impl Gradient<'_> {
             c: self.g.at(o * inputs + i),
             c_step: inputs,
             columns,
-            plus: std::ptr::null(),
-            start: Start::Continue,
+            residual: std::ptr::null(),
+            beta: Beta::One,
             count,
-            near,
-            far: Some(far),
+            l1,
+            l2: Some(l2),
         };
         // SAFETY: dy has the values in each of the rows, g has the tile: checked above; b has `columns`
-        // values in each, checked by `right`. These elements of g belong to this unit alone.
+        // values in each, checked by `right`. These elements of g belong to this unit serial.
         unsafe { tiles.run(self.simd, height) }
     }
 }

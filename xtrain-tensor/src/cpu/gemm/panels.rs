@@ -32,7 +32,7 @@ impl Panels {
 
     /// Panels, none of which is written yet.
     pub(crate) fn blank([depth, columns]: [usize; 2]) -> Panels {
-        Panels { rows: Buffer::for_up_to(columns.div_ceil(LANES) * depth), depth, columns }
+        Panels { rows: Buffer::with_capacity(columns.div_ceil(LANES) * depth), depth, columns }
     }
 
     /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
@@ -70,7 +70,7 @@ impl Panels {
 
     /// `fill(columns, rows)` writes a panel of the columns `range`; one that is not whole is zero before.
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, fill: impl Fn(Range<usize>, &mut [Row]) + Sync) {
-        let (first, columns) = (whole(&range, self.columns), self.columns);
+        let (first, columns) = (first_panel(&range, self.columns), self.columns);
         self.rows.grow(range.end.div_ceil(LANES) * self.depth);
         let rows = &mut self.rows[first * self.depth..range.end.div_ceil(LANES) * self.depth];
         cpu.pool.parts(rows, self.depth, |p, rows: &mut [Row]| {
@@ -107,7 +107,7 @@ impl Panels {
 }
 
 /// The first of the panels that the columns `range` of so many are.
-pub(crate) fn whole(range: &Range<usize>, columns: usize) -> usize {
+pub(crate) fn first_panel(range: &Range<usize>, columns: usize) -> usize {
     let ends = range.end == columns || range.end < columns && range.end.is_multiple_of(LANES);
     assert!(range.start.is_multiple_of(LANES) && ends, "whole panels");
     range.start / LANES

@@ -74,10 +74,10 @@ fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread
             let panels = Panels::of_weight(cpu, &w, [n, k]);
             let what = format!("{simd} {m}x{k}x{n}");
             let mut y = vec![f32::NAN; m * n];
-            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Start::Zero);
+            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Beta::Zero);
             same(&y, &fresh, &what);
             let mut y = before.clone();
-            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Start::Continue);
+            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Beta::One);
             same(&y, &onto, &what);
         }
     }
@@ -95,8 +95,8 @@ fn the_input_gradient_of_a_group_runs_through_its_weights_in_one_y() {
         for (g, o) in outs.into_iter().enumerate() {
             let panels = Panels::of_weight_transposed(cpu, &w[g], [o, inputs]);
             assert_eq!(panels.at(o - 1, 3).to_bits(), w[g][(o - 1) * inputs + 3].to_bits());
-            let start = if g == 0 { Start::Zero } else { Start::Continue };
-            product(cpu, Matrix::new(&dy[g], m, o), panels.view(), &mut dx, start);
+            let beta = if g == 0 { Beta::Zero } else { Beta::One };
+            product(cpu, Matrix::new(&dy[g], m, o), panels.view(), &mut dx, beta);
             for (i, y) in want.iter_mut().enumerate() {
                 *y = dot(*y, o, |j| dy[g][i / inputs * o + j], |j| w[g][j * inputs + i % inputs]);
             }

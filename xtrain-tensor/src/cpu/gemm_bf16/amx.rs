@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
         // SAFETY: `new` has detected AMX and `unit` configured it for `height` rows. Loads of a read
         // `height` rows of `blocks` blocks, those of b `blocks` blocks of 2048 bytes: all inside the
         // slices above. c is right by contract.
-        unsafe { if height > TILE { upper_and_lower(operands) } else { upper(operands) } }
+        unsafe { if height > TILE { kernel_32_rows(operands) } else { kernel_16_rows(operands) } }
     }
 }
 
@@ -163,7 +163,7 @@ unsafe fn configure(height: usize) {
 ///
 /// # Safety
 /// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
-unsafe fn upper_and_lower(Operands { blocks, a, b, c, step }: Operands) {
+unsafe fn kernel_32_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {
@@ -193,7 +193,7 @@ unsafe fn upper_and_lower(Operands { blocks, a, b, c, step }: Operands) {
 ///
 /// # Safety
 /// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
-unsafe fn upper(Operands { blocks, a, b, c, step }: Operands) {
+unsafe fn kernel_16_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {

@@ -1,8 +1,8 @@
 //! The gradient of a weight in bf16: `g += dy^T x`, sample by sample.
 use std::ops::Range;
 
-use super::super::gemm::Start;
-use super::{BLOCK, Left, Operand, Tiles, product};
+use super::super::gemm::Beta;
+use super::{BLOCK, Operand, PackedA, TilePanels, product};
 use crate::Cpu;
 
 /// Rows that are packed at a time: a multiple of the block.
@@ -30,9 +30,9 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     };
     let rows: Vec<Option<usize>> = samples.iter().flat_map(padded).collect();
     for rows in rows.chunks(SLAB) {
-        let left = Left::transposed(cpu, [out, rows.len()], |k| line(dy, rows[k], out));
-        let right = Tiles::of_lines(cpu, [rows.len(), inputs], |k| line(x, rows[k], inputs));
-        product(cpu, &left, right.view(), g, Start::Continue);
+        let left = PackedA::transposed(cpu, [out, rows.len()], |k| line(dy, rows[k], out));
+        let right = TilePanels::of_rows(cpu, [rows.len(), inputs], |k| line(x, rows[k], inputs));
+        product(cpu, &left, right.view(), g, Beta::One);
     }
 }
 

@@ -4,43 +4,43 @@ use std::ops::Range;
 use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Disjoint, Simd};
-use super::tiles::{Lines, Pairs, TILE, turn};
-use super::{BLOCK, NO_LOW, Operand, enter};
+use super::tiles::{MatrixRows, Pairs, TILE, transpose_pairs};
+use super::{BLOCK, NO_EXPONENT, Operand, round_daz};
 use crate::Cpu;
 
-/// Rows `[rows][ceil(depth / 32)][32]`, padded with +0.
+/// RowMajor `[rows][ceil(depth / 32)][32]`, padded with +0.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct PackedA {
     pub(super) blocks: Blocks,
     pub(super) rows: usize,
     pub(super) depth: usize,
     /// Smallest exponent field of each row's non-zero elements; 0 of blocks for AMX, which does not ask.
-    low: Buffer<u8>,
+    min_exp: Buffer<u8>,
 }
-scratch!(u8, NO_LOW);
+scratch!(u8, NO_EXPONENT);
 
 /// The blocks of all rows, as the path wants them.
 #[derive(Debug)]
 pub(super) enum Blocks {
     /// For AMX.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AMX alone reads them"))]
-    Narrow(Buffer<Pairs>),
+    Amx(Buffer<Pairs>),
     /// For lanes: widened, since they broadcast one element at a time.
-    Wide(Buffer<Wide>),
+    Simd(Buffer<F32Block>),
 }
 
 /// A block as f32.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Wide(pub(super) [f32; BLOCK]);
-scratch!(Wide, Wide([0.0; BLOCK]));
+pub(super) struct F32Block(pub(super) [f32; BLOCK]);
+scratch!(F32Block, F32Block([0.0; BLOCK]));
 
-impl Left {
+impl PackedA {
     /// The matrix `a` `[rows, depth]`, row-major.
-    pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &[T], shape: [usize; 2]) -> Left {
+    pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &[T], shape: [usize; 2]) -> PackedA {
         let [rows, depth] = shape;
         assert_eq!(a.len(), rows * depth, "a holds rows * depth values");
-        Left::pack(cpu, shape, &Rows { a, depth })
+        PackedA::pack(cpu, shape, &RowMajor { a, depth })
     }
 
     /// The transpose of the matrix whose row k is `line(k)`: `out` values, or none for a row of zeros.
@@ -48,65 +48,65 @@ impl Left {
         cpu: &Cpu,
         [out, depth]: [usize; 2],
         line: impl Fn(usize) -> &'a [T] + Sync,
-    ) -> Left {
-        Left::pack(cpu, [out, depth], &Turned(Lines { line, depth }))
+    ) -> PackedA {
+        PackedA::pack(cpu, [out, depth], &Transposed(MatrixRows { line, depth }))
     }
 
-    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], source: &impl Source) -> Left {
-        let mut low = Buffer::of(rows);
+    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], source: &impl Source) -> PackedA {
+        let mut min_exp = Buffer::new(rows);
         let blocks = match cpu.simd {
-            Simd::Amx => Blocks::Narrow(each(cpu, [rows, depth], source, &mut low)),
-            _ => Blocks::Wide(each(cpu, [rows, depth], source, &mut low)),
+            Simd::Amx => Blocks::Amx(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
+            _ => Blocks::Simd(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
         };
-        Left { blocks, rows, depth, low }
+        PackedA { blocks, rows, depth, min_exp }
     }
 
     /// The smallest exponent field in the rows `range`, which are wide.
-    pub(super) fn low(&self, range: Range<usize>) -> u8 {
-        self.low[range].iter().copied().fold(NO_LOW, u8::min)
+    pub(super) fn min_exp(&self, range: Range<usize>) -> u8 {
+        self.min_exp[range].iter().copied().fold(NO_EXPONENT, u8::min)
     }
 }
 
 /// All blocks of all rows, in parallel where there are many, and each row's smallest exponent field.
-pub(super) fn each<B: Block>(
+pub(super) fn pack_rows<B: Block>(
     cpu: &Cpu,
     [rows, depth]: [usize; 2],
     source: &impl Source,
-    low: &mut [u8],
+    min_exp: &mut [u8],
 ) -> Buffer<B> {
     let blocks = depth.div_ceil(BLOCK);
-    let mut out = Buffer::of(rows * blocks);
+    let mut out = Buffer::new(rows * blocks);
     if blocks == 0 {
-        low.fill(NO_LOW);
+        min_exp.fill(NO_EXPONENT);
     }
     // parts of 8 groups or more, of at least 8192 values
     let group = source.group();
     let part = group * 256usize.div_ceil(group * blocks.max(1)).max(8);
-    let low = Disjoint::new(low);
+    let min_exp = Disjoint::new(min_exp);
     cpu.pool.parts(&mut out, part * blocks, |i, out: &mut [B]| {
         let first = i * part;
         // SAFETY: the rows of this part, which is passed once.
-        let low = unsafe { low.slice(first..rows.min(first + part)) };
-        dispatch(cpu.simd, Pack { source, first, blocks, out, low });
+        let min_exp = unsafe { min_exp.slice(first..rows.min(first + part)) };
+        dispatch(cpu.simd, Pack { source, first, blocks, out, min_exp });
     });
     out
 }
 
 /// What rows are packed of.
 pub(super) trait Source: Sync {
-    /// Rows that are read together: 16, or one.
+    /// RowMajor that are read together: 16, or one.
     fn group(&self) -> usize;
     /// Writes the block `block` of the rows from `row` on, as many as are read together.
     fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]);
 }
 
-/// Rows as they lie.
-pub(super) struct Rows<'a, T> {
+/// RowMajor as they lie.
+pub(super) struct RowMajor<'a, T> {
     pub(super) a: &'a [T],
     pub(super) depth: usize,
 }
 
-impl<T: Operand> Source for Rows<'_, T> {
+impl<T: Operand> Source for RowMajor<'_, T> {
     #[inline(always)]
     fn group(&self) -> usize {
         1
@@ -114,14 +114,14 @@ impl<T: Operand> Source for Rows<'_, T> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
         let from = &self.a[row * self.depth + block * BLOCK..];
-        enter(&from[..BLOCK.min(self.depth - block * BLOCK)], &mut to[0].0);
+        round_daz(&from[..BLOCK.min(self.depth - block * BLOCK)], &mut to[0].0);
     }
 }
 
 /// The columns of lines.
-pub(super) struct Turned<F>(pub(super) Lines<F>);
+pub(super) struct Transposed<F>(pub(super) MatrixRows<F>);
 
-impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Turned<F> {
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Transposed<F> {
     #[inline(always)]
     fn group(&self) -> usize {
         TILE
@@ -130,7 +130,7 @@ impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Turned<F> {
     fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
         let mut lines = [Pairs::BLANK; TILE];
         self.0.pairs(block * BLOCK, row, &mut lines);
-        turn(l, &lines, to);
+        transpose_pairs(l, &lines, to);
     }
 }
 
@@ -153,13 +153,13 @@ impl Block for Pairs {
     }
 }
 
-impl Block for Wide {
+impl Block for F32Block {
     #[inline(always)]
     fn set<L: Lanes>(&mut self, l: L, values: &Pairs) {
         Lanes::store(l, &mut self.0, l.load_bf16(&values.0));
     }
     #[inline(always)]
-    fn lowest<L: Lanes>(l: L, row: &[Wide]) -> u8 {
+    fn lowest<L: Lanes>(l: L, row: &[F32Block]) -> u8 {
         let (bound, none) = (Lanes::splat(l, f32::MIN_POSITIVE), Lanes::splat(l, f32::NEG_INFINITY));
         let mut least = none;
         for block in row {
@@ -167,12 +167,12 @@ impl Block for Wide {
             let size = l.max(v, l.neg(v));
             least = l.max(least, l.select_lt(size, bound, none, l.neg(size)));
         }
-        // without a finite element but zeros it is that of infinity, which is NO_LOW
+        // without a finite element but zeros it is that of infinity, which is NO_EXPONENT
         ((-l.max32(least)).to_bits() >> 23) as u8
     }
 }
 
-/// Rows that are packed together, and their smallest exponent fields.
+/// RowMajor that are packed together, and their smallest exponent fields.
 struct Pack<'a, S, B> {
     source: &'a S,
     /// The first.
@@ -180,7 +180,7 @@ struct Pack<'a, S, B> {
     /// Blocks of a row.
     blocks: usize,
     out: &'a mut [B],
-    low: &'a mut [u8],
+    min_exp: &'a mut [u8],
 }
 
 impl<S: Source, B: Block> Kernel for Pack<'_, S, B> {
@@ -189,7 +189,7 @@ impl<S: Source, B: Block> Kernel for Pack<'_, S, B> {
     /// In the order in which the source lies in memory.
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
-        let (rows, group) = (self.low.len(), self.source.group());
+        let (rows, group) = (self.min_exp.len(), self.source.group());
         let mut room = [Pairs::BLANK; TILE];
         if group == 1 {
             for row in 0..rows {
@@ -204,8 +204,8 @@ impl<S: Source, B: Block> Kernel for Pack<'_, S, B> {
                 }
             }
         }
-        for (low, row) in self.low.iter_mut().zip(self.out.chunks_exact(self.blocks)) {
-            *low = B::lowest(l, row);
+        for (min_exp, row) in self.min_exp.iter_mut().zip(self.out.chunks_exact(self.blocks)) {
+            *min_exp = B::lowest(l, row);
         }
     }
 }

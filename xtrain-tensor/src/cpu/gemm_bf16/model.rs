@@ -2,7 +2,7 @@
 use super::BLOCK;
 
 /// x, or zero of its sign where its exponent field is 0.
-pub(super) fn entered(x: f32) -> f32 {
+pub(super) fn daz(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(x) } else { x }
 }
 
@@ -19,7 +19,7 @@ fn fma(a: f32, b: f32, c: f32) -> f32 {
 
 /// `a + b`, flushed alike: a sum below 2^-126 is exact, so its size decides.
 fn add(a: f32, b: f32) -> f32 {
-    entered(a + b)
+    daz(a + b)
 }
 
 /// `y + (even + odd)` over one block of widened operands.
@@ -29,5 +29,5 @@ pub(super) fn block(y: f32, a: &[f32], b: impl Fn(usize) -> f32) -> f32 {
         even = fma(a[k], b(k), even);
         odd = fma(a[k + 1], b(k + 1), odd);
     }
-    add(entered(y), add(even, odd))
+    add(daz(y), add(even, odd))
 }

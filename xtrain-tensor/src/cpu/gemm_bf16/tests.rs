@@ -2,9 +2,9 @@
 use std::ops::Range;
 
 use super::super::Simd;
-use super::super::gemm::Start;
-use super::left::{Rows, Turned, Wide, each};
-use super::tiles::Lines;
+use super::super::gemm::Beta;
+use super::left::{F32Block, RowMajor, Transposed, pack_rows};
+use super::tiles::MatrixRows;
 use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;
@@ -67,7 +67,7 @@ fn before(seed: u32, n: usize) -> Vec<f32> {
 fn dot(y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
     (0..n).step_by(BLOCK).fold(y, |y, from| {
         let at = |f: &dyn Fn(usize) -> bf16, k: usize| {
-            if from + k < n { model::entered(widen(f(from + k))) } else { 0.0 }
+            if from + k < n { model::daz(widen(f(from + k))) } else { 0.0 }
         };
         let block: Vec<f32> = (0..BLOCK).map(|k| at(&a, k)).collect();
         model::block(y, &block, |k| at(&b, k))
@@ -112,13 +112,13 @@ fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flu
             for (simd, device) in devices() {
                 let cpu = device.as_cpu().unwrap();
                 let what = format!("{simd} {m}x{k}x{n} {kind:?}");
-                let left = Left::new(cpu, &x, [m, k]);
-                let tiles = Tiles::of_weight(cpu, &w, [n, k]);
+                let left = PackedA::new(cpu, &x, [m, k]);
+                let tiles = TilePanels::of_weight(cpu, &w, [n, k]);
                 let mut y = vec![f32::NAN; m * n];
-                product(cpu, &left, tiles.view(), &mut y, Start::Zero);
+                product(cpu, &left, tiles.view(), &mut y, Beta::Zero);
                 same(&y, &fresh, &what);
                 let mut y = y0.clone();
-                product(cpu, &left, tiles.view(), &mut y, Start::Continue);
+                product(cpu, &left, tiles.view(), &mut y, Beta::One);
                 same(&y, &onto, &what);
             }
         }
@@ -171,8 +171,8 @@ fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
 fn f32_operands_enter_rounded_and_without_denormals() {
     for bits in (0..1u64 << 32).step_by(9_973) {
         let x = f32::from_bits(bits as u32);
-        assert_eq!(x.enter().to_bits(), to_bf16(x).enter().to_bits(), "{x:e}");
-        assert!(x.enter().to_bits() & 0x7f80 != 0 || x.enter().to_bits() & 0x7fff == 0);
+        assert_eq!(x.round_daz().to_bits(), to_bf16(x).round_daz().to_bits(), "{x:e}");
+        assert!(x.round_daz().to_bits() & 0x7f80 != 0 || x.round_daz().to_bits() & 0x7fff == 0);
     }
 }
 
@@ -182,26 +182,32 @@ fn the_left_operand_of_tiles_holds_what_that_of_lanes_holds() {
     let x = values(Kind::Odd, 4, rows * depth);
     for (simd, device) in devices() {
         let cpu = device.as_cpu().unwrap();
-        let turned =
-            Turned(Lines { line: |k: usize| if k == 9 { &[] } else { &x[k * rows..][..rows] }, depth });
-        let mut low = vec![0; rows];
-        let narrow = each::<Pairs>(cpu, [rows, depth], &Rows { a: &x, depth }, &mut low);
-        assert!(low.iter().all(|&low| low == 0), "{simd}");
-        let wide = each::<Wide>(cpu, [rows, depth], &Rows { a: &x, depth }, &mut low);
-        let narrow_turned = each::<Pairs>(cpu, [rows, depth], &turned, &mut vec![0; rows]);
-        let wide_turned = each::<Wide>(cpu, [rows, depth], &turned, &mut vec![0; rows]);
+        let transposed = Transposed(MatrixRows {
+            line: |k: usize| if k == 9 { &[] } else { &x[k * rows..][..rows] },
+            depth,
+        });
+        let mut min_exp = vec![0; rows];
+        let narrow = pack_rows::<Pairs>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        assert!(min_exp.iter().all(|&min_exp| min_exp == 0), "{simd}");
+        let wide = pack_rows::<F32Block>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        let narrow_transposed = pack_rows::<Pairs>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
+        let wide_transposed = pack_rows::<F32Block>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
         for (i, k) in (0..rows).flat_map(|i| (0..96).map(move |k| (i, k))) {
             let (block, at) = (i * 3 + k / BLOCK, k % BLOCK);
-            let want = if k < depth { x[i * depth + k].enter() } else { bf16::ZERO };
+            let want = if k < depth { x[i * depth + k].round_daz() } else { bf16::ZERO };
             assert_eq!(narrow[block].0[at].to_bits(), want.to_bits(), "{simd} row {i}, {k}");
             assert_eq!(wide[block].0[at].to_bits(), widen(want).to_bits(), "{simd} row {i}, {k}");
-            let want = if k < depth && k != 9 { x[k * rows + i].enter() } else { bf16::ZERO };
-            assert_eq!(narrow_turned[block].0[at].to_bits(), want.to_bits(), "{simd} column {i}, {k}");
-            assert_eq!(wide_turned[block].0[at].to_bits(), widen(want).to_bits(), "{simd} column {i}, {k}");
+            let want = if k < depth && k != 9 { x[k * rows + i].round_daz() } else { bf16::ZERO };
+            assert_eq!(narrow_transposed[block].0[at].to_bits(), want.to_bits(), "{simd} column {i}, {k}");
+            assert_eq!(
+                wide_transposed[block].0[at].to_bits(),
+                widen(want).to_bits(),
+                "{simd} column {i}, {k}"
+            );
         }
-        for (i, low) in low.iter().enumerate() {
-            let fields = x[i * depth..][..depth].iter().map(|x| (x.enter().to_bits() >> 7 & 0xff) as u8);
-            assert_eq!(*low, fields.filter(|&f| f != 0).min().unwrap_or(NO_LOW), "{simd} row {i}");
+        for (i, min_exp) in min_exp.iter().enumerate() {
+            let fields = x[i * depth..][..depth].iter().map(|x| (x.round_daz().to_bits() >> 7 & 0xff) as u8);
+            assert_eq!(*min_exp, fields.filter(|&f| f != 0).min().unwrap_or(NO_EXPONENT), "{simd} row {i}");
         }
     }
 }
@@ -212,7 +218,8 @@ fn tiles_give_back_the_elements_and_the_transpose() {
     let w = values(Kind::Plain, 9, n * k);
     for (simd, device) in devices() {
         let cpu = device.as_cpu().unwrap();
-        let (a, b) = (Tiles::of_weight(cpu, &w, [n, k]), Tiles::of_weight_transposed(cpu, &w, [n, k]));
+        let (a, b) =
+            (TilePanels::of_weight(cpu, &w, [n, k]), TilePanels::of_weight_transposed(cpu, &w, [n, k]));
         for (i, x) in w.iter().enumerate() {
             assert_eq!(a.at(i % k, i / k), widen(*x), "{simd}");
             assert_eq!(b.at(i / k, i % k), widen(*x), "{simd}");

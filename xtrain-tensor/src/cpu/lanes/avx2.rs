@@ -91,12 +91,12 @@ impl Reg for Avx2 {
         [r; 4]
     }
     #[inline(always)]
-    fn fetch(_: Self, p: *const f32) {
+    fn prefetch_l1(_: Self, p: *const f32) {
         // SAFETY: a hint, which is in every x86-64 and does nothing at an address that cannot be read.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
-    fn fetch_far(_: Self, p: *const f32) {
+    fn prefetch_l2(_: Self, p: *const f32) {
         // SAFETY: as above.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }

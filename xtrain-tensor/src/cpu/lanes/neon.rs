@@ -76,12 +76,12 @@ impl Reg for Neon {
         [r; 8]
     }
     #[inline(always)]
-    fn fetch(_: Self, p: *const f32) {
+    fn prefetch_l1(_: Self, p: *const f32) {
         // SAFETY: a hint, which does nothing at an address that cannot be read.
         unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
     }
     #[inline(always)]
-    fn fetch_far(_: Self, p: *const f32) {
+    fn prefetch_l2(_: Self, p: *const f32) {
         // SAFETY: as above.
         unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
     }

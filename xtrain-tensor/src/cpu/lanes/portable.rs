@@ -58,9 +58,9 @@ impl Reg for Portable {
         [x; W]
     }
     #[inline(always)]
-    fn fetch(_: Self, _: *const f32) {}
+    fn prefetch_l1(_: Self, _: *const f32) {}
     #[inline(always)]
-    fn fetch_far(_: Self, _: *const f32) {}
+    fn prefetch_l2(_: Self, _: *const f32) {}
     #[inline(always)]
     unsafe fn load(_: Self, p: *const f32) -> R {
         // SAFETY: WIDTH elements are readable, by contract; an array of f32 is aligned like f32.

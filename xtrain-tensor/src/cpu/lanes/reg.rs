@@ -30,9 +30,9 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     /// `x` in every lane.
     fn splat(isa: Self, x: f32) -> Self::R;
     /// Asks for the line of cache at `p`, whatever that is.
-    fn fetch(isa: Self, p: *const f32);
+    fn prefetch_l1(isa: Self, p: *const f32);
     /// The same, into the second level of cache: what is not read soon must not push out what is.
-    fn fetch_far(isa: Self, p: *const f32);
+    fn prefetch_l2(isa: Self, p: *const f32);
     /// `WIDTH` elements.
     ///
     /// # Safety

@@ -6,7 +6,7 @@ use super::pointwise::turned;
 use crate::RopeTable;
 use crate::gates::values::Dice;
 use crate::ops::Samples;
-use crate::reference::{self, Attended, F64, Heads};
+use crate::reference::{self, AttentionOutput, F64, Heads};
 
 /// Every composition.
 pub(super) const ALL: [Maker; 3] =
@@ -48,7 +48,7 @@ struct Kept {
     q: Vec<f64>,
     k: Vec<f64>,
     v: Vec<f64>,
-    attended: Attended<f64>,
+    attended: AttentionOutput<f64>,
 }
 
 impl Block {

@@ -1,8 +1,9 @@
 //! One tile of 64 rows by 64 keys: its weights, and what they add to the gradients.
 use super::{Fine, Item, State};
 use crate::cpu::attention::number::{Least, Number};
-use crate::cpu::attention::product::{Product, Start};
+use crate::cpu::attention::product::Product;
 use crate::cpu::attention::rows::{CHUNK, STRIP, masked, widen, within};
+use crate::cpu::gemm::Beta;
 use crate::cpu::lanes::{LANES, Lanes};
 
 impl<E: Number> Item<'_, E> {
@@ -34,7 +35,7 @@ impl<E: Number> Item<'_, E> {
                     right_row: CHUNK,
                     out: &mut out[from..],
                     out_row: CHUNK,
-                    start: Start::Zero,
+                    beta: Beta::Zero,
                     rows: strip.len(),
                     cols: cols.clone(),
                     depth: 0..self.heads.hd.next_multiple_of(E::STEP),
@@ -86,7 +87,7 @@ impl<E: Number> Item<'_, E> {
                 right_row: width,
                 out: &mut st.dq[t * width..],
                 out_row: width,
-                start: Start::Out,
+                beta: Beta::One,
                 rows: strip.len(),
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
@@ -102,7 +103,7 @@ impl<E: Number> Item<'_, E> {
         let (rows, keys) = (self.block(block), self.block(c));
         for j in keys.clone().step_by(STRIP) {
             let strip = j..keys.end.min(j + STRIP);
-            let end = self.see.last_seeing(strip.end - 1, self.rows.len()).min(rows.end);
+            let end = self.mask.last_seeing(strip.end - 1, self.rows.len()).min(rows.end);
             let depth = j.max(rows.start)..end;
             if depth.is_empty() {
                 continue;
@@ -118,7 +119,7 @@ impl<E: Number> Item<'_, E> {
                     right_row: width,
                     out: &mut out[j * width..],
                     out_row: width,
-                    start: Start::Out,
+                    beta: Beta::One,
                     rows: strip.len(),
                     cols: 0..width,
                     depth: depth.clone(),
