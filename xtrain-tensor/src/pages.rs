@@ -1,56 +1,57 @@
-//! An allocator for programs that train: large blocks lie on pages of 2 MiB and begin at cache lines.
+//! A global allocator for training programs: large blocks lie on huge pages (2 MiB) and start at a cache line.
 //!
-//! A step walks tens of MiB of weights, moments and activations. On pages of 4 KiB those are more addresses
-//! than a processor remembers, and in a block that begins anywhere each register straddles two cache lines.
+//! A training step reads and writes tens of MiB of weights, moments and activations. On pages of 4 KiB they need more
+//! address translations than the TLB holds, and in a block that is not aligned to a cache line, each vector load
+//! spans two lines.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a page.
+/// Size of a huge page in bytes.
 const PAGE_BYTES: usize = 2 << 20;
-/// Bytes that are asked of the system at a time.
+/// Bytes requested from the system at a time.
 const SLAB_BYTES: usize = 16 * PAGE_BYTES;
-/// Blocks of these sizes are cut from slabs. Smaller ones are the system's business, larger ones have pages
-/// of their own.
+/// Blocks of these sizes are cut from slabs. Smaller blocks come from the system, larger ones get huge pages of their
+/// own.
 const MIN_SLAB_BLOCK: usize = 16 << 10;
 const MAX_SLAB_BLOCK: usize = 8 << 20;
-/// Four sizes from one power of two to the next.
+/// Four sizes per power of two.
 const CLASSES: usize = 4 * (MAX_SLAB_BLOCK / MIN_SLAB_BLOCK).ilog2() as usize + 1;
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
 
-/// What a program gives to `#[global_allocator]`. Blocks of 16 KiB to 8 MiB are kept, when they are freed,
-/// for the next of about that size; others go back to the system.
+/// An allocator for `#[global_allocator]`. Freed blocks of 16 KiB to 8 MiB are kept for the next allocation of the
+/// same size class; others return to the system.
 pub struct HugePages(Mutex<Slabs>);
 
 impl fmt::Debug for HugePages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // what it writes may ask for memory: the lock stays free
+        // the formatter may allocate, so the lock must not be held here
         f.debug_struct("HugePages").finish_non_exhaustive()
     }
 }
 
-/// The free blocks of each class, and what is left of the newest slab.
+/// The free blocks of each class, and the unused rest of the newest slab.
 struct Slabs {
     free: [*mut Free; CLASSES],
     next: *mut u8,
     left: usize,
 }
 
-/// What stands in a free block: the next one of its class.
+/// The header of a free block: the next free block of its class.
 struct Free(*mut Free);
 
-// SAFETY: the pointers are to memory that nobody else uses.
+// SAFETY: the pointers are to memory that this allocator owns.
 unsafe impl Send for Slabs {}
 
-/// Where a block comes from, and goes to.
+/// Where a block of some layout is allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SizeClass {
     System,
-    /// The system, on pages of its own.
+    /// The system, on huge pages of its own.
     HugePages(Layout),
-    /// A slab, as `bytes`.
+    /// A slab. The block occupies `bytes`.
     Slab {
         class: usize,
         bytes: usize,
@@ -78,7 +79,7 @@ impl SizeClass {
 }
 
 impl HugePages {
-    /// An allocator that holds nothing yet.
+    /// Creates an allocator without any memory.
     pub const fn new() -> HugePages {
         HugePages(Mutex::new(Slabs { free: [null_mut(); CLASSES], next: null_mut(), left: 0 }))
     }
@@ -95,16 +96,16 @@ impl Default for HugePages {
 }
 
 impl Slabs {
-    /// A block of a class, or null.
+    /// Returns a block of a class, or null if the system has no memory.
     fn acquire(&mut self, class: usize, bytes: usize) -> *mut u8 {
-        let kept = self.free[class];
-        if !kept.is_null() {
-            // SAFETY: a block of the list, in which `give` has written the next one.
-            self.free[class] = unsafe { (*kept).0 };
-            return kept.cast();
+        let block = self.free[class];
+        if !block.is_null() {
+            // SAFETY: a block of the list; `release` wrote the next pointer into it.
+            self.free[class] = unsafe { (*block).0 };
+            return block.cast();
         }
         if self.left < bytes {
-            // what is left of the slab before is less than one block
+            // the rest of the previous slab is smaller than one block
             let Some(slab) = Layout::from_size_align(SLAB_BYTES, PAGE_BYTES).ok().map(alloc_huge_pages)
             else {
                 return null_mut();
@@ -119,29 +120,29 @@ impl Slabs {
         block
     }
 
-    /// Keeps a block that [`Slabs::acquire`] gave.
+    /// Keeps a block that [`Slabs::acquire`] returned.
     fn release(&mut self, class: usize, block: *mut Free) {
-        // SAFETY: the block has room for a pointer, its alignment, and no user any more.
+        // SAFETY: the block is large enough and aligned for a pointer, and no longer in use.
         unsafe { block.write(Free(self.free[class])) };
         self.free[class] = block;
     }
 }
 
-/// Memory of the system on pages of 2 MiB, where the system has them.
+/// Allocates memory from the system and advises it to use huge pages.
 fn alloc_huge_pages(layout: Layout) -> *mut u8 {
     // SAFETY: the size is not 0.
     let start = unsafe { System.alloc(layout) };
     #[cfg(target_os = "linux")]
     if !start.is_null() {
-        // SAFETY: advice about whole pages of a block just allocated; what it returns does not matter.
+        // SAFETY: advice about whole pages of a block just allocated; the result does not matter.
         unsafe { libc::madvise(start.cast(), layout.size() / PAGE_BYTES * PAGE_BYTES, libc::MADV_HUGEPAGE) };
     }
     start
 }
 
-// SAFETY: a block has the size and the alignment that are asked for: at least so many bytes from a
-// multiple of a line on (slabs begin at pages, classes are multiples of 4 KiB), or the system's. It is in
-// one user's hands from `take` to `give`, and its home is a function of its layout.
+// SAFETY: a block has the requested size and alignment. It comes from the system, or it is at least as large as
+// requested and starts at a multiple of a cache line (slabs start at page boundaries, classes are multiples of 4
+// KiB). Between `acquire` and `release` it belongs to one user. Its size class is a function of its layout.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match SizeClass::of(layout) {
@@ -167,7 +168,7 @@ unsafe impl GlobalAlloc for HugePages {
             // SAFETY: the caller's promise.
             return unsafe { System.alloc_zeroed(layout) };
         }
-        // SAFETY: the caller's promise; the block has the size that was asked for.
+        // SAFETY: the caller's promise; the block has the requested size.
         unsafe {
             let block = self.alloc(layout);
             if !block.is_null() {
@@ -184,7 +185,7 @@ unsafe impl GlobalAlloc for HugePages {
             // SAFETY: the caller's promise.
             (SizeClass::System, SizeClass::System) => unsafe { System.realloc(block, layout, size) },
             (SizeClass::Slab { class, .. }, SizeClass::Slab { class: same, .. }) if class == same => block,
-            // SAFETY: the caller's promise; both blocks have as many bytes as are copied.
+            // SAFETY: the caller's promise; both blocks are at least as large as the copy.
             _ => unsafe {
                 let new = self.alloc(wanted);
                 if !new.is_null() {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_fits_its_class_and_wastes_at_most_a_quarter() {
+    fn every_size_fits_its_class_with_at_most_a_quarter_of_padding() {
         let mut bytes_of = [0; CLASSES];
         for size in (MIN_SLAB_BLOCK..=MAX_SLAB_BLOCK).step_by(509).chain([MIN_SLAB_BLOCK + 1, MAX_SLAB_BLOCK])
         {
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_do_not_meet_are_taken_again_and_keep_their_bytes_when_they_move() {
+    fn blocks_do_not_overlap_are_reused_and_keep_their_bytes_on_realloc() {
         let pages = HugePages::new();
         let sizes: Vec<usize> = (0..60).map(|i| 100 << (i % 18)).collect();
         // SAFETY: blocks are used inside their sizes and freed once, with their layouts.
@@ -247,7 +248,7 @@ mod tests {
             pages.dealloc(dirty, layout(50_000, 4));
             let clean = pages.alloc_zeroed(layout(49_999, 4));
             let other = pages.alloc(layout(50_000, 4));
-            assert!(clean == dirty && other != dirty, "a free block is given once");
+            assert!(clean == dirty && other != dirty, "a free block is handed out once");
             assert!(std::slice::from_raw_parts(clean, 49_999).iter().all(|&byte| byte == 0));
             pages.dealloc(clean, layout(49_999, 4));
             pages.dealloc(other, layout(50_000, 4));

@@ -1,5 +1,5 @@
-//! Memory of tensors that are gone, taken again by those that come: after the first step of a loop
-//! nothing is allocated, and no page is faulted in or zeroed twice.
+//! Free lists for the memory of tensors. A dropped tensor's buffer is reused by the next tensor of the same length,
+//! so after the first step a training loop allocates nothing, and no memory page is faulted in or zeroed twice.
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,19 +8,19 @@ use half::bf16;
 
 use crate::Element;
 
-/// Elements below which a buffer is not worth keeping.
+/// Buffers with fewer elements are not kept.
 const MIN_ELEMENTS: usize = 256;
-/// Bytes that a device keeps for later, at most.
+/// Maximum number of bytes in a free list.
 const MAX_FREE_BYTES: usize = 1 << 30;
 
-/// The free buffers of a device.
+/// The free buffers of a CPU device.
 #[derive(Debug, Default)]
 pub(crate) struct Recycler {
     f32: Mutex<FreeList<f32>>,
     bf16: Mutex<FreeList<bf16>>,
 }
 
-/// Free buffers by length.
+/// Free buffers of one element type, by length.
 #[derive(Debug)]
 pub(crate) struct FreeList<T> {
     by_len: HashMap<usize, Vec<Vec<T>>>,
@@ -35,7 +35,7 @@ impl<T> Default for FreeList<T> {
 
 /// An element type whose buffers a device may keep.
 pub(crate) trait Recycled: Element {
-    /// Its free_list; none for types that are not free.
+    /// The free list of this type. `None`: buffers of this type are not kept.
     #[doc(hidden)]
     fn free_list(recycler: &Recycler) -> Option<&Mutex<FreeList<Self>>>;
 }
@@ -62,7 +62,7 @@ impl Recycled for i32 {
 }
 
 impl Recycler {
-    /// `len` elements of whatever values: the caller writes all of them.
+    /// Returns a buffer of `len` elements with unspecified values. The caller must write all of them.
     pub(crate) fn acquire<T: Recycled>(&self, len: usize) -> Vec<T> {
         let free = T::free_list(self).and_then(|free_list| {
             let mut free_list = free_list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ impl Recycler {
     }
 }
 
-/// The values of a tensor; their memory goes back to its device.
+/// The values of a tensor. When it is dropped, its memory returns to the device's free list.
 #[derive(Debug)]
 pub(crate) struct Buffer<T: Recycled> {
     values: Vec<T>,
@@ -131,14 +131,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_buffer_is_taken_again() {
+    fn a_dropped_buffer_is_reused() {
         let recycler = Arc::new(Recycler::default());
         let first = Buffer::new(recycler.acquire::<f32>(1000), &recycler);
-        let place = first.as_ptr();
+        let address = first.as_ptr();
         drop(first);
         let (second, third) = (recycler.acquire::<f32>(1000), recycler.acquire::<f32>(1000));
-        assert_eq!((second.as_ptr(), third.len()), (place, 1000));
-        assert_ne!(third.as_ptr(), place);
+        assert_eq!((second.as_ptr(), third.len()), (address, 1000));
+        assert_ne!(third.as_ptr(), address);
         assert_eq!(recycler.acquire::<bf16>(7).len(), 7);
     }
 }

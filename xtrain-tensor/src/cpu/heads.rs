@@ -1,15 +1,14 @@
-//! Heads normed and turned in one walk, forward and backward: the bits of [`super::norm`] and [`super::rope`], one
-//! after another.
+//! Fused QK-norm and RoPE, forward and backward. The bits are those of [`super::norm`] followed by [`super::rope`].
 use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::norm::{Norm, by_chunks};
 use super::rope::{Direction, rotate_head};
+use super::rowsum::ParamGrad;
 use super::scratch::Buffer;
 use super::value::Value;
 use crate::RopeTable;
-use crate::ops::Samples;
 
-/// By what angles the rows `[H, hd]` of a tensor are turned.
+/// The rotations of the rows `[H, hd]` of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeArgs<'a> {
     pub(crate) table: &'a RopeTable,
@@ -18,14 +17,14 @@ pub(crate) struct RopeArgs<'a> {
 }
 
 impl RopeArgs<'_> {
-    /// Cosines and sines of head `i` of all rows, of which each has `heads`.
+    /// Cosines and sines of head `i`, counted over all rows of `heads` heads.
     #[inline(always)]
     fn of(&self, i: usize, heads: usize) -> (&[f32], &[f32]) {
         self.table.row(self.pos[i / heads] as usize)
     }
 }
 
-/// Each head of `x [N, H, hd]` normed in f32, then turned by the angles of its row.
+/// Normalizes each head of `x [N, H, hd]` in f32, then rotates it by the angles of its row's position.
 pub(crate) fn norm_rope<T: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>, rope: RopeArgs<'_>) -> Vec<T> {
     let mut y = cpu.recycler.acquire(x.len());
     let width = x.len() / rope.pos.len().max(1);
@@ -55,17 +54,21 @@ impl<T: Value> Kernel for Forward<'_, T> {
         let mut normed = Buffer::<f32>::new(hd);
         for (i, (x, y)) in self.x.chunks_exact(hd).zip(self.y.chunks_exact_mut(hd)).enumerate() {
             self.norm.row(l, x, &mut normed[..]);
-            rotate_head(l, &normed[..], self.rope.of(i, heads), Direction::Forward, y);
+            let (cos, sin) = self.rope.of(i, heads);
+            rotate_head(l, &normed[..], cos, sin, Direction::Forward, y);
         }
     }
 }
 
-/// `dx` of [`norm_rope`]; `dw += rowsum dy xh`, `dy` turned back, as [`super::norm::rms_norm_backward`] sums it.
+/// Returns `dx` of [`norm_rope`]; `dw += rowsum dy xh` with `dy` rotated back, summed like
+/// [`super::norm::rms_norm_backward`].
 pub(crate) fn norm_rope_backward<T: Value>(
     cpu: &Cpu,
-    (x, dy): (&[T], &[f32]),
-    (norm, rope): (Norm<'_>, RopeArgs<'_>),
-    dw: (&mut [f32], &Samples),
+    x: &[T],
+    dy: &[f32],
+    norm: Norm<'_>,
+    rope: RopeArgs<'_>,
+    dw: ParamGrad<'_>,
 ) -> Vec<f32> {
     let mut dx = cpu.recycler.acquire::<f32>(x.len());
     let hd = norm.gain.len();
@@ -82,7 +85,7 @@ struct Backward<'a, T> {
     dy: &'a [f32],
     norm: Norm<'a>,
     rope: RopeArgs<'a>,
-    /// Heads of a row, and the first head's place among those of all rows.
+    /// Heads per row, and the index of the first head among those of all rows.
     heads: usize,
     first: usize,
     dx: &'a mut [f32],
@@ -95,11 +98,12 @@ impl<T: Value> Kernel for Backward<'_, T> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let hd = self.norm.gain.len();
-        let mut back = Buffer::<f32>::new(hd);
+        let mut rotated = Buffer::<f32>::new(hd);
         let heads = self.x.chunks_exact(hd).zip(self.dy.chunks_exact(hd));
         for (i, ((x, dy), dx)) in heads.zip(self.dx.chunks_exact_mut(hd)).enumerate() {
-            rotate_head(l, dy, self.rope.of(self.first + i, self.heads), Direction::Inverse, &mut back[..]);
-            self.norm.row_backward::<L, T, false>(l, (x, &back[..]), dx, self.sums);
+            let (cos, sin) = self.rope.of(self.first + i, self.heads);
+            rotate_head(l, dy, cos, sin, Direction::Inverse, &mut rotated[..]);
+            self.norm.row_backward::<L, T, false>(l, x, &rotated[..], dx, self.sums);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Operations that take each element on its own.
+//! Elementwise operations.
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint};
 
-/// Elements that one thread takes at a time.
+/// Elements per work item.
 const GRAIN: usize = 8192;
 
 /// `y = silu(g) u`.
@@ -48,7 +48,7 @@ pub(crate) fn silu_mul_backward<T: Value, O: Value>(
     let parts = Disjoint::new(&mut du);
     cpu.pool.parts(&mut dg, GRAIN, |i, dg| {
         let at = i * GRAIN..i * GRAIN + dg.len();
-        // SAFETY: `at` is the range of this part of `dg`, and parts do not meet.
+        // SAFETY: `at` is the range of this part of `dg`; parts are disjoint.
         let du = unsafe { parts.slice(at.clone()) };
         dispatch(cpu.simd, SiluMulBackward { gu: [&g[at.clone()], &u[at.clone()]], dy: &dy[at], dg, du });
     });
@@ -86,7 +86,7 @@ pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     });
 }
 
-/// `a = a + b` for each row of `a`, which are as long as `b`.
+/// `a = a + b` for each row of `a`; rows are as long as `b`.
 pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     let rows = (GRAIN / b.len().max(1)).max(1);
     cpu.pool.parts(a, rows * b.len(), |_, a| {
@@ -94,7 +94,7 @@ pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     });
 }
 
-/// Whether no element is a NaN or infinite.
+/// Whether all elements are finite.
 pub(crate) fn all_finite<T: Value>(cpu: &Cpu, x: &[T]) -> bool {
     let all = AtomicBool::new(true);
     cpu.pool.run(x.len().div_ceil(4 * GRAIN), |i| {
@@ -115,14 +115,14 @@ impl<T: Value> Kernel for AllFinite<'_, T> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> bool {
-        // 0 times a NaN or an infinity is a NaN
+        // 0 times NaN or infinity is NaN
         let mut v = l.zero();
         blocks!(self.x.len(), |r| v = l.fma(T::read(l, &self.x[r]), l.zero(), v));
         l.sum32(v) == 0.0
     }
 }
 
-/// Each element in another type, rounded to nearest even.
+/// Converts each element, rounding to nearest even.
 pub(crate) fn cast<T: Value, O: Value>(cpu: &Cpu, x: &[T]) -> Vec<O> {
     let mut y = cpu.recycler.acquire(x.len());
     cpu.pool.parts(&mut y, 4 * GRAIN, |i, y| {

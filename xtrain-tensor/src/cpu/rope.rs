@@ -1,10 +1,10 @@
-//! Rotations of heads by their rows' positions.
+//! Rotary position embedding.
 use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
 use crate::RopeTable;
 
-/// Which direction to turn.
+/// The direction of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// `y1 = fma(x1, c, -(x2 s))`, `y2 = fma(x2, c, x1 s)`.
@@ -13,7 +13,7 @@ pub(crate) enum Direction {
     Inverse,
 }
 
-/// Rows `[H, hd]` of `x`, each head turned by the angles of `pos`.
+/// Rotates each head of the rows `[H, hd]` of `x` by the angles of the rows' positions `pos`.
 pub(crate) fn rope<T: Value, O: Value>(
     cpu: &Cpu,
     x: &[T],
@@ -58,18 +58,19 @@ impl<T: Value, O: Value> Kernel for RotateRows<'_, T, O> {
         for ((x, y), &pos) in rows.zip(self.pos) {
             let (cos, sin) = self.table.row(pos as usize);
             for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
-                rotate_head(l, x, (cos, sin), self.direction, y);
+                rotate_head(l, x, cos, sin, self.direction, y);
             }
         }
     }
 }
 
-/// A head, turned by the angles of which these are the cosines and sines.
+/// Rotates one head by angles with these cosines and sines.
 #[inline(always)]
 pub(super) fn rotate_head<L: Lanes, T: Value, O: Value>(
     l: L,
     x: &[T],
-    (cos, sin): (&[f32], &[f32]),
+    cos: &[f32],
+    sin: &[f32],
     direction: Direction,
     y: &mut [O],
 ) {

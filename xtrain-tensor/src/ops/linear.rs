@@ -275,7 +275,7 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
         return gpu::bias_gradient(gpu, db, dy, samples);
     }
     match dy.device().fast() {
-        Some(cpu) => rowsum::sum_rows(cpu, dy.data()?, (db.data_mut()?, samples)),
+        Some(cpu) => rowsum::sum_rows(cpu, dy.data()?, rowsum::ParamGrad { grad: db.data_mut()?, samples }),
         None => reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples),
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! Causal grouped-query attention, chunk by chunk of 64 keys.
+//! Causal grouped-query attention in chunks of 64 keys.
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
 use crate::faults::{self, Fault};
 use crate::ops::AttnMask;
 
-/// The heads of an attention.
+/// Head counts and head size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heads {
     pub(crate) nh: usize,
@@ -13,19 +13,19 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// `1 / sqrt(hd)`, in f64, rounded once.
+    /// `1 / sqrt(hd)`, computed in f64 and rounded once.
     pub(crate) fn scale<S: Scalar>(self) -> S {
         S::of(1.0 / (self.hd as f64).sqrt())
     }
 
-    /// Where the key or value that query head `h` reads lies in the pool.
+    /// Range of the key or value in the pool that query head `h` reads at `slot`.
     #[inline]
     pub(crate) fn kv(self, slot: usize, h: usize) -> std::ops::Range<usize> {
         let start = (slot * self.nkv + h / (self.nh / self.nkv)) * self.hd;
         start..start + self.hd
     }
 
-    /// Where head `h` of row `n` lies among the queries.
+    /// Range of head `h` of row `n` in the queries.
     #[inline]
     pub(crate) fn q(self, n: usize, h: usize) -> std::ops::Range<usize> {
         let start = (n * self.nh + h) * self.hd;
@@ -33,7 +33,7 @@ impl Heads {
     }
 }
 
-/// What the forward keeps for the backward.
+/// The results of the forward that the backward reads.
 #[derive(Debug)]
 pub(crate) struct AttentionOutput<S> {
     /// `[N, nh, hd]`, unrounded.
@@ -42,12 +42,12 @@ pub(crate) struct AttentionOutput<S> {
     pub(crate) lse: Vec<S>,
 }
 
-/// `x + 0`: the end of a reduction, so that padding it with zeros changes nothing.
+/// `x + 0`, the end of every reduction. It makes padding with zeros bit-neutral.
 fn no_minus_zero<S: Scalar>(x: S) -> S {
     if faults::on(Fault::PaddingLosesZeroSign) { x } else { x + S::ZERO }
 }
 
-/// `y[n][h] = softmax(q k scale) v` over the keys that row `n` sees.
+/// `y[n][h] = softmax(q k scale) v` over the keys visible to row `n`.
 pub(crate) fn attention<M: Mode>(
     [q, k, v]: [&[M::S]; 3],
     heads: Heads,
@@ -102,8 +102,8 @@ pub(crate) fn attention<M: Mode>(
     AttentionOutput { y, lse }
 }
 
-/// `(dq, dk, dv)` for the upstream gradient `dy` (already rounded where it enters a product).
-/// `y` is the stored output, `lse` the `L` of the forward.
+/// Returns `[dq, dk, dv]` for the upstream gradient `dy`, which is already rounded where it enters a product. `y` is
+/// the stored output, `lse` the `L` of the forward.
 pub(crate) fn attention_backward<M: Mode>(
     [q, k, v, y, lse, dy]: [&[M::S]; 6],
     heads: Heads,
@@ -117,7 +117,7 @@ pub(crate) fn attention_backward<M: Mode>(
         .zip(dy.chunks_exact(hd))
         .map(|(y, dy)| sum32(hd, |v, d| dy[d].fma(y[d], v)))
         .collect();
-    // (p, ds) of row n, head h at the key of position pos
+    // (p, ds) of row n, head h for the key at position pos
     let p_and_ds = |n: usize, h: usize, pos: usize| {
         let kv = heads.kv(mask.slots.slot(mask.seq[n], pos), h);
         let (q, dy, k, v) = (&q[heads.q(n, h)], &dy[heads.q(n, h)], &k[kv.clone()], &v[kv]);

@@ -1,6 +1,7 @@
-//! The slow, obvious walk through docs/numerics.md that every fast path is held to, bit for bit.
+//! The reference backend: a slow and simple implementation of docs/numerics.md. Every fast path must equal it bit for
+//! bit.
 //!
-//! Written over a [`Mode`], so that the same text also runs in f64 for gradient checks.
+//! It is generic over a [`Mode`], so the same code also runs in f64 for gradient checks.
 mod attention;
 mod linear;
 mod loss;
