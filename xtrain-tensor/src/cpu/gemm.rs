@@ -1,5 +1,5 @@
-//! f32 matrix products in the order of docs/numerics.md, section 2: chunks of 256 along the depth,
-//! each an fma chain from +0, `y = y + chunk` in rising order. Only outputs are split among threads.
+//! f32 matrix products in the order of docs/numerics.md, section 2: chunks of 256 along the depth (K), each an fma
+//! chain from +0, added in rising order: `y = y + chunk`. Threads split the outputs only.
 use std::ops::Range;
 
 use super::lanes::LANES;
@@ -18,20 +18,20 @@ pub(crate) use tile::Beta;
 /// Depth of a chunk.
 pub(crate) const CHUNK: usize = 256;
 
-/// Elements of a cache line.
+/// Elements per cache line.
 const LINE: usize = 16;
-/// Multiply-adds below which a product stays on the caller's thread: about 5 us.
+/// Products with fewer multiply-adds (about 5 us) run on the calling thread.
 const SERIAL: usize = 1 << 18;
-/// Rows of a unit of work: their chunk of the left operand stays in the second-level cache.
-const BAND: usize = 192;
+/// Maximum rows of a unit of work. Their chunk of A stays in the L2 cache.
+const ROW_BAND: usize = 192;
 
-/// Calls `unit(rows, panels)` so that every output of a product of shape `[rows, depth, columns]` is in
-/// one unit, on as many threads as it is worth. Units are more than threads: a thread that the system
-/// takes away holds up its unit only.
+/// Calls `unit(rows, panels)` so that each output of a product of shape `[rows, depth, columns]` is in exactly one
+/// unit, on as many threads as are useful. There are more units than threads, so a preempted thread delays only its
+/// own unit.
 pub(crate) fn split(cpu: &Cpu, shape: [usize; 3], unit: impl Fn(Range<usize>, Range<usize>) + Sync) {
     let [rows, depth, columns] = shape;
     let panels = columns.div_ceil(LANES);
-    let bands = rows.div_ceil(BAND);
+    let bands = rows.div_ceil(ROW_BAND);
     let serial = cpu.pool.threads() == 1 || rows * depth * columns < SERIAL;
     let groups = if serial { 1 } else { (4 * cpu.pool.threads()).div_ceil(bands).min(panels.div_ceil(4)) };
     let run = |i: usize| {
@@ -42,7 +42,7 @@ pub(crate) fn split(cpu: &Cpu, shape: [usize; 3], unit: impl Fn(Range<usize>, Ra
     if serial { (0..bands).for_each(run) } else { cpu.pool.run(bands * groups, run) }
 }
 
-/// `total` rows as tiles of at max `max`, as even as can be: (first row, rows).
+/// Splits `total` rows into tiles of at most `max` rows, as evenly as possible. Items: (first row, rows).
 pub(crate) fn tiles(total: usize, max: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
     let count = total.div_ceil(max);
     (0..count).map(move |i| {
@@ -51,15 +51,23 @@ pub(crate) fn tiles(total: usize, max: usize) -> impl Iterator<Item = (usize, us
     })
 }
 
-/// `total` rows as tiles of at max `max`, as even as can be, those of one height together: (first row, rows of a
-/// tile, tiles).
-fn tile_groups(total: usize, max: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+/// `count` tiles of `height` rows each, one below the other, from row `row` on.
+#[derive(Debug, Clone, Copy)]
+struct TileGroup {
+    row: usize,
+    height: usize,
+    count: usize,
+}
+
+/// Splits `total` rows into tiles of at most `max` rows, as evenly as possible, in groups of equal height. The taller
+/// tiles come first.
+fn tile_groups(total: usize, max: usize) -> impl Iterator<Item = TileGroup> {
     let count = total.div_ceil(max).max(1);
     let (height, more) = (total / count, total % count);
-    let taller = (0, height + 1, more);
-    [taller, (more * (height + 1), height, count - more)]
+    let taller = TileGroup { row: 0, height: height + 1, count: more };
+    [taller, TileGroup { row: more * (height + 1), height, count: count - more }]
         .into_iter()
-        .filter(|(_, height, count)| height * count > 0)
+        .filter(|group| group.height * group.count > 0)
 }
 
 #[cfg(test)]

@@ -241,10 +241,10 @@ pub(super) fn weight_part(dw: &mut [f32], dy: &Tensor, x: &Tensor, samples: &Sam
         let ranges: Vec<_> = samples.ranges().collect();
         match (x.dtype(), x.device().fast()) {
             (Dtype::BF16, Some(cpu)) => {
-                let operands = (dy.data::<bf16>()?, x.data::<bf16>()?);
-                gemm_bf16::weight_gradient(cpu, operands, &ranges, dw, shape);
+                let (dy, x) = (dy.data::<bf16>()?, x.data::<bf16>()?);
+                gemm_bf16::weight_gradient(cpu, dy, x, &ranges, dw, shape);
             }
-            (_, Some(cpu)) => gemm::weight_gradient(cpu, [dy.data()?, x.data()?], &ranges, dw, shape),
+            (_, Some(cpu)) => gemm::weight_gradient(cpu, dy.data()?, x.data()?, &ranges, dw, shape),
             (Dtype::BF16, None) => {
                 reference::linear_dw::<Bf16>(dw, &widened(dy)?, &widened(x)?, shape[1], samples);
             }

@@ -9,9 +9,10 @@ mod tile;
 use std::ops::Range;
 
 use super::gather::{self, Chunk, HeadView, Prefetcher};
-use super::number::{Least, Number, fine};
+use super::number::Number;
 use super::rows::{CHUNK, ended, union, within};
 use super::{SERIAL, scratch};
+use crate::cpu::gemm_bf16::{MinExponent, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
@@ -91,9 +92,9 @@ struct State<'a> {
     ds: &'a mut [f32],
 }
 
-/// Whether products can do without the search for tiny results: those of an item that are all in one
+/// Whether products no_flush do without the search for tiny results: those of an item that are all in one
 /// sum stop together.
-struct Fine {
+struct NoFlush {
     scores: bool,
     dp: bool,
     dk: bool,
@@ -142,20 +143,20 @@ impl<E: Number> Item<'_, E> {
     fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>) {
         let group = self.heads.nh / self.heads.nkv;
         let (k, v) = self.gather_keys(l, st);
-        let mut can = Fine { scores: true, dp: true, dk: true, dv: true };
+        let mut no_flush = NoFlush { scores: true, dp: true, dk: true, dv: true };
         for head in self.kv * group..(self.kv + 1) * group {
             let (q, dy) = self.gather_head(l, st, head);
-            (can.scores, can.dp) = (fine(q, k), fine(dy, v));
+            (no_flush.scores, no_flush.dp) = (on_lattice(q, k), on_lattice(dy, v));
             for block in 0..self.rows.len().div_ceil(CHUNK) {
-                let mut dq_fine = true;
+                let mut dq_no_flush = true;
                 let first = self.keys(block * CHUNK).start;
                 for c in first / CHUNK..=block {
-                    let (p, ds) = self.tile(l, st, [block, c], &can);
-                    dq_fine &= fine(ds, k);
-                    can.dk &= fine(ds, q);
-                    can.dv &= fine(p, dy);
-                    self.add_dq(st, [block, c], dq_fine);
-                    self.add_dk_dv(st, [block, c], &can);
+                    let (p, ds) = self.tile(l, st, [block, c], &no_flush);
+                    dq_no_flush &= on_lattice(ds, k);
+                    no_flush.dk &= on_lattice(ds, q);
+                    no_flush.dv &= on_lattice(p, dy);
+                    self.add_dq(st, [block, c], dq_no_flush);
+                    self.add_dk_dv(st, [block, c], &no_flush);
                 }
             }
             self.put_dq(l, st, head);
@@ -163,19 +164,19 @@ impl<E: Number> Item<'_, E> {
         self.put_dk_dv(l, st);
     }
 
-    /// HeadView and values, and their least magnitudes.
+    /// HeadView and values, and their min_exp magnitudes.
     #[inline(always)]
-    fn gather_keys<L: Lanes>(&self, l: L, st: &mut State<'_>) -> (f32, f32) {
+    fn gather_keys<L: Lanes>(&self, l: L, st: &mut State<'_>) -> (u8, u8) {
         let (len, width) = (self.rows.len(), self.width());
         let Heads { nkv, hd, .. } = self.heads;
         let keys = HeadView { slots: self.mask.slots, seq: self.seq, nkv, kv: self.kv, hd, next: None };
-        let (mut least_k, mut least_v) = (Least::new(l), Least::new(l));
+        let (mut min_k, mut min_v) = (MinExponent::new(l), MinExponent::new(l));
         // the values are needed transposed only: their rows pass through the memory of dq
         for x in [&mut *st.k, &mut *st.dq] {
             x[len * width..].fill(0.0);
         }
-        keys.copy(l, self.saved.k, 0..len, (st.k, width), &mut least_k);
-        keys.copy(l, self.saved.v, 0..len, (st.dq, width), &mut least_v);
+        keys.copy(l, self.saved.k, 0..len, (st.k, width), &mut min_k);
+        keys.copy(l, self.saved.v, 0..len, (st.dq, width), &mut min_v);
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
             for (x, t) in x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width)) {
                 let chunk = Chunk { rows: x, stride: width };
@@ -184,22 +185,22 @@ impl<E: Number> Item<'_, E> {
         }
         st.dk.fill(0.0);
         st.dv.fill(0.0);
-        (least_k.value(l), least_v.value(l))
+        (min_k.field(l), min_v.field(l))
     }
 
-    /// Queries, dy, L and D of a head, and the least magnitudes of the first two.
+    /// Queries, dy, L and D of a head, and the min_exp magnitudes of the first two.
     #[inline(always)]
-    fn gather_head<L: Lanes>(&self, l: L, st: &mut State<'_>, head: usize) -> (f32, f32) {
+    fn gather_head<L: Lanes>(&self, l: L, st: &mut State<'_>, head: usize) -> (u8, u8) {
         let (len, width) = (self.rows.len(), self.width());
-        let (mut least_q, mut least_dy) = (Least::new(l), Least::new(l));
+        let (mut min_q, mut min_dy) = (MinExponent::new(l), MinExponent::new(l));
         st.q[len * width..].fill(0.0);
         st.dy[len * width..].fill(0.0);
         st.dq.fill(0.0);
         for (t, &n) in self.rows.iter().enumerate() {
             let (from, to) = (self.heads.q(n, head), t * width..(t + 1) * width);
             let (y, dy) = (&self.saved.y[from.clone()], &self.saved.dy[from.clone()]);
-            gather::row(l, &self.saved.q[from], &mut st.q[to.clone()], &mut least_q);
-            gather::row(l, dy, &mut st.dy[to], &mut least_dy);
+            gather::row(l, &self.saved.q[from], &mut st.q[to.clone()], &mut min_q);
+            gather::row(l, dy, &mut st.dy[to], &mut min_dy);
             let mut sum = l.zero();
             for (y, dy) in y.chunks(LANES).zip(dy.chunks(LANES)) {
                 sum = Lanes::fma(l, E::load(l, dy), E::load(l, y), sum);
@@ -207,7 +208,7 @@ impl<E: Number> Item<'_, E> {
             st.delta[t] = l.sum32(sum);
             st.lse[t] = self.saved.lse[n * self.heads.nh + head];
         }
-        (least_q.value(l), least_dy.value(l))
+        (min_q.field(l), min_dy.field(l))
     }
 
     /// The rows of a block that exist.

@@ -5,11 +5,12 @@
 use std::ops::Range;
 
 use super::gather::{self, Chunk, HeadView, Prefetcher};
-use super::number::{Least, Number, fine};
+use super::number::Number;
 use super::product::Product;
 use super::rows::{CHUNK, STRIP, ended, masked, union, widen, within};
 use super::{SERIAL, scratch};
 use crate::cpu::gemm::Beta;
+use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
@@ -203,12 +204,12 @@ impl<E: Number> Item<'_, E> {
     #[inline(always)]
     fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>, [k, kt, v]: [&mut [f32]; 3]) {
         let (n, width) = (self.vectors(), self.width());
-        let mut least_q = Least::new(l);
+        let mut min_q = MinExponent::new(l);
         for (i, q) in st.q.chunks_exact_mut(width).take(n).enumerate() {
             let (row, head) = self.place(i);
-            gather::row(l, &self.operands[0][self.heads.q(row, head)], q, &mut least_q);
+            gather::row(l, &self.operands[0][self.heads.q(row, head)], q, &mut min_q);
         }
-        let least_q = least_q.value(l);
+        let min_q = min_q.field(l);
         st.m.fill(f32::NEG_INFINITY);
         st.l.fill(0.0);
         st.o[..n * width].fill(0.0);
@@ -218,32 +219,32 @@ impl<E: Number> Item<'_, E> {
             if self.seen(0..n, c).is_empty() {
                 continue;
             }
-            let mut least_p = f32::INFINITY;
+            let mut min_p = NO_EXPONENT;
             for part in self.parts(c) {
-                let (mut least_k, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
+                let (mut min_k, seen) = (MinExponent::new(l), self.seen(self.vectors_of(&part), c));
                 let keys = self.keys(&part);
                 let mut prefetcher = keys.prefetcher(self.operands[2], (c, &seen), halves(&seen).0, width);
                 if !seen.is_empty() {
                     let mut prefetcher = keys.prefetcher(self.operands[1], (c, &seen), seen.clone(), width);
                     let at = (c, seen.clone());
-                    let key = keys.chunk(l, self.operands[1], at, (&mut *k, width), &mut least_k);
+                    let key = keys.chunk(l, self.operands[1], at, (&mut *k, width), &mut min_k);
                     gather::transpose(l, key, width, seen, (kt, &mut prefetcher));
                 }
-                let fine = fine(least_q, least_k.value(l));
+                let on_lattice = on_lattice(min_q, min_k.field(l));
                 let at = (c, self.vectors_of(&part));
-                least_p = least_p.min(self.weights(l, st, at, (kt, fine), &mut prefetcher));
+                min_p = min_p.min(self.weights(l, st, at, (kt, on_lattice), &mut prefetcher));
             }
             factors(l, st);
             for part in self.parts(c) {
-                let (mut least_v, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
+                let (mut min_v, seen) = (MinExponent::new(l), self.seen(self.vectors_of(&part), c));
                 if !seen.is_empty() {
                     let keys = self.keys(&part);
                     let mut prefetcher =
                         keys.prefetcher(self.operands[2], (c, &seen), halves(&seen).1, width);
-                    let value = keys.chunk(l, self.operands[2], (c, seen), (&mut *v, width), &mut least_v);
-                    let fine = fine(least_p, least_v.value(l));
+                    let value = keys.chunk(l, self.operands[2], (c, seen), (&mut *v, width), &mut min_v);
+                    let on_lattice = on_lattice(min_p, min_v.field(l));
                     let at = (c, self.vectors_of(&part));
-                    self.merge(l, st, at, (value, fine), &mut prefetcher);
+                    self.merge(l, st, at, (value, on_lattice), &mut prefetcher);
                 }
             }
         }
@@ -261,7 +262,7 @@ impl<E: Number> Item<'_, E> {
         })
     }
 
-    /// Scores, then weights `p` of chunk `c`, of some query vectors, with its maxima and sums. Returns the least
+    /// Scores, then weights `p` of chunk `c`, of some query vectors, with its maxima and sums. Returns the min_exp
     /// weight.
     #[inline(always)]
     fn weights<L: Lanes>(
@@ -269,14 +270,14 @@ impl<E: Number> Item<'_, E> {
         l: L,
         st: &mut State<'_>,
         (c, vectors): (usize, Range<usize>),
-        (kt, fine): (&[f32], bool),
+        (kt, on_lattice): (&[f32], bool),
         prefetcher: &mut Prefetcher,
-    ) -> f32 {
+    ) -> u8 {
         let width = self.width();
         let depth = 0..self.heads.hd.next_multiple_of(E::STEP);
         let scale = Lanes::splat(l, self.heads.scale());
         let none = Lanes::splat(l, f32::NEG_INFINITY);
-        let mut least = Least::new(l);
+        let mut min_exp = MinExponent::new(l);
         let share = prefetcher.share(vectors.len());
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
@@ -295,7 +296,7 @@ impl<E: Number> Item<'_, E> {
                     cols,
                     depth: depth.clone(),
                 };
-                E::product(self.simd, fine, product);
+                E::product(self.simd, on_lattice, product);
             }
             for i in strip {
                 prefetcher.issue(l, share);
@@ -311,7 +312,7 @@ impl<E: Number> Item<'_, E> {
                     let top = l.max32(s0);
                     let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                     (st.mc[i], st.lc[i]) = (top, l.sum32(p0));
-                    l.store(first, E::rounded(l, p0, &mut least));
+                    l.store(first, E::rounded(l, p0, &mut min_exp));
                     l.store(second, l.zero());
                     continue;
                 }
@@ -320,11 +321,11 @@ impl<E: Number> Item<'_, E> {
                 let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                 let p1 = l.exp(Lanes::sub(l, s1, Lanes::splat(l, top)));
                 (st.mc[i], st.lc[i]) = (top, l.sum32(Lanes::add(l, p0, p1)));
-                l.store(first, E::rounded(l, p0, &mut least));
-                l.store(second, E::rounded(l, p1, &mut least));
+                l.store(first, E::rounded(l, p0, &mut min_exp));
+                l.store(second, E::rounded(l, p1, &mut min_exp));
             }
         }
-        least.value(l)
+        min_exp.field(l)
     }
 
     /// The chunk's outputs of some query vectors, merged into those of the chunks before.
@@ -334,7 +335,7 @@ impl<E: Number> Item<'_, E> {
         l: L,
         st: &mut State<'_>,
         (c, vectors): (usize, Range<usize>),
-        (value, fine): (Chunk<'_>, bool),
+        (value, on_lattice): (Chunk<'_>, bool),
         prefetcher: &mut Prefetcher,
     ) {
         let (width, share) = (self.width(), prefetcher.share(vectors.len()));
@@ -357,7 +358,7 @@ impl<E: Number> Item<'_, E> {
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
             };
-            E::product(self.simd, fine, product);
+            E::product(self.simd, on_lattice, product);
             for i in strip {
                 prefetcher.issue(l, share);
                 let (a, b) = (Lanes::splat(l, st.a[i]), Lanes::splat(l, st.b[i]));

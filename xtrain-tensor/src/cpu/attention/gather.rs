@@ -1,17 +1,18 @@
 //! Rows of queries, keys and values, brought together as f32.
 use std::ops::Range;
 
-use super::number::{Least, Number};
+use super::number::Number;
 use super::rows::{CHUNK, widen};
+use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::ops::Slots;
 
-/// Copies one row of `x` to `out`, which is at least as long; what is left of it becomes +0.
+/// Copies one row of `x` to `out`, which is at min_exp as long; what is left of it becomes +0.
 #[inline(always)]
-pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], least: &mut Least<L>) {
+pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
     for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
         let v = E::load(l, &x[x.len().min(i * LANES)..]);
-        l.store(out, E::operand(l, v, least));
+        l.store(out, E::operand(l, v, min_exp));
     }
 }
 
@@ -37,7 +38,7 @@ impl HeadView<'_> {
         x: &'x [E],
         (c, seen): (usize, Range<usize>),
         (buffer, width): (&'x mut [f32], usize),
-        least: &mut Least<L>,
+        min_exp: &mut MinExponent<L>,
     ) -> Chunk<'x> {
         if let Some(chunk) = self.in_place(x, (c, &seen), width) {
             return chunk;
@@ -47,7 +48,7 @@ impl HeadView<'_> {
         buffer[wide.start * width..seen.start * width].fill(0.0);
         buffer[seen.end * width..wide.end * width].fill(0.0);
         let out = (&mut buffer[seen.start * width..], width);
-        self.copy(l, x, first..c * CHUNK + seen.end, out, least);
+        self.copy(l, x, first..c * CHUNK + seen.end, out, min_exp);
         Chunk { rows: buffer, stride: width }
     }
 
@@ -74,7 +75,7 @@ impl HeadView<'_> {
         x: &[E],
         range: Range<usize>,
         (out, width): (&mut [f32], usize),
-        least: &mut Least<L>,
+        min_exp: &mut MinExponent<L>,
     ) {
         let mut out = out.chunks_exact_mut(width);
         let mut pos = range.start;
@@ -86,7 +87,7 @@ impl HeadView<'_> {
                 prefetcher.issue(l, prefetcher.bytes.div_ceil(LINE));
                 let start = first + i * self.nkv * self.hd;
                 let out = out.next().expect("room for every position");
-                row(l, &x[start..start + self.hd], out, least);
+                row(l, &x[start..start + self.hd], out, min_exp);
             }
             pos += run;
         }

@@ -2,7 +2,8 @@
 use half::bf16;
 
 use super::product::{self, Product};
-use crate::cpu::lanes::{LANES, Lanes, Reg};
+use crate::cpu::gemm_bf16::MinExponent;
+use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::{Simd, lanes};
 use crate::recycle::Recycled;
 
@@ -21,14 +22,14 @@ pub(crate) trait Number: Recycled {
     fn plain(x: &[Self]) -> Option<&[f32]>;
 
     /// The values as an operand of a product reads them, from values that need no rounding. Notes the
-    /// least of them.
-    fn operand<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F;
+    /// min_exp of them.
+    fn operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
     /// [`Number::operand`] of values that are rounded to this type first.
-    fn rounded<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F;
+    fn rounded<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
-    /// Runs a product. `fine`: no result of it can be tiny ([`fine`]).
-    fn product(simd: Simd, fine: bool, product: Product<'_>);
+    /// Runs a product. `on_lattice`: no result of it can be tiny ([`on_lattice`]).
+    fn product(simd: Simd, on_lattice: bool, product: Product<'_>);
 }
 
 impl Number for f32 {
@@ -47,11 +48,11 @@ impl Number for f32 {
         Some(x)
     }
     #[inline(always)]
-    fn operand<L: Lanes>(_: L, v: L::F, _: &mut Least<L>) -> L::F {
+    fn operand<L: Lanes>(_: L, v: L::F, _: &mut MinExponent<L>) -> L::F {
         v
     }
     #[inline(always)]
-    fn rounded<L: Lanes>(_: L, v: L::F, _: &mut Least<L>) -> L::F {
+    fn rounded<L: Lanes>(_: L, v: L::F, _: &mut MinExponent<L>) -> L::F {
         v
     }
     #[inline(always)]
@@ -76,53 +77,21 @@ impl Number for bf16 {
         None
     }
     #[inline(always)]
-    fn operand<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F {
-        let size = l.max(v, l.neg(v));
-        let bound = Lanes::splat(l, f32::MIN_POSITIVE);
-        let none = Lanes::splat(l, f32::NEG_INFINITY);
-        least.0 = l.max(least.0, l.select_lt(size, bound, none, l.neg(size)));
-        l.select_lt(size, bound, Lanes::mul(l, v, l.zero()), v)
+    fn operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F {
+        let magnitude = l.max(v, l.neg(v));
+        min_exp.update(l, magnitude);
+        l.select_lt(magnitude, Lanes::splat(l, f32::MIN_POSITIVE), Lanes::mul(l, v, l.zero()), v)
     }
     #[inline(always)]
-    fn rounded<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F {
-        bf16::operand(l, l.round_bf16(v), least)
+    fn rounded<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F {
+        bf16::operand(l, l.round_bf16(v), min_exp)
     }
     #[inline(always)]
-    fn product(simd: Simd, fine: bool, product: Product<'_>) {
-        if fine {
+    fn product(simd: Simd, on_lattice: bool, product: Product<'_>) {
+        if on_lattice {
             lanes::dispatch(simd, product::Run::<product::Blocks<false>>::new(product));
         } else {
             lanes::dispatch(simd, product::Run::<product::Blocks<true>>::new(product));
         }
     }
-}
-
-/// The least magnitude among the non-zero values of an operand, negated, lane by lane.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Least<L: Reg>(L::F);
-
-impl<L: Lanes> Least<L> {
-    /// Of no values.
-    #[inline(always)]
-    pub(crate) fn new(l: L) -> Self {
-        Least(Lanes::splat(l, f32::NEG_INFINITY))
-    }
-
-    /// Over all lanes; infinity if all values are zero.
-    #[inline(always)]
-    pub(crate) fn value(self, l: L) -> f32 {
-        -l.max32(self.0)
-    }
-}
-
-/// Whether no non-zero result of a product of bf16 values can be tiny, given the least magnitudes of
-/// its operands.
-///
-/// A bf16 value of exponent e is a multiple of 2^(e - 7). So all products, and all sums of them rounded
-/// to 24 bits, are multiples of 2^(ea + eb - 14): where that is no less than 2^-126, nothing is ever
-/// flushed.
-#[inline(always)]
-pub(crate) fn fine(a: f32, b: f32) -> bool {
-    let exponent = |x: f32| (x.to_bits() >> 23) as i32 - 127;
-    exponent(a) + exponent(b) - 14 >= -126
 }

@@ -1,5 +1,5 @@
 //! Every instruction set against the reference, bit for bit, on drawn cases.
-use super::number::fine;
+use crate::cpu::gemm_bf16::{NO_EXPONENT, on_lattice};
 use crate::ops::{AttnMask, Saved, Slots, attention, attention_backward};
 use crate::rng::{Purpose, draw};
 use crate::{Device, Dtype, Simd, Tensor};
@@ -263,11 +263,11 @@ fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
 }
 
 #[test]
-fn a_product_is_fine_down_to_a_lattice_of_two_to_the_minus_126() {
-    let power = |e: i32| f32::from_bits(((127 + e) as u32) << 23);
-    assert!(fine(power(-56), power(-56)) && fine(power(14), power(-126)));
-    assert!(!fine(power(-57), power(-56)) && !fine(power(13), power(-126)));
-    assert!(fine(f32::INFINITY, power(-126)), "an operand of zeros");
+fn a_product_is_on_the_lattice_down_to_two_to_the_minus_126() {
+    let field = |e: i32| (127 + e) as u8;
+    assert!(on_lattice(field(-56), field(-56)) && on_lattice(field(14), field(-126)));
+    assert!(!on_lattice(field(-57), field(-56)) && !on_lattice(field(13), field(-126)));
+    assert!(on_lattice(NO_EXPONENT, field(-126)), "an operand of zeros");
 }
 
 #[test]

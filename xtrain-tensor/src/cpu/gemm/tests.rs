@@ -1,4 +1,4 @@
-//! Every instruction set and thread count against loops written from the contract's text.
+//! Checks every instruction set and thread count against loops written from docs/numerics.md.
 use std::ops::Range;
 
 use super::*;
@@ -25,7 +25,7 @@ fn values(seed: u32, n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// y = start + chunks, from docs/numerics.md section 2.
+/// y + chunks, as in docs/numerics.md, section 2.
 fn dot(y: f32, n: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
     (0..n).step_by(256).fold(y, |y, from| {
         let chunk = (from..n.min(from + 256)).fold(0.0f32, |c, k| a(k).mul_add(b(k), c));
@@ -68,17 +68,17 @@ fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread
             let at = |i: usize| dot(y0[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
             (0..m * n).map(at).collect()
         };
-        let (fresh, onto) = (want(&vec![0.0; m * n]), want(&before));
+        let (from_zero, from_y) = (want(&vec![0.0; m * n]), want(&before));
         for (simd, device) in devices() {
             let cpu = device.as_cpu().unwrap();
             let panels = Panels::of_weight(cpu, &w, [n, k]);
             let what = format!("{simd} {m}x{k}x{n}");
             let mut y = vec![f32::NAN; m * n];
             product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Beta::Zero);
-            same(&y, &fresh, &what);
+            same(&y, &from_zero, &what);
             let mut y = before.clone();
             product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Beta::One);
-            same(&y, &onto, &what);
+            same(&y, &from_y, &what);
         }
     }
 }
@@ -121,7 +121,7 @@ fn weight_gradients_count_chunks_from_each_samples_first_row() {
         }
         for (simd, device) in devices() {
             let mut g = before.clone();
-            weight_gradient(device.as_cpu().unwrap(), [&dy, &x], samples, &mut g, [o, i]);
+            weight_gradient(device.as_cpu().unwrap(), &dy, &x, samples, &mut g, [o, i]);
             same(&g, &want, &format!("{simd} {o}x{i}"));
         }
     }

@@ -1,4 +1,4 @@
-//! `y = a B` and `y += a B` over packed tiles.
+//! `y = a B` and `y += a B` with packed B.
 use std::ops::Range;
 
 use super::super::gemm::{Beta, split, tiles};
@@ -10,9 +10,9 @@ use super::tile::{Tile, panels_across, tile_rows};
 use super::tiles::{Pairs, TILE, View};
 use crate::Cpu;
 
-/// `y = start + a b`: y `[a.rows, b.columns]` row-major, f32.
+/// `y = beta y + a b`: y `[a.rows, b.columns]` row-major, f32.
 ///
-/// Order: [`super`]'s; with [`Beta::One`] the blocks go on into y.
+/// Order: that of [`super`]. With [`Beta::One`] the blocks are added to the values in y.
 pub(crate) fn product(cpu: &Cpu, a: &PackedA, b: View<'_>, y: &mut [f32], beta: Beta) {
     let [depth, columns] = b.shape();
     assert_eq!(a.depth, depth, "a and b have one depth");
@@ -46,7 +46,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The outputs of `rows` in `panels`. Each output belongs to one unit.
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
     fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
         let mut panel = panels.start;
         while panel < panels.end {
@@ -56,7 +56,8 @@ impl Job<'_> {
             let next = (across == 1 && panel + 1 < panels.end).then(|| self.b.panel(panel + 1));
             for (i, (row, height)) in tiles.enumerate() {
                 let rows = rows.start + row..rows.start + row + height;
-                // the first two prefetch for half of the next panel each; to a single one the hardware brings the rest
+                // the first two tiles prefetch half of the next panel each; for a single tile the hardware prefetcher
+                // fetches the rest
                 let prefetch = next.filter(|_| i < 2).and_then(|next| next.get(i * TILE..));
                 self.tile(rows, panel..panel + across, prefetch);
             }
@@ -74,7 +75,8 @@ impl Job<'_> {
             columns: panels.start * LANES..columns.min(panels.end * LANES),
             panels,
             rows,
-            y: (self.y, columns),
+            y: self.y,
+            y_step: columns,
             beta: self.beta,
             prefetch,
         };

@@ -1,4 +1,4 @@
-//! Every path against the model, on values that sit at the flush's edge.
+//! Checks every kernel against the model, on values at the boundary of flush to zero.
 use std::ops::Range;
 
 use super::super::Simd;
@@ -9,8 +9,8 @@ use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;
 
-/// Kinds of values: plain deviates; products around 2^-126; denormals, zeros and ties; the neighbours of
-/// 2^-63; exponents far apart; the finest lattice on which nothing is flushed.
+/// Kinds of values: normal; products around 2^-126; denormals, zeros and ties; the neighbours of 2^-63; widely spread
+/// exponents; the finest lattice on which nothing is flushed.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,
@@ -48,7 +48,7 @@ fn values(kind: Kind, seed: u32, n: usize) -> Vec<bf16> {
     (0..n).map(|_| draw()).collect()
 }
 
-/// Values to continue from: zeros of both signs, denormals, values near 2^-126, and plain ones.
+/// Old values of y: zeros of both signs, denormals, values near 2^-126, and normal ones.
 fn before(seed: u32, n: usize) -> Vec<f32> {
     let bits = values(Kind::Plain, seed, n);
     let pick = |(i, x): (usize, &bf16)| {
@@ -63,7 +63,7 @@ fn before(seed: u32, n: usize) -> Vec<f32> {
     bits.iter().enumerate().map(pick).collect()
 }
 
-/// The dot of docs/numerics.md in bf16 on the CPU.
+/// The bf16 dot product of docs/numerics.md on the CPU.
 fn dot(y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
     (0..n).step_by(BLOCK).fold(y, |y, from| {
         let at = |f: &dyn Fn(usize) -> bf16, k: usize| {
@@ -85,7 +85,7 @@ fn same(got: &[f32], want: &[f32], what: &str) {
 }
 
 #[test]
-fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flush() {
+fn products_have_the_bits_of_the_model_on_every_path_even_at_the_boundary_of_the_flush() {
     let sizes = [
         [1, 1, 1],
         [1, 64, 40],
@@ -108,26 +108,26 @@ fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flu
                 let at = |i: usize| dot(y0[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
                 (0..m * n).map(at).collect()
             };
-            let (fresh, onto) = (want(&vec![0.0; m * n]), want(&y0));
+            let (from_zero, from_y) = (want(&vec![0.0; m * n]), want(&y0));
             for (simd, device) in devices() {
                 let cpu = device.as_cpu().unwrap();
                 let what = format!("{simd} {m}x{k}x{n} {kind:?}");
-                let left = PackedA::new(cpu, &x, [m, k]);
+                let a = PackedA::new(cpu, &x, [m, k]);
                 let tiles = TilePanels::of_weight(cpu, &w, [n, k]);
                 let mut y = vec![f32::NAN; m * n];
-                product(cpu, &left, tiles.view(), &mut y, Beta::Zero);
-                same(&y, &fresh, &what);
+                product(cpu, &a, tiles.view(), &mut y, Beta::Zero);
+                same(&y, &from_zero, &what);
                 let mut y = y0.clone();
-                product(cpu, &left, tiles.view(), &mut y, Beta::One);
-                same(&y, &onto, &what);
+                product(cpu, &a, tiles.view(), &mut y, Beta::One);
+                same(&y, &from_y, &what);
             }
         }
     }
 }
 
 #[test]
-fn the_flush_is_seen_by_these_values() {
-    // were it absent from a path, the test above would fail: plain arithmetic differs on these
+fn these_values_detect_a_missing_flush() {
+    // plain arithmetic differs on these values, so the test above fails for a kernel without the flush
     for kind in [Kind::Edge, Kind::Odd, Kind::Near] {
         let (x, w) = (values(kind, 1, 64), values(kind, 2, 64 * 64));
         let plain = |j: usize| {
@@ -140,7 +140,7 @@ fn the_flush_is_seen_by_these_values() {
         };
         let differ =
             (0..64).filter(|&j| dot(0.0, 64, |k| x[k], |k| w[j * 64 + k]).to_bits() != plain(j).to_bits());
-        assert!(differ.count() > 0, "{kind:?} values do not see the flush");
+        assert!(differ.count() > 0, "{kind:?} values do not detect a missing flush");
     }
 }
 
@@ -161,14 +161,14 @@ fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
         let wide: Vec<f32> = dy.iter().map(|&x| widen(x)).collect();
         for (simd, device) in devices() {
             let mut g = g0.clone();
-            weight_gradient(device.as_cpu().unwrap(), (&wide, &x), &samples, &mut g, [o, i]);
+            weight_gradient(device.as_cpu().unwrap(), &wide, &x, &samples, &mut g, [o, i]);
             same(&g, &want, &format!("{simd} {kind:?}"));
         }
     }
 }
 
 #[test]
-fn f32_operands_enter_rounded_and_without_denormals() {
+fn f32_operands_are_rounded_and_have_no_denormals() {
     for bits in (0..1u64 << 32).step_by(9_973) {
         let x = f32::from_bits(bits as u32);
         assert_eq!(x.round_daz().to_bits(), to_bf16(x).round_daz().to_bits(), "{x:e}");
@@ -177,13 +177,13 @@ fn f32_operands_enter_rounded_and_without_denormals() {
 }
 
 #[test]
-fn the_left_operand_of_tiles_holds_what_that_of_lanes_holds() {
+fn packed_a_for_amx_and_for_simd_hold_the_same_values() {
     let (rows, depth) = (37, 70);
     let x = values(Kind::Odd, 4, rows * depth);
     for (simd, device) in devices() {
         let cpu = device.as_cpu().unwrap();
         let transposed = Transposed(MatrixRows {
-            line: |k: usize| if k == 9 { &[] } else { &x[k * rows..][..rows] },
+            row: |k: usize| if k == 9 { &[] } else { &x[k * rows..][..rows] },
             depth,
         });
         let mut min_exp = vec![0; rows];
@@ -213,7 +213,7 @@ fn the_left_operand_of_tiles_holds_what_that_of_lanes_holds() {
 }
 
 #[test]
-fn tiles_give_back_the_elements_and_the_transpose() {
+fn tile_panels_return_the_elements_and_the_transpose() {
     let (n, k) = (37, 70);
     let w = values(Kind::Plain, 9, n * k);
     for (simd, device) in devices() {

@@ -1,4 +1,4 @@
-//! bf16 weights as all paths read them: AMX's own tile layout.
+//! The packed B operand of bf16 products. All kernels read the tile layout of AMX.
 use std::ops::Range;
 
 use half::bf16;
@@ -10,7 +10,7 @@ use super::super::scratch::{Buffer, Scratch, scratch};
 use super::{BLOCK, NO_EXPONENT, Operand, min_exponent, round_daz, widen};
 use crate::Cpu;
 
-/// One row of a tile: 16 columns, of each the elements 2r and 2r + 1 of the block.
+/// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Pairs(pub(super) [bf16; 32]);
@@ -19,11 +19,11 @@ scratch!(Pairs, Pairs([bf16::ZERO; 32]));
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 16;
 
-/// Rows of a panel's block: two tiles (columns 0..16 and 16..32) of 16 rows.
+/// Rows per block of a panel: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
 
-/// A matrix B `[depth, columns]` as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]`, padded
-/// with +0, denormals stored as zeros of their sign.
+/// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
+/// with +0. Denormals are stored as zeros of their sign.
 #[derive(Debug, Clone)]
 pub(crate) struct TilePanels {
     rows: Buffer<Pairs>,
@@ -43,22 +43,22 @@ impl TilePanels {
         tiles
     }
 
-    /// TilePanels, none of which is written yet.
+    /// Panels that are not written yet.
     pub(crate) fn blank([depth, columns]: [usize; 2]) -> TilePanels {
         let panels = columns.div_ceil(LANES);
         let rows = Buffer::with_capacity(panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
         TilePanels { rows, min_exp: vec![NO_EXPONENT; panels], depth, columns }
     }
 
-    /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
-    /// all that are left.
+    /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of 32
+    /// or extends to the last row.
     pub(crate) fn write<T: Operand>(&mut self, cpu: &Cpu, first: usize, w: &[T]) {
         let depth = self.depth;
         let columns = first..first + w.len() / depth.max(1);
         self.pack(cpu, columns.clone(), 1, &WeightRows { w, depth, columns });
     }
 
-    /// The column `j`: of a weight for `x W^T`, its row, widened.
+    /// Unpacks column `j` as f32. For a weight packed for `x W^T` this is row `j`.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         let panel = self.view().panel(j / LANES);
         let (tile, pair) = (j % LANES / TILE * TILE, j % TILE * 2);
@@ -74,29 +74,29 @@ impl TilePanels {
         TilePanels::of_rows(cpu, shape, |k| &w[k * columns..][..columns])
     }
 
-    /// Packs the matrix whose row k is `line(k)`: `columns` values, or none for a row of zeros.
+    /// Packs the matrix whose row k is `row(k)`: `columns` values, or an empty slice for a row of zeros.
     pub(super) fn of_rows<'a, T: Operand + 'a>(
         cpu: &Cpu,
         [depth, columns]: [usize; 2],
-        line: impl Fn(usize) -> &'a [T] + Sync,
+        row: impl Fn(usize) -> &'a [T] + Sync,
     ) -> TilePanels {
         let mut tiles = TilePanels::blank([depth, columns]);
-        tiles.pack(cpu, 0..columns, 4, &MatrixRows { line, depth });
+        tiles.pack(cpu, 0..columns, 4, &MatrixRows { row, depth });
         tiles
     }
 
-    /// Writes the panels of the columns `range`. `near` panels are packed together, block by block: so lines of the
-    /// source are read along.
-    fn pack(&mut self, cpu: &Cpu, range: Range<usize>, near: usize, source: &impl Source) {
+    /// Packs the columns `range`. `group` panels are packed together, block by block, so that the source is read
+    /// along its cache lines.
+    fn pack(&mut self, cpu: &Cpu, range: Range<usize>, group: usize, source: &impl Source) {
         let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = first_panel(&range, self.columns)..range.end.div_ceil(LANES);
         self.rows.grow(panels.end * panel);
         let rows = &mut self.rows[panels.start * panel..panels.end * panel];
         let min_exps = Disjoint::new(&mut self.min_exp[panels.clone()]);
-        cpu.pool.parts(rows, panel * near, |part, rows: &mut [Pairs]| {
-            // SAFETY: the panels of this part, which is passed once.
-            let min_exps = unsafe { min_exps.slice(part * near..min_exps.len().min((part + 1) * near)) };
-            let column = (panels.start + part * near) * LANES;
+        cpu.pool.parts(rows, panel * group, |part, rows: &mut [Pairs]| {
+            // SAFETY: the panels of this part; each part is passed once.
+            let min_exps = unsafe { min_exps.slice(part * group..min_exps.len().min((part + 1) * group)) };
+            let column = (panels.start + part * group) * LANES;
             dispatch(cpu.simd, Pack { source, column, panel, rows, min_exps });
         });
     }
@@ -114,7 +114,7 @@ impl TilePanels {
         widen(block[j % LANES / 16 * 16 + k % BLOCK / 2].0[j % 16 * 2 + k % 2])
     }
 
-    /// Bytes held, padding included.
+    /// Size in bytes, including padding.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.rows[..]) + self.min_exp.len()
@@ -133,18 +133,18 @@ impl TilePanels {
     }
 }
 
-/// What tiles are packed of.
+/// The source of the elements.
 trait Source: Sync {
-    /// Writes the tile of depth `k` on and of column `column` on, all of it.
+    /// Writes the whole tile that starts at depth `k` and column `column`.
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]);
 }
 
-/// Panels that are packed together, and their smallest exponent fields.
+/// A group of panels, and their smallest exponent fields.
 struct Pack<'a, S> {
     source: &'a S,
-    /// The first.
+    /// First column.
     column: usize,
-    /// Rows of a panel.
+    /// Rows per panel.
     panel: usize,
     rows: &'a mut [Pairs],
     min_exps: &'a mut [u8],
@@ -169,7 +169,7 @@ impl<S: Source> Kernel for Pack<'_, S> {
     }
 }
 
-/// Rows of a weight `[out, in]` from `columns.start` on, which become columns.
+/// Rows of a weight `[out, in]` from row `columns.start` on; they become columns.
 struct WeightRows<'a, T> {
     w: &'a [T],
     depth: usize,
@@ -188,11 +188,11 @@ impl<T: Operand> Source for WeightRows<'_, T> {
     }
 }
 
-/// Rows of pairs become columns.
+/// Transposes a tile of pairs.
 #[inline(always)]
 pub(super) fn transpose_pairs<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [Pairs]) {
     assert_eq!(tile.len(), TILE, "a tile");
-    // a pair is moved as an f32, on which nothing is computed
+    // pairs are moved as f32; nothing is computed on them
     let (from, to) = (rows.as_ptr().cast::<f32>(), tile.as_mut_ptr().cast::<f32>());
     for i in (0..TILE).step_by(L::WIDTH) {
         for j in (0..TILE).step_by(L::WIDTH) {
@@ -210,9 +210,9 @@ pub(super) fn transpose_pairs<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [
     }
 }
 
-/// MatrixRows of the matrix itself: `line(k)`, of `depth`.
+/// A matrix given by its rows: `row(k)` for k below `depth`.
 pub(super) struct MatrixRows<F> {
-    pub(super) line: F,
+    pub(super) row: F,
     pub(super) depth: usize,
 }
 
@@ -224,17 +224,17 @@ impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<
 }
 
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T]> MatrixRows<F> {
-    /// Of each pair of lines from `k` on, the 16 columns from `column` on.
+    /// Writes the 16 columns from `column` on of each pair of rows from `k` on.
     #[inline(always)]
     pub(super) fn pairs(&self, k: usize, column: usize, tile: &mut [Pairs]) {
-        let mut lines = [[bf16::ZERO; TILE]; 2];
-        for (r, row) in tile.iter_mut().enumerate() {
-            for (k, to) in (k + 2 * r..).zip(&mut lines) {
-                let line = if k < self.depth { (self.line)(k) } else { &[] };
-                round_daz(&line[column.min(line.len())..(column + TILE).min(line.len())], to);
+        let mut values = [[bf16::ZERO; TILE]; 2];
+        for (r, pairs) in tile.iter_mut().enumerate() {
+            for (k, to) in (k + 2 * r..).zip(&mut values) {
+                let row = if k < self.depth { (self.row)(k) } else { &[] };
+                round_daz(&row[column.min(row.len())..(column + TILE).min(row.len())], to);
             }
-            let [even, odd] = &lines;
-            for (pair, (even, odd)) in row.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(odd)) {
+            let [even, odd] = &values;
+            for (pair, (even, odd)) in pairs.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(odd)) {
                 *pair = [*even, *odd];
             }
         }
@@ -246,14 +246,14 @@ impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T]> MatrixRows<F> {
 pub(crate) struct View<'a> {
     rows: &'a [Pairs],
     min_exp: &'a [u8],
-    /// Blocks from one panel to the next.
+    /// Blocks between panels.
     step: usize,
     depth: usize,
     columns: usize,
 }
 
 impl<'a> View<'a> {
-    /// The columns `range`, from a multiple of 32 on.
+    /// The columns `range`. It starts at a multiple of 32.
     pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
         assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole panels");
         let panel = range.start / LANES;
@@ -261,7 +261,7 @@ impl<'a> View<'a> {
         View { rows, min_exp: &self.min_exp[panel..], columns: range.len(), ..self }
     }
 
-    /// The elements at depths `range` of all columns; from a multiple of 32 on, and up to one or to the end.
+    /// All columns at the depths `range`. It starts at a multiple of 32 and ends at one, or at the end.
     pub(crate) fn depths(self, range: Range<usize>) -> View<'a> {
         let whole = range.end == self.depth || range.end.is_multiple_of(BLOCK) && range.end < self.depth;
         assert!(range.start.is_multiple_of(BLOCK) && whole, "whole blocks");
@@ -273,7 +273,7 @@ impl<'a> View<'a> {
         [self.depth, self.columns]
     }
 
-    /// Blocks along the depth.
+    /// Number of blocks along the depth.
     pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
@@ -283,7 +283,7 @@ impl<'a> View<'a> {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }
 
-    /// An exponent field that no non-zero element of panel `p` is below.
+    /// A lower bound of the exponent fields of the non-zero elements of panel `p`.
     pub(super) fn min_exp(&self, p: usize) -> u8 {
         self.min_exp[p]
     }

@@ -1,21 +1,22 @@
 //! One tile of 64 rows by 64 keys: its weights, and what they add to the gradients.
-use super::{Fine, Item, State};
-use crate::cpu::attention::number::{Least, Number};
+use super::{NoFlush, Item, State};
+use crate::cpu::attention::number::Number;
 use crate::cpu::attention::product::Product;
 use crate::cpu::attention::rows::{CHUNK, STRIP, masked, widen, within};
 use crate::cpu::gemm::Beta;
+use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
 
 impl<E: Number> Item<'_, E> {
-    /// Forms p and ds of a tile, rounded, +0 where a key is not visible. Returns their least magnitudes.
+    /// Forms p and ds of a tile, rounded, +0 where a key is not visible. Returns their min_exp magnitudes.
     #[inline(always)]
     pub(super) fn tile<L: Lanes>(
         &self,
         l: L,
         st: &mut State<'_>,
         [block, c]: [usize; 2],
-        can: &Fine,
-    ) -> (f32, f32) {
+        no_flush: &NoFlush,
+    ) -> (u8, u8) {
         let width = self.width();
         let rows = self.block(block);
         for t in rows.clone().step_by(STRIP) {
@@ -25,8 +26,8 @@ impl<E: Number> Item<'_, E> {
                 continue;
             }
             let from = (t - rows.start) * CHUNK;
-            let pairs = [(&*st.q, &*st.kt, &mut *st.p, can.scores), (&*st.dy, &*st.vt, &mut *st.ds, can.dp)];
-            for (left, right, out, fine) in pairs {
+            let pairs = [(&*st.q, &*st.kt, &mut *st.p, no_flush.scores), (&*st.dy, &*st.vt, &mut *st.ds, no_flush.dp)];
+            for (left, right, out, on_lattice) in pairs {
                 let product = Product {
                     left: &left[t * width..],
                     left_row: width,
@@ -40,11 +41,11 @@ impl<E: Number> Item<'_, E> {
                     cols: cols.clone(),
                     depth: 0..self.heads.hd.next_multiple_of(E::STEP),
                 };
-                E::product(self.simd, fine, product);
+                E::product(self.simd, on_lattice, product);
             }
         }
         let scale = Lanes::splat(l, self.heads.scale());
-        let (mut least_p, mut least_ds) = (Least::new(l), Least::new(l));
+        let (mut min_p, mut min_ds) = (MinExponent::new(l), MinExponent::new(l));
         let lines = st.p.chunks_exact_mut(CHUNK).zip(st.ds.chunks_exact_mut(CHUNK));
         for (t, (p, ds)) in (rows.start..rows.end.next_multiple_of(E::STEP)).zip(lines) {
             let seen = if t < rows.end { within(&self.keys(t), c) } else { 0..0 };
@@ -61,16 +62,16 @@ impl<E: Number> Item<'_, E> {
                 let dx = Lanes::mul(l, x, Lanes::sub(l, l.load(ds), delta));
                 let x = masked(l, half, &seen, x, l.zero());
                 let dx = masked(l, half, &seen, dx, l.zero());
-                l.store(p, E::rounded(l, x, &mut least_p));
-                l.store(ds, E::rounded(l, dx, &mut least_ds));
+                l.store(p, E::rounded(l, x, &mut min_p));
+                l.store(ds, E::rounded(l, dx, &mut min_ds));
             }
         }
-        (least_p.value(l), least_ds.value(l))
+        (min_p.field(l), min_ds.field(l))
     }
 
     /// dq of a block's rows, continued over the keys of a chunk.
     #[inline(always)]
-    pub(super) fn add_dq(&self, st: &mut State<'_>, [block, c]: [usize; 2], fine: bool) {
+    pub(super) fn add_dq(&self, st: &mut State<'_>, [block, c]: [usize; 2], on_lattice: bool) {
         let width = self.width();
         let rows = self.block(block);
         for t in rows.clone().step_by(STRIP) {
@@ -92,13 +93,13 @@ impl<E: Number> Item<'_, E> {
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
             };
-            E::product(self.simd, fine, product);
+            E::product(self.simd, on_lattice, product);
         }
     }
 
     /// dk and dv of a chunk's keys, continued over a block's rows.
     #[inline(always)]
-    pub(super) fn add_dk_dv(&self, st: &mut State<'_>, [block, c]: [usize; 2], can: &Fine) {
+    pub(super) fn add_dk_dv(&self, st: &mut State<'_>, [block, c]: [usize; 2], no_flush: &NoFlush) {
         let width = self.width();
         let (rows, keys) = (self.block(block), self.block(c));
         for j in keys.clone().step_by(STRIP) {
@@ -109,8 +110,8 @@ impl<E: Number> Item<'_, E> {
                 continue;
             }
             let depth = widen(depth.start - rows.start..depth.end - rows.start, E::STEP);
-            let pairs = [(&*st.ds, &*st.q, &mut *st.dk, can.dk), (&*st.p, &*st.dy, &mut *st.dv, can.dv)];
-            for (left, right, out, fine) in pairs {
+            let pairs = [(&*st.ds, &*st.q, &mut *st.dk, no_flush.dk), (&*st.p, &*st.dy, &mut *st.dv, no_flush.dv)];
+            for (left, right, out, on_lattice) in pairs {
                 let product = Product {
                     left: &left[j - keys.start..],
                     left_row: 1,
@@ -124,7 +125,7 @@ impl<E: Number> Item<'_, E> {
                     cols: 0..width,
                     depth: depth.clone(),
                 };
-                E::product(self.simd, fine, product);
+                E::product(self.simd, on_lattice, product);
             }
         }
     }
