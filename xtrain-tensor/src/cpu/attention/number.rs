@@ -1,4 +1,4 @@
-//! The two element types of an attention, and what they ask of its products.
+//! The element types of attention and the arithmetic of their products.
 use half::bf16;
 
 use super::product::{self, Product};
@@ -7,29 +7,28 @@ use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::{Simd, lanes};
 use crate::recycle::Recycled;
 
-/// An element type: how its values enter and leave lanes of f32, and the arithmetic of its products.
+/// An element type: its conversion to and from f32 lanes, and the arithmetic of its products.
 pub(crate) trait Number: Recycled {
-    /// Indices that a product takes at a time: its ranges are widened to multiples of it.
+    /// Products process this many indices at a time. Their ranges are extended to multiples of it.
     const STEP: usize;
 
-    /// Up to 32 elements; absent lanes are +0.
+    /// Loads up to 32 elements. Missing lanes are +0.
     fn load<L: Lanes>(l: L, s: &[Self]) -> L::F;
 
-    /// Rounds the first `s.len()` lanes into `s`.
+    /// Rounds the first `s.len()` lanes to `s`.
     fn store<L: Lanes>(l: L, s: &mut [Self], v: L::F);
 
-    /// The elements themselves, if operands of products can be read from them.
+    /// The elements as f32, if products can read them in place.
     fn plain(x: &[Self]) -> Option<&[f32]>;
 
-    /// The values as an operand of a product reads them, from values that need no rounding. Notes the
-    /// min_exp of them.
+    /// Converts values of this type to the operand of a product. Updates the smallest exponent.
     fn operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
-    /// [`Number::operand`] of values that are rounded to this type first.
+    /// Like [`Number::operand`] for values that are first rounded to this type.
     fn rounded<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
-    /// Runs a product. `on_lattice`: no result of it can be tiny ([`on_lattice`]).
-    fn product(simd: Simd, on_lattice: bool, product: Product<'_>);
+    /// Runs a product. `no_flush`: no result can be tiny, see [`on_lattice`](crate::cpu::gemm_bf16::on_lattice).
+    fn product(simd: Simd, no_flush: bool, product: Product<'_>);
 }
 
 impl Number for f32 {
@@ -57,7 +56,7 @@ impl Number for f32 {
     }
     #[inline(always)]
     fn product(simd: Simd, _: bool, product: Product<'_>) {
-        lanes::dispatch(simd, product::Run::<product::Chain>::new(product));
+        lanes::dispatch(simd, product::ProductKernel::<product::Chain>::new(product));
     }
 }
 
@@ -87,11 +86,11 @@ impl Number for bf16 {
         bf16::operand(l, l.round_bf16(v), min_exp)
     }
     #[inline(always)]
-    fn product(simd: Simd, on_lattice: bool, product: Product<'_>) {
-        if on_lattice {
-            lanes::dispatch(simd, product::Run::<product::Blocks<false>>::new(product));
+    fn product(simd: Simd, no_flush: bool, product: Product<'_>) {
+        if no_flush {
+            lanes::dispatch(simd, product::ProductKernel::<product::Blocks<false>>::new(product));
         } else {
-            lanes::dispatch(simd, product::Run::<product::Blocks<true>>::new(product));
+            lanes::dispatch(simd, product::ProductKernel::<product::Blocks<true>>::new(product));
         }
     }
 }

@@ -37,7 +37,11 @@ impl<'a> Matrix<'a> {
     fn check(&self, depth: usize) {
         if self.rows > 0 && depth > 0 {
             let last = (self.rows - 1) * self.row_step + (depth - 1) * self.k_step;
-            assert!(last < self.data.len(), "{} rows of {depth} elements are out of bounds of the data", self.rows);
+            assert!(
+                last < self.data.len(),
+                "{} rows of {depth} elements are out of bounds of the data",
+                self.rows
+            );
         }
     }
 }

@@ -37,7 +37,8 @@ pub(crate) fn weight_gradient(
     let total: usize = samples.iter().map(ExactSizeIterator::len).sum();
     let threads = cpu.pool.threads();
     let serial = threads == 1 || total * out * inputs < SERIAL;
-    let bands = if serial { out.div_ceil(MAX_BAND[0]) } else { out.div_ceil(MAX_BAND[1]).next_multiple_of(threads) };
+    let bands =
+        if serial { out.div_ceil(MAX_BAND[0]) } else { out.div_ceil(MAX_BAND[1]).next_multiple_of(threads) };
     let unit = |i: usize| job.unit(i * out / bands..(i + 1) * out / bands);
     if serial { (0..bands).for_each(unit) } else { cpu.pool.run(bands, unit) }
 }
@@ -124,15 +125,7 @@ impl Gradient<'_> {
     }
 
     /// Adds the chunk `rows` to a group of tiles of g, up to 32 columns wide, from column `i` on.
-    fn tiles(
-        &self,
-        rows: Range<usize>,
-        group: TileGroup,
-        i: usize,
-        b: BOperand,
-        l1: Prefetch,
-        l2: Prefetch,
-    ) {
+    fn tiles(&self, rows: Range<usize>, group: TileGroup, i: usize, b: BOperand, l1: Prefetch, l2: Prefetch) {
         let TileGroup { row: o, height, count } = group;
         let [out, inputs] = self.shape;
         let columns = LANES.min(inputs - i);

@@ -1,5 +1,5 @@
-//! One tile of 64 rows by 64 keys: its weights, and what they add to the gradients.
-use super::{NoFlush, Item, State};
+//! One tile of 64 rows by 64 keys: its weights and its contributions to the gradients.
+use super::{Item, NoFlush, State};
 use crate::cpu::attention::number::Number;
 use crate::cpu::attention::product::Product;
 use crate::cpu::attention::rows::{CHUNK, STRIP, masked, widen, within};
@@ -8,13 +8,15 @@ use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
 
 impl<E: Number> Item<'_, E> {
-    /// Forms p and ds of a tile, rounded, +0 where a key is not visible. Returns their min_exp magnitudes.
+    /// Computes p and ds of a tile, rounded, and +0 for keys that are not visible. Returns their smallest exponent
+    /// fields.
     #[inline(always)]
     pub(super) fn tile<L: Lanes>(
         &self,
         l: L,
         st: &mut State<'_>,
-        [block, c]: [usize; 2],
+        block: usize,
+        c: usize,
         no_flush: &NoFlush,
     ) -> (u8, u8) {
         let width = self.width();
@@ -26,22 +28,25 @@ impl<E: Number> Item<'_, E> {
                 continue;
             }
             let from = (t - rows.start) * CHUNK;
-            let pairs = [(&*st.q, &*st.kt, &mut *st.p, no_flush.scores), (&*st.dy, &*st.vt, &mut *st.ds, no_flush.dp)];
-            for (left, right, out, on_lattice) in pairs {
+            let pairs = [
+                (&*st.q, &*st.kt, &mut *st.p, no_flush.scores),
+                (&*st.dy, &*st.vt, &mut *st.ds, no_flush.dp),
+            ];
+            for (a, b, out, no_flush) in pairs {
                 let product = Product {
-                    left: &left[t * width..],
-                    left_row: width,
-                    left_step: 1,
-                    right: &right[c * CHUNK * width..],
-                    right_row: CHUNK,
+                    a: &a[t * width..],
+                    a_row_step: width,
+                    a_k_step: 1,
+                    b: &b[c * CHUNK * width..],
+                    b_row_step: CHUNK,
                     out: &mut out[from..],
-                    out_row: CHUNK,
+                    out_row_step: CHUNK,
                     beta: Beta::Zero,
                     rows: strip.len(),
                     cols: cols.clone(),
                     depth: 0..self.heads.hd.next_multiple_of(E::STEP),
                 };
-                E::product(self.simd, on_lattice, product);
+                E::product(self.simd, no_flush, product);
             }
         }
         let scale = Lanes::splat(l, self.heads.scale());
@@ -69,9 +74,9 @@ impl<E: Number> Item<'_, E> {
         (min_p.field(l), min_ds.field(l))
     }
 
-    /// dq of a block's rows, continued over the keys of a chunk.
+    /// Adds a chunk of keys to dq of a block's rows.
     #[inline(always)]
-    pub(super) fn add_dq(&self, st: &mut State<'_>, [block, c]: [usize; 2], on_lattice: bool) {
+    pub(super) fn add_dq(&self, st: &mut State<'_>, block: usize, c: usize, no_flush: bool) {
         let width = self.width();
         let rows = self.block(block);
         for t in rows.clone().step_by(STRIP) {
@@ -81,25 +86,25 @@ impl<E: Number> Item<'_, E> {
                 continue;
             }
             let product = Product {
-                left: &st.ds[(t - rows.start) * CHUNK..],
-                left_row: CHUNK,
-                left_step: 1,
-                right: &st.k[c * CHUNK * width..],
-                right_row: width,
+                a: &st.ds[(t - rows.start) * CHUNK..],
+                a_row_step: CHUNK,
+                a_k_step: 1,
+                b: &st.k[c * CHUNK * width..],
+                b_row_step: width,
                 out: &mut st.dq[t * width..],
-                out_row: width,
+                out_row_step: width,
                 beta: Beta::One,
                 rows: strip.len(),
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
             };
-            E::product(self.simd, on_lattice, product);
+            E::product(self.simd, no_flush, product);
         }
     }
 
-    /// dk and dv of a chunk's keys, continued over a block's rows.
+    /// Adds a block of rows to dk and dv of a chunk's keys.
     #[inline(always)]
-    pub(super) fn add_dk_dv(&self, st: &mut State<'_>, [block, c]: [usize; 2], no_flush: &NoFlush) {
+    pub(super) fn add_dk_dv(&self, st: &mut State<'_>, block: usize, c: usize, no_flush: &NoFlush) {
         let width = self.width();
         let (rows, keys) = (self.block(block), self.block(c));
         for j in keys.clone().step_by(STRIP) {
@@ -110,22 +115,23 @@ impl<E: Number> Item<'_, E> {
                 continue;
             }
             let depth = widen(depth.start - rows.start..depth.end - rows.start, E::STEP);
-            let pairs = [(&*st.ds, &*st.q, &mut *st.dk, no_flush.dk), (&*st.p, &*st.dy, &mut *st.dv, no_flush.dv)];
-            for (left, right, out, on_lattice) in pairs {
+            let pairs =
+                [(&*st.ds, &*st.q, &mut *st.dk, no_flush.dk), (&*st.p, &*st.dy, &mut *st.dv, no_flush.dv)];
+            for (a, b, out, no_flush) in pairs {
                 let product = Product {
-                    left: &left[j - keys.start..],
-                    left_row: 1,
-                    left_step: CHUNK,
-                    right: &right[rows.start * width..],
-                    right_row: width,
+                    a: &a[j - keys.start..],
+                    a_row_step: 1,
+                    a_k_step: CHUNK,
+                    b: &b[rows.start * width..],
+                    b_row_step: width,
                     out: &mut out[j * width..],
-                    out_row: width,
+                    out_row_step: width,
                     beta: Beta::One,
                     rows: strip.len(),
                     cols: 0..width,
                     depth: depth.clone(),
                 };
-                E::product(self.simd, on_lattice, product);
+                E::product(self.simd, no_flush, product);
             }
         }
     }
