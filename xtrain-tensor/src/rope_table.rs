@@ -127,7 +127,7 @@ impl RopeTable {
     /// that were never requested have no address.
     ///
     /// The array keeps its address as long as the table exists. Each block is uploaded once.
-    pub(crate) fn on(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
+    pub(crate) fn device_addresses(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
         let mut copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let own = match copies.iter().position(|copy| copy.addresses.home().same(gpu)) {
             Some(i) => i,
@@ -155,7 +155,9 @@ impl RopeTable {
     /// If the device is out of memory.
     pub fn prefetch(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
         match device {
-            Device::Gpu(gpu) => self.on(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ()),
+            Device::Gpu(gpu) => {
+                self.device_addresses(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ())
+            }
             Device::Cpu(_) => Ok(()),
         }
     }

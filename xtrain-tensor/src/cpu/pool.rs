@@ -377,7 +377,7 @@ mod tests {
     fn every_thread_has_the_fault_of_the_caller_during_the_job() {
         let (pool, fault) = (Pool::new(3), faults::Fault::ALL[0]);
         assert_eq!(pool.threads(), 3);
-        let seen = |pool: &Pool| {
+        let count_faults = |pool: &Pool| {
             let (count, threads) =
                 (AtomicUsize::new(0), std::sync::Mutex::new(std::collections::HashSet::new()));
             while threads.lock().unwrap().len() < 2 {
@@ -389,9 +389,9 @@ mod tests {
             }
             count.into_inner()
         };
-        let with = faults::with(fault, || seen(&pool));
+        let with = faults::with(fault, || count_faults(&pool));
         assert!(with >= 64 && with.is_multiple_of(64), "{with}");
-        assert_eq!(seen(&pool), 0);
+        assert_eq!(count_faults(&pool), 0);
     }
 
     #[test]

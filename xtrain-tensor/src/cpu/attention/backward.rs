@@ -220,8 +220,8 @@ impl<E: Number> Item<'_, E> {
 
     /// The slots of chunk `c` visible to any of the rows `rows`.
     #[inline(always)]
-    fn seen(&self, rows: Range<usize>, c: usize) -> Range<usize> {
-        rows.fold(0..0, |seen, t| union(seen, within(&self.keys(t), c)))
+    fn visible(&self, rows: Range<usize>, c: usize) -> Range<usize> {
+        rows.fold(0..0, |visible, t| union(visible, within(&self.keys(t), c)))
     }
 
     #[inline(always)]

@@ -163,20 +163,20 @@ impl<E: Number> Item<'_, E> {
     #[inline(always)]
     fn part(&self, first: usize, c: usize) -> Range<usize> {
         let mask = self.mask;
-        let mut seen = within(&mask.keys(first), c);
+        let mut visible = within(&mask.keys(first), c);
         let mut end = first + 1;
         while end < self.block.end {
             let next = within(&mask.keys(end), c);
-            let apart = next.start.max(seen.start) > next.end.min(seen.end);
-            if apart && !seen.is_empty() && !next.is_empty() {
+            let apart = next.start.max(visible.start) > next.end.min(visible.end);
+            if apart && !visible.is_empty() && !next.is_empty() {
                 break; // the slots in between belong to neither and may hold anything
             }
-            let both = union(seen, next);
+            let both = union(visible, next);
             let positions = c * CHUNK + both.start..c * CHUNK + both.end;
             if !mask.slots.same(mask.seq[first], mask.seq[end], positions) {
                 break;
             }
-            (seen, end) = (both, end + 1);
+            (visible, end) = (both, end + 1);
         }
         first..end
     }
@@ -204,9 +204,9 @@ impl<E: Number> Item<'_, E> {
 
     /// The slots of chunk `c` visible to any of the query vectors `range`.
     #[inline(always)]
-    fn seen(&self, range: Range<usize>, c: usize) -> Range<usize> {
+    fn visible(&self, range: Range<usize>, c: usize) -> Range<usize> {
         let rows = self.row_and_head(range.start).0..=self.row_and_head(range.end - 1).0;
-        rows.fold(0..0, |seen, n| union(seen, within(&self.mask.keys(n), c)))
+        rows.fold(0..0, |visible, n| union(visible, within(&self.mask.keys(n), c)))
     }
 
     #[inline(always)]
@@ -224,18 +224,18 @@ impl<E: Number> Item<'_, E> {
 
         let all = self.block.clone().fold(0..0, |all, n| union(all, self.mask.keys(n)));
         for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
-            if self.seen(0..n, c).is_empty() {
+            if self.visible(0..n, c).is_empty() {
                 continue;
             }
             let mut min_p = NO_EXPONENT;
             for part in self.parts(c) {
-                let (mut min_k, seen) = (MinExponent::new(l), self.seen(self.vectors_of(&part), c));
+                let (mut min_k, visible) = (MinExponent::new(l), self.visible(self.vectors_of(&part), c));
                 let view = self.head_view(&part);
-                let mut prefetcher = view.prefetcher(self.operands[2], c, &seen, halves(&seen).0);
-                if !seen.is_empty() {
-                    let mut prefetcher = view.prefetcher(self.operands[1], c, &seen, seen.clone());
-                    let key = view.chunk(l, self.operands[1], c, seen.clone(), &mut *k, &mut min_k);
-                    gather::transpose(l, key, width, seen, kt, &mut prefetcher);
+                let mut prefetcher = view.prefetcher(self.operands[2], c, &visible, halves(&visible).0);
+                if !visible.is_empty() {
+                    let mut prefetcher = view.prefetcher(self.operands[1], c, &visible, visible.clone());
+                    let key = view.chunk(l, self.operands[1], c, visible.clone(), &mut *k, &mut min_k);
+                    gather::transpose(l, key, width, visible, kt, &mut prefetcher);
                 }
                 let no_flush = on_lattice(min_q, min_k.field(l));
                 let part = Part { c, vectors: self.vectors_of(&part) };
@@ -243,11 +243,11 @@ impl<E: Number> Item<'_, E> {
             }
             factors(l, st);
             for part in self.parts(c) {
-                let (mut min_v, seen) = (MinExponent::new(l), self.seen(self.vectors_of(&part), c));
-                if !seen.is_empty() {
+                let (mut min_v, visible) = (MinExponent::new(l), self.visible(self.vectors_of(&part), c));
+                if !visible.is_empty() {
                     let view = self.head_view(&part);
-                    let mut prefetcher = view.prefetcher(self.operands[2], c, &seen, halves(&seen).1);
-                    let value = view.chunk(l, self.operands[2], c, seen, &mut *v, &mut min_v);
+                    let mut prefetcher = view.prefetcher(self.operands[2], c, &visible, halves(&visible).1);
+                    let value = view.chunk(l, self.operands[2], c, visible, &mut *v, &mut min_v);
                     let no_flush = on_lattice(min_p, min_v.field(l));
                     let part = Part { c, vectors: self.vectors_of(&part) };
                     self.merge(l, st, part, value, no_flush, &mut prefetcher);
@@ -288,7 +288,7 @@ impl<E: Number> Item<'_, E> {
         let share = prefetcher.share(vectors.len());
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
-            let cols = self.seen(strip.clone(), c);
+            let cols = self.visible(strip.clone(), c);
             if !cols.is_empty() {
                 let product = Product {
                     a: &st.q[i * width..],
@@ -307,15 +307,15 @@ impl<E: Number> Item<'_, E> {
             }
             for i in strip {
                 prefetcher.issue(l, share);
-                let seen = within(&self.mask.keys(self.row_and_head(i).0), c);
-                if seen.is_empty() {
+                let visible = within(&self.mask.keys(self.row_and_head(i).0), c);
+                if visible.is_empty() {
                     (st.mc[i], st.lc[i]) = (f32::NEG_INFINITY, 0.0);
                     st.s[i * CHUNK..(i + 1) * CHUNK].fill(0.0);
                     continue;
                 }
                 let (first, second) = st.s[i * CHUNK..(i + 1) * CHUNK].split_at_mut(LANES);
-                let s0 = masked(l, 0, &seen, Lanes::mul(l, l.load(first), scale), none);
-                if seen.end <= LANES {
+                let s0 = masked(l, 0, &visible, Lanes::mul(l, l.load(first), scale), none);
+                if visible.end <= LANES {
                     let top = l.max32(s0);
                     let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                     (st.mc[i], st.lc[i]) = (top, l.sum32(p0));
@@ -323,7 +323,7 @@ impl<E: Number> Item<'_, E> {
                     l.store(second, l.zero());
                     continue;
                 }
-                let s1 = masked(l, 1, &seen, Lanes::mul(l, l.load(second), scale), none);
+                let s1 = masked(l, 1, &visible, Lanes::mul(l, l.load(second), scale), none);
                 let top = l.max32(Lanes::max(l, s0, s1));
                 let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                 let p1 = l.exp(Lanes::sub(l, s1, Lanes::splat(l, top)));
@@ -349,7 +349,7 @@ impl<E: Number> Item<'_, E> {
         let (width, share) = (self.width(), prefetcher.share(vectors.len()));
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
-            let depth = self.seen(strip.clone(), c);
+            let depth = self.visible(strip.clone(), c);
             if depth.is_empty() {
                 continue;
             }
@@ -406,9 +406,9 @@ impl<E: Number> Item<'_, E> {
 
 /// The first and the second half of a range of slots.
 #[inline(always)]
-fn halves(seen: &Range<usize>) -> (Range<usize>, Range<usize>) {
-    let half = seen.start + seen.len() / 2;
-    (seen.start..half, half..seen.end)
+fn halves(visible: &Range<usize>) -> (Range<usize>, Range<usize>) {
+    let half = visible.start + visible.len() / 2;
+    (visible.start..half, half..visible.end)
 }
 
 /// Computes the factors that merge a chunk, and the merged maxima and sums. For the first chunk of a vector the

@@ -35,7 +35,7 @@ impl HeadView<'_> {
         self.hd.next_multiple_of(LANES)
     }
 
-    /// The slots `seen` of chunk `c`, extended with zeros to whole steps of a product. It is a view of `x` if a
+    /// The slots `visible` of chunk `c`, extended with zeros to whole steps of a product. It is a view of `x` if a
     /// product can read the rows in place, otherwise a copy in `buffer`, which holds 64 rows.
     #[inline(always)]
     pub(super) fn chunk<'x, L: Lanes, E: Number>(
@@ -43,27 +43,27 @@ impl HeadView<'_> {
         l: L,
         x: &'x [E],
         c: usize,
-        seen: Range<usize>,
+        visible: Range<usize>,
         buffer: &'x mut [f32],
         min_exp: &mut MinExponent<L>,
     ) -> Chunk<'x> {
-        if let Some(chunk) = self.in_place(x, c, &seen) {
+        if let Some(chunk) = self.in_place(x, c, &visible) {
             return chunk;
         }
-        let (first, width) = (c * CHUNK + seen.start, self.width());
-        let wide = widen(seen.clone(), E::STEP);
-        buffer[wide.start * width..seen.start * width].fill(0.0);
-        buffer[seen.end * width..wide.end * width].fill(0.0);
-        self.copy(l, x, first..c * CHUNK + seen.end, &mut buffer[seen.start * width..], min_exp);
+        let (first, width) = (c * CHUNK + visible.start, self.width());
+        let wide = widen(visible.clone(), E::STEP);
+        buffer[wide.start * width..visible.start * width].fill(0.0);
+        buffer[visible.end * width..wide.end * width].fill(0.0);
+        self.copy(l, x, first..c * CHUNK + visible.end, &mut buffer[visible.start * width..], min_exp);
         Chunk { rows: buffer, stride: width }
     }
 
-    /// A view of the slots `seen` of chunk `c` in `x`, if a product can read them in place.
+    /// A view of the slots `visible` of chunk `c` in `x`, if a product can read them in place.
     #[inline(always)]
-    fn in_place<'x, E: Number>(self, x: &'x [E], c: usize, seen: &Range<usize>) -> Option<Chunk<'x>> {
-        let first = c * CHUNK + seen.start;
-        let whole = self.hd == self.width() && self.slots.run_length(first) >= seen.len();
-        let start = self.slots.slot(self.seq, first).checked_sub(seen.start).filter(|_| whole)?;
+    fn in_place<'x, E: Number>(self, x: &'x [E], c: usize, visible: &Range<usize>) -> Option<Chunk<'x>> {
+        let first = c * CHUNK + visible.start;
+        let whole = self.hd == self.width() && self.slots.run_length(first) >= visible.len();
+        let start = self.slots.slot(self.seq, first).checked_sub(visible.start).filter(|_| whole)?;
         let rows = &E::plain(x)?[(start * self.nkv + self.kv) * self.hd..];
         Some(Chunk { rows, stride: self.nkv * self.hd })
     }
@@ -94,17 +94,17 @@ impl HeadView<'_> {
         }
     }
 
-    /// Prefetcher for the rows that are read next, at the slots `part` of chunk `c`. It is empty if the slots `seen`
+    /// Prefetcher for the rows that are read next, at the slots `part` of chunk `c`. It is empty if the slots `visible`
     /// of this sequence are copied, because a copy prefetches by itself.
     #[inline(always)]
     pub(super) fn prefetcher<E: Number>(
         self,
         x: &[E],
         c: usize,
-        seen: &Range<usize>,
+        visible: &Range<usize>,
         part: Range<usize>,
     ) -> Prefetcher {
-        match part.is_empty() || self.in_place(x, c, seen).is_none() {
+        match part.is_empty() || self.in_place(x, c, visible).is_none() {
             true => Prefetcher::empty(),
             false => self.prefetch_rows(x, c * CHUNK + part.start..c * CHUNK + part.end),
         }

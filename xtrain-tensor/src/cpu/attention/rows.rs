@@ -50,15 +50,15 @@ pub(super) fn widen(range: Range<usize>, step: usize) -> Range<usize> {
     range.start / step * step..range.end.next_multiple_of(step)
 }
 
-/// `v` in the lanes of half `half` (0 or 1) whose slots are in `seen`, `other` in the rest.
+/// `v` in the lanes of half `half` (0 or 1) whose slots are in `visible`, `other` in the rest.
 #[inline(always)]
-pub(super) fn masked<L: Lanes>(l: L, half: usize, seen: &Range<usize>, v: L::F, other: L::F) -> L::F {
+pub(super) fn masked<L: Lanes>(l: L, half: usize, visible: &Range<usize>, v: L::F, other: L::F) -> L::F {
     let (from, to) = (half * LANES, (half + 1) * LANES);
-    if seen.start <= from && seen.end >= to {
+    if visible.start <= from && visible.end >= to {
         return v;
     }
     let index = l.load(&INDEX);
     let bound = |x: usize| Lanes::splat(l, x as f32 - from as f32);
-    let v = l.select_lt(index, bound(seen.start), other, v);
-    l.select_lt(index, bound(seen.end), v, other)
+    let v = l.select_lt(index, bound(visible.start), other, v);
+    l.select_lt(index, bound(visible.end), v, other)
 }

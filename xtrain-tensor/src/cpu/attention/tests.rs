@@ -113,14 +113,14 @@ impl Case {
     fn operands(&self, rng: &mut CaseRng) -> [Tensor; 4] {
         let [nh, nkv, hd] = self.heads;
         let rows = self.seq.len();
-        let mut held = vec![false; self.n_slots];
+        let mut has_key = vec![false; self.n_slots];
         for (n, &seq) in self.seq.iter().enumerate() {
-            self.attn_mask().keys(n).for_each(|pos| held[self.slots.slot(seq, pos)] = true);
+            self.attn_mask().keys(n).for_each(|pos| has_key[self.slots.slot(seq, pos)] = true);
         }
         let mut pool = |kind| {
             let mut x = rng.tensor(&[self.n_slots, nkv, hd], kind, Dtype::F32);
             let slots = x.data_mut::<f32>().unwrap().chunks_exact_mut(nkv * hd);
-            slots.zip(&held).filter(|(_, held)| !**held).for_each(|(x, _)| x.fill(f32::NAN));
+            slots.zip(&has_key).filter(|(_, has_key)| !**has_key).for_each(|(x, _)| x.fill(f32::NAN));
             x.cast(self.dtype).unwrap()
         };
         let [k, v] = [pool(self.kinds[1]), pool(self.kinds[2])];

@@ -23,7 +23,7 @@ impl<E: Number> Item<'_, E> {
         let rows = self.block(block);
         for t in rows.clone().step_by(STRIP) {
             let strip = t..rows.end.min(t + STRIP);
-            let cols = self.seen(strip.clone(), c);
+            let cols = self.visible(strip.clone(), c);
             if cols.is_empty() {
                 continue;
             }
@@ -53,20 +53,20 @@ impl<E: Number> Item<'_, E> {
         let (mut min_p, mut min_ds) = (MinExponent::new(l), MinExponent::new(l));
         let lines = st.p.chunks_exact_mut(CHUNK).zip(st.ds.chunks_exact_mut(CHUNK));
         for (t, (p, ds)) in (rows.start..rows.end.next_multiple_of(E::STEP)).zip(lines) {
-            let seen = if t < rows.end { within(&self.keys(t), c) } else { 0..0 };
+            let visible = if t < rows.end { within(&self.keys(t), c) } else { 0..0 };
             let (lse, delta) = (Lanes::splat(l, st.lse[t]), Lanes::splat(l, st.delta[t]));
             for half in 0..2 {
                 let at = half * LANES..(half + 1) * LANES;
                 let (p, ds) = (&mut p[at.clone()], &mut ds[at.clone()]);
-                if seen.end <= at.start || seen.start >= at.end {
+                if visible.end <= at.start || visible.start >= at.end {
                     l.store(p, l.zero());
                     l.store(ds, l.zero());
                     continue;
                 }
                 let x = l.exp(Lanes::sub(l, Lanes::mul(l, l.load(p), scale), lse));
                 let dx = Lanes::mul(l, x, Lanes::sub(l, l.load(ds), delta));
-                let x = masked(l, half, &seen, x, l.zero());
-                let dx = masked(l, half, &seen, dx, l.zero());
+                let x = masked(l, half, &visible, x, l.zero());
+                let dx = masked(l, half, &visible, dx, l.zero());
                 l.store(p, E::rounded(l, x, &mut min_p));
                 l.store(ds, E::rounded(l, dx, &mut min_ds));
             }
@@ -81,7 +81,7 @@ impl<E: Number> Item<'_, E> {
         let rows = self.block(block);
         for t in rows.clone().step_by(STRIP) {
             let strip = t..rows.end.min(t + STRIP);
-            let depth = self.seen(strip.clone(), c);
+            let depth = self.visible(strip.clone(), c);
             if depth.is_empty() {
                 continue;
             }
