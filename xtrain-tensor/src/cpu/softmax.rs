@@ -135,8 +135,8 @@ impl Kernel for Entropy<'_> {
     }
 }
 
-/// Replaces logits by gradients: `dz = exp(z - lse) w`, at the target `(exp(z - lse) - 1) w`; a bonus `b` adds `b (p
-/// ((z - lse) + H))`; all are divided by the temperature. The gradient of a logit of -inf is +0.
+/// Replaces logits by gradients: `dz = exp(z - lse) w`, at the target `(exp(z - lse) - 1) w`; a bonus `b` adds
+/// `b (p ((z - lse) + H))`; all are divided by the temperature. The gradient of a logit of -inf is +0.
 pub(crate) struct Gradient<'a> {
     pub(crate) z: &'a mut [f32],
     /// Index of the target in `z`. `None`: it is not among these logits.

@@ -11,9 +11,9 @@ use crate::cpu::lanes::{Kernel, Lanes, Reg};
 /// `out[r][c] = beta out[r][c] + sum over k of a(r, k) b(k, c)`, k rising, for `rows` rows, the columns `cols` and
 /// the indices `depth`.
 ///
-/// `a(r, k)` is `a[r * a_row_step + k * a_k_step]`, `b(k, c)` is `b[k * b_row_step + c]`, `out(r, c)` is `out[r *
-/// out_row_step + c]`. Columns are computed in groups of two registers. Columns of these groups outside `cols` are
-/// overwritten and must exist.
+/// `a(r, k)` is `a[r * a_row_step + k * a_k_step]`, `b(k, c)` is `b[k * b_row_step + c]`, `out(r, c)` is
+/// `out[r * out_row_step + c]`. Columns are computed in groups of two registers. Columns of these groups outside
+/// `cols` are overwritten and must exist.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
     pub(crate) a: &'a [f32],
