@@ -141,4 +141,29 @@ mod tests {
         assert_ne!(third.as_ptr(), address);
         assert_eq!(recycler.acquire::<bf16>(7).len(), 7);
     }
+
+    /// Minor page faults of this thread so far.
+    #[cfg(target_os = "linux")]
+    fn page_faults() -> u64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
+        // field 10; the name in parentheses is field 2
+        let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
+        fields.split(' ').nth(7).and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_loop_faults_in_no_memory_after_its_first_step() {
+        // above 32 MiB the C library returns freed blocks to the system
+        const LEN: usize = 10 << 20;
+        let recycler = Arc::new(Recycler::default());
+        let step = || Buffer::new(recycler.acquire::<f32>(LEN), &recycler).fill(1.0);
+        let before = page_faults();
+        step();
+        let first = page_faults();
+        (0..8).for_each(|_| step());
+        // 40 MiB are 10,240 pages of 4 KiB or 20 pages of 2 MiB
+        assert!(first - before >= 20, "the counter works: {} faults in the first step", first - before);
+        assert!(page_faults() - first < 20, "{} faults in eight later steps", page_faults() - first);
+    }
 }
