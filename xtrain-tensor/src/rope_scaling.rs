@@ -94,7 +94,7 @@ impl RopeScaling {
             RopeScaling::Default => {}
             RopeScaling::Linear { factor } => inverse.iter_mut().for_each(|inv| *inv /= factor),
             &RopeScaling::Llama3 { factor, low, high, original } => {
-                inverse.iter_mut().for_each(|inv| *inv = llama3(*inv, [factor, low, high, original]));
+                inverse.iter_mut().for_each(|inv| *inv = llama3(*inv, factor, low, high, original));
             }
             RopeScaling::Yarn(yarn) => return Ok(yarn.apply(inverse, theta)),
             RopeScaling::Divisors(table) if table.len() != inverse.len() => {
@@ -109,7 +109,7 @@ impl RopeScaling {
     }
 }
 
-fn llama3(inv: f64, [factor, low, high, original]: [f64; 4]) -> f64 {
+fn llama3(inv: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     let wavelength = 2.0 * std::f64::consts::PI / inv;
     if wavelength > original / low {
         return inv / factor;

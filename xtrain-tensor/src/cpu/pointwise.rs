@@ -41,7 +41,8 @@ impl<T: Value, O: Value> Kernel for SiluMul<'_, T, O> {
 /// `(dg, du)` of [`silu_mul`].
 pub(crate) fn silu_mul_backward<T: Value, O: Value>(
     cpu: &Cpu,
-    [g, u]: [&[T]; 2],
+    g: &[T],
+    u: &[T],
     dy: &[f32],
 ) -> (Vec<O>, Vec<O>) {
     let (mut dg, mut du) = (cpu.recycler.acquire(dy.len()), cpu.recycler.acquire(dy.len()));
@@ -50,13 +51,14 @@ pub(crate) fn silu_mul_backward<T: Value, O: Value>(
         let at = i * GRAIN..i * GRAIN + dg.len();
         // SAFETY: `at` is the range of this part of `dg`; parts are disjoint.
         let du = unsafe { parts.slice(at.clone()) };
-        dispatch(cpu.simd, SiluMulBackward { gu: [&g[at.clone()], &u[at.clone()]], dy: &dy[at], dg, du });
+        dispatch(cpu.simd, SiluMulBackward { g: &g[at.clone()], u: &u[at.clone()], dy: &dy[at], dg, du });
     });
     (dg, du)
 }
 
 struct SiluMulBackward<'a, T, O> {
-    gu: [&'a [T]; 2],
+    g: &'a [T],
+    u: &'a [T],
     dy: &'a [f32],
     dg: &'a mut [O],
     du: &'a mut [O],
@@ -69,7 +71,7 @@ impl<T: Value, O: Value> Kernel for SiluMulBackward<'_, T, O> {
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
         blocks!(self.dy.len(), |r| {
-            let (g, u) = (T::read(l, &self.gu[0][r.clone()]), T::read(l, &self.gu[1][r.clone()]));
+            let (g, u) = (T::read(l, &self.g[r.clone()]), T::read(l, &self.u[r.clone()]));
             let dy = l.load_partial(&self.dy[r.clone()]);
             let q = l.div(one, l.add(one, l.exp(l.neg(g))));
             let slope = l.mul(q, l.fma(g, l.sub(one, q), one));

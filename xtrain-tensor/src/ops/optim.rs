@@ -59,7 +59,7 @@ fn apply(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
     }
     for cpu::optim::Update { w, m, v, g, decay } in &mut parts {
         for i in 0..w.len() {
-            (w[i], m[i], v[i]) = reference::adamw([w[i], g[i] * clip, m[i], v[i]], s, *decay);
+            (w[i], m[i], v[i]) = reference::adamw(w[i], g[i] * clip, m[i], v[i], s, *decay);
         }
     }
     Ok(parts.iter().all(|one| one.w.iter().all(|w| w.is_finite())))

@@ -75,8 +75,8 @@ pub fn rms_norm_backward(
         with_values!(x = x => norm::rms_norm_backward(cpu, x, dy, norm, dw, out, beta));
         return Ok(dx);
     } else {
-        let operands = [&widened(x)?, w.data()?, dy.data()?];
-        let dx = reference::rms_norm_backward::<F32>(operands, eps, dw.data_mut()?, samples);
+        let (x, dw) = (&widened(x)?, dw.data_mut()?);
+        let dx = reference::rms_norm_backward::<F32>(x, w.data()?, dy.data()?, eps, dw, samples);
         Tensor::new(device, shape, dx)?
     };
     match onto {

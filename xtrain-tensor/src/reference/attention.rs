@@ -102,13 +102,25 @@ pub(crate) fn attention<M: Mode>(
     AttentionOutput { y, lse }
 }
 
+/// The operands of the backward: those of the forward, its results, and the upstream gradient.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttentionSaved<'a, S> {
+    pub(crate) q: &'a [S],
+    pub(crate) k: &'a [S],
+    pub(crate) v: &'a [S],
+    pub(crate) y: &'a [S],
+    pub(crate) lse: &'a [S],
+    pub(crate) dy: &'a [S],
+}
+
 /// Returns `[dq, dk, dv]` for the upstream gradient `dy`, which is already rounded where it enters a product. `y` is
 /// the stored output, `lse` the `L` of the forward.
 pub(crate) fn attention_backward<M: Mode>(
-    [q, k, v, y, lse, dy]: [&[M::S]; 6],
+    saved: AttentionSaved<'_, M::S>,
     heads: Heads,
     mask: &AttnMask<'_>,
 ) -> [Vec<M::S>; 3] {
+    let AttentionSaved { q, k, v, y, lse, dy } = saved;
     let zero = M::S::ZERO;
     let scale: M::S = heads.scale();
     let hd = heads.hd;

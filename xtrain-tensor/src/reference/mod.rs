@@ -14,7 +14,7 @@ mod sample;
 
 #[cfg(test)]
 pub(crate) use attention::AttentionOutput;
-pub(crate) use attention::{Heads, attention, attention_backward};
+pub(crate) use attention::{AttentionSaved, Heads, attention, attention_backward};
 pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};
 #[cfg(test)]

@@ -20,7 +20,9 @@ pub(crate) fn rms_norm<S: Scalar>(x: &[S], w: &[S], eps: S) -> Vec<S> {
 
 /// Returns `dx`; `dw += rowsum dy xh`. `M` must be a mode with the f32 rule.
 pub(crate) fn rms_norm_backward<M: Mode>(
-    [x, w, dy]: [&[M::S]; 3],
+    x: &[M::S],
+    w: &[M::S],
+    dy: &[M::S],
     eps: M::S,
     dw: &mut [M::S],
     samples: &Samples,

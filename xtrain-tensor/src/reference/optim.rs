@@ -10,7 +10,7 @@ pub(crate) fn sum_of_squares<S: Scalar>(g: &[S], width: usize) -> S {
 }
 
 /// One AdamW step of one element. Returns `(w, m, v)`.
-pub(crate) fn adamw<S: Scalar>([w, g, m, v]: [S; 4], s: &AdamWScalars, decay: f32) -> (S, S, S) {
+pub(crate) fn adamw<S: Scalar>(w: S, g: S, m: S, v: S, s: &AdamWScalars, decay: f32) -> (S, S, S) {
     let [s1, s2, s3, step, c2, eps, decay] =
         [s.s1, s.s2, s.s3, s.step, s.c2, s.eps, decay].map(|x| S::of(f64::from(x)));
     let m = s1.fma(g - m, m);
