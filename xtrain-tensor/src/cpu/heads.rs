@@ -7,7 +7,7 @@ use super::rope::{Way, turn_head};
 use super::scratch::Buffer;
 use super::value::Value;
 use crate::RopeTable;
-use crate::ops::Samples;
+use crate::operands::Samples;
 
 /// By what angles the rows `[H, hd]` of a tensor are turned.
 #[derive(Debug, Clone, Copy)]

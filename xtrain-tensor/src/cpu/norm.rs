@@ -5,7 +5,7 @@ use super::lanes::{Kernel, Lanes, dispatch};
 use super::rowsum::rowsum;
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint};
-use crate::ops::Samples;
+use crate::operands::Samples;
 
 /// Elements that one thread takes at a time, in whole rows.
 const GRAIN: usize = 8192;

@@ -2,7 +2,7 @@
 use super::Cpu;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::value::blocks;
-use crate::ops::AdamWScalars;
+use crate::operands::AdamWScalars;
 
 /// Elements that one thread takes at a time, of `total`: of a large model more, so that the list of them stays short.
 fn grain(total: usize) -> usize {

@@ -5,7 +5,7 @@ use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::scratch::Buffer;
 use super::value::blocks;
-use crate::ops::Samples;
+use crate::operands::Samples;
 
 /// Rows of a chunk.
 const CHUNK: usize = 256;

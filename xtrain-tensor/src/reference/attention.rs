@@ -2,35 +2,11 @@
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
 use crate::faults::{self, Fault};
-use crate::ops::AttnMask;
+use crate::operands::{AttnMask, Heads};
 
-/// The heads of an attention.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Heads {
-    pub(crate) nh: usize,
-    pub(crate) nkv: usize,
-    pub(crate) hd: usize,
-}
-
-impl Heads {
-    /// `1 / sqrt(hd)`, in f64, rounded once.
-    pub(crate) fn scale<S: Scalar>(self) -> S {
-        S::of(1.0 / (self.hd as f64).sqrt())
-    }
-
-    /// Where the key or value that query head `h` reads lies in the pool.
-    #[inline]
-    pub(crate) fn kv(self, slot: usize, h: usize) -> std::ops::Range<usize> {
-        let start = (slot * self.nkv + h / (self.nh / self.nkv)) * self.hd;
-        start..start + self.hd
-    }
-
-    /// Where head `h` of row `n` lies among the queries.
-    #[inline]
-    pub(crate) fn q(self, n: usize, h: usize) -> std::ops::Range<usize> {
-        let start = (n * self.nh + h) * self.hd;
-        start..start + self.hd
-    }
+/// `1 / sqrt(hd)`, in f64, rounded once.
+fn scale<S: Scalar>(heads: Heads) -> S {
+    S::of(1.0 / (heads.hd as f64).sqrt())
 }
 
 /// What the forward keeps for the backward.
@@ -66,7 +42,7 @@ pub(crate) fn attention<M: Mode>(
                 let mut s = [M::S::NEG_INFINITY; 64];
                 for pos in visible.clone() {
                     let k = &k[heads.kv(slot(pos), h)];
-                    s[pos % 64] = dot::<M>(M::S::ZERO, heads.hd, |d| q[d], |d| k[d]) * heads.scale();
+                    s[pos % 64] = dot::<M>(M::S::ZERO, heads.hd, |d| q[d], |d| k[d]) * scale(heads);
                 }
                 let mc = s.iter().fold(M::S::NEG_INFINITY, |m, &s| m.max(s));
                 let mut p = [M::S::ZERO; 64];
@@ -110,7 +86,7 @@ pub(crate) fn attention_backward<M: Mode>(
     see: &AttnMask<'_>,
 ) -> [Vec<M::S>; 3] {
     let zero = M::S::ZERO;
-    let scale: M::S = heads.scale();
+    let scale: M::S = scale(heads);
     let hd = heads.hd;
     let delta: Vec<M::S> = y
         .chunks_exact(hd)

@@ -1,7 +1,7 @@
 //! The choice of a token, step by step as docs/numerics.md, section 7, has it.
 use super::reduce::lse;
 use crate::math::exp;
-use crate::ops::{SampleFailure, SampleRow, Sampled};
+use crate::operands::{SampleFailure, SampleRow, Sampled};
 use crate::rng::{Purpose, uniform_u64};
 
 /// The token of a row, or why there is none.

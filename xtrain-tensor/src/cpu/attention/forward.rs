@@ -12,8 +12,7 @@ use super::{SERIAL, scratch};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
-use crate::ops::AttnMask;
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads};
 
 /// Query vectors (rows times heads of the group) that one block holds, if its rows have that many.
 const BLOCK: usize = 256;

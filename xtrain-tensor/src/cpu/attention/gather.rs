@@ -4,7 +4,7 @@ use std::ops::Range;
 use super::number::{Least, Number};
 use super::rows::{CHUNK, widen};
 use crate::cpu::lanes::{LANES, Lanes, Reg};
-use crate::ops::Slots;
+use crate::operands::Slots;
 
 /// Copies one row of `x` to `out`, which is at least as long; what is left of it becomes +0.
 #[inline(always)]

@@ -4,7 +4,7 @@ use half::bf16;
 use super::product::{self, Product};
 use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::cpu::{Simd, lanes};
-use crate::recycle::Recycled;
+use crate::device::recycle::Recycled;
 
 /// An element type: how its values enter and leave lanes of f32, and the arithmetic of its products.
 pub(crate) trait Number: Recycled {

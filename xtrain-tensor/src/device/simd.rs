@@ -6,8 +6,6 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Simd {
-    /// The slow walk through docs/numerics.md that all others are held to.
-    Reference,
     /// Lanes in plain Rust.
     Portable,
     /// NEON, which every 64-bit ARM has.
@@ -22,8 +20,7 @@ pub enum Simd {
 
 impl Simd {
     /// Every set, narrowest first.
-    pub const ALL: [Simd; 6] =
-        [Simd::Reference, Simd::Portable, Simd::Neon, Simd::Avx2, Simd::Avx512, Simd::Amx];
+    pub const ALL: [Simd; 5] = [Simd::Portable, Simd::Neon, Simd::Avx2, Simd::Avx512, Simd::Amx];
 
     /// The widest set that this machine has.
     pub fn detect() -> Simd {
@@ -32,7 +29,7 @@ impl Simd {
 
     /// This set, or where the machine lacks it the widest narrower one that it has.
     pub(crate) fn or_narrower(self) -> Simd {
-        Simd::ALL.into_iter().rev().find(|s| *s <= self && s.exists()).unwrap_or(Simd::Reference)
+        Simd::ALL.into_iter().rev().find(|s| *s <= self && s.exists()).unwrap_or(Simd::Portable)
     }
 
     /// The sets that this machine can run, narrowest first.
@@ -43,14 +40,14 @@ impl Simd {
     /// Whether this machine has the set.
     fn exists(self) -> bool {
         match self {
-            Simd::Reference | Simd::Portable => true,
+            Simd::Portable => true,
             Simd::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
             Simd::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 => is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]
-            Simd::Amx => is_x86_feature_detected!("avx512f") && super::gemm_bf16::amx::detect(),
+            Simd::Amx => is_x86_feature_detected!("avx512f") && super::amx::detect(),
             #[cfg(not(target_arch = "x86_64"))]
             Simd::Avx2 | Simd::Avx512 | Simd::Amx => false,
         }
@@ -60,7 +57,6 @@ impl Simd {
 impl fmt::Display for Simd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Simd::Reference => "reference",
             Simd::Portable => "portable",
             Simd::Neon => "neon",
             Simd::Avx2 => "avx2",
@@ -76,7 +72,7 @@ impl FromStr for Simd {
     fn from_str(s: &str) -> Result<Simd, String> {
         let known = Simd::ALL.into_iter().find(|x| x.to_string() == s);
         known.ok_or_else(|| {
-            format!("unknown instruction set {s:?}: expected reference, portable, neon, avx2, avx512 or amx")
+            format!("unknown instruction set {s:?}: expected portable, neon, avx2, avx512 or amx")
         })
     }
 }

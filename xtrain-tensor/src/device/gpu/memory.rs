@@ -85,7 +85,7 @@ impl Buffer {
 
     /// One that no kernel of those that wait knows of: the host may write to it before they run. A block that is quiet
     /// stays so, whatever others push and flush meanwhile: who has not taken it cannot name it.
-    pub(super) fn quiet(home: &Gpu, bytes: usize) -> Result<Buffer> {
+    pub(crate) fn quiet(home: &Gpu, bytes: usize) -> Result<Buffer> {
         Buffer::find(home, bytes, home.shared.queue.counts().flushes)
     }
 

@@ -110,12 +110,12 @@ impl Gpu {
 
 impl Gpu {
     /// Until the step ends, each of these lists is where a kernel that was launched before will have written it.
-    pub(super) fn foretell(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
+    pub(crate) fn foretell(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
         self.shared.indices.lock().foretold = lists.collect();
     }
 
     /// Such lists are no more.
-    pub(super) fn forget_foretold(&self) {
+    pub(crate) fn forget_foretold(&self) {
         self.shared.indices.lock().foretold.clear();
     }
 }

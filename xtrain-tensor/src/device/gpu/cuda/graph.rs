@@ -10,7 +10,7 @@ use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode};
 use super::functions::Functions;
 use super::refused;
 use crate::Result;
-use crate::gpu::{Arg, Call, Graph};
+use crate::device::gpu::{Arg, Call, Graph};
 
 /// A graph, its nodes in order, and what the driver made of it.
 pub(super) struct Chain {

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::dd::Dd;
-use crate::gpu::{self, At, Gpu};
+use crate::device::Device;
+use crate::device::gpu::{self, At, Gpu};
+use crate::error::{Error, Result};
 use crate::portable::{self, MAX_ANGLE};
 use crate::rope_scaling::RopeScaling;
-use crate::{Device, Error, Result};
 
 /// Positions that are computed together.
 const BLOCK: usize = 256;
@@ -155,7 +156,7 @@ impl RopeTable {
     pub fn prefetch(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
         match device {
             Device::Gpu(gpu) => self.on(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ()),
-            Device::Cpu(_) => Ok(()),
+            Device::Reference(_) | Device::Cpu(_) => Ok(()),
         }
     }
 
@@ -226,7 +227,7 @@ fn refuse<T>(want: &'static str, got: impl fmt::Display) -> Result<T> {
 mod tests {
     use super::*;
 
-    const GOLDEN: &str = include_str!("../../tests/data/golden_bits/rope.txt");
+    const GOLDEN: &str = include_str!("../../../tests/data/golden_bits/rope.txt");
 
     /// A line `rope/theta/hd/i/pos cos sin`.
     fn parse(line: &str) -> Option<(f64, [usize; 3], [u32; 2])> {

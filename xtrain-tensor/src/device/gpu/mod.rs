@@ -1,54 +1,26 @@
 //! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
 //! the emulator; they differ behind [`Launcher`] alone.
-pub(crate) mod attention;
 mod counters;
 mod cuda;
-mod embedding;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
-mod finite;
-mod fused;
 mod indices;
-mod kv;
 mod launch;
-mod linear;
-mod loss;
 mod memory;
-mod norm;
-mod optim;
 mod peak;
-mod pointwise;
 mod queue;
-mod rope;
-mod rows;
-mod sample;
 mod survey;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use embedding::{embedding, embedding_backward};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
-pub(crate) use finite::first_non_finite;
-pub(crate) use fused::{add_rms_norm, write_heads};
-pub(crate) use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use launch::Schedule;
 pub(crate) use launch::{Arg, At, Call, Graph, Grid, Launcher, args};
-pub(crate) use linear::{
-    After, NORMED_INSIDE, Source, bias_gradient, input_gradient, linear, linear_add_norm, linears, swiglu,
-    takes, weight_gradient,
-};
-pub(crate) use loss::{log_prob, loss};
 pub(crate) use memory::Buffer;
-pub(crate) use norm::{rms_norm, rms_norm_backward};
-pub(crate) use optim::{adamw, adamw_all, squares};
 pub use peak::Peak;
-pub(crate) use pointwise::{accumulate, add, cast, silu_mul, silu_mul_backward};
-pub(crate) use rope::{RopeArgs, rope};
-pub(crate) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
-pub(crate) use sample::{DeviceSampler, LISTS, sample_rows};
 pub use survey::{GpuInfo, GpuSurvey, enumerate_gpus};
 
 use crate::Result;
@@ -57,14 +29,15 @@ use indices::Indices;
 use memory::Memory;
 use queue::Queue;
 
-/// A GPU, or its emulation. Cloning shares it. Its operations are issued by one thread at a time: lists of
-/// indices on their way to a kernel are not guarded against another thread's.
+/// A CUDA device, or the emulator. Cloning shares it. Threads may share it: a lock issues one operation at a time.
 #[derive(Clone)]
 pub struct Gpu {
     shared: Arc<Shared>,
 }
 
 struct Shared {
+    /// Held while one operation is issued.
+    issue: Mutex<()>,
     launcher: Box<dyn Launcher>,
     memory: Memory,
     indices: Indices,
@@ -182,6 +155,7 @@ impl Gpu {
     fn over(launcher: Box<dyn Launcher>) -> Gpu {
         Gpu {
             shared: Arc::new(Shared {
+                issue: Mutex::default(),
                 launcher,
                 memory: Memory::default(),
                 indices: Indices::default(),
@@ -319,7 +293,7 @@ impl Gpu {
         let mut values = vec![T::zeroed(); n];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         assert!(bytes.len() <= buffer.bytes(), "{} bytes of {}", bytes.len(), buffer.bytes());
-        self.submit_step()?;
+        self.end_step()?;
         self.shared.launcher.download(bytes, buffer.at())?;
         self.shared.done.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.shared.done.syncs.fetch_add(1, Ordering::Relaxed);
@@ -331,9 +305,21 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) for a kernel that cannot be launched.
     pub fn submit_step(&self) -> Result<()> {
+        let _issue = self.issue();
+        self.end_step()
+    }
+
+    /// [`Gpu::submit_step`] of a thread that holds the issue lock.
+    pub(crate) fn end_step(&self) -> Result<()> {
         self.flush()?;
         self.shared.indices.submit_step();
         Ok(())
+    }
+
+    /// The issue lock. A backend operation holds it from its first list of indices to its last launch, so that no
+    /// other thread renews those lists, or ends the step, in between. It is not reentrant.
+    pub(crate) fn issue(&self) -> MutexGuard<'_, ()> {
+        self.shared.issue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Memory of whatever values: a kernel writes all of it.

@@ -1,11 +1,19 @@
 //! What is done with each row of logits.
-use super::super::LogProb;
-use super::super::log_prob::{GRAIN, of_row};
-use super::{LossRows, Target};
 use crate::cpu::lanes::dispatch;
-use crate::cpu::{Disjoint, softmax};
-use crate::reference::{self, RowLoss};
-use crate::{Device, Error, Result, Tensor};
+use crate::cpu::{Cpu, Disjoint, softmax};
+use crate::error::{Error, Result};
+use crate::operands::{LogProb, LossRows, Target};
+use crate::tensor::Tensor;
+
+/// Logits that one thread takes at a time.
+pub(super) const GRAIN: usize = 8192;
+
+/// The values of one row `z`; `parts` is scratch.
+pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize, parts: &mut Vec<[f32; 2]>) -> LogProb {
+    let lse = dispatch(cpu.simd, softmax::Lse { z, parts });
+    let entropy = dispatch(cpu.simd, softmax::Entropy { z, lse });
+    LogProb { lse, log_prob: z[target] - lse, entropy }
+}
 
 /// What a row has been found to be.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +35,7 @@ pub(super) enum Then {
 /// Rows of logits from the row `first` of a loss on; their columns begin at `column`.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
+    pub(super) cpu: &'a Cpu,
     pub(super) loss: &'a LossRows<'a>,
     pub(super) first: usize,
     pub(super) column: usize,
@@ -40,45 +49,30 @@ impl Rows<'_> {
     /// # Errors
     /// [`Error::NotFinite`] for the first row whose `lse` is not finite.
     pub(super) fn walk(&self, logits: &mut Tensor, known: &mut [Option<Known>]) -> Result<()> {
-        let (device, v) = (logits.device().clone(), logits.width());
+        let v = logits.width();
         let per_part = (GRAIN / v).max(1);
         let work = |i: usize, z: &mut [f32], known: &mut [Option<Known>]| {
             let mut scratch = Scratch::default();
             for (j, (z, known)) in z.chunks_exact_mut(v).zip(known).enumerate() {
                 match &self.loss.targets[self.first + i * per_part + j] {
-                    Some(target) => self.row(&device, z, (target, known), &mut scratch),
+                    Some(target) => self.row(z, (target, known), &mut scratch),
                     None => z.fill(0.0),
                 }
             }
         };
         let z = logits.data_mut::<f32>()?;
-        match device.fast() {
-            Some(cpu) => {
-                let all = Disjoint::new(&mut *known);
-                cpu.pool.parts(z, per_part * v, |i, z| {
-                    // SAFETY: the rows of this part of `z`, and parts do not meet.
-                    work(i, z, unsafe { all.slice(i * per_part..i * per_part + z.len() / v) });
-                });
-            }
-            None => z
-                .chunks_mut(per_part * v)
-                .zip(known.chunks_mut(per_part))
-                .enumerate()
-                .for_each(|(i, (z, x))| work(i, z, x)),
-        }
+        let all = Disjoint::new(&mut *known);
+        self.cpu.pool.parts(z, per_part * v, |i, z| {
+            // SAFETY: the rows of this part of `z`, and parts do not meet.
+            work(i, z, unsafe { all.slice(i * per_part..i * per_part + z.len() / v) });
+        });
         match known.iter().position(|k| k.is_some_and(|k| !k.value.lse.is_finite())) {
             Some(at) => Err(Error::NotFinite { what: "logits".into(), row: self.first + at }),
             None => Ok(()),
         }
     }
 
-    fn row(
-        &self,
-        device: &Device,
-        z: &mut [f32],
-        (target, known): (&Target, &mut Option<Known>),
-        scratch: &mut Scratch,
-    ) {
+    fn row(&self, z: &mut [f32], (target, known): (&Target, &mut Option<Known>), scratch: &mut Scratch) {
         let t = self.loss.temperature;
         if t != 1.0 {
             z.iter_mut().for_each(|z| *z /= t);
@@ -93,10 +87,10 @@ impl Rows<'_> {
         }
         let Known { value, .. } = *known.get_or_insert_with(|| {
             let id = id.expect("a row is made known from all of its columns");
-            Known { value: of_row(device, z, id, &mut scratch.parts), cut }
+            Known { value: of_row(self.cpu, z, id, &mut scratch.parts), cut }
         });
         if self.then == Then::Gradient {
-            gradient(device, z, id, (value, [target.weight, target.bonus, t]));
+            gradient(self.cpu, z, id, (value, [target.weight, target.bonus, t]));
         }
     }
 }
@@ -133,13 +127,7 @@ fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize
 }
 
 /// Logits become their gradients.
-fn gradient(device: &Device, z: &mut [f32], target: Option<usize>, (value, factors): (LogProb, [f32; 3])) {
-    let LogProb { lse, log_prob, entropy } = value;
-    match device.fast() {
-        Some(cpu) => dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, factors }),
-        None => {
-            let row = RowLoss { lse, log_prob, entropy };
-            z.copy_from_slice(&reference::dlogits(z, target, row, factors));
-        }
-    }
+fn gradient(cpu: &Cpu, z: &mut [f32], target: Option<usize>, (value, factors): (LogProb, [f32; 3])) {
+    let LogProb { lse, entropy, .. } = value;
+    dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, factors });
 }

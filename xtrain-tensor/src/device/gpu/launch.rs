@@ -88,7 +88,7 @@ impl From<u64> for Arg {
 
 /// The arguments of a kernel, in the order of its signature.
 macro_rules! args {
-    ($($x:expr),* $(,)?) => { &[$($crate::gpu::Arg::from($x)),*] };
+    ($($x:expr),* $(,)?) => { &[$($crate::device::gpu::Arg::from($x)),*] };
 }
 pub(crate) use args;
 

@@ -1,7 +1,8 @@
 //! Chunks of the vocabulary change no bit, and hold the memory down.
 use super::*;
+use crate::operands::{Samples, Target};
 use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Simd};
+use crate::{Device, Simd, ops};
 
 /// A loss of two samples, one of them longer than a chunk of rows, over a vocabulary of more than two
 /// chunks of 512.
@@ -13,7 +14,7 @@ struct Case {
     top_k: Option<usize>,
 }
 
-/// Values of the rows, `dx` and `dhead`, with at most `most` logits at a time.
+/// Values of the rows, `dx` and `dhead`. The SIMD CPU holds at most `most` logits at a time.
 fn computed(case: &Case, device: &Device, most: usize) -> Result<[Vec<f32>; 3]> {
     let (n, v, c) = (case.lengths.iter().sum::<usize>(), case.out, case.width);
     let x = Tensor::new(device, &[n, c], arbitrary(n * c, 1))?.cast(case.dtype)?;
@@ -27,9 +28,14 @@ fn computed(case: &Case, device: &Device, most: usize) -> Result<[Vec<f32>; 3]> 
     let samples = Samples::of_lengths(case.lengths);
     let rows = LossRows { targets: &targets, samples: &samples, temperature: 0.8, top_k: case.top_k };
     let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32).unwrap();
-    let walk = Walk { x: &x, head: &head, rows: &rows, most };
-    let (known, dx) = walk.gradients(&mut dhead)?;
-    let values = known.into_iter().flatten().flat_map(|k| [k.value.lse, k.value.log_prob, k.value.entropy]);
+    let (values, dx) = match device.as_cpu() {
+        Some(cpu) => {
+            let (known, dx) = Walk { cpu, x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead)?;
+            (values_of(known), dx)
+        }
+        None => ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead))?,
+    };
+    let values = values.into_iter().flatten().flat_map(|v| [v.lse, v.log_prob, v.entropy]);
     Ok([values.collect(), dx.data()?.to_vec(), dhead.data()?.to_vec()])
 }
 
@@ -46,12 +52,17 @@ fn cases() -> Vec<Case> {
 /// Every case on every device in chunks of 512 columns against the whole vocabulary.
 fn chunks_against_whole() -> std::result::Result<usize, String> {
     let mut compared = 0;
-    for simd in [Simd::Reference].into_iter().chain(Simd::available()) {
-        let device = Device::cpu_with(2, simd);
-        for case in cases() {
-            let rows = case.lengths.iter().sum::<usize>();
+    for case in cases() {
+        let rows = case.lengths.iter().sum::<usize>();
+        let reference = computed(&case, &Device::reference(), 0).map_err(|e| e.to_string())?;
+        for simd in Simd::available() {
+            let device = Device::cpu_with(2, simd);
             let whole = computed(&case, &device, 256 * case.out).map_err(|e| e.to_string())?;
             let chunks = computed(&case, &device, 512 * rows.min(256)).map_err(|e| e.to_string())?;
+            for ((got, want), what) in whole.iter().zip(&reference).zip(["values", "dx", "dhead"]) {
+                compare_bits(got, want).map_err(|e| format!("gate reference: {what} on {simd}: {e}"))?;
+                compared += want.len();
+            }
             for ((got, want), what) in chunks.iter().zip(&whole).zip(["values", "dx", "dhead"]) {
                 compare_bits(got, want).map_err(|e| format!("gate vocabulary: {what} on {simd}: {e}"))?;
                 compared += want.len();
@@ -85,7 +96,7 @@ fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
         let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
         let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
         let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
-        let _ = cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead)).unwrap();
+        let _ = ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead)).unwrap();
         let moved: Vec<usize> = (0..6).filter(|&i| dhead.data::<f32>().unwrap()[i] != 0.0).collect();
         assert_eq!(moved, kept, "top {k}, target {id}");
     }
@@ -109,17 +120,17 @@ fn growth(most: usize) -> Option<u64> {
     let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
     let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).unwrap();
     dhead.data_mut::<f32>().unwrap().fill(1.0);
-    head.backward().unwrap();
+    let cpu = device.as_cpu().unwrap();
+    super::super::pack::backward_of(cpu, &head).unwrap();
     let before = peak()?;
-    let _ = Walk { x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead).unwrap();
+    let _ = Walk { cpu, x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead).unwrap();
     Some((peak()? - before) / 1024)
 }
 
 #[test]
 fn a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100() {
     const CHILD: &str = "XTRAIN_TEST_LOGITS";
-    const NAME: &str =
-        "ops::cross_entropy::tests::a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100";
+    const NAME: &str = "cpu::loss::tests::a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100";
     if let Ok(most) = std::env::var(CHILD) {
         return println!("grown by {:?}", growth(most.parse().unwrap()));
     }

@@ -1,7 +1,7 @@
 //! How the rows and the vocabulary of a loss are cut, so that no chunk of a reduction is.
 use std::ops::Range;
 
-use super::super::Samples;
+use crate::operands::Samples;
 
 /// Rows that are taken together, so that up to `logits` of them, of `out` columns each, are there at a
 /// time: whole samples, or 256 rows of a sample and multiples. Where 256 rows have more, the columns are

@@ -1,15 +1,25 @@
 //! Values that come in pieces, and leave as whole rows.
-use crate::{Error, Result};
+use std::fmt;
+
+use super::piece::PackValue;
+use crate::error::{Error, Result};
+use crate::operands::weight::Weight;
 
 /// Elements that wait to be packed together.
 const WAITING: usize = 1 << 16;
 /// Rows of a panel.
 const PANEL: usize = 32;
 
-/// What takes whole rows.
-pub(super) trait To {
-    /// Of an element.
-    type Value: Copy;
+/// Packs whole rows.
+pub(crate) trait RowSink: fmt::Debug + Send {
+    /// The element type.
+    type Value: PackValue;
+
+    /// Keeps the rows exactly, denormals included.
+    fn keep_exact_rows(&mut self);
+
+    /// The weight, after all rows.
+    fn finish(self) -> Result<Weight>;
 
     /// The rows of `width` values from row `first` on: as many as make whole panels, or all that are left.
     fn write(&mut self, first: usize, width: usize, w: &[Self::Value]);
@@ -17,8 +27,8 @@ pub(super) trait To {
 
 /// Gives its values on in whole panels, the same number for each thread.
 #[derive(Debug)]
-pub(super) struct Lines<T: To> {
-    pub(super) to: T,
+pub(crate) struct Lines<T: RowSink> {
+    pub(crate) sink: T,
     shape: [usize; 2],
     /// Elements that are packed together.
     most: usize,
@@ -29,15 +39,15 @@ pub(super) struct Lines<T: To> {
     beyond: usize,
 }
 
-impl<T: To> Lines<T> {
-    pub(super) fn new(to: T, shape: [usize; 2], threads: usize) -> Lines<T> {
+impl<T: RowSink> Lines<T> {
+    pub(crate) fn new(sink: T, shape: [usize; 2], threads: usize) -> Lines<T> {
         let [out, width] = shape;
         let rows = (WAITING / width).max(1).next_multiple_of(PANEL * threads).min(out);
-        Lines { to, shape, most: rows * width, waiting: Vec::new(), rows: 0, beyond: 0 }
+        Lines { sink, shape, most: rows * width, waiting: Vec::new(), rows: 0, beyond: 0 }
     }
 
     /// The next values. Those that make whole panels where they lie are not copied.
-    pub(super) fn push(&mut self, mut values: &[T::Value]) {
+    pub(crate) fn push_values(&mut self, mut values: &[T::Value]) {
         let [out, width] = self.shape;
         while !values.is_empty() {
             let left = (out - self.rows) * width;
@@ -70,7 +80,7 @@ impl<T: To> Lines<T> {
 
     fn write(&mut self, w: &[T::Value]) {
         let width = self.shape[1];
-        self.to.write(self.rows, width, w);
+        self.sink.write(self.rows, width, w);
         self.rows += w.len() / width;
     }
 
@@ -78,10 +88,10 @@ impl<T: To> Lines<T> {
     ///
     /// # Errors
     /// [`Error::Shape`] unless there were as many values as the shape holds.
-    pub(super) fn finish(self) -> Result<T> {
-        let Lines { to, shape: [out, width], waiting, rows, beyond, .. } = self;
+    pub(crate) fn finish_rows(self) -> Result<T> {
+        let Lines { sink, shape: [out, width], waiting, rows, beyond, .. } = self;
         if rows == out && beyond == 0 {
-            return Ok(to);
+            return Ok(sink);
         }
         let got = vec![vec![out, width], vec![rows * width + waiting.len() + beyond]];
         Err(Error::Shape { op: "Packing", want: "as many values as the shape holds", got })

@@ -9,7 +9,7 @@ use cudarc::driver::{CudaFunction, CudaModule};
 
 use super::refused;
 use crate::Result;
-use crate::gpu::Call;
+use crate::device::gpu::Call;
 
 /// Shared memory that every kernel may use, its own variables included; more is asked for by kernel.
 const SHARED: u32 = 48 << 10;
