@@ -93,7 +93,7 @@ impl Tensor {
         fn blank<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
             let values = match device {
                 Device::Cpu(cpu) => {
-                    let mut values = cpu.recycler.take(n);
+                    let mut values = cpu.recycler.acquire(n);
                     cpu.pool.parts(&mut values, 1 << 15, |_, values| values.fill(T::default()));
                     values
                 }
@@ -120,7 +120,7 @@ impl Tensor {
         let Device::Cpu(cpu) = device else {
             return shapes.iter().map(|shape| Tensor::zeros(device, shape, Dtype::F32)).collect();
         };
-        let taken = |shape: &&[usize]| cpu.recycler.take(shape.iter().product());
+        let taken = |shape: &&[usize]| cpu.recycler.acquire(shape.iter().product());
         let mut all: Vec<Vec<f32>> = shapes.iter().map(taken).collect();
         let part = (all.iter().map(Vec::len).sum::<usize>() / 4096).max(1 << 13);
         let mut parts: Vec<&mut [f32]> = all.iter_mut().flat_map(|x| x.chunks_mut(part)).collect();

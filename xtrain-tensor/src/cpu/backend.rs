@@ -2,10 +2,12 @@
 use half::bf16;
 
 use super::attention::{self, Number};
-use super::heads::{self, Angles};
-use super::rope::{self, Way};
+use super::gemm::Beta;
+use super::heads;
+use super::rope::{self, Direction};
+use super::rowsum::{self, ParamGrad};
 use super::value::with_values;
-use super::{Cpu, embedding, linear, loss, norm, optim, pack, pointwise, rowsum};
+use super::{Cpu, embedding, linear, loss, norm, optim, pack, pointwise};
 use crate::backend::Backend;
 use crate::compose;
 use crate::device::Device;
@@ -24,13 +26,13 @@ impl Cpu {
         Tensor::new(&Device::Cpu(self.clone()), shape, values)
     }
 
-    fn rotate(&self, x: &Tensor, rope: RopeArgs<'_>, way: Way, out: Dtype) -> Result<Tensor> {
+    fn rotate(&self, x: &Tensor, rope: RopeArgs<'_>, direction: Direction, out: Dtype) -> Result<Tensor> {
         let RopeArgs { table, positions } = rope;
         with_values!(values = x => match out {
             Dtype::BF16 => {
-                self.tensor(x.shape(), rope::turn::<_, bf16>(self, values, table, positions, way))
+                self.tensor(x.shape(), rope::rope::<_, bf16>(self, values, table, positions, direction))
             }
-            _ => self.tensor(x.shape(), rope::turn::<_, f32>(self, values, table, positions, way)),
+            _ => self.tensor(x.shape(), rope::rope::<_, f32>(self, values, table, positions, direction)),
         })
     }
 
@@ -69,7 +71,7 @@ impl Cpu {
     }
 
     fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
-        let rows = gs.iter().map(|g| Ok((g.data::<f32>()?, g.width().max(1))));
+        let rows = gs.iter().map(|g| Ok(optim::GradRows { values: g.data()?, width: g.width().max(1) }));
         Ok(optim::sums_of_squares(self, &rows.collect::<Result<Vec<_>>>()?))
     }
 }
@@ -78,8 +80,8 @@ fn norm_of<'a>(norm: Norm<'a>) -> Result<norm::Norm<'a>> {
     Ok(norm::Norm { gain: norm.gain.data()?, eps: norm.eps })
 }
 
-fn angles(rope: RopeArgs<'_>) -> Angles<'_> {
-    Angles { table: rope.table, pos: rope.positions }
+fn rope_of(rope: RopeArgs<'_>) -> heads::RopeArgs<'_> {
+    heads::RopeArgs { table: rope.table, pos: rope.positions }
 }
 
 impl Backend for Cpu {
@@ -118,12 +120,12 @@ impl Backend for Cpu {
     ) -> Result<(Tensor, Tensor)> {
         let (shape, dy) = (gate.shape(), dy.data::<f32>()?);
         with_values!(g = gate => {
-            let gu = [g, up.data()?];
+            let u = up.data()?;
             if out == Dtype::BF16 {
-                let (dg, du) = pointwise::silu_mul_backward::<_, bf16>(self, gu, dy);
+                let (dg, du) = pointwise::silu_mul_backward::<_, bf16>(self, g, u, dy);
                 Ok((self.tensor(shape, dg)?, self.tensor(shape, du)?))
             } else {
-                let (dg, du) = pointwise::silu_mul_backward::<_, f32>(self, gu, dy);
+                let (dg, du) = pointwise::silu_mul_backward::<_, f32>(self, g, u, dy);
                 Ok((self.tensor(shape, dg)?, self.tensor(shape, du)?))
             }
         })
@@ -156,13 +158,13 @@ impl Backend for Cpu {
         onto: Option<Tensor>,
     ) -> Result<Tensor> {
         let (norm, dy) = (norm_of(norm)?, dy.data::<f32>()?);
-        let dw = (dw.data_mut::<f32>()?, samples);
-        let (mut dx, add) = match onto {
-            Some(sum) => (sum, true),
-            None => (self.tensor::<f32>(x.shape(), self.recycler.take(x.len()))?, false),
+        let dw = ParamGrad { grad: dw.data_mut()?, samples };
+        let (mut dx, beta) = match onto {
+            Some(sum) => (sum, Beta::One),
+            None => (self.tensor::<f32>(x.shape(), self.recycler.acquire(x.len()))?, Beta::Zero),
         };
-        let into = (dx.data_mut()?, add);
-        with_values!(values = x => norm::rms_norm_backward(self, (values, dy), norm, dw, into));
+        let out = dx.data_mut()?;
+        with_values!(values = x => norm::rms_norm_backward(self, values, dy, norm, dw, out, beta));
         Ok(dx)
     }
 
@@ -171,11 +173,11 @@ impl Backend for Cpu {
     }
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
-        self.rotate(x, rope, Way::Forward, out)
+        self.rotate(x, rope, Direction::Forward, out)
     }
 
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        self.rotate(dy, rope, Way::Back, Dtype::F32)
+        self.rotate(dy, rope, Direction::Inverse, Dtype::F32)
     }
 
     fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, _first: u32) -> Result<Tensor> {
@@ -188,7 +190,7 @@ impl Backend for Cpu {
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         let norm = norm_of(norm)?;
-        with_values!(values = x => self.tensor(x.shape(), heads::norm_rope(self, values, norm, angles(rope))))
+        with_values!(values = x => self.tensor(x.shape(), heads::norm_rope(self, values, norm, rope_of(rope))))
     }
 
     fn norm_rope_backward(
@@ -201,10 +203,10 @@ impl Backend for Cpu {
         samples: &Samples,
     ) -> Result<Tensor> {
         let pairs = samples.times(x.shape()[1]);
-        let how = (norm_of(norm)?, angles(rope));
-        let (dy, dw) = (dy.data::<f32>()?, (dw.data_mut::<f32>()?, &pairs));
+        let (norm, rope, dy) = (norm_of(norm)?, rope_of(rope), dy.data::<f32>()?);
+        let dw = ParamGrad { grad: dw.data_mut()?, samples: &pairs };
         with_values!(values = x => {
-            self.tensor(x.shape(), heads::norm_rope_backward(self, (values, dy), how, dw))
+            self.tensor(x.shape(), heads::norm_rope_backward(self, values, dy, norm, rope, dw))
         })
     }
 
@@ -279,7 +281,7 @@ impl Backend for Cpu {
     }
 
     fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
-        rowsum::sum_rows(self, dy.data()?, (db.data_mut()?, samples));
+        rowsum::sum_rows(self, dy.data()?, ParamGrad { grad: db.data_mut()?, samples });
         Ok(())
     }
 

@@ -16,7 +16,7 @@ const LINE: usize = 16;
 /// `y[n] = w[id[n]]`, rounded to bf16 if `dtype` is bf16.
 pub(super) fn embedding(cpu: &Cpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     let (table, c) = (w.data::<f32>()?, w.width());
-    let mut y = cpu.recycler.take::<f32>(id.len() * c);
+    let mut y = cpu.recycler.acquire::<f32>(id.len() * c);
     let rows = (GRAIN / c.max(1)).max(1);
     cpu.pool.parts(&mut y, rows * c, |part, y| {
         for (&i, y) in id[part * rows..].iter().zip(y.chunks_exact_mut(c.max(1))) {

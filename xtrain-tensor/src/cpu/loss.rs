@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::gemm::Start;
+use super::gemm::Beta;
 use super::{Cpu, linear};
 use crate::backend::Backend;
 use crate::dtype::Dtype;
@@ -100,7 +100,7 @@ impl Walk<'_> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
         let whole = 256 * out <= self.most;
         let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values()? };
-        let mut dx = self.cpu.recycler.take::<f32>(self.x.len());
+        let mut dx = self.cpu.recycler.acquire::<f32>(self.x.len());
         let dhead = dhead.data_mut::<f32>()?;
         for (block, samples) in blocks::of_rows(self.rows.samples, self.most, out) {
             let xs = part(self.cpu, self.x, &block)?;
@@ -127,22 +127,22 @@ impl Walk<'_> {
 /// `dx` goes on with the outputs `columns`; the first ones begin it.
 fn add_input(cpu: &Cpu, dx: &mut [f32], dz: &Tensor, (head, columns): (&Weight, Range<usize>)) -> Result<()> {
     if columns.start == 0 {
-        return linear::input_part(cpu, dx, dz, (head, columns), Start::Zero);
+        return linear::input_part(cpu, dx, dz, (head, columns), Beta::Zero);
     }
     if faults::on(Fault::VocabularyChunkStartsAnew) {
         let mut total = vec![0.0; dx.len()];
-        linear::input_part(cpu, &mut total, dz, (head, columns), Start::Zero)?;
+        linear::input_part(cpu, &mut total, dz, (head, columns), Beta::Zero)?;
         dx.iter_mut().zip(total).for_each(|(dx, total)| *dx += total);
         return Ok(());
     }
-    linear::input_part(cpu, dx, dz, (head, columns), Start::Continue)
+    linear::input_part(cpu, dx, dz, (head, columns), Beta::One)
 }
 
 /// Rows `range` of a matrix.
 fn part(cpu: &Cpu, x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
     fn of<T: Stored>(cpu: &Cpu, x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
         let (c, values) = (x.width(), x.data::<T>()?);
-        let mut rows = cpu.recycler.take(range.len() * c);
+        let mut rows = cpu.recycler.acquire(range.len() * c);
         rows.copy_from_slice(&values[range.start * c..range.end * c]);
         Tensor::new(x.device(), &[range.len(), c], rows)
     }

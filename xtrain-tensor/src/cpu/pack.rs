@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::Cpu;
 use super::gemm::Panels;
-use super::gemm_bf16::Tiles;
+use super::gemm_bf16::TilePanels;
 use super::packed::Packed;
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -15,7 +15,7 @@ use crate::faults::{self, Fault};
 use crate::operands::{Lines, PackedMatrix, Packer, RowSink, Weight};
 use crate::tensor::Tensor;
 
-/// Rows of a matrix with denormals of bf16, by index. Tiles hold denormals as zeros.
+/// Rows of a matrix with denormals of bf16, by index. TilePanels hold denormals as zeros.
 pub(super) type ExactRows = HashMap<u32, Vec<bf16>>;
 
 /// A weight packed for `x Wᵀ`.
@@ -101,7 +101,7 @@ pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Pack
     let ([out, width], threads, cpu) = (shape, cpu.pool.threads(), cpu.clone());
     match dtype {
         Dtype::BF16 => {
-            let sink = TileSink { cpu, shape, tiles: Tiles::blank([width, out]), exact_rows: None };
+            let sink = TileSink { cpu, shape, tiles: TilePanels::blank([width, out]), exact_rows: None };
             Box::new(Lines::new(sink, shape, threads))
         }
         _ => {
@@ -140,7 +140,7 @@ impl RowSink for PanelSink {
 struct TileSink {
     cpu: Cpu,
     shape: [usize; 2],
-    tiles: Tiles,
+    tiles: TilePanels,
     exact_rows: Option<ExactRows>,
 }
 

@@ -115,7 +115,7 @@ fn update(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
         let (w, g) = (w.data_mut::<f32>()?, g.data::<f32>()?);
         let (m, v) = (m.data_mut::<f32>()?, v.data_mut::<f32>()?);
         for i in 0..w.len() {
-            (w[i], m[i], v[i]) = super::adamw([w[i], g[i] * clip, m[i], v[i]], s, decay);
+            (w[i], m[i], v[i]) = super::adamw(w[i], g[i] * clip, m[i], v[i], s, decay);
         }
         finite &= w.iter().all(|w| w.is_finite());
     }
@@ -178,8 +178,8 @@ impl Backend for Reference {
         samples: &Samples,
         onto: Option<Tensor>,
     ) -> Result<Tensor> {
-        let operands = [&widened(x)?, norm.gain.data()?, dy.data()?];
-        let dx = super::rms_norm_backward::<F32>(operands, norm.eps, dw.data_mut()?, samples);
+        let (values, gain, dw) = (widened(x)?, norm.gain.data()?, dw.data_mut()?);
+        let dx = super::rms_norm_backward::<F32>(&values, gain, dy.data()?, norm.eps, dw, samples);
         let dx = self.tensor(x.shape(), dx, Dtype::F32)?;
         match onto {
             None => Ok(dx),
@@ -363,7 +363,7 @@ impl Backend for Reference {
     ) -> Result<[Tensor; 3]> {
         let Saved { q, k, v, y, lse } = *saved;
         let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
-        let operands = [&**q_, &**k_, &**v_, &**y_, lse.data()?, &**dy_];
+        let operands = super::AttentionSaved { q: q_, k: k_, v: v_, y: y_, lse: lse.data()?, dy: dy_ };
         let [dq, dk, dv] = match q.dtype() {
             Dtype::BF16 => super::attention_backward::<Bf16>(operands, heads, mask),
             _ => super::attention_backward::<F32>(operands, heads, mask),
@@ -443,9 +443,8 @@ impl Backend for Reference {
                 dz.extend(row.z.iter().map(|_| 0.0));
                 continue;
             };
-            let factors = [target.weight, target.bonus, rows.temperature];
-            let loss = super::RowLoss { lse, log_prob, entropy };
-            dz.extend(super::dlogits(&row.z, Some(target.id as usize), loss, factors));
+            let (id, loss) = (Some(target.id as usize), super::RowLoss { lse, log_prob, entropy });
+            dz.extend(super::dlogits(&row.z, id, loss, target.weight, target.bonus, rows.temperature));
         }
         let dz = self.tensor(&[all.len(), head.out_features()], dz, head.dtype())?;
         self.linear_backward_weight(dhead, &dz, x, rows.samples)?;

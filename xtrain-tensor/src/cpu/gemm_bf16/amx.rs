@@ -1,4 +1,4 @@
-//! AMX tiles by inline assembly: `tdpbf16ps` is the contract's bf16 block, flush included.
+//! AMX kernels in inline assembly. `tdpbf16ps` computes a bf16 block of docs/numerics.md, including flush to zero.
 use std::arch::asm;
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::device::amx::detect;
 /// Rows of a tile register.
 const TILE: usize = 16;
 
-/// A tile configuration, palette 1: registers 0..4 hold c, 4 and 5 a, 6 and 7 b.
+/// A tile configuration of palette 1: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -20,7 +20,7 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// `y = y + a b` by tiles.
+/// `y = y + a b` with AMX tiles.
 pub(super) struct Job<'a> {
     a: &'a [Pairs],
     b: View<'a>,
@@ -29,19 +29,19 @@ pub(super) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// # Panics
-    /// On a machine without AMX.
+    /// If the machine has no AMX.
     pub(super) fn new(a: &'a [Pairs], b: View<'a>, y: &'a Disjoint<'a, f32>) -> Job<'a> {
-        assert!(detect(), "narrow blocks are for AMX");
+        assert!(detect(), "the machine has no AMX");
         Job { a, b, y }
     }
 
-    /// The outputs of `rows` in `panels`. Each output belongs to one unit.
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
     pub(super) fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
         let mut configured = 0;
         for row in rows.clone().step_by(2 * TILE) {
             let height = (rows.end - row).min(2 * TILE);
             if configured != height {
-                // SAFETY: `new` has detected AMX; registers are given back below.
+                // SAFETY: `new` has detected AMX; the registers are released below.
                 unsafe { configure(height) };
                 configured = height;
             }
@@ -53,7 +53,7 @@ impl<'a> Job<'a> {
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 
-    /// Up to 32 rows and 32 columns.
+    /// Computes a tile of up to 32 rows and 32 columns.
     fn tile(&self, row: usize, height: usize, panel: usize) {
         let columns = self.b.shape()[1];
         let at = panel * LANES;
@@ -62,11 +62,11 @@ impl<'a> Job<'a> {
             self.y.slice((row + i) * columns + at..(row + i) * columns + columns.min(at + LANES))
         };
         if at + LANES <= columns {
-            // `at` checks the address one past the last element, so that all are inside y
+            // `at` checks the address one past the last element, so all elements are inside y
             self.y.at((row + height - 1) * columns + at + LANES);
             let c = self.y.at(row * columns + at);
-            // SAFETY: `height` rows of 32 from c on, `columns` apart, lie inside y, checked above, and
-            // belong to this unit alone.
+            // SAFETY: `height` rows of 32 from c on, `columns` apart, are inside y, checked above, and belong to this
+            // unit alone.
             unsafe { self.add(row, height, panel, c, columns) };
             return;
         }
@@ -82,10 +82,10 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// `c += a b` for a whole tile.
+    /// `c += a b` for a full-width tile.
     ///
     /// # Safety
-    /// From c on, `height` rows of 32, `step` apart, are writable and touched by nobody else.
+    /// `height` rows of 32 elements, `step` apart, are writable from c on, and no other thread accesses them.
     unsafe fn add(&self, row: usize, height: usize, panel: usize, c: *mut f32, step: usize) {
         let blocks = self.b.blocks();
         let a = &self.a[row * blocks..(row + height) * blocks];
@@ -95,14 +95,14 @@ impl<'a> Job<'a> {
             return;
         }
         let operands = Operands { blocks, a: a.as_ptr().cast(), b: b.as_ptr().cast(), c: c.cast(), step };
-        // SAFETY: `new` has detected AMX and `unit` configured it for `height` rows. Loads of a read
-        // `height` rows of `blocks` blocks, those of b `blocks` blocks of 2048 bytes: all inside the
-        // slices above. c is right by contract.
-        unsafe { if height > TILE { upper_and_lower(operands) } else { upper(operands) } }
+        // SAFETY: `new` has detected AMX and `unit` has configured it for `height` rows. Loads of a read `height`
+        // rows of `blocks` blocks, those of b read `blocks` blocks of 2048 bytes: all inside the slices above. c is
+        // valid by contract.
+        unsafe { if height > TILE { kernel_32_rows(operands) } else { kernel_16_rows(operands) } }
     }
 }
 
-/// Where the assembly reads and writes.
+/// The operands of the assembly.
 struct Operands {
     /// Blocks along the depth, at least one.
     blocks: usize,
@@ -113,13 +113,13 @@ struct Operands {
     step: usize,
 }
 
-/// Shapes the registers for `height` rows, 1 to 32.
+/// Configures the tile registers for `height` rows, 1 to 32.
 ///
 /// # Safety
 /// The machine has AMX.
 unsafe fn configure(height: usize) {
     let upper = height.min(TILE) as u8;
-    // registers that are not used still need a shape
+    // unused registers still need a shape
     let lower = height.checked_sub(TILE).filter(|&h| h > 0).unwrap_or(TILE) as u8;
     let full = TILE as u8;
     let mut config =
@@ -130,11 +130,11 @@ unsafe fn configure(height: usize) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
 }
 
-/// 32 columns of c += a b, 17 to 32 rows.
+/// c += a b for 32 columns and 17 to 32 rows.
 ///
 /// # Safety
-/// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
-unsafe fn upper_and_lower(Operands { blocks, a, b, c, step }: Operands) {
+/// The registers are configured for this height; a, b and c extend as far as [`Job::add`] says.
+unsafe fn kernel_32_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {
@@ -160,11 +160,11 @@ unsafe fn upper_and_lower(Operands { blocks, a, b, c, step }: Operands) {
     }
 }
 
-/// 32 columns of c += a b, 1 to 16 rows.
+/// c += a b for 32 columns and 1 to 16 rows.
 ///
 /// # Safety
-/// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
-unsafe fn upper(Operands { blocks, a, b, c, step }: Operands) {
+/// The registers are configured for this height; a, b and c extend as far as [`Job::add`] says.
+unsafe fn kernel_16_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {

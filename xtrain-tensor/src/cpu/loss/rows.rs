@@ -128,6 +128,6 @@ fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize
 
 /// Logits become their gradients.
 fn gradient(cpu: &Cpu, z: &mut [f32], target: Option<usize>, (value, factors): (LogProb, [f32; 3])) {
-    let LogProb { lse, entropy, .. } = value;
-    dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, factors });
+    let (LogProb { lse, entropy, .. }, [weight, bonus, temperature]) = (value, factors);
+    dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, weight, bonus, temperature });
 }
