@@ -1,5 +1,6 @@
 //! CUDA backend. The driver library is loaded when a device is opened, so the program builds and runs on machines without
 //! it.
+mod driver_error;
 mod functions;
 mod graph;
 
@@ -12,12 +13,14 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nvrtc::Ptx;
 
+use driver_error::{driver_error, error};
 use functions::Functions;
 use graph::Chain;
 
-use super::peak::Widths;
-use super::{Arg, Call, GpuInfo, Graph, Launcher, Peak};
-use crate::{Error, Result};
+use super::info::GpuInfo;
+use super::launch::{Arg, Call, Graph, Launcher};
+use super::peak::{Peak, Widths};
+use crate::Result;
 
 /// The kernel image: cubins and PTX, PTX only, or empty; see build/image.rs.
 pub(super) static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.image"));
@@ -34,19 +37,10 @@ const CAPABILITY: [CUdevice_attribute; 2] = [
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
 ];
 
-fn error(what: String) -> Error {
-    Error::Device { what }
-}
-
-/// Converts a driver error; `what` is the operation that failed.
-fn driver_error(what: &str) -> impl FnOnce(DriverError) -> Error {
-    move |cause| error(format!("CUDA, {what}: {cause}"))
-}
-
 /// The API version of the driver; 13000 means 13.0.
 ///
 /// # Errors
-/// [`Error::Device`] if there is no driver or it is too old.
+/// [`Error::Device`](crate::Error::Device) if there is no driver or it is too old.
 pub(super) fn driver() -> Result<i32> {
     // SAFETY: loads the driver's library as every CUDA program does.
     if !unsafe { sys::is_culib_present() } {
@@ -103,7 +97,7 @@ impl Cuda {
     /// Opens the device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Device`] if there is no driver, no such device, or no kernel image in this build that the device can run.
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image in this build that the device can run.
     pub(super) fn open(ordinal: u32) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {

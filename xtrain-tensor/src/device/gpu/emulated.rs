@@ -5,7 +5,8 @@ mod source;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::{Arg, Call, Graph, Grid, Launcher, Peak, Schedule};
+use super::launch::{Arg, Call, Graph, Grid, Launcher, Schedule};
+use super::peak::Peak;
 use crate::{Error, Result};
 use kernels::{Kernels, Memory};
 

@@ -1,14 +1,13 @@
 //! Cache of index lists (token ids, positions, slots) on the device. A pass uses the same few lists in every layer: each
 //! is uploaded once and then found by value. The lists of a step reuse the addresses of the previous step, in order of
 //! first use, so that a captured graph stays valid. Lists that a kernel writes at each step are also found by value:
-//! [`Gpu::stage_indices`].
+//! [`Indices::stage`].
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{At, Gpu, Launcher};
-use crate::{
-    Result,
-    faults::{self, Fault},
-};
+use super::launch::{At, Launcher};
+use super::stream::Stream;
+use crate::error::Result;
+use crate::faults::{self, Fault};
 
 /// Number of cached lists: more than any single operation uses.
 const MAX_LISTS: usize = 32;
@@ -26,7 +25,7 @@ struct Lists {
     staged: Vec<(Vec<u32>, At)>,
     /// Number of lookups, for LRU eviction.
     clock: u64,
-    /// Step counter; a step ends at [`Gpu::submit_step`].
+    /// Step counter; a step ends at [`Indices::submit_step`].
     step: u64,
     /// Number of distinct lists used in this step.
     distinct: usize,
@@ -75,11 +74,10 @@ impl Lists {
     }
 }
 
-impl Gpu {
+impl Indices {
     /// Returns the device address of `values`, uploading them if necessary. Valid for the calling operation only.
-    pub(crate) fn indices(&self, values: &[u32]) -> Result<At> {
-        let shared = &*self.shared;
-        let mut lists = shared.indices.lock();
+    pub(super) fn address(&self, stream: &Stream, values: &[u32]) -> Result<At> {
+        let mut lists = self.lock();
         lists.clock += 1;
         if let Some(&(_, at)) = lists.staged.iter().find(|(staged, _)| staged == values) {
             return Ok(at);
@@ -89,38 +87,29 @@ impl Gpu {
         }
         let (entry, in_use) = lists.entry_for_new_list();
         if in_use {
-            self.flush()?;
+            stream.flush()?;
         }
         let list = &mut lists.cached[entry];
         // the old contents are invalid even if the copy fails
         list.values.clear();
         if list.capacity < values.len() {
             let capacity = values.len().next_power_of_two().max(64);
-            let at = self.allocate(4 * capacity)?;
+            let at = stream.allocate(4 * capacity)?;
             if list.capacity > 0 {
-                shared.launcher.free(list.at);
+                stream.launcher().free(list.at);
             }
             (list.at, list.capacity) = (at, capacity);
         }
-        self.copy_to_device(list.at, bytemuck::cast_slice(values))?;
+        stream.copy_to_device(list.at, bytemuck::cast_slice(values))?;
         list.values.extend_from_slice(values);
         Ok(lists.mark(entry))
     }
-}
 
-impl Gpu {
-    /// Declares lists that an already queued kernel writes to these addresses. Valid until the step ends.
-    pub(crate) fn stage_indices(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
-        self.shared.indices.lock().staged = lists.collect();
+    /// Replaces the lists that an already queued kernel writes.
+    pub(super) fn stage(&self, lists: Vec<(Vec<u32>, At)>) {
+        self.lock().staged = lists;
     }
 
-    /// Forgets the lists of [`Gpu::stage_indices`].
-    pub(crate) fn clear_staged_indices(&self) {
-        self.shared.indices.lock().staged.clear();
-    }
-}
-
-impl Indices {
     fn lock(&self) -> MutexGuard<'_, Lists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
 //! The launch interface: everything that host code requires of a device.
 use std::fmt;
 
-use super::Peak;
+use super::peak::Peak;
 use crate::Result;
 
 /// Launch geometry: grid size in blocks, threads per block (along x), bytes of dynamic shared memory.

@@ -5,7 +5,7 @@
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Arg, Call, Graph, Grid, Launcher};
+use super::launch::{Arg, Call, Graph, Grid, Launcher};
 use crate::{
     Result,
     faults::{self, Fault},

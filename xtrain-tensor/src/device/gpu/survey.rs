@@ -1,5 +1,6 @@
 //! GPU support of this build and this machine.
 use super::cuda;
+use super::info::GpuInfo;
 
 /// Available GPUs, driver, kernel image and emulator. Anything missing comes with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,17 +17,6 @@ pub struct GpuSurvey {
     pub has_emulator: bool,
     /// `built`, or the reason why this build has no emulator.
     pub emulator: &'static str,
-}
-
-/// A GPU of this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GpuInfo {
-    /// Device name.
-    pub name: String,
-    /// Architecture, such as `sm_90`.
-    pub architecture: String,
-    /// Total memory in bytes.
-    pub bytes: usize,
 }
 
 /// Lists the GPUs of this machine and the GPU support of this build.

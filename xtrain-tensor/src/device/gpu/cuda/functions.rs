@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute};
 use cudarc::driver::{CudaFunction, CudaModule};
 
-use super::driver_error;
+use super::driver_error::driver_error;
 use crate::Result;
-use crate::device::gpu::Call;
+use crate::device::gpu::launch::Call;
 
 /// Shared memory that every kernel may use, static variables included. More requires a function attribute.
 const SHARED: u32 = 48 << 10;

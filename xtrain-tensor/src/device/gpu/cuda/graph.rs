@@ -7,10 +7,10 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode};
 
-use super::driver_error;
+use super::driver_error::driver_error;
 use super::functions::Functions;
 use crate::Result;
-use crate::device::gpu::{Arg, Call, Graph};
+use crate::device::gpu::launch::{Arg, Call, Graph};
 
 /// A CUDA graph, its nodes in order, and the instantiated executable graph.
 pub(super) struct Chain {

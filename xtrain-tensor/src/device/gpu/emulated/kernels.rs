@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use super::ffi::{self, FLOAT, Kernel, POINTER};
-use crate::device::gpu::Arg;
+use crate::device::gpu::launch::Arg;
 use crate::{Error, Result};
 
 /// Which device memory the kernels use.
