@@ -1,6 +1,6 @@
 //! The keys and values of every layer, by slot.
 use xtrain_model::{Qkv, Result, Rows};
-use xtrain_tensor::ops::{self, SlotRange, Slots, UnrotatedHeads};
+use xtrain_tensor::ops::{self, QkNorm, RopeArgs, SlotRange, Slots, UnrotatedHeads};
 use xtrain_tensor::{
     Error, Tensor,
     faults::{self, Fault},
@@ -84,11 +84,10 @@ impl Pool {
             k: &heads(new.k)?,
             v: new.v,
             norms: match new.norms {
-                Some([q, k]) => Some(([q.gain.value()?, k.gain.value()?], q.eps)),
+                Some([q, k]) => Some(QkNorm { q_gain: q.gain.value()?, k_gain: k.gain.value()?, eps: q.eps }),
                 None => None,
             },
-            table: new.rope.table,
-            pos: new.rope.pos,
+            rope: RopeArgs { table: new.rope.table, positions: new.rope.pos },
             slots: &places,
         };
         let q = ops::write_heads(&new, [&mut self.k[layer], &mut self.v[layer]])?;

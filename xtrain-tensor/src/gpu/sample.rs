@@ -1,7 +1,7 @@
 //! The choice of tokens: four launches for all rows, five where ids are penalised. Sixteen bytes a row are written,
 //! where they stay until the host looks. What each turn needs to know of its rows is sent once, before the first.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::ops::{SampleFailure, SampleRow, Sampled};
+use crate::operands::{SampleFailure, SampleRow, Sampled};
 use crate::{
     Dtype, Error, Result, Tensor,
     faults::{self, Fault},
@@ -38,8 +38,8 @@ pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) ->
 /// Tokens that rows drew turn by turn, on the device.
 #[derive(Debug)]
 pub(crate) struct DeviceSampler {
-    gpu: Gpu,
-    rows: usize,
+    pub(super) gpu: Gpu,
+    pub(super) rows: usize,
     turns: usize,
     /// `[turns, N, 4]`: fault, token, and the bits of two log-probabilities.
     picked: Buffer,
@@ -89,7 +89,7 @@ impl DeviceSampler {
     /// Turns begin anew, after these tokens; there is room for as many rows, and for the lists of so many turns.
     pub(crate) fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
         (self.rows, self.turns) = (tokens.len(), 0);
-        self.gpu.submit_step()?;
+        self.gpu.end_step()?;
         let words =
             [&BEFORE_THE_FIRST, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
         // SAFETY: there is room; the kernels that know of it are those of `launch` and `turn`, and have gone.
@@ -127,7 +127,7 @@ impl DeviceSampler {
     /// A token for each row of `logits`, and the end of a step; options and ids have been checked.
     pub(crate) fn draw(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         self.launch(logits, rows)?;
-        self.gpu.submit_step()
+        self.gpu.end_step()
     }
 
     fn launch(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {

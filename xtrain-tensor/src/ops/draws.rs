@@ -1,36 +1,33 @@
-//! Tokens drawn turn by turn that stay on their device until the host looks.
-use super::sample::{check_rows, sample_rows};
-use super::weight::{Layout, Source};
-use super::{SampleFailure, SampleRow, Sampled, Weight, embedding, shapes, weight_rows};
-use crate::{Device, Dtype, Error, Result, Tensor, gpu};
+//! Sampling whose tokens stay on the device.
+use super::sample::check_rows;
+use super::shapes;
+use crate::device::Device;
+use crate::dispatch::backend;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::operands::{Outcome, SampleRing, SampleRow, Weight};
+use crate::tensor::Tensor;
 
 const OP: &str = "DeviceSampler";
+
+/// Index lists per step.
+const LISTS: usize = 2;
 
 /// Tokens that rows draw turn by turn: each turn's tokens are what the next one begins with, and nothing of them
 /// comes to the host before [`DeviceSampler::look`]. On a GPU, so many turns run without waiting for the host.
 ///
 /// A turn is [`DeviceSampler::embedding`], what a model makes of it, and [`DeviceSampler::draw`] from its logits. The tokens and
-/// log-probabilities are those of [`sample_rows`], by bits.
+/// log-probabilities are those of [`sample_rows`](super::sample_rows), by bits.
 #[derive(Debug)]
 pub struct DeviceSampler {
-    place: Place,
+    ring: Box<dyn SampleRing>,
     /// Rows and turns that there is room for.
     room: [usize; 2],
     rows: usize,
     turns: usize,
-    /// Ids that a token is one of, once it was drawn; none: tokens of the host.
+    /// Every last token is below it.
     vocab: usize,
 }
-
-#[derive(Debug)]
-enum Place {
-    /// The last tokens, and what was drawn.
-    Host(Vec<u32>, Vec<Vec<Outcome>>),
-    Gpu(gpu::DeviceSampler),
-}
-
-/// What a row drew, or why it could not.
-type Outcome = std::result::Result<Sampled, SampleFailure>;
 
 impl DeviceSampler {
     /// Room for `turns` turns of `rows` rows.
@@ -38,11 +35,8 @@ impl DeviceSampler {
     /// # Errors
     /// [`Error::Device`] when the device has no memory for it; [`Error::Argument`] when no memory could be so large.
     pub fn new(device: &Device, rows: usize, turns: usize) -> Result<DeviceSampler> {
-        let place = match device {
-            Device::Gpu(gpu) => Place::Gpu(gpu::DeviceSampler::new(gpu, rows, turns)?),
-            Device::Cpu(_) => Place::Host(Vec::new(), Vec::new()),
-        };
-        Ok(DeviceSampler { place, room: [rows, turns], rows: 0, turns: 0, vocab: 0 })
+        let ring = backend(device).sample_ring(rows, turns)?;
+        Ok(DeviceSampler { ring, room: [rows, turns], rows: 0, turns: 0, vocab: 0 })
     }
 
     /// Rows that there is room for.
@@ -67,73 +61,51 @@ impl DeviceSampler {
         let most = lists.first().map_or(0, Vec::len);
         let alike =
             |turn: &Vec<Vec<u32>>| turn.len() == most && turn.iter().all(|list| list.len() == tokens.len());
-        if lists.len() > self.room[1] || most > gpu::LISTS || !lists.iter().all(alike) {
+        if lists.len() > self.room[1] || most > LISTS || !lists.iter().all(alike) {
             let got = format!("{} turns of {most}", lists.len());
             return Err(Error::Argument { op: OP, want: "up to two lists a turn, an index a row", got });
         }
         (self.rows, self.turns) = (tokens.len(), 0);
         self.vocab = tokens.iter().max().map_or(0, |&t| t as usize + 1);
-        match &mut self.place {
-            Place::Host(last, drawn) => {
-                *last = tokens.to_vec();
-                drawn.clear();
-                Ok(())
-            }
-            Place::Gpu(draws) => draws.begin(tokens, lists),
-        }
+        self.ring.stage(tokens, lists)
     }
 
-    /// [`embedding`] of the last token of each row: `w [V, C]` → `[N, C]`.
+    /// [`embedding`](super::embedding) of the last token of each row: `w [V, C]` → `[N, C]`.
     ///
     /// # Errors
-    /// As [`embedding`].
+    /// As [`embedding`](super::embedding).
     pub fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        match (&self.place, w.shape()) {
-            (Place::Host(last, _), _) => embedding(w, last, dtype),
-            (Place::Gpu(draws), &[v, _]) if self.vocab <= v && w.dtype() == Dtype::F32 => {
-                draws.embedding(w, dtype)
-            }
+        match w.shape() {
+            &[v, _] if self.vocab <= v && w.dtype() == Dtype::F32 => self.ring.embedding(w, dtype),
             _ => Err(Error::Shape { op: OP, want: "w [V, C] in f32, a row for each id", got: shapes(&[w]) }),
         }
     }
 
-    /// [`weight_rows`] of the last token of each row.
+    /// [`weight_rows`](super::weight_rows) of the last token of each row.
     ///
     /// # Errors
-    /// As [`weight_rows`].
+    /// As [`weight_rows`](super::weight_rows).
     pub fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
-        match (&self.place, w.source(), w.forward()) {
-            (Place::Host(last, _), ..) => weight_rows(w, last),
-            (_, Source::Master(table), _) => self.embedding(table, w.dtype()),
-            (Place::Gpu(draws), _, Layout::Device(table)) if self.vocab <= w.out_features() => {
-                draws.embedding(table, w.dtype())
-            }
-            _ => Err(Error::Device { what: format!("want a weight on a GPU, got one on {}", w.device()) }),
+        if self.vocab > w.out_features() {
+            let got = vec![vec![w.out_features(), w.in_features()]];
+            return Err(Error::Shape { op: OP, want: "w [V, C], a row for each id", got });
         }
+        self.ring.weight_rows(w)
     }
 
     /// A token for each row of `logits [N, V]`, which becomes its last. `seen` of a row leaves out what it drew since
     /// [`DeviceSampler::begin`]: a penalty adds it.
     ///
     /// # Errors
-    /// As [`sample_rows`]; [`Error::Argument`] for more turns than there is room for.
+    /// As [`sample_rows`](super::sample_rows); [`Error::Argument`] for more turns than there is room for.
     pub fn draw(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         check_rows(OP, logits, rows)?;
         if self.turns == self.room[1] || rows.len() != self.rows {
             let got = format!("turn {} of {} rows", self.turns + 1, rows.len());
             return Err(Error::Argument { op: OP, want: "a turn of the rows that began", got });
         }
-        match &mut self.place {
-            Place::Host(last, drawn) => {
-                let seen: Vec<Vec<u32>> = (0..rows.len()).map(|n| seen(rows[n].seen, drawn, n)).collect();
-                let rows: Vec<_> =
-                    rows.iter().zip(&seen).map(|(row, seen)| SampleRow { seen, ..*row }).collect();
-                let outcomes = sample_rows(logits, &rows)?;
-                *last = outcomes.iter().map(|o| o.map_or(0, |s| s.token)).collect();
-                drawn.push(outcomes);
-            }
-            Place::Gpu(_) if rows.is_empty() => (),
-            Place::Gpu(draws) => draws.draw(logits, rows)?,
+        if !rows.is_empty() {
+            self.ring.sample(logits, rows)?;
         }
         (self.vocab, self.turns) = (self.vocab.max(logits.width()), self.turns + 1);
         Ok(())
@@ -144,22 +116,12 @@ impl DeviceSampler {
     /// # Errors
     /// [`Error::Device`] when a device fails.
     pub fn look(&mut self) -> Result<Vec<Vec<Outcome>>> {
-        let turns = std::mem::take(&mut self.turns);
-        match &mut self.place {
-            Place::Host(_, drawn) => Ok(std::mem::take(drawn)),
-            Place::Gpu(_) if turns == 0 || self.rows == 0 => Ok(vec![Vec::new(); turns]),
-            Place::Gpu(draws) => {
-                let all = draws.look()?;
-                Ok(all.chunks(self.rows).map(<[Outcome]>::to_vec).collect())
-            }
+        match std::mem::take(&mut self.turns) {
+            0 => Ok(Vec::new()),
+            turns if self.rows == 0 => Ok(vec![Vec::new(); turns]),
+            _ => self.ring.read_back(),
         }
     }
-}
-
-/// The ids that a row has seen, with those of the turns before.
-fn seen(before: &[u32], drawn: &[Vec<Outcome>], row: usize) -> Vec<u32> {
-    let since = drawn.iter().filter_map(|turn| turn[row].ok()).map(|s| s.token);
-    before.iter().copied().chain(since).collect()
 }
 
 #[cfg(test)]

@@ -1,31 +1,20 @@
 //! Products of one normed `x`: what begins each half of a block. On a GPU one launch, with the norm of a few rows
 //! inside.
-use super::{Weight, linear, rms_norm, shapes, silu_mul};
-use crate::gpu::Source;
-use crate::{Device, Dtype, Error, Result, Tensor, gpu};
-
-/// `x -> x Wᵀ + b`.
-#[derive(Debug, Clone, Copy)]
-pub struct Affine<'a> {
-    /// `[out, in]`.
-    pub weight: &'a Weight,
-    /// `[out]`, f32.
-    pub bias: Option<&'a Tensor>,
-}
+use super::linear::check_bias;
+use super::shapes;
+use crate::dispatch::backend;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::operands::{Affine, Norm};
+use crate::tensor::Tensor;
 
 /// [`linear`] of `x [N, in]` by each weight, `[N, out_i]` in the weights' dtype, which is that of `x`.
 ///
 /// # Errors
 /// Those of [`linear`]; [`Error::Argument`] where there is no weight.
 pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    const OP: &str = "linears";
-    let dtype = check_plain(OP, x, ws)?;
-    if let (Device::Gpu(gpu), source) = (x.device(), Source::Plain(x))
-        && gpu::takes(source, ws)
-    {
-        return gpu::linears(gpu, source, ws);
-    }
-    ws.iter().map(|w| linear(x, w.weight, w.bias, dtype)).collect()
+    check_plain("linears", x, ws)?;
+    backend(x.device()).linears(x, ws)
 }
 
 /// `silu(gate(x)) up(x)`, `[N, out]` in the weights' dtype, to which both products are rounded: the bits of [`linears`]
@@ -35,15 +24,9 @@ pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
 /// Those of its parts.
 pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     const OP: &str = "swiglu";
-    let dtype = check_plain(OP, x, &gate_up)?;
+    check_plain(OP, x, &gate_up)?;
     check_pair(OP, &gate_up)?;
-    if let (Device::Gpu(gpu), source) = (x.device(), Source::Plain(x))
-        && gpu::takes(source, &gate_up)
-    {
-        return gpu::swiglu(gpu, source, gate_up);
-    }
-    let [gate, up] = gate_up.map(|w| linear(x, w.weight, w.bias, dtype));
-    silu_mul(&gate?, &up?, dtype)
+    backend(x.device()).swiglu(x, gate_up)
 }
 
 /// `rms_norm(h)` rounded to the weights' dtype, then [`linears`]: `h [N, in]` and `gain [in]` f32. The bits of its
@@ -52,14 +35,8 @@ pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
 /// # Errors
 /// Those of [`rms_norm`] and [`linears`].
 pub fn norm_linears(h: &Tensor, norm: (&Tensor, f32), ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    const OP: &str = "norm_linears";
-    let dtype = check(OP, h, norm.0, ws)?;
-    if let (Device::Gpu(gpu), source) = (h.device(), Source::Normed(h, norm))
-        && gpu::takes(source, ws)
-    {
-        return gpu::linears(gpu, source, ws);
-    }
-    linears(&rms_norm(h, norm.0, norm.1, dtype)?, ws)
+    check("norm_linears", h, norm.0, ws)?;
+    backend(h.device()).norm_linears(h, Norm { gain: norm.0, eps: norm.1 }, ws)
 }
 
 /// [`swiglu`] of `rms_norm(h)`. The bits of its parts.
@@ -68,14 +45,9 @@ pub fn norm_linears(h: &Tensor, norm: (&Tensor, f32), ws: &[Affine<'_>]) -> Resu
 /// Those of its parts.
 pub fn norm_swiglu(h: &Tensor, norm: (&Tensor, f32), gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     const OP: &str = "norm_swiglu";
-    let dtype = check(OP, h, norm.0, &gate_up)?;
+    check(OP, h, norm.0, &gate_up)?;
     check_pair(OP, &gate_up)?;
-    if let (Device::Gpu(gpu), source) = (h.device(), Source::Normed(h, norm))
-        && gpu::takes(source, &gate_up)
-    {
-        return gpu::swiglu(gpu, source, gate_up);
-    }
-    swiglu(&rms_norm(h, norm.0, norm.1, dtype)?, gate_up)
+    backend(h.device()).norm_swiglu(h, Norm { gain: norm.0, eps: norm.1 }, gate_up)
 }
 
 /// The dtype of the weights, if all operands fit.
@@ -102,7 +74,7 @@ fn check_weights(op: &'static str, x: &Tensor, ws: &[Affine<'_>]) -> Result<Dtyp
         return Err(Error::Argument { op, want: "at least one weight", got: "none".into() });
     };
     for Affine { weight, bias } in ws {
-        bias.map_or(Ok(()), |b| linear::check_bias(weight, Some(b)))?;
+        bias.map_or(Ok(()), |b| check_bias(weight, Some(b)))?;
         if weight.in_features() != x.width() || weight.dtype() != first.weight.dtype() {
             let got = vec![x.shape().to_vec(), vec![weight.out_features(), weight.in_features()]];
             return Err(Error::Shape { op, want: "rows [N, in], weights [out, in] of one dtype", got });

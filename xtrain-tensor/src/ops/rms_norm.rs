@@ -1,13 +1,10 @@
 //! Root-mean-square normalisation (Zhang & Sennrich 2019, arXiv:1910.07467).
-use half::bf16;
-
-use super::{Samples, shapes, widened};
-use crate::cpu::gemm::Beta;
-use crate::cpu::norm::{self, Norm};
-use crate::cpu::rowsum::ParamGrad;
-use crate::cpu::value::with_values;
-use crate::reference::{self, F32};
-use crate::{Device, Dtype, Error, Result, Tensor, gpu};
+use super::shapes;
+use crate::dispatch::backend;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::operands::{Norm, Samples};
+use crate::tensor::Tensor;
 
 /// `y_i = (x_i r) w_i` with `r = 1 / sqrt(mean(x²) + eps)`, for every row on its own.
 ///
@@ -23,18 +20,7 @@ use crate::{Device, Dtype, Error, Result, Tensor, gpu};
 /// [`Error::Shape`] unless `w` is `[C]`, `C` at least 1.
 pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
     check("rms_norm", x, w)?;
-    if let Device::Gpu(gpu) = x.device() {
-        return gpu::rms_norm(gpu, x, w, eps, out);
-    }
-    let (device, shape, w) = (x.device(), x.shape(), w.data::<f32>()?);
-    let Some(cpu) = device.fast() else {
-        return Tensor::new(device, shape, reference::rms_norm(&widened(x)?, w, eps))?.cast(out);
-    };
-    let norm = Norm { gain: w, eps };
-    with_values!(x = x => match out {
-        Dtype::BF16 => Tensor::new(device, shape, norm::rms_norm::<_, bf16>(cpu, x, norm)),
-        _ => Tensor::new(device, shape, norm::rms_norm::<_, f32>(cpu, x, norm)),
-    })
+    backend(x.device()).rms_norm(x, Norm { gain: w, eps }, out)
 }
 
 /// The gradient by `x`, f32, or `onto` plus it; the gradient by `w` is added into `dw [C]`.
@@ -61,28 +47,7 @@ pub fn rms_norm_backward(
         return Err(Error::Shape { op: OP, want: "onto as x", got: shapes(&[x, sum]) });
     }
     samples.check(OP, x.len() / w.len().max(1))?;
-    let (device, shape) = (x.device(), x.shape());
-    let dx = if let Device::Gpu(gpu) = device {
-        gpu::rms_norm_backward(gpu, [x, w, dy], eps, (dw, samples))?
-    } else if let Some(cpu) = device.fast() {
-        let (norm, dy) = (Norm { gain: w.data()?, eps }, dy.data::<f32>()?);
-        let dw = ParamGrad { grad: dw.data_mut()?, samples };
-        let (mut dx, beta) = match onto {
-            Some(sum) => (sum, Beta::One),
-            None => (Tensor::new::<f32>(device, shape, cpu.recycler.acquire(x.len()))?, Beta::Zero),
-        };
-        let out = dx.data_mut()?;
-        with_values!(x = x => norm::rms_norm_backward(cpu, x, dy, norm, dw, out, beta));
-        return Ok(dx);
-    } else {
-        let (x, dw) = (&widened(x)?, dw.data_mut()?);
-        let dx = reference::rms_norm_backward::<F32>(x, w.data()?, dy.data()?, eps, dw, samples);
-        Tensor::new(device, shape, dx)?
-    };
-    match onto {
-        None => Ok(dx),
-        Some(mut sum) => super::accumulate(&mut sum, &dx).map(|()| sum),
-    }
+    backend(x.device()).rms_norm_backward(x, Norm { gain: w, eps }, dy, dw, samples, onto)
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {
