@@ -73,17 +73,8 @@ pub(crate) trait Backend {
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor>;
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor>;
-    fn linear_add_norm(
-        &self,
-        h: &Tensor,
-        x: &Tensor,
-        w: Affine<'_>,
-        norm: Norm<'_>,
-    ) -> Result<(Tensor, Option<Tensor>)>;
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
-    fn norm_linears(&self, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
-    fn norm_swiglu(&self, h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor>;
     fn linear_backward_weight(
         &self,

@@ -17,26 +17,6 @@ pub(crate) fn swiglu(b: &dyn Backend, x: &Tensor, [gate, up]: [Affine<'_>; 2]) -
     b.silu_mul(&b.linear(x, gate, dtype)?, &b.linear(x, up, dtype)?, dtype)
 }
 
-/// `linears` of `rms_norm(h)`, rounded to the weights' dtype. There is at least one weight.
-pub(crate) fn norm_linears(
-    b: &dyn Backend,
-    h: &Tensor,
-    norm: Norm<'_>,
-    ws: &[Affine<'_>],
-) -> Result<Vec<Tensor>> {
-    b.linears(&b.rms_norm(h, norm, ws[0].weight.dtype())?, ws)
-}
-
-/// `swiglu` of `rms_norm(h)`, rounded to the weights' dtype.
-pub(crate) fn norm_swiglu(
-    b: &dyn Backend,
-    h: &Tensor,
-    norm: Norm<'_>,
-    gate_up: [Affine<'_>; 2],
-) -> Result<Tensor> {
-    b.swiglu(&b.rms_norm(h, norm, gate_up[0].weight.dtype())?, gate_up)
-}
-
 /// `accumulate`, then `rms_norm`.
 pub(crate) fn add_rms_norm(
     b: &dyn Backend,

@@ -2,6 +2,7 @@
 //! [`Backend`](crate::backend::Backend) by them. The same Rust runs on a CUDA device and on the emulator.
 pub(crate) mod attention;
 mod backend;
+mod deferred;
 mod embedding;
 mod finite;
 mod fused;
@@ -16,6 +17,6 @@ mod rope;
 mod rows;
 mod sample;
 
-pub(crate) use crate::device::gpu::{Arg, At, Buffer, Gpu, Grid, args};
+pub(crate) use crate::device::gpu::{Arg, At, Buffer, Deferred, Gpu, Grid, args};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use crate::device::gpu::{kernel_names, mma_dot16, watch, watched};

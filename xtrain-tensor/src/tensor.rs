@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use crate::device::gpu::{self, At, Gpu};
+use crate::device::gpu::{self, At, Deferred, Gpu};
 use crate::device::recycle::{Buffer, Recycled};
 use crate::device::{Cpu, Device, Reference};
 use crate::dtype::{Dtype, Element};
@@ -143,15 +143,42 @@ impl Tensor {
     /// The address of the values, for a kernel of `gpu` that reads them as `dtype`.
     pub(crate) fn at(&self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
         match &self.storage {
-            Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => Ok(buffer.arg()),
+            Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
+                buffer.run_deferred()?;
+                Ok(buffer.arg())
+            }
             _ => Err(self.misplaced(gpu, dtype)),
         }
+    }
+
+    /// Sets the operation that writes a new tensor on a GPU when its values are first read.
+    pub(crate) fn defer(&self, op: impl Deferred) {
+        if let Storage::Gpu(buffer, _) = &self.storage {
+            buffer.defer(op);
+        }
+    }
+
+    /// Returns the operation that still has to write this tensor, if it is a `T`.
+    pub(crate) fn deferred<T: Deferred + Clone>(&self) -> Option<T> {
+        match &self.storage {
+            Storage::Gpu(buffer, _) => buffer.deferred(),
+            _ => None,
+        }
+    }
+
+    /// Queues a fused kernel in place of the deferred operation: `launch` receives the address to write to.
+    pub(crate) fn write_deferred(&self, launch: impl FnOnce(At) -> Result<()>) -> Result<()> {
+        let Storage::Gpu(buffer, _) = &self.storage else { return Ok(()) };
+        launch(buffer.arg())?;
+        buffer.written();
+        Ok(())
     }
 
     /// The address of the values, for a kernel that changes them. Copies them first if they are shared.
     pub(crate) fn at_mut(&mut self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
         match &mut self.storage {
             Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
+                buffer.run_deferred()?;
                 if Arc::get_mut(buffer).is_none() && !faults::on(Fault::SharedBufferWritten) {
                     *buffer = Arc::new(buffer.duplicate()?);
                 }
@@ -253,6 +280,7 @@ impl Tensor {
         match &self.storage {
             Storage::Gpu(buffer, dtype) if *dtype == T::DTYPE => {
                 let _issue = buffer.home().issue();
+                buffer.run_deferred()?;
                 buffer.home().download(buffer)
             }
             Storage::Gpu(_, got) => Err(Error::Dtype { op: "Tensor::to_vec", want: name::<T>(), got: *got }),

@@ -1,7 +1,8 @@
 //! The operations of the GPU backend. Each holds the device's issue lock while it launches its kernels: lists of
 //! indices and counters on the device are not shared between operations of two threads.
 use super::attention::{self, check_head_size};
-use super::linear::{self, After, NORMED_INSIDE, Source};
+use super::deferred::{self, DeferredNorm};
+use super::linear::{self, After, Source};
 use super::pack::{self, DeviceMatrix};
 use super::rope::RopeKernel;
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
@@ -14,35 +15,34 @@ use crate::operands::{
 };
 use crate::tensor::Tensor;
 
-/// `linear` by each weight, in the weights' dtype: one launch if the kernels take these operands.
-fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    if linear::takes(source, ws) {
-        return linear::linears(gpu, source, ws);
-    }
-    let dtype = ws[0].weight.dtype();
-    match source {
-        Source::Plain(x) => ws.iter().map(|w| linear_of(gpu, x, *w, dtype)).collect(),
-        Source::Normed(h, norm) => {
-            linears(gpu, Source::Plain(&norm::rms_norm(gpu, h, norm.0, norm.1, dtype)?), ws)
+/// `linear` by each weight, in the weights' dtype: one launch if a kernel supports these operands.
+fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+    if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
+        let source = Source::Normed(&x, Norm { gain: &gain, eps });
+        if linear::takes(source, ws) {
+            return linear::linears(gpu, source, ws);
         }
     }
+    if linear::takes(Source::Plain(x), ws) {
+        return linear::linears(gpu, Source::Plain(x), ws);
+    }
+    ws.iter().map(|w| linear_of(gpu, x, *w, w.weight.dtype())).collect()
 }
 
-/// `silu_mul` of two `linear`: one launch if the kernels take these operands.
-fn swiglu(gpu: &Gpu, source: Source<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-    if linear::takes(source, &gate_up) {
-        return linear::swiglu(gpu, source, gate_up);
+/// `silu_mul` of two `linear`: one launch if a kernel supports these operands.
+fn swiglu(gpu: &Gpu, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+    if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
+        let source = Source::Normed(&x, Norm { gain: &gain, eps });
+        if linear::takes(source, &gate_up) {
+            return linear::swiglu(gpu, source, gate_up);
+        }
+    }
+    if linear::takes(Source::Plain(x), &gate_up) {
+        return linear::swiglu(gpu, Source::Plain(x), gate_up);
     }
     let dtype = gate_up[0].weight.dtype();
-    match source {
-        Source::Plain(x) => {
-            let [gate, up] = gate_up.map(|w| linear_of(gpu, x, w, dtype));
-            pointwise::silu_mul(gpu, &gate?, &up?, dtype)
-        }
-        Source::Normed(h, norm) => {
-            swiglu(gpu, Source::Plain(&norm::rms_norm(gpu, h, norm.0, norm.1, dtype)?), gate_up)
-        }
-    }
+    let [gate, up] = gate_up.map(|w| linear_of(gpu, x, w, dtype));
+    pointwise::silu_mul(gpu, &gate?, &up?, dtype)
 }
 
 fn linear_of(gpu: &Gpu, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
@@ -92,7 +92,7 @@ impl Backend for Gpu {
 
     fn rms_norm(&self, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
         let _issue = self.issue();
-        norm::rms_norm(self, x, norm.gain, norm.eps, out)
+        deferred::rms_norm(self, x, norm, out)
     }
 
     fn rms_norm_backward(
@@ -139,7 +139,7 @@ impl Backend for Gpu {
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         let _issue = self.issue();
-        let normed = norm::rms_norm(self, x, norm.gain, norm.eps, Dtype::F32)?;
+        let normed = norm::rms_norm(self, x, norm, Dtype::F32)?;
         rotate(self, &normed, rope, RopeKernel::Rows(rope.positions), x.dtype())
     }
 
@@ -189,44 +189,17 @@ impl Backend for Gpu {
 
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
         let _issue = self.issue();
-        let after = After { bias: w.bias, residual: Some(h), norm: None };
-        linear::linear(self, x, w.weight, after, Dtype::F32)
-    }
-
-    fn linear_add_norm(
-        &self,
-        h: &Tensor,
-        x: &Tensor,
-        w: Affine<'_>,
-        norm: Norm<'_>,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        let _issue = self.issue();
-        let after = After { bias: w.bias, residual: Some(h), norm: None };
-        if x.shape()[0] <= NORMED_INSIDE {
-            return Ok((linear::linear(self, x, w.weight, after, Dtype::F32)?, None));
-        }
-        let (sum, normed) = linear::linear_add_norm(self, x, w.weight, after, (norm.gain, norm.eps))?;
-        Ok((sum, Some(normed)))
+        deferred::linear_add(self, h, x, w)
     }
 
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
         let _issue = self.issue();
-        linears(self, Source::Plain(x), ws)
+        linears(self, x, ws)
     }
 
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
         let _issue = self.issue();
-        swiglu(self, Source::Plain(x), gate_up)
-    }
-
-    fn norm_linears(&self, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        let _issue = self.issue();
-        linears(self, Source::Normed(h, (norm.gain, norm.eps)), ws)
-    }
-
-    fn norm_swiglu(&self, h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        let _issue = self.issue();
-        swiglu(self, Source::Normed(h, (norm.gain, norm.eps)), gate_up)
+        swiglu(self, x, gate_up)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {

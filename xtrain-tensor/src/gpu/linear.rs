@@ -1,7 +1,7 @@
 //! Matrix products: which kernel, over which grid.
 mod several;
 
-pub(crate) use several::{NORMED_INSIDE, Source, linears, swiglu, takes};
+pub(crate) use several::{FUSED_NORM_MAX_ROWS, Source, linears, swiglu, takes};
 
 use super::{At, Gpu, Grid, args};
 use crate::operands::{Samples, Weight};
@@ -134,14 +134,25 @@ pub(super) struct Forward {
 
 /// `x wᵀ`, then what comes `after`, rounded to `out`; all operands have been checked.
 pub(crate) fn linear(gpu: &Gpu, x: &Tensor, w: &Weight, after: After<'_>, out: Dtype) -> Result<Tensor> {
-    let shape = [x.shape()[0], w.out_features(), w.in_features()];
-    let y = Tensor::on_gpu(gpu, &shape[..2], out)?;
-    let product = Forward { x: x.at(gpu, w.dtype())?, w: w.at(gpu)?, shape, dtype: w.dtype() };
-    // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
-    unsafe {
-        forward(gpu, product, after, (y.at(gpu, out)?, out), Tile::of_forward(shape[0], shape[1], w.dtype()))?
-    };
+    let y = Tensor::on_gpu(gpu, &[x.shape()[0], w.out_features()], out)?;
+    linear_into(gpu, x, w.matrix()?, after, out, y.at(gpu, out)?)?;
     Ok(y)
+}
+
+/// [`linear`] by the matrix `w [outs, width]` into `y [rows, outs]`.
+pub(super) fn linear_into(
+    gpu: &Gpu,
+    x: &Tensor,
+    w: &Tensor,
+    after: After<'_>,
+    out: Dtype,
+    y: At,
+) -> Result<()> {
+    let (shape, dtype) = ([x.shape()[0], w.shape()[0], x.width()], w.dtype());
+    let product = Forward { x: x.at(gpu, dtype)?, w: w.at(gpu, dtype)?, shape, dtype };
+    let tile = Tile::of_forward(shape[0], shape[1], dtype);
+    // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
+    unsafe { forward(gpu, product, after, (y, out), tile) }
 }
 
 /// [`linear`] into memory, by kernels of one tile.
@@ -191,19 +202,6 @@ pub(super) unsafe fn forward(
     // SAFETY: as promised by the caller; a gain of the product's width, its norm of the product's shape, a counter for
     // every few rows.
     unsafe { gpu.launch(kernel, grid, args) }
-}
-
-/// `h + x wᵀ`, f32, and its norm in the weight's dtype; all operands have been checked.
-pub(crate) fn linear_add_norm(
-    gpu: &Gpu,
-    x: &Tensor,
-    w: &Weight,
-    after: After<'_>,
-    (gain, eps): (&Tensor, f32),
-) -> Result<(Tensor, Tensor)> {
-    let normed = Tensor::on_gpu(gpu, &[x.shape()[0], w.out_features()], w.dtype())?;
-    let y = linear(gpu, x, w, After { norm: Some((gain, eps, &normed)), ..after }, Dtype::F32)?;
-    Ok((y, normed))
 }
 
 /// `dx` of a group of weights that read one `x [rows, width]`.

@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation, forward and backward.
-use super::{Gpu, Grid, args};
-use crate::operands::Samples;
+use super::{At, Gpu, Grid, args};
+use crate::operands::{Norm, Samples};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows that a block takes, a warp each.
@@ -9,8 +9,15 @@ const ROWS: usize = 4;
 /// Rows of a parameter gradient's chunk.
 const CHUNK: usize = 256;
 
-/// `y_i = (x_i r) w_i` for every row of `x [.., C]`; `w` is `[C]`.
-pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
+/// `y_i = (x_i r) gain_i` for every row of `x [.., C]`, `gain [C]`.
+pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
+    let y = Tensor::on_gpu(gpu, x.shape(), out)?;
+    rms_norm_into(gpu, x, norm, out, y.at(gpu, out)?)?;
+    Ok(y)
+}
+
+/// [`rms_norm`] into `y`, which has the shape of `x` in `out`.
+pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y: At) -> Result<()> {
     let kernel = match (x.dtype(), out) {
         (Dtype::BF16, Dtype::BF16) => "rms_norm_bf16_bf16",
         (Dtype::BF16, Dtype::F32) => "rms_norm_bf16_f32",
@@ -18,12 +25,11 @@ pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, w: &Tensor, eps: f32, out: Dtype) 
         (Dtype::F32, Dtype::F32) => "rms_norm_f32_f32",
         _ => return Err(Error::Dtype { op: "rms_norm", want: "f32 or bf16", got: x.dtype() }),
     };
-    let (c, y) = (x.width(), Tensor::on_gpu(gpu, x.shape(), out)?);
-    let n = x.len() / c.max(1);
-    let args = args![x.at(gpu, x.dtype())?, w.at(gpu, Dtype::F32)?, y.at(gpu, out)?, n as u32, c as u32, eps];
-    // SAFETY: x and y are [n, c], w is [c]; a warp for each row.
-    unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
-    Ok(y)
+    let (c, n) = (x.width(), x.len() / x.width().max(1));
+    let gain = norm.gain.at(gpu, Dtype::F32)?;
+    let args = args![x.at(gpu, x.dtype())?, gain, y, n as u32, c as u32, norm.eps];
+    // SAFETY: x and y are [n, c], the gain is [c]; one warp per row.
+    unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args) }
 }
 
 /// `dx`; `dw += rowsum dy xh`. `x` and `dy` are `[.., C]`, `w` and `dw` `[C]`, `samples` cover the rows.

@@ -17,7 +17,12 @@ impl PackedMatrix for DeviceMatrix {}
 impl Weight {
     /// The address of the matrix on `gpu`, row-major, for either direction.
     pub(crate) fn at(&self, gpu: &Gpu) -> Result<At> {
-        self.forward::<DeviceMatrix>()?.0.at(gpu, self.dtype())
+        self.matrix()?.at(gpu, self.dtype())
+    }
+
+    /// The matrix on the GPU, in the dtype of the products.
+    pub(super) fn matrix(&self) -> Result<&Tensor> {
+        Ok(&self.forward::<DeviceMatrix>()?.0)
     }
 }
 

@@ -3,7 +3,7 @@ use super::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::operands::{Affine, Norm, Samples, Weight};
+use crate::operands::{Affine, Samples, Weight};
 use crate::tensor::Tensor;
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
@@ -37,29 +37,6 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     }
     check_bias(w, bias)?;
     backend(x.device()).linear_add(h, x, Affine { weight: w, bias })
-}
-
-/// [`linear_add`] and, where a device takes it on the way, [`rms_norm`](super::rms_norm) of the sum by a gain `[out]`
-/// and an eps, in the weight's dtype; none otherwise. The bits of both.
-///
-/// # Errors
-/// As [`linear_add`]; [`Error::Shape`] for another gain.
-pub fn linear_add_norm(
-    h: &Tensor,
-    x: &Tensor,
-    (w, bias): (&Weight, Option<&Tensor>),
-    (gain, eps): (&Tensor, f32),
-) -> Result<(Tensor, Option<Tensor>)> {
-    const OP: &str = "linear_add_norm";
-    if gain.shape() != [w.out_features()] {
-        return Err(Error::Shape { op: OP, want: "a gain [out]", got: shapes(&[h, gain]) });
-    }
-    let n = check(OP, x, w.in_features(), w)?;
-    if h.shape() != [n, w.out_features()] {
-        return Err(Error::Shape { op: OP, want: "h as the product", got: shapes(&[h, x]) });
-    }
-    check_bias(w, bias)?;
-    backend(x.device()).linear_add_norm(h, x, Affine { weight: w, bias }, Norm { gain, eps })
 }
 
 /// `dx` of the linears that read one `x`: `dx[n][k]` is one running sum over the outputs of the

@@ -30,11 +30,9 @@ pub use finite::{all_finite, first_non_finite};
 pub use fused::{add_rms_norm, write_heads};
 pub use heads::{norm_rope, norm_rope_backward};
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
-pub use linear::{
-    linear, linear_add, linear_add_norm, linear_backward_bias, linear_backward_input, linear_backward_weight,
-};
+pub use linear::{linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight};
 pub use log_prob::log_prob;
-pub use normed::{linears, norm_linears, norm_swiglu, swiglu};
+pub use normed::{linears, swiglu};
 pub use optim::{adamw, adamw_all, global_norm, sum_of_squares};
 pub use packing::Packing;
 pub use rms_norm::{rms_norm, rms_norm_backward};

@@ -1,11 +1,10 @@
-//! Products of one normed `x`: what begins each half of a block. On a GPU one launch, with the norm of a few rows
-//! inside.
+//! Linears that read the same `x`. A GPU runs them in one launch.
 use super::linear::check_bias;
 use super::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::operands::{Affine, Norm};
+use crate::operands::Affine;
 use crate::tensor::Tensor;
 
 /// [`linear`] of `x [N, in]` by each weight, `[N, out_i]` in the weights' dtype, which is that of `x`.
@@ -27,35 +26,6 @@ pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     check_plain(OP, x, &gate_up)?;
     check_pair(OP, &gate_up)?;
     backend(x.device()).swiglu(x, gate_up)
-}
-
-/// `rms_norm(h)` rounded to the weights' dtype, then [`linears`]: `h [N, in]` and `gain [in]` f32. The bits of its
-/// parts.
-///
-/// # Errors
-/// Those of [`rms_norm`] and [`linears`].
-pub fn norm_linears(h: &Tensor, norm: (&Tensor, f32), ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    check("norm_linears", h, norm.0, ws)?;
-    backend(h.device()).norm_linears(h, Norm { gain: norm.0, eps: norm.1 }, ws)
-}
-
-/// [`swiglu`] of `rms_norm(h)`. The bits of its parts.
-///
-/// # Errors
-/// Those of its parts.
-pub fn norm_swiglu(h: &Tensor, norm: (&Tensor, f32), gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-    const OP: &str = "norm_swiglu";
-    check(OP, h, norm.0, &gate_up)?;
-    check_pair(OP, &gate_up)?;
-    backend(h.device()).norm_swiglu(h, Norm { gain: norm.0, eps: norm.1 }, gate_up)
-}
-
-/// The dtype of the weights, if all operands fit.
-fn check(op: &'static str, h: &Tensor, gain: &Tensor, ws: &[Affine<'_>]) -> Result<Dtype> {
-    if h.shape().len() != 2 || gain.shape() != [h.width()] {
-        return Err(Error::Shape { op, want: "h [N, in], gain [in]", got: shapes(&[h, gain]) });
-    }
-    check_weights(op, h, ws)
 }
 
 fn check_plain(op: &'static str, x: &Tensor, ws: &[Affine<'_>]) -> Result<Dtype> {

@@ -259,30 +259,12 @@ impl Backend for Reference {
         Ok(y)
     }
 
-    fn linear_add_norm(
-        &self,
-        h: &Tensor,
-        x: &Tensor,
-        w: Affine<'_>,
-        _norm: Norm<'_>,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        Ok((self.linear_add(h, x, w)?, None))
-    }
-
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
         compose::linears(self, x, ws)
     }
 
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
         compose::swiglu(self, x, gate_up)
-    }
-
-    fn norm_linears(&self, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        compose::norm_linears(self, h, norm, ws)
-    }
-
-    fn norm_swiglu(&self, h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        compose::norm_swiglu(self, h, norm, gate_up)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {

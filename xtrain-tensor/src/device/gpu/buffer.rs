@@ -1,4 +1,8 @@
 //! Allocations in device memory, and copies to and from them.
+use std::any::Any;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::deferred::Deferred;
 use super::handle::Gpu;
 use super::launch::{At, Grid, args};
 use crate::error::Result;
@@ -14,17 +18,24 @@ pub(crate) struct Buffer {
     at: u64,
     bytes: usize,
     home: Gpu,
+    /// The operation that still has to write the buffer.
+    deferred: Mutex<Option<Box<dyn Deferred>>>,
 }
 
 impl Buffer {
+    fn new(home: &Gpu, bytes: usize, idle: bool) -> Result<Buffer> {
+        let at = home.stream().acquire(bytes, idle)?;
+        Ok(Buffer { at, bytes, home: home.clone(), deferred: Mutex::default() })
+    }
+
     fn acquire(home: &Gpu, bytes: usize) -> Result<Buffer> {
-        Ok(Buffer { at: home.stream().acquire(bytes, false)?, bytes, home: home.clone() })
+        Buffer::new(home, bytes, false)
     }
 
     /// Acquires a block that no queued kernel uses, so the host may write to it immediately. A free block stays idle
     /// whatever other threads queue: only its owner can pass its address to a kernel.
     pub(crate) fn acquire_idle(home: &Gpu, bytes: usize) -> Result<Buffer> {
-        Ok(Buffer { at: home.stream().acquire(bytes, true)?, bytes, home: home.clone() })
+        Buffer::new(home, bytes, true)
     }
 
     /// The device address.
@@ -35,6 +46,37 @@ impl Buffer {
     /// The device address as a kernel argument.
     pub(crate) fn arg(&self) -> At {
         At(self.at)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Deferred>>> {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the operation that writes the buffer when it is first read.
+    pub(crate) fn defer(&self, op: impl Deferred) {
+        *self.lock() = Some(Box::new(op));
+    }
+
+    /// Queues the deferred operation, if there is one.
+    pub(crate) fn run_deferred(&self) -> Result<()> {
+        let mut deferred = self.lock();
+        if let Some(op) = &*deferred {
+            op.launch(&self.home, self.arg())?;
+            *deferred = None;
+        }
+        Ok(())
+    }
+
+    /// Returns the deferred operation if it is a `T`.
+    pub(crate) fn deferred<T: Deferred + Clone>(&self) -> Option<T> {
+        let deferred = self.lock();
+        let op: &dyn Any = &**deferred.as_ref()?;
+        op.downcast_ref::<T>().cloned()
+    }
+
+    /// Drops the deferred operation: a fused kernel that writes the buffer has been queued.
+    pub(crate) fn written(&self) {
+        *self.lock() = None;
     }
 
     /// Size in bytes.

@@ -3,6 +3,7 @@
 mod buffer;
 mod counters;
 mod cuda;
+mod deferred;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod handle;
@@ -16,6 +17,7 @@ mod stream;
 mod survey;
 
 pub(crate) use buffer::Buffer;
+pub(crate) use deferred::Deferred;
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
 pub use handle::Gpu;

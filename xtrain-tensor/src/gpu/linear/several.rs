@@ -1,11 +1,11 @@
 //! Products of one `x` by several matrices in one launch, with the norm of its rows inside where they are few.
 use super::{MOST_ALONG_Y, Square, Tile, few};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
-use crate::operands::Affine;
+use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor};
 
 /// Rows that the kernels norm themselves: each block norms all of them, which costs the reads of its weights at 8.
-pub(crate) const NORMED_INSIDE: usize = 8;
+pub(crate) const FUSED_NORM_MAX_ROWS: usize = 8;
 /// Matrices of a launch.
 const MATRICES: usize = 3;
 
@@ -15,7 +15,7 @@ pub(crate) enum Source<'a> {
     /// Rows as they are, in the weights' dtype.
     Plain(&'a Tensor),
     /// The norm of f32 rows, by a gain and an eps.
-    Normed(&'a Tensor, (&'a Tensor, f32)),
+    Normed(&'a Tensor, Norm<'a>),
 }
 
 impl Source<'_> {
@@ -28,8 +28,8 @@ impl Source<'_> {
     fn args(self, gpu: &Gpu, dtype: Dtype) -> Result<Vec<Arg>> {
         Ok(match self {
             Source::Plain(x) => args![x.at(gpu, dtype)?].to_vec(),
-            Source::Normed(h, (gain, eps)) => {
-                args![h.at(gpu, Dtype::F32)?, gain.at(gpu, Dtype::F32)?, eps].to_vec()
+            Source::Normed(h, norm) => {
+                args![h.at(gpu, Dtype::F32)?, norm.gain.at(gpu, Dtype::F32)?, norm.eps].to_vec()
             }
         })
     }
@@ -41,7 +41,7 @@ pub(crate) fn takes(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
     let blocks: usize = ws.iter().map(|w| w.weight.out_features().div_ceil(8)).sum();
     let few = match source {
         Source::Plain(_) => true,
-        Source::Normed(h, _) => h.shape()[0] <= NORMED_INSIDE && h.dtype() == Dtype::F32,
+        Source::Normed(h, _) => h.shape()[0] <= FUSED_NORM_MAX_ROWS && h.dtype() == Dtype::F32,
     };
     few && ws.len() <= MATRICES && blocks <= MOST_ALONG_Y
 }
@@ -99,7 +99,7 @@ impl Kernels {
             }
             (Tile::Few, Source::Plain(_)) => {
                 // the kernels of bf16 are for more than 8 rows
-                let (_, grid) = few([rows.max(NORMED_INSIDE + 1), 1, width], dtype);
+                let (_, grid) = few([rows.max(FUSED_NORM_MAX_ROWS + 1), 1, width], dtype);
                 let which = if bf16 { usize::from(rows > 16) } else { 2 };
                 (self.few[which], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
             }
