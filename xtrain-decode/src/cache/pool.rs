@@ -90,7 +90,7 @@ impl Pool {
             rope: RopeArgs { table: new.turn.table, positions: new.turn.pos },
             slots: &places,
         };
-        let q = ops::write_heads(&new, [&mut self.k[layer], &mut self.v[layer]])?;
+        let q = ops::write_heads(&new, &mut self.k[layer], &mut self.v[layer])?;
         self.wrote(layer, rows, spared)?;
         Ok(q)
     }

@@ -15,10 +15,10 @@ use crate::tensor::Tensor;
 /// | `bias` | `[out]` | f32, added in f32 before any rounding |
 /// | returns | `[N, out]` | in `out` |
 ///
-/// Order: *dot* of docs/numerics.md, chunks of 256 (bf16: blocks of 32). No output depends on `N`.
+/// Order: *dot* of docs/numerics.md, chunks of 256 (bf16: blocks of 32). The bits of an output do not depend on `N`.
 ///
 /// # Errors
-/// [`Error::Shape`] when widths differ, [`Error::Dtype`] when `x` is not in the weight's dtype.
+/// [`Error::Shape`] if widths differ, [`Error::Dtype`] if `x` is not in the weight's dtype.
 pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
     check_bias(w, bias)?;
     check("linear", x, w.in_features(), w)?;
@@ -28,7 +28,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
 /// `h + linear(x, w, b)`, all f32: the projection back into the residual stream.
 ///
 /// # Errors
-/// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
+/// As [`linear`]; [`Error::Shape`] if `h` does not have the shape of the product.
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
     const OP: &str = "linear_add";
     let n = check(OP, x, w.in_features(), w)?;
@@ -39,31 +39,32 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     backend(x.device()).linear_add(h, x, Affine { weight: w, bias })
 }
 
-/// [`linear_add`] and, where a device takes it on the way, [`rms_norm`](super::rms_norm) of the sum by a gain `[out]`
-/// and an eps, in the weight's dtype; none otherwise. The bits of both.
+/// [`linear_add`], and, if the device computes it in the same kernel, [`rms_norm`](super::rms_norm) of the sum in the
+/// weight's dtype (gain `[out]`). `None`: the caller computes the norm. Bit-identical to the two operations.
 ///
 /// # Errors
-/// As [`linear_add`]; [`Error::Shape`] for another gain.
+/// As [`linear_add`]; [`Error::Shape`] unless the gain is `[out]`.
 pub fn linear_add_norm(
     h: &Tensor,
     x: &Tensor,
-    (w, bias): (&Weight, Option<&Tensor>),
-    (gain, eps): (&Tensor, f32),
+    w: Affine<'_>,
+    norm: Norm<'_>,
 ) -> Result<(Tensor, Option<Tensor>)> {
     const OP: &str = "linear_add_norm";
-    if gain.shape() != [w.out_features()] {
-        return Err(Error::Shape { op: OP, want: "a gain [out]", got: shapes(&[h, gain]) });
+    let Affine { weight, bias } = w;
+    if norm.gain.shape() != [weight.out_features()] {
+        return Err(Error::Shape { op: OP, want: "a gain [out]", got: shapes(&[h, norm.gain]) });
     }
-    let n = check(OP, x, w.in_features(), w)?;
-    if h.shape() != [n, w.out_features()] {
+    let n = check(OP, x, weight.in_features(), weight)?;
+    if h.shape() != [n, weight.out_features()] {
         return Err(Error::Shape { op: OP, want: "h as the product", got: shapes(&[h, x]) });
     }
-    check_bias(w, bias)?;
-    backend(x.device()).linear_add_norm(h, x, Affine { weight: w, bias }, Norm { gain, eps })
+    check_bias(weight, bias)?;
+    backend(x.device()).linear_add_norm(h, x, w, norm)
 }
 
-/// `dx` of the linears that read one `x`: `dx[n][k]` is one running sum over the outputs of the
-/// first weight, then of the second, ...; chunks start anew at each weight.
+/// `dx` of the linear maps that read one `x`: `dx[n][k]` is one running sum over the outputs of the first weight, then of
+/// the second, and so on. Chunks restart at each weight.
 ///
 /// `dys[i]` is `[N, out_i]` in the weights' dtype; returns `[N, in]` f32.
 ///
@@ -85,13 +86,13 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     backend(dys[0].device()).linear_backward_input(dys, ws)
 }
 
-/// `dw[o][k] += rowsum dy[o] x[k]`: into the gradient itself, chunk by chunk, so that the split of
-/// a step into micro-batches does not change it.
+/// `dw[o][k] += rowsum dy[o] x[k]`. Chunks are added into the gradient itself, so the split of a step into
+/// micro-batches does not change it.
 ///
 /// `dw` is `[out, in]` f32; `dy [N, out]` and `x [N, in]` in one dtype, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] when shapes or samples do not fit, [`Error::Dtype`] when `dy` and `x` differ.
+/// [`Error::Shape`] if shapes or samples do not fit, [`Error::Dtype`] if `dy` and `x` differ.
 pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_weight";
     let (&[out, width], &[n, o], &[m, k]) = (dw.shape(), dy.shape(), x.shape()) else {
@@ -118,7 +119,7 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
 /// `db[o] += rowsum dy[o]`, f32.
 ///
 /// # Errors
-/// [`Error::Shape`] when shapes or samples do not fit.
+/// [`Error::Shape`] if shapes or samples do not fit.
 pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_bias";
     if dy.shape().len() != 2 || db.shape() != [dy.width()] {

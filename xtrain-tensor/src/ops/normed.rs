@@ -1,5 +1,5 @@
-//! Products of one normed `x`: what begins each half of a block. On a GPU one launch, with the norm of a few rows
-//! inside.
+//! Several linear maps of one input, with or without a norm before them: the first half of an attention or MLP block. A
+//! GPU runs each in one launch; for up to 8 rows the kernel computes the norm too.
 use super::linear::check_bias;
 use super::shapes;
 use crate::dispatch::backend;
@@ -8,20 +8,20 @@ use crate::error::{Error, Result};
 use crate::operands::{Affine, Norm};
 use crate::tensor::Tensor;
 
-/// [`linear`] of `x [N, in]` by each weight, `[N, out_i]` in the weights' dtype, which is that of `x`.
+/// [`linear`](super::linear) of `x [N, in]` by each weight: `[N, out_i]` in the weights' dtype, which is that of `x`.
 ///
 /// # Errors
-/// Those of [`linear`]; [`Error::Argument`] where there is no weight.
+/// Those of [`linear`](super::linear); [`Error::Argument`] for an empty list of weights.
 pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     check_plain("linears", x, ws)?;
     backend(x.device()).linears(x, ws)
 }
 
-/// `silu(gate(x)) up(x)`, `[N, out]` in the weights' dtype, to which both products are rounded: the bits of [`linears`]
-/// and [`silu_mul`].
+/// `silu(gate(x)) up(x)`: `[N, out]` in the weights' dtype, to which both products are rounded. Bit-identical to
+/// [`linears`] and [`silu_mul`](super::silu_mul).
 ///
 /// # Errors
-/// Those of its parts.
+/// Those of the two operations.
 pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     const OP: &str = "swiglu";
     check_plain(OP, x, &gate_up)?;
@@ -29,31 +29,32 @@ pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     backend(x.device()).swiglu(x, gate_up)
 }
 
-/// `rms_norm(h)` rounded to the weights' dtype, then [`linears`]: `h [N, in]` and `gain [in]` f32. The bits of its
-/// parts.
+/// [`rms_norm`](super::rms_norm) of `h [N, in]` (f32), rounded to the weights' dtype, then [`linears`]. Bit-identical
+/// to the two operations.
 ///
 /// # Errors
-/// Those of [`rms_norm`] and [`linears`].
-pub fn norm_linears(h: &Tensor, norm: (&Tensor, f32), ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    check("norm_linears", h, norm.0, ws)?;
-    backend(h.device()).norm_linears(h, Norm { gain: norm.0, eps: norm.1 }, ws)
+/// Those of the two operations.
+pub fn norm_linears(h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+    check("norm_linears", h, norm, ws)?;
+    backend(h.device()).norm_linears(h, norm, ws)
 }
 
-/// [`swiglu`] of `rms_norm(h)`. The bits of its parts.
+/// [`rms_norm`](super::rms_norm) of `h [N, in]` (f32), rounded to the weights' dtype, then [`swiglu`]. Bit-identical to
+/// the two operations.
 ///
 /// # Errors
-/// Those of its parts.
-pub fn norm_swiglu(h: &Tensor, norm: (&Tensor, f32), gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+/// Those of the two operations.
+pub fn norm_swiglu(h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     const OP: &str = "norm_swiglu";
-    check(OP, h, norm.0, &gate_up)?;
+    check(OP, h, norm, &gate_up)?;
     check_pair(OP, &gate_up)?;
-    backend(h.device()).norm_swiglu(h, Norm { gain: norm.0, eps: norm.1 }, gate_up)
+    backend(h.device()).norm_swiglu(h, norm, gate_up)
 }
 
-/// The dtype of the weights, if all operands fit.
-fn check(op: &'static str, h: &Tensor, gain: &Tensor, ws: &[Affine<'_>]) -> Result<Dtype> {
-    if h.shape().len() != 2 || gain.shape() != [h.width()] {
-        return Err(Error::Shape { op, want: "h [N, in], gain [in]", got: shapes(&[h, gain]) });
+/// Returns the dtype of the weights.
+fn check(op: &'static str, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Dtype> {
+    if h.shape().len() != 2 || norm.gain.shape() != [h.width()] {
+        return Err(Error::Shape { op, want: "h [N, in], gain [in]", got: shapes(&[h, norm.gain]) });
     }
     check_weights(op, h, ws)
 }

@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::*;
 use crate::gpu::mma_dot16;
-use crate::ops::Affine;
+use crate::ops::{Affine, Norm};
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, Schedule, ops, round_bf16};
 
@@ -222,7 +222,8 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
             let affine = |weight| Affine { weight, bias: None };
 
             let x = ops::rms_norm(&h, &gain, 1e-6, dtype).unwrap();
-            let got = ops::norm_linears(&h, (&gain, 1e-6), &ws.each_ref().map(affine)).unwrap();
+            let got =
+                ops::norm_linears(&h, Norm { gain: &gain, eps: 1e-6 }, &ws.each_ref().map(affine)).unwrap();
             let bits = |y: &Tensor| y.to_f32().unwrap().to_vec::<f32>().unwrap();
             let label = format!("{rows} x {outs} x {width} {dtype:?}");
             for (w, got) in ws.iter().zip(&got) {
@@ -231,7 +232,8 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
             }
 
             let (gate, before) = (ops::linear(&x, &up, None, dtype).unwrap(), as_gpu(&device).gpu_counters());
-            let got_gated = ops::norm_swiglu(&h, (&gain, 1e-6), [affine(&ws[0]), affine(&up)]).unwrap();
+            let got_gated =
+                ops::norm_swiglu(&h, Norm { gain: &gain, eps: 1e-6 }, [affine(&ws[0]), affine(&up)]).unwrap();
             assert_eq!(as_gpu(&device).gpu_counters().launches - before.launches, 1, "{label}");
             let want = ops::silu_mul(&got[0], &gate, dtype).unwrap();
             compare_bits(&bits(&got_gated), &bits(&want)).unwrap_or_else(|e| panic!("{label} gated: {e}"));
