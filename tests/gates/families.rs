@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use xtrain::decode::KvKind;
 use xtrain::model::{
     Biases, Config, Eager, Functional, Grads, HeadNorm, KvView, Linear, LogitsProcessing, Model, NoCache,
-    Param, Result, RopeArgs, Rows, hf, objective,
+    Param, Result, Rows, hf, objective,
 };
+use xtrain::tensor::ops::RopeArgs;
 use xtrain::tensor::testing::assert_bits_eq;
 use xtrain::tensor::{Device, Dtype, Tensor};
 

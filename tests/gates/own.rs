@@ -136,9 +136,9 @@ pub(crate) fn vocabulary() -> Seen {
         let rows_of = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
         let x = Tensor::new(&device, &[rows.len(), c], x[rows.start * c..rows.end * c].to_vec());
         let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).map_err(refused)?;
-        let into = (&mut 0.0, &mut dhead);
+        let x = x.map_err(refused)?;
         let (_, dx) =
-            ops::cross_entropy_backward(&x.map_err(refused)?, &head, &rows_of, into).map_err(refused)?;
+            ops::cross_entropy_backward(&x, &head, &rows_of, &mut 0.0, &mut dhead).map_err(refused)?;
         Ok(dx.data::<f32>().map_err(refused)?.to_vec())
     };
     let together = gradient(0..n)?;

@@ -1,11 +1,11 @@
 //! Reverse-mode differentiation: a tape of backward rules.
 use std::rc::Rc;
 
-use xtrain_tensor::ops::{self, Samples, Slots};
+use xtrain_tensor::ops::{self, Norm, RopeArgs, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::functional::{Functional, HeadNorm, KvView, RopeArgs, attn_mask, split_heads};
+use crate::functional::{Functional, HeadNorm, KvView, attn_mask, split_heads};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::params::Linear;
@@ -172,8 +172,9 @@ impl Functional for Tape<'_> {
         let (x, index, gain) = (x.clone(), gain.index(), gain.value()?.clone());
         Ok(self.record(y, move |b, dy| {
             // the gradient of the other use of `x` is already there: the kernel adds to it
-            let (other, dw) = (b.nodes[x.node].take(), (b.grads.slot_mut(index), b.samples));
-            let dx = ops::rms_norm_backward(&x.value, (&gain, eps), &dy, dw, other)?;
+            let (other, dw) = (b.nodes[x.node].take(), b.grads.slot_mut(index));
+            let norm = Norm { gain: &gain, eps };
+            let dx = ops::rms_norm_backward(&x.value, norm, &dy, dw, b.samples, other)?;
             b.add(&x, dx)
         }))
     }
@@ -224,19 +225,22 @@ impl Functional for Tape<'_> {
 
     fn norm_rope(&mut self, x: &Var, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Result<Var> {
         let heads = split_heads(&x.value, rope.table.head_dim())?;
-        let (table, pos): (RopeTable, Vec<u32>) = (rope.table.clone(), rope.pos.to_vec());
-        let Some(HeadNorm { gain, eps }) = norm else {
-            let y = ops::rope_rows(&heads, &table, &pos, heads.dtype())?;
+        let (table, positions): (RopeTable, Vec<u32>) = (rope.table.clone(), rope.positions.to_vec());
+        let Some(norm) = norm else {
+            let y = ops::rope_rows(&heads, rope, heads.dtype())?;
             let x = x.clone();
             return Ok(self.record(y, move |b, dy| {
-                b.add(&x, ops::rope_backward(&dy, &table, &pos)?.reshape(x.value.shape())?)
+                let rope = RopeArgs { table: &table, positions: &positions };
+                b.add(&x, ops::rope_backward(&dy, rope)?.reshape(x.value.shape())?)
             }));
         };
-        let y = ops::norm_rope(&heads, (gain.value()?, eps), (&table, &pos))?;
-        let (x, index, gain) = (x.clone(), gain.index(), gain.value()?.clone());
+        let Norm { gain, eps } = norm.values()?;
+        let y = ops::norm_rope(&heads, Norm { gain, eps }, rope)?;
+        let (x, index, gain) = (x.clone(), norm.gain.index(), gain.clone());
         Ok(self.record(y, move |b, dy| {
-            let dw = (b.grads.slot_mut(index), b.samples);
-            let dx = ops::norm_rope_backward(&heads, (&gain, eps), (&table, &pos), &dy, dw)?;
+            let (norm, rope) = (Norm { gain: &gain, eps }, RopeArgs { table: &table, positions: &positions });
+            let dw = b.grads.slot_mut(index);
+            let dx = ops::norm_rope_backward(&heads, norm, rope, &dy, dw, b.samples)?;
             b.add(&x, dx.reshape(x.value.shape())?)
         }))
     }

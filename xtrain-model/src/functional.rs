@@ -1,7 +1,7 @@
 //! The operations that a forward pass uses. [`Eager`] computes values only; the tape of
 //! [`autograd`](crate::autograd) also records how to differentiate them.
-use xtrain_tensor::ops::{self, Affine, AttnMask, Slots};
-use xtrain_tensor::{RopeTable, Tensor};
+use xtrain_tensor::Tensor;
+use xtrain_tensor::ops::{self, Affine, AttnMask, Norm, RopeArgs, Slots};
 
 use crate::error::Result;
 use crate::param::Param;
@@ -73,15 +73,6 @@ pub trait Functional {
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }
 
-/// The rotation of each row.
-#[derive(Debug, Clone, Copy)]
-pub struct RopeArgs<'a> {
-    /// Cosines and sines by position.
-    pub table: &'a RopeTable,
-    /// The position of each row.
-    pub pos: &'a [u32],
-}
-
 /// RMSNorm over each head (QK-norm).
 #[derive(Debug, Clone, Copy)]
 pub struct HeadNorm<'a> {
@@ -89,6 +80,16 @@ pub struct HeadNorm<'a> {
     pub gain: &'a Param,
     /// Added to the mean square.
     pub eps: f32,
+}
+
+impl<'a> HeadNorm<'a> {
+    /// The norm with the values of its gain.
+    ///
+    /// # Errors
+    /// When the gain has no f32 values.
+    pub fn values(self) -> Result<Norm<'a>> {
+        Ok(Norm { gain: self.gain.value()?, eps: self.eps })
+    }
 }
 
 /// The projections of new rows, before QK-norm and rotation.
@@ -161,8 +162,8 @@ impl Functional for Eager {
     fn norm_rope(&mut self, x: &Tensor, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Result<Tensor> {
         let x = split_heads(x, rope.table.head_dim())?;
         Ok(match norm {
-            Some(norm) => ops::norm_rope(&x, (norm.gain.value()?, norm.eps), (rope.table, rope.pos))?,
-            None => ops::rope_rows(&x, rope.table, rope.pos, x.dtype())?,
+            Some(norm) => ops::norm_rope(&x, norm.values()?, rope)?,
+            None => ops::rope_rows(&x, rope, x.dtype())?,
         })
     }
 

@@ -1,11 +1,11 @@
 //! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE, SwiGLU.
 //! The forward pass is written once.
-use xtrain_tensor::ops::{self, DeviceSampler};
+use xtrain_tensor::ops::{self, DeviceSampler, RopeArgs};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::functional::{Functional, HeadNorm, Qkv, RopeArgs};
+use crate::functional::{Functional, HeadNorm, Qkv};
 use crate::kv::KvStore;
 use crate::params::Params;
 use crate::rows::Rows;
@@ -131,7 +131,7 @@ impl Model {
         let [q, k, v] = f.linears(&x, [&w.q, &w.k, &w.v])?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
         let norms = w.qk_norm.as_ref().map(|norms| norms.each_ref().map(|gain| HeadNorm { gain, eps }));
-        let rope = RopeArgs { table: &self.rope, pos: &rows.pos };
+        let rope = RopeArgs { table: &self.rope, positions: &rows.pos };
         let (q, kv) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, rope }, rows)?;
         let y = f.attention(&q, kv, rows, self.cfg.window(layer))?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;

@@ -1,6 +1,6 @@
 //! The keys and values of every layer, by slot.
 use xtrain_model::{Qkv, Result, Rows};
-use xtrain_tensor::ops::{self, QkNorm, RopeArgs, SlotRange, Slots, UnrotatedHeads};
+use xtrain_tensor::ops::{self, QkNorm, SlotRange, Slots, UnrotatedHeads};
 use xtrain_tensor::{
     Error, Tensor,
     faults::{self, Fault},
@@ -87,10 +87,10 @@ impl Pool {
                 Some([q, k]) => Some(QkNorm { q_gain: q.gain.value()?, k_gain: k.gain.value()?, eps: q.eps }),
                 None => None,
             },
-            rope: RopeArgs { table: new.rope.table, positions: new.rope.pos },
+            rope: new.rope,
             slots: &places,
         };
-        let q = ops::write_heads(&new, [&mut self.k[layer], &mut self.v[layer]])?;
+        let q = ops::write_heads(&new, &mut self.k[layer], &mut self.v[layer])?;
         self.wrote(layer, rows, spared)?;
         Ok(q)
     }

@@ -340,7 +340,7 @@ impl Backend for Gpu {
 
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>> {
         let _issue = self.issue();
-        Ok(Box::new(sample::DeviceSampler::new(self, rows, steps)?))
+        Ok(Box::new(sample::GpuSampleRing::new(self, rows, steps)?))
     }
 
     fn adamw(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
@@ -372,7 +372,7 @@ fn table(w: &Weight) -> Result<&Tensor> {
     }
 }
 
-impl SampleRing for sample::DeviceSampler {
+impl SampleRing for sample::GpuSampleRing {
     fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
         let gpu = self.gpu.clone();
         let _issue = gpu.issue();
@@ -381,23 +381,23 @@ impl SampleRing for sample::DeviceSampler {
 
     fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
         let _issue = self.gpu.issue();
-        sample::DeviceSampler::embedding(self, w, dtype)
+        sample::GpuSampleRing::embedding(self, w, dtype)
     }
 
     fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
         let _issue = self.gpu.issue();
-        sample::DeviceSampler::embedding(self, table(w)?, w.dtype())
+        sample::GpuSampleRing::embedding(self, table(w)?, w.dtype())
     }
 
     fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         let gpu = self.gpu.clone();
         let _issue = gpu.issue();
-        self.draw(logits, rows)
+        self.launch_step(logits, rows)
     }
 
     fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
         let (gpu, rows) = (self.gpu.clone(), self.rows.max(1));
         let _issue = gpu.issue();
-        Ok(self.look()?.chunks(rows).map(<[Outcome]>::to_vec).collect())
+        Ok(self.download()?.chunks(rows).map(<[Outcome]>::to_vec).collect())
     }
 }

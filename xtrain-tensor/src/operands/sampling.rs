@@ -63,10 +63,10 @@ impl fmt::Display for SampleFailure {
 }
 
 /// A sampled token, or the reason why a row has none.
-pub(crate) type Outcome = std::result::Result<Sampled, SampleFailure>;
+pub type Outcome = std::result::Result<Sampled, SampleFailure>;
 
 /// Index lists per step and per operation: `[step][list][row]`.
-pub(crate) type StepLists = Vec<Vec<Vec<u32>>>;
+pub type StepLists = Vec<Vec<Vec<u32>>>;
 
 /// The part of a [`DeviceSampler`](crate::ops::DeviceSampler) that a backend implements. Arguments have been checked.
 pub(crate) trait SampleRing: fmt::Debug + Send {

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::operands::{AttnMask, Heads, Saved};
 use crate::tensor::Tensor;
 
-/// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the keys that row `n` sees, and `L`, the log of
+/// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the visible keys of row `n`, and `L`, the logarithm of
 /// each softmax's sum.
 ///
 /// | operand | shape | |
@@ -16,19 +16,18 @@ use crate::tensor::Tensor;
 /// | returns `L` | `[N, nh]` | f32 |
 ///
 /// Order: keys in chunks of 64 at absolute positions, merged in rising order (docs/numerics.md,
-/// section 3). A row's bits depend on its own keys alone: not on `N`, the page size or the slots.
+/// section 3). The bits of a row depend on its own keys alone: not on `N`, the page size or the slots.
 ///
 /// # Errors
-/// [`Error::Shape`] or [`Error::Dtype`] when operands do not fit, [`Error::Index`] for a row that
-/// would see a slot outside the pool, [`Error::Argument`] for a head size that is no multiple of 8 on
-/// a GPU.
+/// [`Error::Shape`] or [`Error::Dtype`] if operands do not fit, [`Error::Index`] for a row with a visible slot outside
+/// the pool, [`Error::Argument`] on a GPU for a head size that is not a multiple of 8.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
     let heads = check("attention", [q, k, v], mask)?;
     backend(q.device()).attention(q, k, v, heads, mask)
 }
 
-/// One query per sequence over cached keys: [`attention`] of a decode step. `q [B, nh, hd]`; row
-/// `b` has the bits of the last row of the full attention over the same keys.
+/// [`attention`] of a decode step: one query per sequence over cached keys. `q [B, nh, hd]`; row `b` is bit-identical to
+/// the last row of the full attention over the same keys.
 ///
 /// # Errors
 /// As [`attention`].
@@ -37,14 +36,14 @@ pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>)
     backend(q.device()).decode_attention(q, k, v, heads, mask)
 }
 
-/// `(dq, dk, dv)`, f32, of a pass over whole sequences whose rows see each other.
+/// `[dq, dk, dv]`, f32, of an attention over whole sequences.
 ///
-/// `dy [N, nh, hd]` f32 is rounded to the dtype of `q` at its entry. Order: one chain from +0 for
-/// each element, in rising positions; for keys and values over the query heads of the group first.
+/// `dy [N, nh, hd]` f32 is first rounded to the dtype of `q`. Order: one chain from +0 per element, in rising positions;
+/// keys and values sum over the query heads of the group first.
 ///
 /// # Errors
 /// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every
-/// position has a slot of its own.
+/// position has its own slot.
 pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, mask: &AttnMask<'_>) -> Result<[Tensor; 3]> {
     const OP: &str = "attention_backward";
     let Saved { q, k, v, y, lse } = *saved;

@@ -1,19 +1,19 @@
-//! The weighted negative log-probability of targets, fused with the head's product.
+//! Cross-entropy of weighted targets, fused with the product by the head.
 use super::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{LogProb, LossRows, Target, Weight};
 use crate::tensor::Tensor;
 
-/// Adds `rowsum w (lse - z_y)` to `loss` and returns each row's log-probability and entropy, where it
-/// has a target. `z = (x headᵀ) / temperature`; `x [N, C]` in the dtype of `head [V, C]`.
+/// Adds `rowsum w (lse - z_y)` to `loss` and returns the log-probability and entropy of each row with a target.
+/// `z = (x headᵀ) / temperature`; `x [N, C]` in the dtype of `head [V, C]`.
 ///
-/// The logits of all rows together are never in memory: 16 MiB of them are, or one row. Order: *dot*,
-/// `lse` and *rowsum* of docs/numerics.md.
+/// The SIMD CPU holds at most 16 MiB of logits, or one row, in memory; a GPU 512 MiB. Order: *dot*, `lse` and *rowsum* of
+/// docs/numerics.md.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Dtype`] or [`Error::Index`] when operands do not fit;
-/// [`Error::NotFinite`] for a row whose `lse` is not finite.
+/// [`Error::Shape`], [`Error::Dtype`] or [`Error::Index`] if operands do not fit; [`Error::NotFinite`] for a row whose
+/// `lse` is not finite.
 pub fn cross_entropy(
     x: &Tensor,
     head: &Weight,
@@ -26,8 +26,7 @@ pub fn cross_entropy(
     Ok(values)
 }
 
-/// [`cross_entropy`], its gradient by `x [N, C]` (f32), and its gradient by the head added into
-/// `dhead [V, C]`.
+/// [`cross_entropy`], and its gradient by `x`, `[N, C]` f32. Adds the gradient by the head into `dhead [V, C]`.
 ///
 /// # Errors
 /// As [`cross_entropy`]; [`Error::Shape`] unless `dhead` has the head's shape.
@@ -35,7 +34,8 @@ pub fn cross_entropy_backward(
     x: &Tensor,
     head: &Weight,
     rows: &LossRows<'_>,
-    (loss, dhead): (&mut f32, &mut Tensor),
+    loss: &mut f32,
+    dhead: &mut Tensor,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
     if dhead.shape() != [head.out_features(), head.in_features()] {
         let got = vec![dhead.shape().to_vec(), vec![head.out_features(), head.in_features()]];
@@ -47,7 +47,7 @@ pub fn cross_entropy_backward(
     Ok((values, dx))
 }
 
-/// `loss = loss + chunk`, each the sum by fma of `w (lse - z_y)` over 256 rows of a sample.
+/// `loss = loss + chunk`, where a chunk is the sum by fma of `w (lse - z_y)` over 256 rows of a sample.
 fn add_loss(rows: &LossRows<'_>, values: &[Option<LogProb>], loss: &mut f32) {
     for sample in rows.samples.ranges() {
         for start in sample.clone().step_by(256) {

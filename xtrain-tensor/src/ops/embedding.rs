@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::operands::Weight;
 use crate::tensor::Tensor;
 
-/// `y[n] = w[id[n]]` in f32; with `dtype` bf16 the row of the bf16 copy, widened.
+/// `y[n] = w[id[n]]` in f32. If `dtype` is bf16, the row is rounded to bf16 and widened.
 ///
 /// `w [V, C]` f32, `id [N]` → `[N, C]` f32.
 ///
@@ -24,11 +24,11 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     backend(w.device()).embedding(w, id, dtype)
 }
 
-/// [`embedding`] of the matrix that `w` was packed of, in the dtype of `w`: `[N, in]` f32.
+/// [`embedding`] of the matrix that `w` was packed from, in the dtype of `w`: `[N, in]` f32.
 ///
 /// # Errors
-/// [`Error::Index`] for an id that is not below `out`; [`Error::Argument`] for bf16 panels that are not a
-/// [table](super::Packing::table)'s, which do not know their denormals.
+/// [`Error::Index`] for an id that is not below `out`; [`Error::Argument`] for bf16 panels that were not packed as a
+/// [table](super::Packing::table): they hold denormals as zeros.
 pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
     check("weight_rows", id, w.out_features())?;
     backend(w.device()).weight_rows(w, id)

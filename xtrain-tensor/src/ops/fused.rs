@@ -1,4 +1,4 @@
-//! Steps of a forward pass that a GPU runs as one kernel. Each has the bits of its parts, one after another.
+//! Steps of a forward pass that a GPU runs as one kernel. Each is bit-identical to its parts.
 use super::rope::check as check_rope;
 use super::rows::check_index;
 use super::shapes;
@@ -21,12 +21,12 @@ pub fn add_rms_norm(h: &mut Tensor, y: &Tensor, w: &Tensor, eps: f32, out: Dtype
 }
 
 /// Norms and rotates queries and keys, and writes keys and values into their slots of the pools `[S, nkv, hd]`.
-/// Returns the queries. The bits of [`norm_rope`](super::norm_rope), or of [`rope_rows`](super::rope_rows) without a
-/// QK-norm, and of [`scatter_rows`](super::scatter_rows).
+/// Returns the queries. Bit-identical to [`norm_rope`](super::norm_rope), or [`rope_rows`](super::rope_rows) without a
+/// QK-norm, and [`scatter_rows`](super::scatter_rows).
 ///
 /// # Errors
-/// Those of the three; [`Error::Argument`] for a head size above 256 on a GPU.
-pub fn write_heads(new: &UnrotatedHeads<'_>, [k_pool, v_pool]: [&mut Tensor; 2]) -> Result<Tensor> {
+/// Those of these operations; [`Error::Argument`] for a head size above 256 on a GPU.
+pub fn write_heads(new: &UnrotatedHeads<'_>, k_pool: &mut Tensor, v_pool: &mut Tensor) -> Result<Tensor> {
     const OP: &str = "write_heads";
     let UnrotatedHeads { q, k, v, norms, rope, slots } = *new;
     check_rope(OP, q, rope)?;

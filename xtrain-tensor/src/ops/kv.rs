@@ -1,6 +1,6 @@
-//! Keys and values as tensors of their own: appended, or expanded to the query heads.
+//! Keys and values as separate tensors: appended, or expanded to the query heads.
 //!
-//! The hot path does neither: it writes in place and indexes the kv head.
+//! A forward pass uses neither: it writes keys and values in place, and its attention indexes the kv head.
 use super::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};

@@ -15,10 +15,10 @@ use crate::tensor::Tensor;
 /// | `bias` | `[out]` | f32, added in f32 before any rounding |
 /// | returns | `[N, out]` | in `out` |
 ///
-/// Order: *dot* of docs/numerics.md, chunks of 256 (bf16: blocks of 32). No output depends on `N`.
+/// Order: *dot* of docs/numerics.md, chunks of 256 (bf16: blocks of 32). The bits of an output do not depend on `N`.
 ///
 /// # Errors
-/// [`Error::Shape`] when widths differ, [`Error::Dtype`] when `x` is not in the weight's dtype.
+/// [`Error::Shape`] if widths differ, [`Error::Dtype`] if `x` is not in the weight's dtype.
 pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
     check_bias(w, bias)?;
     check("linear", x, w.in_features(), w)?;
@@ -28,7 +28,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
 /// `h + linear(x, w, b)`, all f32: the projection back into the residual stream.
 ///
 /// # Errors
-/// As [`linear`]; [`Error::Shape`] when `h` has not the shape of the product.
+/// As [`linear`]; [`Error::Shape`] if `h` does not have the shape of the product.
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
     const OP: &str = "linear_add";
     let n = check(OP, x, w.in_features(), w)?;
@@ -62,13 +62,13 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     backend(dys[0].device()).linear_backward_input(dys, ws)
 }
 
-/// `dw[o][k] += rowsum dy[o] x[k]`: into the gradient itself, chunk by chunk, so that the split of
-/// a step into micro-batches does not change it.
+/// `dw[o][k] += rowsum dy[o] x[k]`. Chunks are added into the gradient itself, so the split of a step into
+/// micro-batches does not change it.
 ///
 /// `dw` is `[out, in]` f32; `dy [N, out]` and `x [N, in]` in one dtype, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] when shapes or samples do not fit, [`Error::Dtype`] when `dy` and `x` differ.
+/// [`Error::Shape`] if shapes or samples do not fit, [`Error::Dtype`] if `dy` and `x` differ.
 pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_weight";
     let (&[out, width], &[n, o], &[m, k]) = (dw.shape(), dy.shape(), x.shape()) else {
@@ -95,7 +95,7 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
 /// `db[o] += rowsum dy[o]`, f32.
 ///
 /// # Errors
-/// [`Error::Shape`] when shapes or samples do not fit.
+/// [`Error::Shape`] if shapes or samples do not fit.
 pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_bias";
     if dy.shape().len() != 2 || db.shape() != [dy.width()] {

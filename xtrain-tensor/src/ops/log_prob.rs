@@ -1,4 +1,4 @@
-//! Log-probabilities of chosen tokens, and the entropy of their distributions.
+//! Log-probabilities of given tokens, and the entropy of each row.
 use super::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};

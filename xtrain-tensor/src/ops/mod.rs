@@ -3,7 +3,7 @@ mod add;
 mod attention;
 mod cast;
 mod cross_entropy;
-mod draws;
+mod device_sampler;
 mod embedding;
 mod finite;
 mod fused;
@@ -24,7 +24,7 @@ mod weight;
 pub use add::{accumulate, add};
 pub use attention::{attention, attention_backward, decode_attention};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward};
-pub use draws::DeviceSampler;
+pub use device_sampler::DeviceSampler;
 pub use embedding::{embedding, embedding_backward, weight_rows};
 pub use finite::{all_finite, first_non_finite};
 pub use fused::{add_rms_norm, write_heads};
@@ -42,8 +42,9 @@ pub use sample::sample_rows;
 pub use silu_mul::{silu_mul, silu_mul_backward};
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, LogProb, LossRows, Norm, Piece, QkNorm, RopeArgs, SampleFailure,
-    SampleRow, Sampled, Samples, Saved, SlotRange, Slots, Target, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, LogProb, LossRows, Norm, Outcome, Piece, QkNorm, RopeArgs, SampleFailure,
+    SampleRow, Sampled, Samples, Saved, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated,
+    Weight,
 };
 
 use crate::operands;

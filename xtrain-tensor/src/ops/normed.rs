@@ -7,20 +7,20 @@ use crate::error::{Error, Result};
 use crate::operands::Affine;
 use crate::tensor::Tensor;
 
-/// [`linear`] of `x [N, in]` by each weight, `[N, out_i]` in the weights' dtype, which is that of `x`.
+/// [`linear`](super::linear) of `x [N, in]` by each weight: `[N, out_i]` in the weights' dtype, which is that of `x`.
 ///
 /// # Errors
-/// Those of [`linear`]; [`Error::Argument`] where there is no weight.
+/// Those of [`linear`](super::linear); [`Error::Argument`] for an empty list of weights.
 pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     check_plain("linears", x, ws)?;
     backend(x.device()).linears(x, ws)
 }
 
-/// `silu(gate(x)) up(x)`, `[N, out]` in the weights' dtype, to which both products are rounded: the bits of [`linears`]
-/// and [`silu_mul`].
+/// `silu(gate(x)) up(x)`: `[N, out]` in the weights' dtype, to which both products are rounded. Bit-identical to
+/// [`linears`] and [`silu_mul`](super::silu_mul).
 ///
 /// # Errors
-/// Those of its parts.
+/// Those of the two operations.
 pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     const OP: &str = "swiglu";
     check_plain(OP, x, &gate_up)?;

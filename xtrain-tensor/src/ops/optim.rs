@@ -1,4 +1,4 @@
-//! The optimizer's operations, elementwise and norms. All f32.
+//! The optimizer: the AdamW update and gradient norms. All f32.
 use super::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
@@ -6,8 +6,7 @@ use crate::operands::{AdamWScalars, Update, Updated};
 use crate::tensor::Tensor;
 
 /// `g = g clip`, `m = fma(s1, g - m, m)`, `v = fma(s2, v, s3 (g g))`, `w = w keep`,
-/// `w = fma(-step, m / (sqrt(v) / c2 + eps), w)`. `keep` is that of `s` for a matrix, 1 for a vector:
-/// gains and biases are not decayed.
+/// `w = fma(-step, m / (sqrt(v) / c2 + eps), w)`. A vector (gain or bias) is not decayed: its `keep` is 1.
 ///
 /// # Errors
 /// [`Error::Shape`] unless all four have one shape.
@@ -23,11 +22,11 @@ pub fn adamw(
     backend(g.device()).adamw(&mut one, clip, s)
 }
 
-/// [`adamw`] of every parameter, the gradients together shortened to `max_norm`: by
-/// `min(1, max_norm / (norm + 1e-6))`, always. Where the norm is not finite, nothing is changed. On a GPU a few
-/// launches for all parameters, and what is returned is all that comes back.
+/// [`adamw`] of every parameter, with all gradients multiplied by `min(1, max_norm / (norm + 1e-6))`, where `norm` is the
+/// [`global_norm`]. If the norm is not finite, nothing is changed. A GPU needs a few launches for all parameters and
+/// copies only the result to the host.
 ///
-/// Order: that of `all`, which is the walk order of the model.
+/// Order: that of `all`, the walk order of the model.
 ///
 /// # Errors
 /// [`Error::Shape`] unless the four tensors of a parameter have one shape.
@@ -39,7 +38,7 @@ pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Res
     }
 }
 
-/// The root of the sum of [`sum_of_squares`] over `gs`, from +0 in their order.
+/// The square root of the sum of [`sum_of_squares`] over `gs`, from +0 in their order.
 ///
 /// # Errors
 /// [`Error::Dtype`] unless all are f32.

@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation (Zhang & Sennrich 2019, arXiv:1910.07467).
+//! RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467).
 use super::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::operands::{Norm, Samples};
 use crate::tensor::Tensor;
 
-/// `y_i = (x_i r) w_i` with `r = 1 / sqrt(mean(x²) + eps)`, for every row on its own.
+/// `y_i = (x_i r) w_i` with `r = 1 / sqrt(mean(x²) + eps)`, for every row.
 ///
 /// | operand | shape | |
 /// |---|---|---|
@@ -23,22 +23,24 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> 
     backend(x.device()).rms_norm(x, Norm { gain: w, eps }, out)
 }
 
-/// The gradient by `x`, f32, or `onto` plus it; the gradient by `w` is added into `dw [C]`.
+/// Returns the gradient of [`rms_norm`] by `x`, f32, and adds the gradient by the gain into `dw [C]`.
 ///
-/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs. `onto` is what the other uses
-/// of `x` gave, shaped as `x`.
+/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs. `onto` is the gradient by `x` of the
+/// other uses of `x`; the result is their sum. `None`: there is no other use.
 /// Order: *sum32* over a row; *rowsum* with chunks of 256 rows in every dtype.
 ///
 /// # Errors
-/// [`Error::Shape`] when shapes or samples do not fit.
+/// [`Error::Shape`] if shapes or samples do not fit.
 pub fn rms_norm_backward(
     x: &Tensor,
-    (w, eps): (&Tensor, f32),
+    norm: Norm<'_>,
     dy: &Tensor,
-    (dw, samples): (&mut Tensor, &Samples),
+    dw: &mut Tensor,
+    samples: &Samples,
     onto: Option<Tensor>,
 ) -> Result<Tensor> {
     const OP: &str = "rms_norm_backward";
+    let w = norm.gain;
     check(OP, x, w)?;
     if dy.shape() != x.shape() || dw.shape() != w.shape() {
         return Err(Error::Shape { op: OP, want: "dy as x, dw as w", got: shapes(&[x, w, dy, dw]) });
@@ -47,7 +49,7 @@ pub fn rms_norm_backward(
         return Err(Error::Shape { op: OP, want: "onto as x", got: shapes(&[x, sum]) });
     }
     samples.check(OP, x.len() / w.len().max(1))?;
-    backend(x.device()).rms_norm_backward(x, Norm { gain: w, eps }, dy, dw, samples, onto)
+    backend(x.device()).rms_norm_backward(x, norm, dy, dw, samples, onto)
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {

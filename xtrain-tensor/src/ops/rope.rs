@@ -1,4 +1,4 @@
-//! Rotary position embedding, half-split pairs (Su et al. 2021, arXiv:2104.09864).
+//! Rotary position embedding over half-split pairs (Su et al. 2021, arXiv:2104.09864).
 use super::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
@@ -6,28 +6,26 @@ use crate::error::{Error, Result};
 use crate::operands::{RopeArgs, RopeTable};
 use crate::tensor::Tensor;
 
-/// Rotates every head of row `n` by the angle of its position: `(i, i + hd/2)` are a pair.
+/// Rotates every head of row `n` by the angles of its position. `(i, i + hd/2)` are a pair.
 ///
 /// | operand | shape | |
 /// |---|---|---|
 /// | `x` | `[N, H, hd]` | f32 or bf16 |
-/// | `pos` | `[N]` | absolute positions |
+/// | `rope` | `N` positions | absolute; a table of heads of `hd` values |
 /// | returns | `[N, H, hd]` | in `out` |
 ///
 /// # Errors
-/// [`Error::Shape`] when shapes do not fit the table, [`Error::Index`] for a position beyond it.
-pub fn rope_rows(x: &Tensor, table: &RopeTable, pos: &[u32], out: Dtype) -> Result<Tensor> {
-    let rope = RopeArgs { table, positions: pos };
+/// [`Error::Shape`] if shapes do not fit the table, [`Error::Index`] for a position beyond it.
+pub fn rope_rows(x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
     check("rope", x, rope)?;
     backend(x.device()).rope_rows(x, rope, out)
 }
 
-/// The gradient of [`rope_rows`]: the rotation back. `dy [N, H, hd]` f32 → f32.
+/// The gradient of [`rope_rows`]: the inverse rotation. `dy [N, H, hd]` f32 → f32.
 ///
 /// # Errors
 /// As [`rope_rows`].
-pub fn rope_backward(dy: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<Tensor> {
-    let rope = RopeArgs { table, positions: pos };
+pub fn rope_backward(dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
     check("rope_backward", dy, rope)?;
     backend(dy.device()).rope_backward(dy, rope)
 }
@@ -40,20 +38,20 @@ pub fn rope(x: &Tensor, theta: f64) -> Result<Tensor> {
     rope_at(x, theta, 0)
 }
 
-/// [`rope_rows`] of rows at positions `pos`, `pos + 1`, ...: each has the bits of the full
-/// [`rope`]'s row.
+/// [`rope_rows`] of rows at positions `first`, `first + 1`, ... Each row is bit-identical to the row at its position of
+/// [`rope`] over a whole sequence.
 ///
 /// # Errors
 /// As [`rope`].
-pub fn rope_at(x: &Tensor, theta: f64, pos: u32) -> Result<Tensor> {
+pub fn rope_at(x: &Tensor, theta: f64, first: u32) -> Result<Tensor> {
     let n = x.shape().first().copied().unwrap_or(0);
-    let positions: Vec<u32> = (0..n).map(|i| pos.saturating_add(i as u32)).collect();
+    let positions: Vec<u32> = (0..n).map(|i| first.saturating_add(i as u32)).collect();
     let rope = RopeArgs { table: &table(x, theta, &positions)?, positions: &positions };
     check("rope", x, rope)?;
-    backend(x.device()).rope_at(x, rope, pos)
+    backend(x.device()).rope_at(x, rope, first)
 }
 
-/// [`rope_rows`] with a position for each row: each row equals [`rope_at`] of it alone.
+/// [`rope_rows`] with a position for each row. Each row is bit-identical to [`rope_at`] of that row alone.
 ///
 /// # Errors
 /// As [`rope`].
@@ -63,7 +61,7 @@ pub fn rope_pos(x: &Tensor, positions: &[u32], theta: f64) -> Result<Tensor> {
     backend(x.device()).rope_pos(x, rope)
 }
 
-/// A table that has the rows of `positions`.
+/// A table with the rows of `positions`.
 fn table(x: &Tensor, theta: f64, positions: &[u32]) -> Result<RopeTable> {
     let end = positions.iter().max().map_or(1, |&p| p as usize + 1);
     RopeTable::new(theta, x.width(), end)

@@ -1,5 +1,4 @@
-//! Rows moved from place to place: picked out, put into slots of a pool, copied in ranges. Of any dtype;
-//! no value changes.
+//! Moves of rows: gathered, scattered into the slots of a pool, copied in ranges. Any dtype; no value changes.
 use super::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
@@ -19,8 +18,8 @@ pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     backend(x.device()).gather_rows(x, rows)
 }
 
-/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. No two slots are alike; where two are, the slot
-/// holds one of their rows.
+/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. The slots must be distinct; a repeated slot receives one of its
+/// rows.
 ///
 /// # Errors
 /// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows
@@ -36,10 +35,10 @@ pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> 
 }
 
 /// `to[m.to + i] = from[m.from + i]` for every range `m` of `moves` and `i` below `m.len`: `to [S, ..]`,
-/// `from [R, ..]`. The ranges written do not meet.
+/// `from [R, ..]`. The written ranges must not overlap.
 ///
 /// # Errors
-/// [`Error::Index`] for a range that leaves a tensor, [`Error::Shape`] unless both have rows alike,
+/// [`Error::Index`] for a range outside a tensor, [`Error::Shape`] unless rows have one shape,
 /// [`Error::Dtype`] unless both have one dtype.
 pub fn copy_slots(to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result<()> {
     const OP: &str = "copy_slots";
@@ -54,7 +53,7 @@ pub fn copy_slots(to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result
 /// `pool[range.to + i] = pool[range.from + i]` for `i` below `range.len`: `pool [S, ..]`.
 ///
 /// # Errors
-/// [`Error::Index`] for a range that leaves the pool, [`Error::Argument`] where its two places meet,
+/// [`Error::Index`] for a range outside the pool, [`Error::Argument`] if the two ranges overlap,
 /// [`Error::Shape`] for a scalar.
 pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
     const OP: &str = "copy_slots_within";
@@ -64,7 +63,7 @@ pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
     inside(OP, &[range], [s, s])?;
     if range.from.abs_diff(range.to) < range.len {
         let got = format!("{range:?}");
-        return Err(Error::Argument { op: OP, want: "places that do not meet", got });
+        return Err(Error::Argument { op: OP, want: "ranges that do not overlap", got });
     }
     backend(&pool.device().clone()).copy_slots_within(pool, range)
 }
@@ -88,7 +87,7 @@ pub(super) fn check_index(op: &'static str, what: &'static str, bound: usize, ro
     }
 }
 
-/// Refuses ranges that leave `[read, written]` rows.
+/// Refuses ranges outside `[read, written]` rows.
 fn inside(op: &'static str, moves: &[SlotRange], bounds: [usize; 2]) -> Result<()> {
     for (at, m) in moves.iter().enumerate() {
         let ends = [m.from.checked_add(m.len), m.to.checked_add(m.len)];
@@ -125,7 +124,7 @@ mod tests {
             assert!(matches!(copy_slots(&mut to, &from, &[range]), Err(Error::Index { .. })), "{range:?}");
         }
         let error = copy_slots_within(&mut to, past(0, 1, 2)).unwrap_err();
-        assert!(text(error).starts_with("copy_slots_within: want places that do not meet"));
+        assert!(text(error).starts_with("copy_slots_within: want ranges that do not overlap"));
         assert_eq!(to.data::<f32>().unwrap(), pool(&cpu, 4).data::<f32>().unwrap(), "nothing was written");
     }
 

@@ -1,31 +1,30 @@
-//! The choice of tokens: greedy, or a draw by integer weights under penalty, temperature, top-k, top-p and
-//! min-p, at an address of its own (docs/numerics.md, section 7).
+//! Token sampling: greedy, or by integer weights after repetition penalty, temperature, top-k, top-p and min-p. The random
+//! number has an address (docs/numerics.md, section 7).
 use super::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{Outcome, SampleRow};
 use crate::tensor::Tensor;
 
-/// The longest row: integer weights add up below 2^64.
+/// The largest vocabulary: sums of integer weights stay below 2^64.
 const MAX_VOCAB: usize = 1 << 19;
 
-/// A token for each row of `logits [N, V]`, f32, or why there is none. A token is a function of its row,
-/// its options and its address alone. Integer weights, whose sums have no order; log-probabilities by
-/// chunks of 128 and *sum32* over them.
+/// Samples a token for each row of `logits [N, V]`, f32. A token is a function of its row, its options and its address
+/// alone.
 ///
-/// On a processor this is the plain reference; who serves tokens there keeps sorted rows and buffers of
-/// its own.
+/// Order: weights are integers, whose sums have no order; log-probabilities use chunks of 128 and *sum32*. On a CPU this
+/// is the reference implementation. A decoder on the CPU keeps sorted rows and buffers instead.
 ///
 /// # Errors
 /// [`Error::Shape`] unless there is an entry of `rows` for each row and `V` in `1..=2^19`,
-/// [`Error::Index`] for an id that was seen and is not below `V`, [`Error::Argument`] for an option
+/// [`Error::Index`] for a seen id that is not below `V`, [`Error::Argument`] for an option
 /// outside its range.
 pub fn sample_rows(logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
     check_rows("sample_rows", logits, rows)?;
     backend(logits.device()).sample_rows(logits, rows)
 }
 
-/// Refuses what [`sample_rows`] does.
+/// The checks of [`sample_rows`].
 pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
     let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
         return Err(Error::Shape { op, want: "logits [N, V], N rows", got: shapes(&[logits]) });

@@ -8,16 +8,16 @@ use crate::tensor::Tensor;
 /// `silu(gate) up`, of one shape, rounded to `out`.
 ///
 /// # Errors
-/// [`Error::Shape`] when the shapes differ.
+/// [`Error::Shape`] if the shapes differ.
 pub fn silu_mul(gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
     check("silu_mul", &[gate, up])?;
     backend(gate.device()).silu_mul(gate, up, out)
 }
 
-/// The gradients `(dgate, dup)` of [`silu_mul`], rounded to `out` (the products that they enter).
+/// The gradients `(dgate, dup)` of [`silu_mul`], rounded to `out`.
 ///
 /// # Errors
-/// [`Error::Shape`] when the shapes differ.
+/// [`Error::Shape`] if the shapes differ.
 pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<(Tensor, Tensor)> {
     check("silu_mul_backward", &[gate, up, dy])?;
     backend(gate.device()).silu_mul_backward(gate, up, dy, out)

@@ -33,7 +33,7 @@ fn computed(case: &Case, device: &Device, most: usize) -> Result<[Vec<f32>; 3]> 
             let (known, dx) = Walk { cpu, x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead)?;
             (values_of(known), dx)
         }
-        None => ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead))?,
+        None => ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead)?,
     };
     let values = values.into_iter().flatten().flat_map(|v| [v.lse, v.log_prob, v.entropy]);
     Ok([values.collect(), dx.data()?.to_vec(), dhead.data()?.to_vec()])
@@ -96,7 +96,7 @@ fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
         let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
         let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
         let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
-        let _ = ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead)).unwrap();
+        let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
         let moved: Vec<usize> = (0..6).filter(|&i| dhead.data::<f32>().unwrap()[i] != 0.0).collect();
         assert_eq!(moved, kept, "top {k}, target {id}");
     }

@@ -56,7 +56,7 @@ pub(crate) fn write_heads() -> Vec<Case> {
                 };
                 let pool = || Tensor::zeros(device, &[slots, nkv, hd], dtype);
                 let (mut k_pool, mut v_pool) = (pool()?, pool()?);
-                let turned = ops::write_heads(&new, [&mut k_pool, &mut v_pool])?;
+                let turned = ops::write_heads(&new, &mut k_pool, &mut v_pool)?;
                 Ok(join(join(split(&turned, 1)?, split(&k_pool, 1)?), split(&v_pool, 1)?))
             }));
         }

@@ -34,7 +34,7 @@ fn computed(device: &Device, o: &Operands, most: usize) -> Result<[Vec<f32>; 3]>
     let (values, dx) = match device {
         Device::Gpu(gpu) => bounded(gpu, (&x, &head), &rows, (Some(&mut dhead), most))?,
         Device::Reference(_) | Device::Cpu(_) => {
-            ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead))?
+            ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead)?
         }
     };
     let values = values.into_iter().flatten().flat_map(|v| [v.lse, v.log_prob, v.entropy]).collect();
@@ -100,7 +100,7 @@ fn equal_logits_are_kept_in_the_order_of_their_indices() {
         let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
         let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
         let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
-        let _ = ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead)).unwrap();
+        let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
         let dhead = dhead.to_vec::<f32>().unwrap();
         let moved: Vec<usize> = (0..6).filter(|&i| dhead[i] != 0.0).collect();
         assert_eq!(moved, kept, "top {k}, target {id}");
