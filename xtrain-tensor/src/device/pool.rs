@@ -348,7 +348,8 @@ mod tests {
             let sum = AtomicU64::new(0);
             pool.run(8, |i| {
                 if i == 3 && round % 4 == 0 {
-                    std::thread::sleep(SPIN_LIMIT * (round % 12) as u32 / 4); // up to twice the limit: the caller sleeps too
+                    // up to twice the limit: the caller sleeps too
+                    std::thread::sleep(SPIN_LIMIT * (round % 12) as u32 / 4);
                 }
                 sum.fetch_add(i as u64 + round, Relaxed);
             });

@@ -28,7 +28,8 @@ pub(crate) fn log_prob<S: Scalar>(z: &[S], target: usize) -> RowLoss<S> {
 
 /// Returns `dz` of `-weight log p(target) - bonus * entropy` for one row `z = x / T`, divided by `temperature`.
 ///
-/// `dz_i = exp(z_i - lse) w` with the weight w, at the target `(exp(z_y - lse) - 1) w`; a bonus `b` adds `b (p_i ((z_i - lse) + H))`.
+/// `dz_i = exp(z_i - lse) w` with the weight w, at the target `(exp(z_y - lse) - 1) w`; a bonus `b` adds
+/// `b (p_i ((z_i - lse) + H))`.
 ///
 /// `target`: index in `z`. `None`: the target is not among these logits.
 pub(crate) fn dlogits<S: Scalar>(

@@ -94,8 +94,8 @@ impl HeadView<'_> {
         }
     }
 
-    /// Prefetcher for the rows that are read next, at the slots `part` of chunk `c`. It is empty if the slots `visible`
-    /// of this sequence are copied, because a copy prefetches by itself.
+    /// Prefetcher for the rows that are read next, at the slots `part` of chunk `c`. It is empty if the slots
+    /// `visible` of this sequence are copied, because a copy prefetches by itself.
     #[inline(always)]
     pub(super) fn prefetcher<E: Number>(
         self,
