@@ -256,18 +256,13 @@ def speed(theme):
     return svg.done()
 
 
-def middle(row, side):
-    """The median of the recorded medians; of two, their mean."""
-    values = sorted(row[side].get("medians") or row[side]["means"])
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
-
-
 def rate(row, side):
-    return 1 / middle(row, side) if row["unit"] == "ms" else middle(row, side)
+    value = bench_table.middle(row, side)
+    return 1 / value if row["unit"] == "ms" else value
 
 
 def label(row, side):
-    value, values = middle(row, side), row[side].get("medians") or row[side]["means"]
+    value, values = bench_table.middle(row, side), row[side].get("medians") or row[side]["means"]
     if row["kept"].startswith("ratios") and side == "xtrain":  # these are the ends of a range
         return f"{min(values):,} to {max(values):,} {row['unit']}"
     return f"{value:.1f} ms" if row["unit"] == "ms" and value < 100 else f"{value:,.0f} {row['unit']}"
