@@ -21,6 +21,7 @@ import time
 from html import escape
 from pathlib import Path
 
+sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bench_table
 
