@@ -164,7 +164,7 @@ impl RopeTable {
         let rows = gpu.upload(shared.blocks[block].get_or_init(|| shared.block(block)))?;
         let to = copy.addresses.at() + (block * size_of::<u64>()) as u64;
         // SAFETY: an address for each block of the table; kernels that wait asked for other blocks.
-        unsafe { gpu.bring(to, &[rows.at()])? };
+        unsafe { gpu.upload_into(to, &[rows.at()])? };
         copy.blocks.insert(block, rows);
         Ok(())
     }
