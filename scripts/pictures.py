@@ -270,7 +270,10 @@ def label(row, side):
 
 
 def terminal(theme):
-    """The recording of the quickstart, which scrolls as a terminal does; without animation, its last screen."""
+    """The recording of the quickstart. It scrolls as a terminal does, and begins with its last screen.
+
+    Without animation the last screen is all that is shown.
+    """
     data = json.loads((IMAGES / "quickstart.json").read_text())
     size, step, advance, visible, pad, head = 12.5, 18, 7.5, 27, 20, 38
     width, height = int(COLUMNS * advance + 2 * pad), head + visible * step + 20
@@ -280,7 +283,7 @@ def terminal(theme):
     hold = 6
     total = length + hold
     css = [
-        f"text{{font:{size}px {MONO};fill:{color['text']};white-space:pre}}",
+        f"text{{font:{size}px {MONO};fill:{color['text']};white-space:pre;font-variant-ligatures:none}}",
         f".s{{fill:{color['soft']}}}.m{{fill:{color['mine']}}}.g{{fill:{color['good']};font-weight:600}}.b{{fill:{color['bad']}}}",
         ".h{opacity:0}",
         "@media (prefers-reduced-motion:no-preference){",
@@ -290,7 +293,7 @@ def terminal(theme):
         return f"{100 * at / total:.2f}%"
 
     def animated(name, frames):
-        css.append(f"#{name}{{animation:k{name} {total:g}s step-end infinite}}@keyframes k{name}{{{frames}}}")
+        css.append(f"#{name}{{animation:k{name} {total:g}s step-end -{length:g}s infinite}}@keyframes k{name}{{{frames}}}")
 
     body = []
     for n, (line, begin, end, text) in enumerate(shown):
