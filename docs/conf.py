@@ -21,18 +21,20 @@ myst_heading_anchors = 4
 # with -W these are errors: a missing page, a missing anchor, a page that no table of contents lists
 nitpicky = True
 highlight_language = "none"
+smartquotes = False
 html_theme = "furo"
 html_title = "xtrain"
+html_static_path = ["_static"]
+html_css_files = ["book.css"]
 html_copy_source = False
 html_show_sourcelink = False
 
 
-def read_from_outside(app, page, source):
+def read_from_outside(_app, page, source):
     """Replaces the text of a page in OUTSIDE, and points its links to pages of the book."""
     if page not in OUTSIDE:
         return
     file = ROOT / OUTSIDE[page]
-    app.env.note_dependency(str(file), docname=page)
 
     def link(match):
         name, _, anchor = match[2].partition("#")
@@ -46,4 +48,5 @@ def read_from_outside(app, page, source):
 
 
 def setup(app):
+    app.connect("env-get-outdated", lambda *_: list(OUTSIDE))
     app.connect("source-read", read_from_outside)

@@ -47,9 +47,17 @@ def span(values, digits=2):
     return low if low == high else f"{low} to {high}"
 
 
-def figures(row, side):
-    values = row[side].get("medians") or row[side].get("means")
-    return f"{span(values)} {row['unit']}"
+def middle(row, side):
+    """The median of the recorded medians; of two, their mean."""
+    values = sorted(row[side].get("medians") or row[side]["means"])
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+
+
+def figures(row):
+    """The medians over the rounds, of xtrain and of the peer."""
+    mine, theirs = (middle(row, side) for side in ("xtrain", "peer_figures"))
+    digits = 0 if row["unit"] != "ms" or min(mine, theirs) >= 100 else 1 if min(mine, theirs) >= 10 else 2
+    return f"{mine:,.{digits}f} / {theirs:,.{digits}f} {row['unit']}"
 
 
 def ratio(row):
@@ -72,15 +80,16 @@ def check(row):
 
 def table():
     lines = [
-        "| machine | workload | dtype | threads | peer | times as fast, by medians | by the least | xtrain | peer | host | date | commit |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| machine | workload | peer | times as fast, by medians | by the least | xtrain / peer | measured |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in records():
         check(row)
+        workload = f"{row['workload']}; {row['dtype']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
         peer = f"{row['peer']} {row['peer_version']}, {row['peer_mode']}"
-        cells = [row["machine"], row["workload"], row["dtype"], row["threads"], peer, ratio(row), span(row["ratio_by_least"])]
-        cells += [figures(row, "xtrain"), figures(row, "peer_figures"), row["host"], row["date"], f"`{row['commit']}`"]
-        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+        measured = f"{row['date']}, host {row['host']}, `{row['commit']}`".replace("host not recorded, ", "")
+        cells = [row["machine"], workload, peer, ratio(row), span(row["ratio_by_least"]), figures(row), measured]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ import time
 from html import escape
 from pathlib import Path
 
+sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bench_table
 
@@ -256,25 +257,23 @@ def speed(theme):
     return svg.done()
 
 
-def middle(row, side):
-    """The median of the recorded medians; of two, their mean."""
-    values = sorted(row[side].get("medians") or row[side]["means"])
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
-
-
 def rate(row, side):
-    return 1 / middle(row, side) if row["unit"] == "ms" else middle(row, side)
+    value = bench_table.middle(row, side)
+    return 1 / value if row["unit"] == "ms" else value
 
 
 def label(row, side):
-    value, values = middle(row, side), row[side].get("medians") or row[side]["means"]
+    value, values = bench_table.middle(row, side), row[side].get("medians") or row[side]["means"]
     if row["kept"].startswith("ratios") and side == "xtrain":  # these are the ends of a range
         return f"{min(values):,} to {max(values):,} {row['unit']}"
     return f"{value:.1f} ms" if row["unit"] == "ms" and value < 100 else f"{value:,.0f} {row['unit']}"
 
 
 def terminal(theme):
-    """The recording of the quickstart, which scrolls as a terminal does; without animation, its last screen."""
+    """The recording of the quickstart. It scrolls as a terminal does, and begins with its last screen.
+
+    Without animation the last screen is all that is shown.
+    """
     data = json.loads((IMAGES / "quickstart.json").read_text())
     size, step, advance, visible, pad, head = 12.5, 18, 7.5, 27, 20, 38
     width, height = int(COLUMNS * advance + 2 * pad), head + visible * step + 20
@@ -284,7 +283,7 @@ def terminal(theme):
     hold = 6
     total = length + hold
     css = [
-        f"text{{font:{size}px {MONO};fill:{color['text']};white-space:pre}}",
+        f"text{{font:{size}px {MONO};fill:{color['text']};white-space:pre;font-variant-ligatures:none}}",
         f".s{{fill:{color['soft']}}}.m{{fill:{color['mine']}}}.g{{fill:{color['good']};font-weight:600}}.b{{fill:{color['bad']}}}",
         ".h{opacity:0}",
         "@media (prefers-reduced-motion:no-preference){",
@@ -294,7 +293,7 @@ def terminal(theme):
         return f"{100 * at / total:.2f}%"
 
     def animated(name, frames):
-        css.append(f"#{name}{{animation:k{name} {total:g}s step-end infinite}}@keyframes k{name}{{{frames}}}")
+        css.append(f"#{name}{{animation:k{name} {total:g}s step-end -{length:g}s infinite}}@keyframes k{name}{{{frames}}}")
 
     body = []
     for n, (line, begin, end, text) in enumerate(shown):
