@@ -152,7 +152,8 @@ fn an_address_that_is_nobodys_and_a_misaligned_one_are_found() {
 fn a_wrong_argument_list_is_refused() {
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
     let refused = |more: &[Arg]| run(&gpu, "fault_global_bounds", block(32), more).unwrap_err().to_string();
-    let wants = "fault_global_bounds: expected arguments (pointer, pointer, 4 bytes), found (pointer, pointer";
+    let wants =
+        "fault_global_bounds: expected arguments (pointer, pointer, 4 bytes), found (pointer, pointer";
     assert_eq!(refused(&[]), format!("{wants})"));
     assert_eq!(refused(args![1u64]), format!("{wants}, 8 bytes)"));
     assert_eq!(refused(args![1.0f32]), format!("{wants}, f32)"));
@@ -162,7 +163,10 @@ fn a_wrong_argument_list_is_refused() {
 fn a_block_larger_than_the_kernel_was_compiled_for_is_refused() {
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
     let error = run(&gpu, "fault_stages", block(65), &[]).unwrap_err().to_string();
-    assert_eq!(error, "fault_stages: 65 threads per block exceed the limit of 64 that the kernel is compiled for");
+    assert_eq!(
+        error,
+        "fault_stages: 65 threads per block exceed the limit of 64 that the kernel is compiled for"
+    );
     let error = run(&gpu, "fault_nothing", block(1), &[]).unwrap_err().to_string();
     assert_eq!(error, "no kernel named fault_nothing");
 }

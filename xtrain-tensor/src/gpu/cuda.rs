@@ -54,7 +54,9 @@ pub(super) fn driver() -> Result<i32> {
     }
     let mut version = 0;
     // SAFETY: the library is loaded, and the pointer is to an integer.
-    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(driver_error("reading the driver version"))?;
+    unsafe { sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .map_err(driver_error("reading the driver version"))?;
     if version < CUDA {
         let has = format!("{}.{}", version / 1000, version % 1000 / 10);
         return Err(error(format!("the CUDA driver supports CUDA {has}; {DRIVER_REQUIREMENT}")));
@@ -105,22 +107,23 @@ impl Cuda {
     pub(super) fn open(ordinal: u32) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {
-            let what = format!(
-                "this build has no GPU kernels ({}): install nvcc and rebuild",
-                env!("XTRAIN_IMAGE")
-            );
+            let what =
+                format!("this build has no GPU kernels ({}): install nvcc and rebuild", env!("XTRAIN_IMAGE"));
             return Err(error(what));
         }
         let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
         if i64::from(ordinal) >= i64::from(count) {
-            return Err(error(format!("cuda:{ordinal}: no such device; this machine has {count} GPUs, numbered from 0")));
+            return Err(error(format!(
+                "cuda:{ordinal}: no such device; this machine has {count} GPUs, numbered from 0"
+            )));
         }
         let opened = driver_error("opening the device");
         let context = CudaContext::new(ordinal as usize).map_err(opened)?;
         // SAFETY: events order work between streams; there is only one stream.
         unsafe { context.disable_event_tracking() };
         let name = context.name().map_err(driver_error("reading the device name"))?;
-        let (major, minor) = context.compute_capability().map_err(driver_error("compute capability of the device"))?;
+        let (major, minor) =
+            context.compute_capability().map_err(driver_error("compute capability of the device"))?;
         keep_memory(&context).map_err(driver_error("configuring the memory pool"))?;
         let stream = context.new_stream().map_err(driver_error("creating a stream"))?;
         let module = context.load_module(Ptx::from_binary(IMAGE.to_vec()));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode};
 
-use super::functions::Functions;
 use super::driver_error;
+use super::functions::Functions;
 use crate::Result;
 use crate::gpu::{Arg, Call, Graph};
 
@@ -38,7 +38,9 @@ impl Chain {
         let mut chain = Chain { stream, functions, graph, nodes: Vec::new(), executable };
         chain.bind()?;
         // SAFETY: the pointers are to handles of this chain, which destroys them when it is dropped.
-        unsafe { sys::cuGraphCreate(&mut chain.graph, 0) }.result().map_err(driver_error("creating a graph"))?;
+        unsafe { sys::cuGraphCreate(&mut chain.graph, 0) }
+            .result()
+            .map_err(driver_error("creating a graph"))?;
         // SAFETY: as promised by the caller.
         calls.iter().try_for_each(|call| unsafe { chain.append(call) })?;
         // SAFETY: as above.

@@ -83,7 +83,11 @@ impl Kernels {
         };
         if !args.iter().map(parameter).eq(entry.parameters.iter().copied()) {
             let found: Vec<u32> = args.iter().map(parameter).collect();
-            let what = format!("{name}: expected arguments ({}), found ({})", type_list(entry.parameters), type_list(&found));
+            let what = format!(
+                "{name}: expected arguments ({}), found ({})",
+                type_list(entry.parameters),
+                type_list(&found)
+            );
             return Err(Error::Device { what });
         }
         Ok(entry.kernel)
