@@ -188,8 +188,8 @@ pub(super) unsafe fn forward(
         normed_rounded,
         met
     ];
-    // SAFETY: as promised by the caller; a gain of the product's width, its norm of the product's shape, a counter for
-    // every few rows.
+    // SAFETY: as promised by the caller; a gain of the product's width, its norm of the product's shape, a counter
+    // for every few rows.
     unsafe { gpu.launch(kernel, grid, args) }
 }
 

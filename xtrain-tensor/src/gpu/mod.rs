@@ -57,8 +57,8 @@ use indices::Indices;
 use memory::Memory;
 use queue::Queue;
 
-/// A GPU or the emulator. Clones share the device. Operations must be issued by one thread at a time: index lists that
-/// are staged for a kernel are not protected against other threads.
+/// A GPU or the emulator. Clones share the device. Operations must be issued by one thread at a time: index lists
+/// that are staged for a kernel are not protected against other threads.
 #[derive(Clone)]
 pub struct Gpu {
     shared: Arc<Shared>,
@@ -101,10 +101,11 @@ pub struct GpuCounters {
     pub downloaded: u64,
     /// Number of device-to-host copies, each of which synchronizes.
     pub syncs: u64,
-    /// Submissions of queued kernels since the last host-to-device copy: steps that ran entirely on data already on the
-    /// device.
+    /// Submissions of queued kernels since the last host-to-device copy: steps that ran entirely on data already on
+    /// the device.
     pub steps_without_upload: u64,
-    /// Bytes of keys and values read by decode attention: the visible keys of each row, once per group of query heads.
+    /// Bytes of keys and values read by decode attention: the visible keys of each row, once per group of query
+    /// heads.
     pub kv_read: u64,
     /// Bytes of partial results (one per chunk of 64 keys) that decode attention wrote and read back.
     pub partials: u64,
@@ -132,7 +133,8 @@ impl GpuCounters {
 }
 
 impl Gpu {
-    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads run.
+    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads
+    /// run.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
@@ -154,8 +156,8 @@ impl Gpu {
     /// Opens the CUDA device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in this
-    /// build.
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in
+    /// this build.
     pub fn cuda(ordinal: u32) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(cuda::Cuda::open(ordinal)?)))
     }
@@ -244,8 +246,8 @@ impl Gpu {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as the
-    /// next submission or synchronization; its errors are reported then.
+    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as
+    /// the next submission or synchronization; its errors are reported then.
     ///
     /// # Safety
     /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.
@@ -260,11 +262,11 @@ impl Gpu {
             // SAFETY: as promised by the caller.
             return unsafe { launcher.launch(call) };
         }
-        // SAFETY: as promised by the caller. Memory outlives queued kernels: a freed block is returned to the device, or
-        // written by the host, only after all kernels that were queued before it was freed have been submitted, and no
-        // later kernel refers to it. The host writes to a live block only if no queued kernel uses that range
-        // ([`Gpu::upload_into`]). Index lists and counters are replaced by the one thread that issues operations; memory
-        // that the current step uses is overwritten only after a flush.
+        // SAFETY: as promised by the caller. Memory outlives queued kernels: a freed block is returned to the device,
+        // or written by the host, only after all kernels that were queued before it was freed have been submitted,
+        // and no later kernel refers to it. The host writes to a live block only if no queued kernel uses that range
+        // ([`Gpu::upload_into`]). Index lists and counters are replaced by the one thread that issues operations;
+        // memory that the current step uses is overwritten only after a flush.
         unsafe { queue.push(&**launcher, call) }
     }
 
@@ -324,8 +326,8 @@ impl Gpu {
         Ok(values)
     }
 
-    /// Submits the queued kernels as one step without synchronizing. A sequence of kernels that repeats is submitted as a
-    /// CUDA graph.
+    /// Submits the queued kernels as one step without synchronizing. A sequence of kernels that repeats is submitted
+    /// as a CUDA graph.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.

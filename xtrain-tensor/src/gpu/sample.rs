@@ -110,7 +110,8 @@ impl DeviceSampler {
             (lists.len() * self.rows, At(self.turn.at() + size_of_val(&BEFORE_THE_FIRST) as u64));
         let args = args![self.turn.arg(), from, self.now.arg(), words as u32];
         if !(faults::on(Fault::ListsOfTheTurnBefore) && self.turns > 0) {
-            // SAFETY: `turn` is the one before this; `from` holds so many words of each turn up to this, `now` as many.
+            // SAFETY: `turn` is the one before this; `from` holds so many words of each turn up to this, `now` as
+            // many.
             unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };
         }
         let places = (0..).map(|i| At(self.now.at() + (4 * i * self.rows) as u64));
