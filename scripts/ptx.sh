@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Regenerates kernels/prebuilt/xtrain.ptx.deflate, which builds without nvcc embed. Requires CUDA_HOME
-# (scripts/nvcc.sh). usage: bash scripts/ptx.sh [--check]    --check: fails if the committed file differed from the
-# regenerated one
+# (scripts/nvcc.sh).
+# usage: bash scripts/ptx.sh [--check]    --check: fails if the committed file differed from the regenerated one
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 ptx=kernels/prebuilt/xtrain.ptx.deflate
