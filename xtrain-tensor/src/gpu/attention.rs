@@ -1,5 +1,5 @@
-//! Attention over a KV pool: tiles of rows for training and prefill, split-K over chunks of keys for decode. Both compute
-//! the same bits.
+//! Attention over a KV pool: tiles of rows for training and prefill, split-K over chunks of keys for decode. Both
+//! compute the same bits.
 mod backward;
 mod decode;
 #[cfg(test)]
@@ -90,7 +90,8 @@ fn mma_ld(hd: usize) -> usize {
     hd.next_multiple_of(16) + 8
 }
 
-/// `(y, L)`. Runs of rows are computed in tiles, short runs by split-K over their chunks. The operands have been checked.
+/// `(y, L)`. Runs of rows are computed in tiles, short runs by split-K over their chunks. The operands have been
+/// checked.
 pub(crate) fn attention(
     gpu: &Gpu,
     operands: [&Tensor; 3],

@@ -187,8 +187,8 @@ pub(super) unsafe fn forward(
         normed_rounded,
         counters
     ];
-    // SAFETY: as promised by the caller; the gain has the width of the product, its norm the shape of the product, and
-    // there is one counter per tile of rows.
+    // SAFETY: as promised by the caller; the gain has the width of the product, its norm the shape of the product,
+    // and there is one counter per tile of rows.
     unsafe { gpu.launch(kernel, grid, args) }
 }
 
@@ -280,8 +280,8 @@ pub(super) unsafe fn input(
     unsafe { gpu.launch(kernel, grid, args) }
 }
 
-/// Chunk boundaries of a sum over the rows of samples: the first row of each chunk, and the end of the last one. A chunk
-/// has at most 256 rows and never spans two samples.
+/// Chunk boundaries of a sum over the rows of samples: the first row of each chunk, and the end of the last one. A
+/// chunk has at most 256 rows and never spans two samples.
 pub(crate) fn bounds(samples: &Samples) -> Vec<u32> {
     let starts = samples.ranges().flat_map(|sample| sample.step_by(256));
     starts.chain([samples.rows()]).map(|row| row as u32).collect()

@@ -1,5 +1,5 @@
-//! Log-probabilities and losses. Each call downloads 12 bytes per row, from which the host sums the loss and finds rows
-//! that are not finite.
+//! Log-probabilities and losses. Each call downloads 12 bytes per row, from which the host sums the loss and finds
+//! rows that are not finite.
 use std::ops::Range;
 
 use super::linear::{self, After, Forward, Group, Part, Tile};
@@ -11,8 +11,8 @@ use crate::{Dtype, Error, Result, Tensor};
 /// Target of a row without a target; `NO_TARGET` of the kernels.
 const NO_TARGET: u32 = u32::MAX;
 
-/// Maximum number of logits in memory: 512 MiB of them, or 256 rows of a chunk of 4,096 columns if that is more. 2,560 rows
-/// of 50,000 logits are enough tiles of `dx` to occupy a device.
+/// Maximum number of logits in memory: 512 MiB of them, or 256 rows of a chunk of 4,096 columns if that is more.
+/// 2,560 rows of 50,000 logits are enough tiles of `dx` to occupy a device.
 const MAX_LOGITS: usize = 1 << 27;
 
 /// Log-probability of the target, logsumexp and entropy of each row. The targets have been checked.
@@ -68,7 +68,7 @@ enum Entropy {
 }
 
 /// # Safety
-/// `logits [n, v]` f32, and `buffers` of as many rows.
+/// `logits [n, v]` f32, and `buffers` with n rows.
 unsafe fn values_of(
     gpu: &Gpu,
     logits: At,
@@ -90,8 +90,8 @@ fn download_values(gpu: &Gpu, values: &Buffer) -> Result<Vec<LogProb>> {
     Ok(values.into_iter().map(|[lse, log_prob, entropy]| LogProb { lse, log_prob, entropy }).collect())
 }
 
-/// Values of each row with a target. With `dhead`, also returns the gradient `dx` and adds the head's gradient to `dhead`.
-/// The operands have been checked.
+/// Values of each row with a target. With `dhead`, also returns the gradient `dx` and adds the head's gradient to
+/// `dhead`. The operands have been checked.
 pub(crate) fn loss(
     gpu: &Gpu,
     (x, head): (&Tensor, &Weight),
@@ -197,9 +197,9 @@ impl LossPass<'_> {
         Ok(())
     }
 
-    /// Computes the values of the rows, `dx`, and the head's gradient. Rows and vocabulary are split as on the CPU: if 256
-    /// rows of logits fit, by rows only, and logits become gradients in place; otherwise also by columns, whose logits are
-    /// computed a second time.
+    /// Computes the values of the rows, `dx`, and the head's gradient. Rows and vocabulary are split as on the CPU:
+    /// if 256 rows of logits fit, by rows only, and logits become gradients in place; otherwise also by columns,
+    /// whose logits are computed a second time.
     fn gradients(&self, n: usize, (dx, dhead): (At, At)) -> Result<()> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
         let full_vocab = 256 * out <= self.max_logits;
@@ -253,12 +253,12 @@ impl LossPass<'_> {
         if let (Some(k), true) = (self.rows.top_k, buffers.last != At(0)) {
             let (v, k) = (shape[1] as u32, k as u32);
             let args = args![z.arg(), buffers.target, buffers.last, buffers.cut, v, k, t];
-            // SAFETY: z [block, v], buffers of as many rows, k below v.
+            // SAFETY: z is [block, v], the buffers have as many rows as the block, and k < v.
             unsafe {
                 self.gpu.launch("cross_entropy_cutoff_f32", Grid::blocks([shape[0], 1, 1], 256), args)?
             };
         }
-        // SAFETY: z [block, v] and buffers of as many rows.
+        // SAFETY: z is [block, v] and the buffers have as many rows as the block.
         unsafe { values_of(self.gpu, z.arg(), &buffers, shape, (t, entropy)) }
     }
 
@@ -292,17 +292,18 @@ impl LossPass<'_> {
             self.rows.temperature
         ];
         let grid = Grid::blocks([rows, chunks.div_ceil(8), 1], 256);
-        // SAFETY: z [block, columns], buffers of as many rows, room for as many rounded gradients.
+        // SAFETY: z and the rounded gradients are [block, columns], and the buffers have as many rows as the block.
         unsafe { gpu.launch("cross_entropy_gradient_f32", grid, args)? };
         if let Some(entropies) = entropies {
             let args = args![entropies.arg(), buffers.values, chunks as u32, rows as u32];
-            // SAFETY: the entropies of as many chunks and rows, and buffers of as many rows.
+            // SAFETY: the entropies are [chunks, rows], and the buffers have as many rows as the block.
             unsafe { gpu.launch("cross_entropy_entropy_f32", Grid::over(rows, 256), args)? };
         }
         Ok(if to == At(0) { z.arg() } else { to })
     }
 
-    /// Accumulates `dx` over the outputs `columns` (the first columns initialize it), and adds to their rows of `dhead`.
+    /// Accumulates `dx` over the outputs `columns` (the first columns initialize it), and adds to their rows of
+    /// `dhead`.
     fn products(
         &self,
         (block, samples): (&Range<usize>, &Samples),

@@ -1,12 +1,12 @@
-//! Root-mean-square normalisation, forward and backward.
+//! RMSNorm, forward and backward.
 use super::{Gpu, Grid, args};
 use crate::ops::Samples;
 use crate::{Dtype, Error, Result, Tensor};
 
-/// Rows that a block takes, a warp each.
+/// Rows per block, one warp each.
 const ROWS: usize = 4;
 
-/// Rows of a parameter gradient's chunk.
+/// Maximum number of rows per chunk of the gain gradient.
 const CHUNK: usize = 256;
 
 /// `y_i = (x_i r) w_i` for every row of `x [.., C]`; `w` is `[C]`.
@@ -21,7 +21,7 @@ pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, w: &Tensor, eps: f32, out: Dtype) 
     let (c, y) = (x.width(), Tensor::on_gpu(gpu, x.shape(), out)?);
     let n = x.len() / c.max(1);
     let args = args![x.at(gpu, x.dtype())?, w.at(gpu, Dtype::F32)?, y.at(gpu, out)?, n as u32, c as u32, eps];
-    // SAFETY: x and y are [n, c], w is [c]; a warp for each row.
+    // SAFETY: x and y are [n, c], w is [c]; one warp per row.
     unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
     Ok(y)
 }
@@ -44,7 +44,7 @@ pub(crate) fn rms_norm_backward(
     let (x_at, dy_at) = (x.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?);
     let args =
         args![x_at, w.at(gpu, Dtype::F32)?, dy_at, dx.at(gpu, Dtype::F32)?, r.arg(), n as u32, c as u32, eps];
-    // SAFETY: x, dy and dx are [n, c], w is [c], r holds n; a warp for each row.
+    // SAFETY: x, dy and dx are [n, c], w is [c], r is [n]; one warp per row.
     unsafe { gpu.launch(by_input, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
 
     let chunks = samples.chunks(CHUNK);
@@ -53,7 +53,7 @@ pub(crate) fn rms_norm_backward(
     let threads = c.next_multiple_of(32).min(256);
     let args = args![x_at, r.arg(), dy_at, gpu.indices(&chunks)?, part.arg(), c as u32];
     let grid = Grid::blocks([p, c.div_ceil(threads), 1], threads as u32);
-    // SAFETY: chunks are ranges of the n rows, part holds c values for each.
+    // SAFETY: chunks are ranges of the n rows, part has c values per chunk.
     unsafe { gpu.launch(by_gain, grid, args)? };
     let args = args![part.arg(), dw.at_mut(gpu, Dtype::F32)?, p as u32, c as u32];
     // SAFETY: part is [p, c], dw [c].

@@ -1,5 +1,6 @@
-//! The choice of tokens: four launches for all rows, five where ids are penalised. Sixteen bytes a row are written,
-//! where they stay until the host looks. What each turn needs to know of its rows is sent once, before the first.
+//! Token sampling: four kernel launches for all rows, five with repetition penalties. Sampled tokens (16 bytes per
+//! row) stay on the device until the host reads them back. The index lists of all steps are uploaded once, before the
+//! first step.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::ops::{SampleFailure, SampleRow, Sampled};
 use crate::{
@@ -7,125 +8,127 @@ use crate::{
     faults::{self, Fault},
 };
 
-/// Logits of a chunk.
+/// Logits per chunk.
 const CHUNK: usize = 128;
 
-/// Chunks of a block, a warp each.
+/// Chunks per block, one warp each.
 const WARPS: usize = 8;
 
-/// Logits that a block copies and penalises.
-const PENALISED: usize = 4096;
+/// Logits per block of `sample_penalty`.
+const PENALTY_BLOCK: usize = 4096;
 
-/// Words of `SampleRow` in kernels/sample.cuh.
+/// Size of `SampleRow` (kernels/sample.cuh) in 32-bit words.
 const WORDS: usize = 12;
 
-/// The number of the turn before turn 0, and nothing up to the lists that follow it.
-const BEFORE_THE_FIRST: [u32; 4] = [u32::MAX, 0, 0, 0];
+/// Initial step counter (one before step 0) and padding; the lists follow.
+const STEP_HEADER: [u32; 4] = [u32::MAX, 0, 0, 0];
 
-/// Lists of a turn that there is room for.
+/// Maximum number of index lists per step.
 pub(crate) const LISTS: usize = 2;
 
-/// What a row drew.
+/// Sampling result of one row.
 type Outcome = std::result::Result<Sampled, SampleFailure>;
 
-/// A token for each row of `logits [N, V]`; options and ids have been checked.
+/// Samples one token per row of `logits [N, V]` and synchronizes. Options and ids have been checked.
 pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
-    let mut draws = DeviceSampler::new(gpu, rows.len(), 1)?;
-    draws.launch(logits, rows)?;
-    draws.look()
+    let mut sampler = DeviceSampler::new(gpu, rows.len(), 1)?;
+    sampler.launch(logits, rows)?;
+    sampler.look()
 }
 
-/// Tokens that rows drew turn by turn, on the device.
+/// Sampled tokens of several steps that are still on the device.
 #[derive(Debug)]
 pub(crate) struct DeviceSampler {
     gpu: Gpu,
     rows: usize,
-    turns: usize,
-    /// `[turns, N, 4]`: fault, token, and the bits of two log-probabilities.
-    picked: Buffer,
-    /// `[N]`: the last of each row.
+    steps: usize,
+    /// `[steps, N, 4]`: fault, token, and the bits of two log-probabilities.
+    samples: Buffer,
+    /// `[N]`: the last token of each row.
     tokens: Buffer,
-    /// The turn under way, which the kernels count themselves; from word 4 on the lists of all turns.
-    turn: Buffer,
-    /// The lists of the turn under way.
-    now: Buffer,
-    /// Those of all turns, as the host knows them.
+    /// Step counter, incremented by the kernels; the index lists of all steps follow from word 4.
+    step_counter: Buffer,
+    /// The index lists of the current step.
+    current_lists: Buffer,
+    /// Host copy of the index lists of all steps.
     lists: Vec<Vec<Vec<u32>>>,
-    /// The tokens, as far as the host knows them.
-    known: Option<Vec<u32>>,
+    /// Host copy of `tokens`. `None`: outdated.
+    host_tokens: Option<Vec<u32>>,
 }
 
 impl DeviceSampler {
-    /// Room for `most` turns of `rows` rows.
-    pub(crate) fn new(gpu: &Gpu, rows: usize, most: usize) -> Result<DeviceSampler> {
-        let bytes = rows.checked_mul(16).and_then(|row| row.checked_mul(most.max(1)));
+    /// Allocates room for `max_steps` steps of `rows` rows.
+    pub(crate) fn new(gpu: &Gpu, rows: usize, max_steps: usize) -> Result<DeviceSampler> {
+        let bytes = rows.checked_mul(16).and_then(|row| row.checked_mul(max_steps.max(1)));
         let Some(bytes) = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
-            let got = format!("{most} turns of {rows} rows");
+            let got = format!("{max_steps} steps of {rows} rows");
             return Err(Error::Argument {
                 op: "DeviceSampler",
-                want: "turns and rows that memory can hold",
+                want: "steps and rows that memory can hold",
                 got,
             });
         };
-        let (picked, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
-        let now = gpu.buffer(4 * LISTS * rows)?;
-        let turn = Buffer::acquire_idle(gpu, size_of_val(&BEFORE_THE_FIRST) + bytes / 16 * 4 * LISTS)?;
-        // SAFETY: there is room; no kernel knows of it.
-        unsafe { gpu.upload_into(turn.at(), &BEFORE_THE_FIRST)? };
+        let (samples, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
+        let current_lists = gpu.buffer(4 * LISTS * rows)?;
+        let step_counter = Buffer::acquire_idle(gpu, size_of_val(&STEP_HEADER) + bytes / 16 * 4 * LISTS)?;
+        // SAFETY: the buffer is large enough, and no kernel uses it yet.
+        unsafe { gpu.upload_into(step_counter.at(), &STEP_HEADER)? };
         let gpu = gpu.clone();
         Ok(DeviceSampler {
             gpu,
             rows: 0,
-            turns: 0,
-            picked,
+            steps: 0,
+            samples,
             tokens,
-            turn,
-            now,
+            step_counter,
+            current_lists,
             lists: Vec::new(),
-            known: None,
+            host_tokens: None,
         })
     }
 
-    /// Turns begin anew, after these tokens; there is room for as many rows, and for the lists of so many turns.
+    /// Starts a new sequence of steps after `tokens`, and uploads the index lists of all steps. The number of rows
+    /// and steps must fit the allocation.
     pub(crate) fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
-        (self.rows, self.turns) = (tokens.len(), 0);
+        (self.rows, self.steps) = (tokens.len(), 0);
         self.gpu.submit_step()?;
-        let words =
-            [&BEFORE_THE_FIRST, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
-        // SAFETY: there is room; the kernels that know of it are those of `launch` and `turn`, and have gone.
-        unsafe { self.gpu.upload_into(self.turn.at(), &words)? };
+        let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
+        // SAFETY: the buffer is large enough; the kernels of `launch` and `begin_step` that use it have been
+        // submitted.
+        unsafe { self.gpu.upload_into(self.step_counter.at(), &words)? };
         self.lists = lists;
-        if self.known.as_deref() != Some(tokens) {
-            // SAFETY: there is room for a token a row; kernels that know of them have gone, as above.
+        if self.host_tokens.as_deref() != Some(tokens) {
+            // SAFETY: the buffer has one token per row; kernels that use it have been submitted, as above.
             unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
         }
-        self.known = None;
+        self.host_tokens = None;
         Ok(())
     }
 
-    /// A turn begins: its lists come to where those of the turn before are.
-    fn turn(&self) -> Result<()> {
-        let Some(lists) = self.lists.get(self.turns).filter(|lists| !lists.is_empty()) else { return Ok(()) };
+    /// Begins a step: copies its index lists over those of the previous step.
+    fn begin_step(&self) -> Result<()> {
+        let Some(lists) = self.lists.get(self.steps).filter(|lists| !lists.is_empty()) else { return Ok(()) };
         let (words, from) =
-            (lists.len() * self.rows, At(self.turn.at() + size_of_val(&BEFORE_THE_FIRST) as u64));
-        let args = args![self.turn.arg(), from, self.now.arg(), words as u32];
-        if !(faults::on(Fault::ListsOfTheTurnBefore) && self.turns > 0) {
-            // SAFETY: `turn` is the one before this; `from` holds so many words of each turn up to this, `now` as
-            // many.
+            (lists.len() * self.rows, At(self.step_counter.at() + size_of_val(&STEP_HEADER) as u64));
+        let args = args![self.step_counter.arg(), from, self.current_lists.arg(), words as u32];
+        if !(faults::on(Fault::ListsOfTheTurnBefore) && self.steps > 0) {
+            // SAFETY: the counter is one before this step; `from` has `words` words for each step up to this one, and
+            // `current_lists` has room for `words` words.
             unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };
         }
-        let places = (0..).map(|i| At(self.now.at() + (4 * i * self.rows) as u64));
+        let places = (0..).map(|i| At(self.current_lists.at() + (4 * i * self.rows) as u64));
         self.gpu.stage_indices(lists.iter().cloned().zip(places));
         Ok(())
     }
 
-    /// The rows of `w [V, C]` of the last tokens, rounded where `dtype` is bf16; they are below `V`. Begins a turn.
+    /// Begins a step and returns the rows of `w [V, C]` for the last tokens, rounded if `dtype` is bf16. Tokens are
+    /// below `V`.
     pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        self.turn()?;
+        self.begin_step()?;
         super::embedding::rows(&self.gpu, w, (self.tokens.arg(), self.rows), dtype)
     }
 
-    /// A token for each row of `logits`, and the end of a step; options and ids have been checked.
+    /// Samples one token per row of `logits` and submits the step. Options and ids have been checked.
     pub(crate) fn draw(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         self.launch(logits, rows)?;
         self.gpu.submit_step()
@@ -135,21 +138,21 @@ impl DeviceSampler {
         let (gpu, n, v) = (&self.gpu, rows.len(), logits.width());
         let chunks = v.div_ceil(CHUNK);
         let x = logits.at(gpu, Dtype::F32)?;
-        let (options, seen) = words(rows, self.turns as u32);
-        // the options of all turns are alike: they are brought once
-        let (options, turn) = (gpu.indices(&options)?, self.turn.arg());
+        let (options, seen) = words(rows, self.steps as u32);
+        // the options are the same in all steps, so they are uploaded once
+        let (options, step_counter) = (gpu.indices(&options)?, self.step_counter.arg());
         let [raw, kept, total] =
             [gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?];
         let states = gpu.buffer(16 * n)?;
         let (width, count) = (v as u32, chunks as u32);
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let by_row = |threads| Grid::blocks([n, 1, 1], threads);
-        // SAFETY: x and y are [n, v]; options and states have an entry a row, picked one a row and turn; raw, kept
-        // and total one a chunk of a row; the blocks are those that each kernel's header asks for.
+        // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
+        // kept and total have one per chunk of a row; the grids are those of the kernels' headers.
         unsafe {
-            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), turn, width, count])?;
-            let penalised = self.penalised(logits, options, &seen, rows)?;
-            let y = match &penalised {
+            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step_counter, width, count])?;
+            let apply_penalties = self.apply_penalties(logits, options, &seen, rows)?;
+            let y = match &apply_penalties {
                 Some(y) => y.at(gpu, Dtype::F32)?,
                 None => x,
             };
@@ -159,18 +162,29 @@ impl DeviceSampler {
             gpu.launch("sample_weights_f32", by_chunk, args)?;
             let states = states.arg();
             let sums = [raw.arg(), kept.arg(), total.arg()];
-            let drawn = [self.picked.arg(), self.tokens.arg()];
+            let drawn = [self.samples.arg(), self.tokens.arg()];
             let args = args![
-                x, y, options, turn, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count
+                x,
+                y,
+                options,
+                step_counter,
+                states,
+                sums[0],
+                sums[1],
+                sums[2],
+                drawn[0],
+                drawn[1],
+                width,
+                count
             ];
             gpu.launch("sample_pick_f32", by_row(32), args)?;
         }
-        (self.rows, self.turns) = (n, self.turns + 1);
+        (self.rows, self.steps) = (n, self.steps + 1);
         Ok(())
     }
 
-    /// The logits under the penalties of their rows; none where no row has one.
-    fn penalised(
+    /// Logits with repetition penalties applied. `None`: no row has a penalty.
+    fn apply_penalties(
         &self,
         logits: &Tensor,
         options: At,
@@ -188,23 +202,23 @@ impl DeviceSampler {
             to,
             options,
             gpu.indices(seen)?,
-            self.turn.arg(),
-            self.picked.arg(),
+            self.step_counter.arg(),
+            self.samples.arg(),
             logits.width() as u32
         ];
-        let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALISED), 1], 256);
-        // SAFETY: both are [n, v]; the ids that a row has seen are below v and lie in `seen`, those that it drew in
-        // the turns before in `picked`.
+        let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALTY_BLOCK), 1], 256);
+        // SAFETY: both are [n, v]; the penalized ids are below v and stored in `seen`, those sampled in earlier steps
+        // in `samples`.
         unsafe { gpu.launch("sample_penalty_f32", grid, args)? };
         Ok(Some(y))
     }
 
-    /// What the rows drew, turn by turn: the host waits for it.
+    /// Downloads the sampled tokens of all steps. Synchronizes.
     pub(crate) fn look(&mut self) -> Result<Vec<Outcome>> {
-        let picked: Vec<[u32; 4]> = self.gpu.download_first(&self.picked, self.turns * self.rows)?;
-        let last = &picked[picked.len() - self.rows.min(picked.len())..];
-        self.known = Some(last.iter().map(|p| p[1]).collect());
-        Ok(picked.into_iter().map(outcome).collect())
+        let samples: Vec<[u32; 4]> = self.gpu.download_first(&self.samples, self.steps * self.rows)?;
+        let last = &samples[samples.len() - self.rows.min(samples.len())..];
+        self.host_tokens = Some(last.iter().map(|p| p[1]).collect());
+        Ok(samples.into_iter().map(outcome).collect())
     }
 }
 
@@ -214,9 +228,9 @@ impl Drop for DeviceSampler {
     }
 }
 
-/// The entries of `SampleRow` in kernels/sample.cuh, word by word, and the ids that all rows have seen,
-/// no id twice in a row. A row without a penalty has seen none.
-fn words(rows: &[SampleRow<'_>], turn: u32) -> (Vec<u32>, Vec<u32>) {
+/// `SampleRow` entries (kernels/sample.cuh) as 32-bit words, and the list of penalized ids of all rows. Ids are
+/// unique per row; a row without a penalty has none.
+fn words(rows: &[SampleRow<'_>], step: u32) -> (Vec<u32>, Vec<u32>) {
     let (mut words, mut all) = (Vec::with_capacity(WORDS * rows.len()), Vec::new());
     for row in rows {
         let first = all.len() as u32;
@@ -228,14 +242,14 @@ fn words(rows: &[SampleRow<'_>], turn: u32) -> (Vec<u32>, Vec<u32>) {
         }
         let floats = [row.top_p, row.min_p, row.penalty].map(f32::to_bits);
         words.extend([row.seed, row.id].into_iter().flat_map(|x| [x as u32, (x >> 32) as u32]));
-        words.extend([row.position.wrapping_sub(turn), row.temperature.to_bits(), row.top_k]);
+        words.extend([row.position.wrapping_sub(step), row.temperature.to_bits(), row.top_k]);
         words.extend(floats);
         words.extend([first, all.len() as u32]);
     }
     (words, all)
 }
 
-/// What the last kernel wrote of a row.
+/// Decodes one entry of `sample_pick`.
 fn outcome([fault, token, log_prob, processed]: [u32; 4]) -> Outcome {
     match fault {
         0 => Ok(Sampled { token, log_prob: f32::from_bits(log_prob), processed: f32::from_bits(processed) }),

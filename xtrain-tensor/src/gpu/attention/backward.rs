@@ -112,7 +112,7 @@ pub(crate) fn attention_backward(
     let own = args![dk.at(gpu, Dtype::F32)?, dv.at(gpu, Dtype::F32)?, tiles_at, order];
     let args = [read as &[Arg], own, &mask_args.args(), &mask_args.head_args()].concat();
     let grid = Grid::blocks([tiles.len(), heads.nkv, shape.parts], shape.threads).shared(shape.dkv_shared);
-    // SAFETY: whole sequences from position 0, each position with a slot of its own, as the operation
+    // SAFETY: whole sequences from position 0, each position with its own slot, as the operation
     // checked.
     unsafe { gpu.launch(sized(shape.dkv, heads.hd), grid, &args)? };
     Ok([dq, dk, dv])

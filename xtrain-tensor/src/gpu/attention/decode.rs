@@ -1,4 +1,5 @@
-//! Decode attention: one block per chunk of a row's keys; the last block of a row merges the chunks in ascending order.
+//! Decode attention: one block per chunk of a row's keys; the last block of a row merges the chunks in ascending
+//! order.
 use super::{CHUNK, Operands, TILE_LD, mma_ld, tiles};
 use crate::gpu::{Arg, Grid, args};
 use crate::ops::AttnMask;

@@ -1,5 +1,5 @@
-//! Gate: decode attention reads each visible key and value once per group of query heads. The checked device counts the
-//! reads of the kernels, and the launcher's own counter must agree.
+//! Gate: decode attention reads each visible key and value once per group of query heads. The checked device counts
+//! the reads of the kernels, and the launcher's own counter must agree.
 use crate::gpu::{watch, watched};
 use crate::ops::{self, AttnMask, Slots};
 use crate::testing::{self, arbitrary};

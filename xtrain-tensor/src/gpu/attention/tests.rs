@@ -1,5 +1,5 @@
-//! Every launch geometry, bitwise: bf16 against the reference in the order of `mma.sync`, geometries against each other,
-//! and a row against itself with other rows.
+//! Every launch geometry, bitwise: bf16 against the reference in the order of `mma.sync`, geometries against each
+//! other, and a row against itself with other rows.
 use std::ops::Range;
 
 use half::bf16;

@@ -23,8 +23,8 @@ pub(super) fn split(run: &Range<usize>) -> bool {
     run.len() <= 4
 }
 
-/// Tiles of at most `size` (row, head of one group) pairs: [first row, pairs to skip, number of pairs]. Tiles with the most
-/// keys come first.
+/// Tiles of at most `size` (row, head of one group) pairs: [first row, pairs to skip, number of pairs]. Tiles with
+/// the most keys come first.
 pub(super) fn of_rows(
     mask: &AttnMask<'_>,
     runs: &[Range<usize>],
@@ -45,8 +45,8 @@ pub(super) fn of_rows(
     tiles
 }
 
-/// The rows of each sequence ordered by position, and tiles of `size` positions: [offset of the sequence's rows, number of
-/// rows, first position]. Tiles with the most rows come first.
+/// The rows of each sequence ordered by position, and tiles of `size` positions: [offset of the sequence's rows,
+/// number of rows, first position]. Tiles with the most rows come first.
 pub(super) fn of_keys(mask: &AttnMask<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3]>) {
     let (mut order, mut tiles) = (Vec::with_capacity(mask.rows()), Vec::new());
     for (_, rows) in mask.rows_by_sequence() {

@@ -1,11 +1,12 @@
-//! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the prologue.
+//! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
+//! prologue.
 use super::{MAX_GRID_Y, Tile, TileKernels, skinny};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::ops::Affine;
 use crate::{Dtype, Result, Tensor};
 
-/// Maximum number of rows for the kernels with a fused norm. Each block norms all rows; at 8 rows this reads as many bytes
-/// as the weights of the block.
+/// Maximum number of rows for the kernels with a fused norm. Each block norms all rows; at 8 rows this reads as many
+/// bytes as the weights of the block.
 pub(crate) const NORMED_INSIDE: usize = 8;
 /// Maximum number of matrices per launch.
 const MATRICES: usize = 3;

@@ -1,5 +1,5 @@
-//! Every tile of every product, bitwise: f32 against the reference, bf16 against the order of `mma.sync`. The bits of a
-//! row do not depend on the other rows.
+//! Every tile of every product, bitwise: f32 against the reference, bf16 against the order of `mma.sync`. The bits of
+//! a row do not depend on the other rows.
 use half::bf16;
 
 use super::*;
