@@ -17,8 +17,17 @@ pub(crate) struct After<'a> {
     pub(crate) bias: Option<&'a Tensor>,
     /// `[rows, outs]`, added last.
     pub(crate) residual: Option<&'a Tensor>,
-    /// RMSNorm of the result, computed by the last block of each tile of rows: gain, eps, output.
-    pub(crate) norm: Option<(&'a Tensor, f32, &'a Tensor)>,
+    /// RMSNorm of the result, computed by the last block of each tile of rows.
+    pub(crate) norm: Option<NormEpilogue<'a>>,
+}
+
+/// RMSNorm of the rows of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct NormEpilogue<'a> {
+    pub(crate) gain: &'a Tensor,
+    pub(crate) eps: f32,
+    /// Output, f32 or bf16, of the product's shape.
+    pub(crate) out: &'a Tensor,
 }
 
 /// Tile shapes. All of them compute the same bits.
@@ -138,8 +147,9 @@ pub(crate) fn linear(gpu: &Gpu, x: &Tensor, w: &Weight, after: After<'_>, out: D
     let product = Forward { x: x.at(gpu, w.dtype())?, w: w.at(gpu)?, shape, dtype: w.dtype() };
     // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
     unsafe {
-        forward(gpu, product, after, (y.at(gpu, out)?, out), Tile::of_forward(shape[0], shape[1], w.dtype()))?
-    };
+        let tile = Tile::of_forward(shape[0], shape[1], w.dtype());
+        forward(gpu, product, after, y.at(gpu, out)?, out, tile)?;
+    }
     Ok(y)
 }
 
@@ -151,7 +161,8 @@ pub(super) unsafe fn forward(
     gpu: &Gpu,
     Forward { x, w, shape: [rows, outs, width], dtype }: Forward,
     after: After<'_>,
-    (y, out): (At, Dtype),
+    y: At,
+    out: Dtype,
     tile: Tile,
 ) -> Result<()> {
     let or_null = |t: Option<&Tensor>| t.map_or(Ok(At(0)), |t| t.at(gpu, Dtype::F32));
@@ -161,11 +172,11 @@ pub(super) unsafe fn forward(
         Tile::Skinny => skinny([rows, outs, width], dtype),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
-    let (gain, eps) = after.norm.map_or((None, 0.0), |(gain, eps, _)| (Some(gain), eps));
+    let (gain, eps) = after.norm.map_or((None, 0.0), |norm| (Some(norm.gain), norm.eps));
     let eps = if faults::on(Fault::NormAfterASumWithoutEps) { 0.0 } else { eps };
     let [normed, normed_rounded] = match after.norm {
-        Some((_, _, n)) if n.dtype() == Dtype::BF16 => [At(0), n.at(gpu, Dtype::BF16)?],
-        Some((_, _, n)) => [n.at(gpu, Dtype::F32)?, At(0)],
+        Some(norm) if norm.out.dtype() == Dtype::BF16 => [At(0), norm.out.at(gpu, Dtype::BF16)?],
+        Some(norm) => [norm.out.at(gpu, Dtype::F32)?, At(0)],
         None => [At(0); 2],
     };
     // one counter per tile of rows; a tile has at least 8 rows
@@ -201,7 +212,13 @@ pub(crate) fn linear_add_norm(
     (gain, eps): (&Tensor, f32),
 ) -> Result<(Tensor, Tensor)> {
     let normed = Tensor::on_gpu(gpu, &[x.shape()[0], w.out_features()], w.dtype())?;
-    let y = linear(gpu, x, w, After { norm: Some((gain, eps, &normed)), ..after }, Dtype::F32)?;
+    let y = linear(
+        gpu,
+        x,
+        w,
+        After { norm: Some(NormEpilogue { gain, eps, out: &normed }), ..after },
+        Dtype::F32,
+    )?;
     Ok((y, normed))
 }
 
@@ -217,7 +234,7 @@ pub(crate) fn input_gradient(gpu: &Gpu, dys: &[&Tensor], ws: &[&Weight]) -> Resu
         }
         let start = if i == 0 { At(0) } else { at };
         // SAFETY: dy_i [rows, outs_i], w_i [outs_i, width], dx [rows, width], of the types named.
-        unsafe { input(gpu, &group, [rows, width], (start, at), Tile::of(rows, width))? };
+        unsafe { input(gpu, &group, [rows, width], start, at, Tile::of(rows, width))? };
     }
     Ok(dx)
 }
@@ -256,7 +273,8 @@ pub(super) unsafe fn input(
     gpu: &Gpu,
     Group { parts: [a, b, c], dtype }: &Group,
     [rows, width]: [usize; 2],
-    (start, dx): (At, At),
+    start: At,
+    dx: At,
     tile: Tile,
 ) -> Result<()> {
     let (kernel, grid) = tile.launch(&INPUT_GRADIENT, *dtype, [rows, width]);
@@ -296,21 +314,31 @@ pub(crate) fn weight_gradient(
     samples: &Samples,
 ) -> Result<()> {
     let (shape, dtype) = ([dy.width(), x.width()], x.dtype());
-    let operands = (dy.at(gpu, dtype)?, x.at(gpu, dtype)?, dtype);
+    let operands = RowProduct { dy: dy.at(gpu, dtype)?, x: x.at(gpu, dtype)?, shape, dtype };
     let dw = dw.at_mut(gpu, Dtype::F32)?;
     // SAFETY: dw [outs, width], dy [rows, outs], x [rows, width], samples of as many rows.
-    unsafe { weights(gpu, dw, operands, (shape, samples), Tile::of(shape[0], shape[1])) }
+    unsafe { weights(gpu, dw, operands, samples, Tile::of(shape[0], shape[1])) }
 }
 
-/// [`weight_gradient`] on device addresses: `dy [rows, outs]`, `x [rows, width]`, `dw [outs, width]`.
+/// Device operands of a weight gradient: `dy [rows, outs]` and `x [rows, width]` in `dtype`.
+#[derive(Clone, Copy)]
+pub(super) struct RowProduct {
+    pub(super) dy: At,
+    pub(super) x: At,
+    /// `[outs, width]`.
+    pub(super) shape: [usize; 2],
+    pub(super) dtype: Dtype,
+}
+
+/// [`weight_gradient`] on device addresses; `dw` is `[outs, width]`.
 ///
 /// # Safety
 /// The addresses are valid for operands of these shapes and types, with as many rows as the samples.
 pub(super) unsafe fn weights(
     gpu: &Gpu,
     dw: At,
-    (dy, x, dtype): (At, At, Dtype),
-    ([outs, width], samples): ([usize; 2], &Samples),
+    RowProduct { dy, x, shape: [outs, width], dtype }: RowProduct,
+    samples: &Samples,
     tile: Tile,
 ) -> Result<()> {
     let bounds = bounds(samples);

@@ -2,7 +2,7 @@
 //! rows that are not finite.
 use std::ops::Range;
 
-use super::linear::{self, After, Forward, Group, Part, Tile};
+use super::linear::{self, After, Forward, Group, Part, RowProduct, Tile};
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::ops::loss_blocks as blocks;
 use crate::ops::{LogProb, LossRows, Samples, Target, Weight};
@@ -21,7 +21,7 @@ pub(crate) fn log_prob(gpu: &Gpu, logits: &Tensor, target: &[u32]) -> Result<Vec
     let (values, target) = (gpu.buffer(n * 12)?, gpu.upload(target)?);
     let buffers = RowBuffers { target: target.arg(), values: values.arg(), ..RowBuffers::default() };
     // SAFETY: logits [n, v], n targets below v, room for 3 n values.
-    unsafe { values_of(gpu, logits.at(gpu, Dtype::F32)?, &buffers, [n, v], (1.0, Entropy::WithValues))? };
+    unsafe { values_of(gpu, logits.at(gpu, Dtype::F32)?, &buffers, [n, v], 1.0, Entropy::WithValues)? };
     download_values(gpu, &values)
 }
 
@@ -74,14 +74,15 @@ unsafe fn values_of(
     logits: At,
     buffers: &RowBuffers,
     [n, v]: [usize; 2],
-    (t, entropy): (f32, Entropy),
+    t: f32,
+    entropy: Entropy,
 ) -> Result<()> {
     let chunks = v.div_ceil(128);
     let grid = Grid::blocks([n, 1, 1], 32 * chunks.min(16) as u32).shared(chunks * 8);
     let with_values = u32::from(entropy == Entropy::WithValues);
     let args =
         args![logits, buffers.target, buffers.last, buffers.cut, buffers.values, v as u32, t, with_values];
-    // SAFETY: as promised by the caller; 8 bytes of shared memory a chunk.
+    // SAFETY: as promised by the caller; 8 bytes of shared memory per chunk.
     unsafe { gpu.launch("log_prob_f32", grid, args) }
 }
 
@@ -98,15 +99,17 @@ pub(crate) fn loss(
     rows: &LossRows<'_>,
     dhead: Option<&mut Tensor>,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-    loss_bounded(gpu, (x, head), rows, (dhead, MAX_LOGITS))
+    loss_bounded(gpu, x, head, rows, dhead, MAX_LOGITS)
 }
 
 /// [`loss`] with at most `max_logits` logits in memory.
 fn loss_bounded(
     gpu: &Gpu,
-    (x, head): (&Tensor, &Weight),
+    x: &Tensor,
+    head: &Weight,
     rows: &LossRows<'_>,
-    (dhead, max_logits): (Option<&mut Tensor>, usize),
+    dhead: Option<&mut Tensor>,
+    max_logits: usize,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
     let n = x.shape()[0];
     let row_state = RowState::new(gpu, rows, head.out_features())?;
@@ -119,7 +122,7 @@ fn loss_bounded(
         }
         Some(dhead) => {
             let dx = Tensor::on_gpu(gpu, x.shape(), Dtype::F32)?;
-            pass.gradients(n, (dx.at(gpu, Dtype::F32)?, dhead.at_mut(gpu, Dtype::F32)?))?;
+            pass.gradients(n, dx.at(gpu, Dtype::F32)?, dhead.at_mut(gpu, Dtype::F32)?)?;
             dx
         }
     };
@@ -200,7 +203,7 @@ impl LossPass<'_> {
     /// Computes the values of the rows, `dx`, and the head's gradient. Rows and vocabulary are split as on the CPU:
     /// if 256 rows of logits fit, by rows only, and logits become gradients in place; otherwise also by columns,
     /// whose logits are computed a second time.
-    fn gradients(&self, n: usize, (dx, dhead): (At, At)) -> Result<()> {
+    fn gradients(&self, n: usize, dx: At, dhead: At) -> Result<()> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
         let full_vocab = 256 * out <= self.max_logits;
         if !full_vocab {
@@ -222,10 +225,10 @@ impl LossPass<'_> {
                 if full_vocab {
                     self.row_values(block, &z, entropy)?;
                 }
-                let dz = self.gradient(block, &columns, (&z, &rounded), entropy)?;
+                let dz = self.gradient(block, &columns, &z, &rounded, entropy)?;
                 let dhead = row(dhead, columns.start, 4 * width);
                 let dx = row(dx, block.start, 4 * width);
-                self.products((block, samples), &columns, (dz, dx, dhead))?;
+                self.products(block, samples, &columns, dz, dx, dhead)?;
             }
         }
         Ok(())
@@ -240,10 +243,9 @@ impl LossPass<'_> {
             shape: [block.len(), columns.len(), width],
             dtype,
         };
-        let to = (z.arg(), Dtype::F32);
         let tile = Tile::of_forward(block.len(), columns.len(), dtype);
         // SAFETY: rows and columns within x and the head, and z has room for their product.
-        unsafe { linear::forward(self.gpu, product, After::default(), to, tile) }
+        unsafe { linear::forward(self.gpu, product, After::default(), z.arg(), Dtype::F32, tile) }
     }
 
     /// Computes the values of the rows `block` from all of their logits.
@@ -259,7 +261,7 @@ impl LossPass<'_> {
             };
         }
         // SAFETY: z is [block, v] and the buffers have as many rows as the block.
-        unsafe { values_of(self.gpu, z.arg(), &buffers, shape, (t, entropy)) }
+        unsafe { values_of(self.gpu, z.arg(), &buffers, shape, t, entropy) }
     }
 
     /// Computes the gradients of the logits `z`, in place or rounded to bf16, and returns their address.
@@ -267,7 +269,8 @@ impl LossPass<'_> {
         &self,
         block: &Range<usize>,
         columns: &Range<usize>,
-        (z, rounded): (&Buffer, &Buffer),
+        z: &Buffer,
+        rounded: &Buffer,
         entropy: Entropy,
     ) -> Result<At> {
         let (gpu, buffers) = (self.gpu, self.buffers.from_row(block.start));
@@ -306,9 +309,12 @@ impl LossPass<'_> {
     /// `dhead`.
     fn products(
         &self,
-        (block, samples): (&Range<usize>, &Samples),
+        block: &Range<usize>,
+        samples: &Samples,
         columns: &Range<usize>,
-        (dz, dx, dhead): (At, At, At),
+        dz: At,
+        dx: At,
+        dhead: At,
     ) -> Result<()> {
         let (gpu, width, dtype) = (self.gpu, self.head.in_features(), self.head.dtype());
         let x = row(self.x, block.start, width * self.bytes());
@@ -316,11 +322,12 @@ impl LossPass<'_> {
         let start = if columns.start == 0 { At(0) } else { dx };
         let part = Part { dy: dz, w, outs: columns.len() };
         let group = Group { parts: [part, Part::default(), Part::default()], dtype };
-        let (shape, dims) = ([columns.len(), width], [block.len(), width]);
+        let operands = RowProduct { dy: dz, x, shape: [columns.len(), width], dtype };
+        let shape = [block.len(), width];
         // SAFETY: dz [block, columns]; rows and columns within x, the head and their gradients.
         unsafe {
-            linear::weights(gpu, dhead, (dz, x, dtype), (shape, samples), Tile::of(shape[0], width))?;
-            linear::input(gpu, &group, dims, (start, dx), Tile::of(dims[0], width))
+            linear::weights(gpu, dhead, operands, samples, Tile::of(columns.len(), width))?;
+            linear::input(gpu, &group, shape, start, dx, Tile::of(block.len(), width))
         }
     }
 }

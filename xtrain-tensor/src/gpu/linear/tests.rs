@@ -111,7 +111,7 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
                 let (gpu, to) = (as_gpu(&device), y.at(as_gpu(&device), out).unwrap());
                 let product = Forward { x: x.at(gpu, dtype).unwrap(), w: w.at(gpu).unwrap(), shape, dtype };
                 // SAFETY: operands of the shape, and room for their product.
-                unsafe { forward(gpu, product, after, (to, out), tile).unwrap() };
+                unsafe { forward(gpu, product, after, to, out, tile).unwrap() };
                 compare_bits(&y.to_f32().unwrap().to_vec::<f32>().unwrap(), &want)
                     .unwrap_or_else(|e| panic!("{shape:?} {dtype} {tile:?} on {device}: {e}"));
                 compared += want.len();
@@ -157,13 +157,14 @@ fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
             let (gpu, dx) = (as_gpu(device), Tensor::zeros(device, &[rows, width], Dtype::F32).unwrap());
             let part = Part { dy: dy.at(gpu, dtype).unwrap(), w: weight.at(gpu).unwrap(), outs };
             let group = Group { parts: [part, part, Part::default()], dtype };
-            let (to, operands) =
-                (dx.at(gpu, Dtype::F32).unwrap(), (part.dy, x.at(gpu, dtype).unwrap(), dtype));
+            let to = dx.at(gpu, Dtype::F32).unwrap();
+            let operands =
+                RowProduct { dy: part.dy, x: x.at(gpu, dtype).unwrap(), shape: [outs, width], dtype };
             let dw_at = dw.at_mut(gpu, Dtype::F32).unwrap();
             // SAFETY: operands of these shapes, and room for their gradients.
             unsafe {
-                input(gpu, &group, [rows, width], (At(0), to), tile).unwrap();
-                weights(gpu, dw_at, operands, ([outs, width], &samples), tile).unwrap();
+                input(gpu, &group, [rows, width], At(0), to, tile).unwrap();
+                weights(gpu, dw_at, operands, &samples, tile).unwrap();
             }
             [dx.to_vec().unwrap(), dw.to_vec().unwrap()]
         };
@@ -278,12 +279,16 @@ fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
             let (h, gain) = (fill([rows, outs], 8), vector(outs, 9));
             let want = ops::linear_add(&h, &x, &ws[0], affine[0].bias).unwrap();
             let [sum, n] = [Dtype::F32, dtype].map(|d| Tensor::zeros(&device, &[rows, outs], d).unwrap());
-            let after = After { bias: affine[0].bias, residual: Some(&h), norm: Some((&gain, 1e-6, &n)) };
+            let after = After {
+                bias: affine[0].bias,
+                residual: Some(&h),
+                norm: Some(NormEpilogue { gain: &gain, eps: 1e-6, out: &n }),
+            };
             let shape = [rows, outs, width];
             let product = Forward { x: x.at(gpu, dtype).unwrap(), w: ws[0].at(gpu).unwrap(), shape, dtype };
             // SAFETY: operands of the shape, and room for their product.
             unsafe {
-                forward(gpu, product, after, (sum.at(gpu, Dtype::F32).unwrap(), Dtype::F32), tile).unwrap()
+                forward(gpu, product, after, sum.at(gpu, Dtype::F32).unwrap(), Dtype::F32, tile).unwrap()
             };
             same(&sum, &want, "the sum");
             same(&n, &ops::rms_norm(&want, &gain, 1e-6, dtype).unwrap(), "its norm");

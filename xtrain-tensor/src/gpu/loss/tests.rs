@@ -32,7 +32,7 @@ fn computed(device: &Device, o: &Operands, max_logits: usize) -> Result<[Vec<f32
     let rows = LossRows { targets: &targets, samples: &samples, temperature: TEMPERATURE, top_k: o.top_k };
     let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
     let (values, dx) = match device {
-        Device::Gpu(gpu) => loss_bounded(gpu, (&x, &head), &rows, (Some(&mut dhead), max_logits))?,
+        Device::Gpu(gpu) => loss_bounded(gpu, &x, &head, &rows, Some(&mut dhead), max_logits)?,
         Device::Cpu(_) => ops::cross_entropy_backward(&x, &head, &rows, (&mut 0.0, &mut dhead))?,
     };
     let values = values.into_iter().flatten().flat_map(|v| [v.lse, v.log_prob, v.entropy]).collect();
