@@ -1,6 +1,6 @@
 //! RMSNorm, forward and backward.
 use super::{Gpu, Grid, args};
-use crate::ops::Samples;
+use crate::operands::Samples;
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows per block, one warp each.

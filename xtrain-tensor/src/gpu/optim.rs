@@ -1,6 +1,6 @@
 //! Optimizer launches: all tensors of a model in a few kernels, driven by a table of their device addresses.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::ops::{AdamWScalars, Update, Updated};
+use crate::operands::{AdamWScalars, Update, Updated};
 use crate::{Dtype, Result, Tensor};
 
 /// Elements per block of `adamw`.

@@ -1,6 +1,6 @@
 //! Gather, scatter and copy of rows, independent of dtype.
 use super::{At, Gpu, Grid, args};
-use crate::ops::SlotRange;
+use crate::operands::SlotRange;
 use crate::{Result, Tensor};
 
 /// Kernels for a word size, and the row length in words.

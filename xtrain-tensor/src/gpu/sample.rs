@@ -1,137 +1,130 @@
-//! Token sampling: four kernel launches for all rows, five with repetition penalties. Sampled tokens (16 bytes per
-//! row) stay on the device until the host reads them back. The index lists of all steps are uploaded once, before the
-//! first step.
+//! Token sampling: four launches for all rows, five with a repetition penalty. Each step writes 16 bytes per row, which
+//! stay on the device until they are read back. The index lists of all steps are uploaded once, before the first step.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::ops::{SampleFailure, SampleRow, Sampled};
+use crate::operands::{Outcome, SampleFailure, SampleRow, Sampled, StepLists};
 use crate::{
     Dtype, Error, Result, Tensor,
     faults::{self, Fault},
 };
 
-/// Logits per chunk.
+/// Logits of a chunk.
 const CHUNK: usize = 128;
 
-/// Chunks per block, one warp each.
+/// Chunks of a block, a warp each.
 const WARPS: usize = 8;
 
-/// Logits per block of `sample_penalty`.
-const PENALTY_BLOCK: usize = 4096;
+/// Logits that a block copies and penalises.
+const PENALISED: usize = 4096;
 
-/// Size of `SampleRow` (kernels/sample.cuh) in 32-bit words.
+/// Words of `SampleRow` in kernels/sample.cuh.
 const WORDS: usize = 12;
 
-/// Initial step counter (one before step 0) and padding; the lists follow.
-const STEP_HEADER: [u32; 4] = [u32::MAX, 0, 0, 0];
+/// The counter before step 0, and padding up to the lists that follow it.
+const BEFORE_FIRST_STEP: [u32; 4] = [u32::MAX, 0, 0, 0];
 
 /// Maximum number of index lists per step.
-pub(crate) const LISTS: usize = 2;
+const LISTS: usize = 2;
 
-/// Sampling result of one row.
-type Outcome = std::result::Result<Sampled, SampleFailure>;
-
-/// Samples one token per row of `logits [N, V]` and synchronizes. Options and ids have been checked.
+/// A token for each row of `logits [N, V]`; options and ids have been checked.
 pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
-    let mut sampler = DeviceSampler::new(gpu, rows.len(), 1)?;
-    sampler.launch(logits, rows)?;
-    sampler.look()
+    let mut ring = GpuSampleRing::new(gpu, rows.len(), 1)?;
+    ring.launch(logits, rows)?;
+    ring.download()
 }
 
-/// Sampled tokens of several steps that are still on the device.
+/// The tokens and samples of several steps, on the device.
 #[derive(Debug)]
-pub(crate) struct DeviceSampler {
-    gpu: Gpu,
-    rows: usize,
+pub(crate) struct GpuSampleRing {
+    pub(super) gpu: Gpu,
+    pub(super) rows: usize,
     steps: usize,
     /// `[steps, N, 4]`: fault, token, and the bits of two log-probabilities.
-    samples: Buffer,
+    picked: Buffer,
     /// `[N]`: the last token of each row.
     tokens: Buffer,
-    /// Step counter, incremented by the kernels; the index lists of all steps follow from word 4.
-    step_counter: Buffer,
+    /// The step counter, which kernels increment; from word 4 on the index lists of all steps.
+    step: Buffer,
     /// The index lists of the current step.
-    current_lists: Buffer,
-    /// Host copy of the index lists of all steps.
-    lists: Vec<Vec<Vec<u32>>>,
-    /// Host copy of `tokens`. `None`: outdated.
-    host_tokens: Option<Vec<u32>>,
+    now: Buffer,
+    /// The index lists of all steps, on the host.
+    lists: StepLists,
+    /// The last tokens. `None`: the host does not have them.
+    known: Option<Vec<u32>>,
 }
 
-impl DeviceSampler {
-    /// Allocates room for `max_steps` steps of `rows` rows.
-    pub(crate) fn new(gpu: &Gpu, rows: usize, max_steps: usize) -> Result<DeviceSampler> {
+impl GpuSampleRing {
+    /// Buffers for `max_steps` steps of `rows` rows.
+    pub(crate) fn new(gpu: &Gpu, rows: usize, max_steps: usize) -> Result<GpuSampleRing> {
         let bytes = rows.checked_mul(16).and_then(|row| row.checked_mul(max_steps.max(1)));
         let Some(bytes) = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
             let got = format!("{max_steps} steps of {rows} rows");
             return Err(Error::Argument {
                 op: "DeviceSampler",
-                want: "steps and rows that memory can hold",
+                want: "steps and rows that fit in memory",
                 got,
             });
         };
-        let (samples, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
-        let current_lists = gpu.buffer(4 * LISTS * rows)?;
-        let step_counter = Buffer::acquire_idle(gpu, size_of_val(&STEP_HEADER) + bytes / 16 * 4 * LISTS)?;
-        // SAFETY: the buffer is large enough, and no kernel uses it yet.
-        unsafe { gpu.upload_into(step_counter.at(), &STEP_HEADER)? };
+        let (picked, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
+        let now = gpu.buffer(4 * LISTS * rows)?;
+        let step = Buffer::acquire_idle(gpu, size_of_val(&BEFORE_FIRST_STEP) + bytes / 16 * 4 * LISTS)?;
+        // SAFETY: the buffer is large enough, and no queued kernel uses it.
+        unsafe { gpu.upload_into(step.at(), &BEFORE_FIRST_STEP)? };
         let gpu = gpu.clone();
-        Ok(DeviceSampler {
+        Ok(GpuSampleRing {
             gpu,
             rows: 0,
             steps: 0,
-            samples,
+            picked,
             tokens,
-            step_counter,
-            current_lists,
+            step,
+            now,
             lists: Vec::new(),
-            host_tokens: None,
+            known: None,
         })
     }
 
-    /// Starts a new sequence of steps after `tokens`, and uploads the index lists of all steps. The number of rows
-    /// and steps must fit the allocation.
-    pub(crate) fn begin(&mut self, tokens: &[u32], lists: Vec<Vec<Vec<u32>>>) -> Result<()> {
+    /// Starts with these tokens. The buffers are large enough for the rows and for the lists of all steps.
+    pub(super) fn begin(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
         (self.rows, self.steps) = (tokens.len(), 0);
-        self.gpu.submit_step()?;
-        let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
-        // SAFETY: the buffer is large enough; the kernels of `launch` and `begin_step` that use it have been
-        // submitted.
-        unsafe { self.gpu.upload_into(self.step_counter.at(), &words)? };
+        self.gpu.end_step()?;
+        let words =
+            [&BEFORE_FIRST_STEP, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
+        // SAFETY: the buffer is large enough; the kernels that use it have been submitted.
+        unsafe { self.gpu.upload_into(self.step.at(), &words)? };
         self.lists = lists;
-        if self.host_tokens.as_deref() != Some(tokens) {
-            // SAFETY: the buffer has one token per row; kernels that use it have been submitted, as above.
+        if self.known.as_deref() != Some(tokens) {
+            // SAFETY: the buffer holds a token per row; the kernels that use it have been submitted.
             unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
         }
-        self.host_tokens = None;
+        self.known = None;
         Ok(())
     }
 
-    /// Begins a step: copies its index lists over those of the previous step.
-    fn begin_step(&self) -> Result<()> {
+    /// Starts a step: its index lists replace those of the previous step.
+    fn start_step(&self) -> Result<()> {
         let Some(lists) = self.lists.get(self.steps).filter(|lists| !lists.is_empty()) else { return Ok(()) };
         let (words, from) =
-            (lists.len() * self.rows, At(self.step_counter.at() + size_of_val(&STEP_HEADER) as u64));
-        let args = args![self.step_counter.arg(), from, self.current_lists.arg(), words as u32];
+            (lists.len() * self.rows, At(self.step.at() + size_of_val(&BEFORE_FIRST_STEP) as u64));
+        let args = args![self.step.arg(), from, self.now.arg(), words as u32];
         if !(faults::on(Fault::ListsOfTheTurnBefore) && self.steps > 0) {
-            // SAFETY: the counter is one before this step; `from` has `words` words for each step up to this one, and
-            // `current_lists` has room for `words` words.
+            // SAFETY: the counter is that of the previous step; `from` holds `words` words for each step, `now` as many.
             unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };
         }
-        let places = (0..).map(|i| At(self.current_lists.at() + (4 * i * self.rows) as u64));
+        let places = (0..).map(|i| At(self.now.at() + (4 * i * self.rows) as u64));
         self.gpu.stage_indices(lists.iter().cloned().zip(places));
         Ok(())
     }
 
-    /// Begins a step and returns the rows of `w [V, C]` for the last tokens, rounded if `dtype` is bf16. Tokens are
-    /// below `V`.
+    /// The rows of `w [V, C]` of the last tokens, rounded where `dtype` is bf16; they are below `V`. Starts a step.
     pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        self.begin_step()?;
+        self.start_step()?;
         super::embedding::rows(&self.gpu, w, (self.tokens.arg(), self.rows), dtype)
     }
 
-    /// Samples one token per row of `logits` and submits the step. Options and ids have been checked.
-    pub(crate) fn draw(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+    /// Samples a token for each row of `logits` and ends the step; options and ids have been checked.
+    pub(super) fn launch_step(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         self.launch(logits, rows)?;
-        self.gpu.submit_step()
+        self.gpu.end_step()
     }
 
     fn launch(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
@@ -140,19 +133,19 @@ impl DeviceSampler {
         let x = logits.at(gpu, Dtype::F32)?;
         let (options, seen) = words(rows, self.steps as u32);
         // the options are the same in all steps, so they are uploaded once
-        let (options, step_counter) = (gpu.indices(&options)?, self.step_counter.arg());
+        let (options, step) = (gpu.indices(&options)?, self.step.arg());
         let [raw, kept, total] =
             [gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?];
         let states = gpu.buffer(16 * n)?;
         let (width, count) = (v as u32, chunks as u32);
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let by_row = |threads| Grid::blocks([n, 1, 1], threads);
-        // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
-        // kept and total have one per chunk of a row; the grids are those of the kernels' headers.
+        // SAFETY: x and y are [n, v]; options and states have an entry a row, picked one a row and step; raw, kept
+        // and total one a chunk of a row; the blocks are those that each kernel's header asks for.
         unsafe {
-            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step_counter, width, count])?;
-            let apply_penalties = self.apply_penalties(logits, options, &seen, rows)?;
-            let y = match &apply_penalties {
+            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, width, count])?;
+            let penalised = self.penalised(logits, options, &seen, rows)?;
+            let y = match &penalised {
                 Some(y) => y.at(gpu, Dtype::F32)?,
                 None => x,
             };
@@ -162,20 +155,9 @@ impl DeviceSampler {
             gpu.launch("sample_weights_f32", by_chunk, args)?;
             let states = states.arg();
             let sums = [raw.arg(), kept.arg(), total.arg()];
-            let drawn = [self.samples.arg(), self.tokens.arg()];
+            let drawn = [self.picked.arg(), self.tokens.arg()];
             let args = args![
-                x,
-                y,
-                options,
-                step_counter,
-                states,
-                sums[0],
-                sums[1],
-                sums[2],
-                drawn[0],
-                drawn[1],
-                width,
-                count
+                x, y, options, step, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count
             ];
             gpu.launch("sample_pick_f32", by_row(32), args)?;
         }
@@ -183,8 +165,8 @@ impl DeviceSampler {
         Ok(())
     }
 
-    /// Logits with repetition penalties applied. `None`: no row has a penalty.
-    fn apply_penalties(
+    /// The logits after the repetition penalty. `None`: no row has one.
+    fn penalised(
         &self,
         logits: &Tensor,
         options: At,
@@ -202,34 +184,34 @@ impl DeviceSampler {
             to,
             options,
             gpu.indices(seen)?,
-            self.step_counter.arg(),
-            self.samples.arg(),
+            self.step.arg(),
+            self.picked.arg(),
             logits.width() as u32
         ];
-        let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALTY_BLOCK), 1], 256);
-        // SAFETY: both are [n, v]; the penalized ids are below v and stored in `seen`, those sampled in earlier steps
-        // in `samples`.
+        let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALISED), 1], 256);
+        // SAFETY: both are [n, v]; the ids that a row has seen are below v and in `seen`, those that it sampled in
+        // earlier steps in `picked`.
         unsafe { gpu.launch("sample_penalty_f32", grid, args)? };
         Ok(Some(y))
     }
 
-    /// Downloads the sampled tokens of all steps. Synchronizes.
-    pub(crate) fn look(&mut self) -> Result<Vec<Outcome>> {
-        let samples: Vec<[u32; 4]> = self.gpu.download_first(&self.samples, self.steps * self.rows)?;
-        let last = &samples[samples.len() - self.rows.min(samples.len())..];
-        self.host_tokens = Some(last.iter().map(|p| p[1]).collect());
-        Ok(samples.into_iter().map(outcome).collect())
+    /// The samples of all steps; waits for the device.
+    pub(super) fn download(&mut self) -> Result<Vec<Outcome>> {
+        let picked: Vec<[u32; 4]> = self.gpu.download_first(&self.picked, self.steps * self.rows)?;
+        let last = &picked[picked.len() - self.rows.min(picked.len())..];
+        self.known = Some(last.iter().map(|p| p[1]).collect());
+        Ok(picked.into_iter().map(outcome).collect())
     }
 }
 
-impl Drop for DeviceSampler {
+impl Drop for GpuSampleRing {
     fn drop(&mut self) {
         self.gpu.clear_staged_indices();
     }
 }
 
-/// `SampleRow` entries (kernels/sample.cuh) as 32-bit words, and the list of penalized ids of all rows. Ids are
-/// unique per row; a row without a penalty has none.
+/// The entries of `SampleRow` in kernels/sample.cuh, word by word, and the ids that all rows have seen,
+/// without repetition in a row. Rows without a penalty have an empty list.
 fn words(rows: &[SampleRow<'_>], step: u32) -> (Vec<u32>, Vec<u32>) {
     let (mut words, mut all) = (Vec::with_capacity(WORDS * rows.len()), Vec::new());
     for row in rows {
@@ -249,7 +231,7 @@ fn words(rows: &[SampleRow<'_>], step: u32) -> (Vec<u32>, Vec<u32>) {
     (words, all)
 }
 
-/// Decodes one entry of `sample_pick`.
+/// What the last kernel wrote of a row.
 fn outcome([fault, token, log_prob, processed]: [u32; 4]) -> Outcome {
     match fault {
         0 => Ok(Sampled { token, log_prob: f32::from_bits(log_prob), processed: f32::from_bits(processed) }),

@@ -1,8 +1,7 @@
 //! The gradient of attention in two passes: over rows for `dq`, over keys for `dk` and `dv`.
 use super::{CHUNK, MaskArgs, TILE, TILE_LD, mma_ld, sized, tiles};
 use crate::gpu::{Arg, Gpu, Grid, args};
-use crate::ops::{AttnMask, Saved};
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads, Saved};
 use crate::{Device, Dtype, Result, Tensor};
 
 /// Kernels and launch geometry of one dtype and head size.

@@ -2,8 +2,7 @@
 //! order.
 use super::{CHUNK, Operands, TILE_LD, mma_ld, tiles};
 use crate::gpu::{Arg, Grid, args};
-use crate::ops::AttnMask;
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads};
 use crate::{Dtype, Result};
 
 impl Operands<'_> {

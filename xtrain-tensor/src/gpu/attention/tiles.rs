@@ -3,7 +3,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::CHUNK;
-use crate::ops::AttnMask;
+use crate::operands::AttnMask;
 
 /// Maximal runs of rows at consecutive positions of one sequence.
 pub(super) fn runs(mask: &AttnMask<'_>) -> Vec<Range<usize>> {

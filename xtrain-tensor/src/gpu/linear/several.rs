@@ -2,7 +2,7 @@
 //! prologue.
 use super::{MAX_GRID_Y, Tile, TileKernels, skinny};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
-use crate::ops::Affine;
+use crate::operands::Affine;
 use crate::{Dtype, Result, Tensor};
 
 /// Maximum number of rows for the kernels with a fused norm. Each block norms all rows; at 8 rows this reads as many
