@@ -1,7 +1,7 @@
 //! The operations of the GPU backend. Each holds the device's issue lock while it launches its kernels: lists of
 //! indices and counters on the device are not shared between operations of two threads.
 use super::attention::{self, check_head_size};
-use super::linear::{self, After, NORMED_INSIDE, Source};
+use super::linear::{self, Epilogue, FUSED_NORM_MAX_ROWS, Source};
 use super::pack::{self, DeviceMatrix};
 use super::rope::RopeKernel;
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
@@ -14,23 +14,21 @@ use crate::operands::{
 };
 use crate::tensor::Tensor;
 
-/// `linear` by each weight, in the weights' dtype: one launch if the kernels take these operands.
+/// `linear` with each weight, in the weights' dtype; one launch if the fused kernels support these operands.
 fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    if linear::takes(source, ws) {
+    if linear::supports_fused(source, ws) {
         return linear::linears(gpu, source, ws);
     }
     let dtype = ws[0].weight.dtype();
     match source {
         Source::Plain(x) => ws.iter().map(|w| linear_of(gpu, x, *w, dtype)).collect(),
-        Source::Normed(h, norm) => {
-            linears(gpu, Source::Plain(&norm::rms_norm(gpu, h, norm.0, norm.1, dtype)?), ws)
-        }
+        Source::Normed(h, norm) => linears(gpu, Source::Plain(&norm::rms_norm(gpu, h, norm, dtype)?), ws),
     }
 }
 
-/// `silu_mul` of two `linear`: one launch if the kernels take these operands.
+/// `silu_mul` of two `linear`; one launch if the fused kernels support these operands.
 fn swiglu(gpu: &Gpu, source: Source<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-    if linear::takes(source, &gate_up) {
+    if linear::supports_fused(source, &gate_up) {
         return linear::swiglu(gpu, source, gate_up);
     }
     let dtype = gate_up[0].weight.dtype();
@@ -39,14 +37,12 @@ fn swiglu(gpu: &Gpu, source: Source<'_>, gate_up: [Affine<'_>; 2]) -> Result<Ten
             let [gate, up] = gate_up.map(|w| linear_of(gpu, x, w, dtype));
             pointwise::silu_mul(gpu, &gate?, &up?, dtype)
         }
-        Source::Normed(h, norm) => {
-            swiglu(gpu, Source::Plain(&norm::rms_norm(gpu, h, norm.0, norm.1, dtype)?), gate_up)
-        }
+        Source::Normed(h, norm) => swiglu(gpu, Source::Plain(&norm::rms_norm(gpu, h, norm, dtype)?), gate_up),
     }
 }
 
 fn linear_of(gpu: &Gpu, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
-    linear::linear(gpu, x, w.weight, After { bias: w.bias, ..After::default() }, out)
+    linear::linear(gpu, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
 }
 
 fn rotate(gpu: &Gpu, x: &Tensor, rope: RopeArgs<'_>, kernel: RopeKernel<'_>, out: Dtype) -> Result<Tensor> {
@@ -92,7 +88,7 @@ impl Backend for Gpu {
 
     fn rms_norm(&self, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
         let _issue = self.issue();
-        norm::rms_norm(self, x, norm.gain, norm.eps, out)
+        norm::rms_norm(self, x, norm, out)
     }
 
     fn rms_norm_backward(
@@ -105,7 +101,7 @@ impl Backend for Gpu {
         onto: Option<Tensor>,
     ) -> Result<Tensor> {
         let _issue = self.issue();
-        let dx = norm::rms_norm_backward(self, [x, norm.gain, dy], norm.eps, (dw, samples))?;
+        let dx = norm::rms_norm_backward(self, x, norm, dy, dw, samples)?;
         match onto {
             None => Ok(dx),
             Some(mut sum) => pointwise::accumulate(self, &mut sum, &dx).map(|()| sum),
@@ -114,7 +110,7 @@ impl Backend for Gpu {
 
     fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
         let _issue = self.issue();
-        fused::add_rms_norm(self, (h, y), norm.gain, norm.eps, out)
+        fused::add_rms_norm(self, h, y, norm, out)
     }
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
@@ -139,7 +135,7 @@ impl Backend for Gpu {
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         let _issue = self.issue();
-        let normed = norm::rms_norm(self, x, norm.gain, norm.eps, Dtype::F32)?;
+        let normed = norm::rms_norm(self, x, norm, Dtype::F32)?;
         rotate(self, &normed, rope, RopeKernel::Rows(rope.positions), x.dtype())
     }
 
@@ -155,7 +151,7 @@ impl Backend for Gpu {
         let _issue = self.issue();
         let pairs = samples.times(x.shape()[1]);
         let dy = rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)?;
-        norm::rms_norm_backward(self, [x, norm.gain, &dy], norm.eps, (dw, &pairs))
+        norm::rms_norm_backward(self, x, norm, &dy, dw, &pairs)
     }
 
     fn write_heads(
@@ -189,8 +185,8 @@ impl Backend for Gpu {
 
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
         let _issue = self.issue();
-        let after = After { bias: w.bias, residual: Some(h), norm: None };
-        linear::linear(self, x, w.weight, after, Dtype::F32)
+        let epilogue = Epilogue { bias: w.bias, residual: Some(h), norm: None };
+        linear::linear(self, x, w.weight, epilogue, Dtype::F32)
     }
 
     fn linear_add_norm(
@@ -201,11 +197,11 @@ impl Backend for Gpu {
         norm: Norm<'_>,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let _issue = self.issue();
-        let after = After { bias: w.bias, residual: Some(h), norm: None };
-        if x.shape()[0] <= NORMED_INSIDE {
-            return Ok((linear::linear(self, x, w.weight, after, Dtype::F32)?, None));
+        let epilogue = Epilogue { bias: w.bias, residual: Some(h), norm: None };
+        if x.shape()[0] <= FUSED_NORM_MAX_ROWS {
+            return Ok((linear::linear(self, x, w.weight, epilogue, Dtype::F32)?, None));
         }
-        let (sum, normed) = linear::linear_add_norm(self, x, w.weight, after, (norm.gain, norm.eps))?;
+        let (sum, normed) = linear::linear_add_norm(self, x, w.weight, epilogue, norm)?;
         Ok((sum, Some(normed)))
     }
 
@@ -221,12 +217,12 @@ impl Backend for Gpu {
 
     fn norm_linears(&self, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
         let _issue = self.issue();
-        linears(self, Source::Normed(h, (norm.gain, norm.eps)), ws)
+        linears(self, Source::Normed(h, norm), ws)
     }
 
     fn norm_swiglu(&self, h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
         let _issue = self.issue();
-        swiglu(self, Source::Normed(h, (norm.gain, norm.eps)), gate_up)
+        swiglu(self, Source::Normed(h, norm), gate_up)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
@@ -341,7 +337,7 @@ impl Backend for Gpu {
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         let _issue = self.issue();
-        Ok(loss::loss(self, (x, head), rows, None)?.0)
+        Ok(loss::loss(self, x, head, rows, None)?.0)
     }
 
     fn cross_entropy_backward(
@@ -352,7 +348,7 @@ impl Backend for Gpu {
         dhead: &mut Tensor,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
         let _issue = self.issue();
-        loss::loss(self, (x, head), rows, Some(dhead))
+        loss::loss(self, x, head, rows, Some(dhead))
     }
 
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {

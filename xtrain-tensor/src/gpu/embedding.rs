@@ -4,11 +4,11 @@ use crate::{Dtype, Result, Tensor};
 
 /// `y[n] = w[id[n]]`. An f32 table is rounded if `dtype` is bf16. The ids have been checked.
 pub(crate) fn embedding(gpu: &Gpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
-    rows(gpu, w, (gpu.indices(id)?, id.len()), dtype)
+    rows(gpu, w, gpu.indices(id)?, id.len(), dtype)
 }
 
 /// [`embedding`] for `n` ids in device memory. A bf16 table is widened.
-pub(super) fn rows(gpu: &Gpu, w: &Tensor, (id, n): (At, usize), dtype: Dtype) -> Result<Tensor> {
+pub(super) fn rows(gpu: &Gpu, w: &Tensor, id: At, n: usize, dtype: Dtype) -> Result<Tensor> {
     let c = w.width();
     let y = Tensor::on_gpu(gpu, &[n, c], Dtype::F32)?;
     let (kernel, table) = match (w.dtype(), dtype) {

@@ -1,10 +1,10 @@
 //! Matrix products: choice of kernel and launch geometry.
 mod several;
 
-pub(crate) use several::{NORMED_INSIDE, Source, linears, swiglu, takes};
+pub(crate) use several::{FUSED_NORM_MAX_ROWS, Source, linears, supports_fused, swiglu};
 
 use super::{At, Gpu, Grid, args};
-use crate::operands::{Samples, Weight};
+use crate::operands::{Norm, Samples, Weight};
 use crate::{
     Dtype, Result, Tensor,
     faults::{self, Fault},
@@ -12,7 +12,7 @@ use crate::{
 
 /// Epilogue of a matrix product: `residual + (sum + bias)`, and optionally the RMSNorm of the result.
 #[derive(Default, Clone, Copy)]
-pub(crate) struct After<'a> {
+pub(crate) struct Epilogue<'a> {
     /// `[outs]`, added to every row.
     pub(crate) bias: Option<&'a Tensor>,
     /// `[rows, outs]`, added last.
@@ -24,8 +24,7 @@ pub(crate) struct After<'a> {
 /// RMSNorm of the rows of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct NormEpilogue<'a> {
-    pub(crate) gain: &'a Tensor,
-    pub(crate) eps: f32,
+    pub(crate) norm: Norm<'a>,
     /// Output, f32 or bf16, of the product's shape.
     pub(crate) out: &'a Tensor,
 }
@@ -141,14 +140,20 @@ pub(super) struct Forward {
 }
 
 /// `x wᵀ` with an epilogue, rounded to `out`. The operands have been checked.
-pub(crate) fn linear(gpu: &Gpu, x: &Tensor, w: &Weight, after: After<'_>, out: Dtype) -> Result<Tensor> {
+pub(crate) fn linear(
+    gpu: &Gpu,
+    x: &Tensor,
+    w: &Weight,
+    epilogue: Epilogue<'_>,
+    out: Dtype,
+) -> Result<Tensor> {
     let shape = [x.shape()[0], w.out_features(), w.in_features()];
     let y = Tensor::on_gpu(gpu, &shape[..2], out)?;
     let product = Forward { x: x.at(gpu, w.dtype())?, w: w.at(gpu)?, shape, dtype: w.dtype() };
     // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
     unsafe {
         let tile = Tile::of_forward(shape[0], shape[1], w.dtype());
-        forward(gpu, product, after, y.at(gpu, out)?, out, tile)?;
+        forward(gpu, product, epilogue, y.at(gpu, out)?, out, tile)?;
     }
     Ok(y)
 }
@@ -160,21 +165,21 @@ pub(crate) fn linear(gpu: &Gpu, x: &Tensor, w: &Weight, after: After<'_>, out: D
 pub(super) unsafe fn forward(
     gpu: &Gpu,
     Forward { x, w, shape: [rows, outs, width], dtype }: Forward,
-    after: After<'_>,
+    epilogue: Epilogue<'_>,
     y: At,
     out: Dtype,
     tile: Tile,
 ) -> Result<()> {
     let or_null = |t: Option<&Tensor>| t.map_or(Ok(At(0)), |t| t.at(gpu, Dtype::F32));
-    let (bias, residual) = (or_null(after.bias)?, or_null(after.residual)?);
+    let (bias, residual) = (or_null(epilogue.bias)?, or_null(epilogue.residual)?);
     let (y, rounded) = if out == Dtype::BF16 { (At(0), y) } else { (y, At(0)) };
     let (kernel, grid) = match tile {
         Tile::Skinny => skinny([rows, outs, width], dtype),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
-    let (gain, eps) = after.norm.map_or((None, 0.0), |norm| (Some(norm.gain), norm.eps));
+    let (gain, eps) = epilogue.norm.map_or((None, 0.0), |e| (Some(e.norm.gain), e.norm.eps));
     let eps = if faults::on(Fault::NormAfterASumWithoutEps) { 0.0 } else { eps };
-    let [normed, normed_rounded] = match after.norm {
+    let [normed, normed_rounded] = match epilogue.norm {
         Some(norm) if norm.out.dtype() == Dtype::BF16 => [At(0), norm.out.at(gpu, Dtype::BF16)?],
         Some(norm) => [norm.out.at(gpu, Dtype::F32)?, At(0)],
         None => [At(0); 2],
@@ -208,15 +213,15 @@ pub(crate) fn linear_add_norm(
     gpu: &Gpu,
     x: &Tensor,
     w: &Weight,
-    after: After<'_>,
-    (gain, eps): (&Tensor, f32),
+    epilogue: Epilogue<'_>,
+    norm: Norm<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let normed = Tensor::on_gpu(gpu, &[x.shape()[0], w.out_features()], w.dtype())?;
     let y = linear(
         gpu,
         x,
         w,
-        After { norm: Some(NormEpilogue { gain, eps, out: &normed }), ..after },
+        Epilogue { norm: Some(NormEpilogue { norm, out: &normed }), ..epilogue },
         Dtype::F32,
     )?;
     Ok((y, normed))

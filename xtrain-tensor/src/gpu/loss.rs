@@ -2,7 +2,7 @@
 //! rows that are not finite.
 use std::ops::Range;
 
-use super::linear::{self, After, Forward, Group, Part, RowProduct, Tile};
+use super::linear::{self, Epilogue, Forward, Group, Part, RowProduct, Tile};
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::loss::blocks;
 use crate::operands::{LogProb, LossRows, Samples, Target, Weight};
@@ -95,7 +95,8 @@ fn download_values(gpu: &Gpu, values: &Buffer) -> Result<Vec<LogProb>> {
 /// `dhead`. The operands have been checked.
 pub(crate) fn loss(
     gpu: &Gpu,
-    (x, head): (&Tensor, &Weight),
+    x: &Tensor,
+    head: &Weight,
     rows: &LossRows<'_>,
     dhead: Option<&mut Tensor>,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
@@ -245,7 +246,7 @@ impl LossPass<'_> {
         };
         let tile = Tile::of_forward(block.len(), columns.len(), dtype);
         // SAFETY: rows and columns within x and the head, and z has room for their product.
-        unsafe { linear::forward(self.gpu, product, After::default(), z.arg(), Dtype::F32, tile) }
+        unsafe { linear::forward(self.gpu, product, Epilogue::default(), z.arg(), Dtype::F32, tile) }
     }
 
     /// Computes the values of the rows `block` from all of their logits.

@@ -1,6 +1,6 @@
 //! RMSNorm, forward and backward.
 use super::{Gpu, Grid, args};
-use crate::operands::Samples;
+use crate::operands::{Norm, Samples};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows per block, one warp each.
@@ -9,8 +9,8 @@ const ROWS: usize = 4;
 /// Maximum number of rows per chunk of the gain gradient.
 const CHUNK: usize = 256;
 
-/// `y_i = (x_i r) w_i` for every row of `x [.., C]`; `w` is `[C]`.
-pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
+/// `y_i = (x_i r) w_i` for every row of `x [.., C]`, where `w [C]` is the gain.
+pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
     let kernel = match (x.dtype(), out) {
         (Dtype::BF16, Dtype::BF16) => "rms_norm_bf16_bf16",
         (Dtype::BF16, Dtype::F32) => "rms_norm_bf16_f32",
@@ -20,18 +20,28 @@ pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, w: &Tensor, eps: f32, out: Dtype) 
     };
     let (c, y) = (x.width(), Tensor::on_gpu(gpu, x.shape(), out)?);
     let n = x.len() / c.max(1);
-    let args = args![x.at(gpu, x.dtype())?, w.at(gpu, Dtype::F32)?, y.at(gpu, out)?, n as u32, c as u32, eps];
+    let args = args![
+        x.at(gpu, x.dtype())?,
+        norm.gain.at(gpu, Dtype::F32)?,
+        y.at(gpu, out)?,
+        n as u32,
+        c as u32,
+        norm.eps
+    ];
     // SAFETY: x and y are [n, c], w is [c]; one warp per row.
     unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
     Ok(y)
 }
 
-/// `dx`; `dw += rowsum dy xh`. `x` and `dy` are `[.., C]`, `w` and `dw` `[C]`, `samples` cover the rows.
+/// Returns `dx` and adds `rowsum dy xh` to `dw`. `x` and `dy` are `[.., C]`, the gain and `dw` are `[C]`, `samples`
+/// cover the rows.
 pub(crate) fn rms_norm_backward(
     gpu: &Gpu,
-    [x, w, dy]: [&Tensor; 3],
-    eps: f32,
-    (dw, samples): (&mut Tensor, &Samples),
+    x: &Tensor,
+    norm: Norm<'_>,
+    dy: &Tensor,
+    dw: &mut Tensor,
+    samples: &Samples,
 ) -> Result<Tensor> {
     let (by_input, by_gain) = match x.dtype() {
         Dtype::BF16 => ("rms_norm_dx_bf16", "rms_norm_dw_bf16"),
@@ -42,8 +52,16 @@ pub(crate) fn rms_norm_backward(
     let n = x.len() / c.max(1);
     let r = gpu.buffer(4 * n)?;
     let (x_at, dy_at) = (x.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?);
-    let args =
-        args![x_at, w.at(gpu, Dtype::F32)?, dy_at, dx.at(gpu, Dtype::F32)?, r.arg(), n as u32, c as u32, eps];
+    let args = args![
+        x_at,
+        norm.gain.at(gpu, Dtype::F32)?,
+        dy_at,
+        dx.at(gpu, Dtype::F32)?,
+        r.arg(),
+        n as u32,
+        c as u32,
+        norm.eps
+    ];
     // SAFETY: x, dy and dx are [n, c], w is [c], r is [n]; one warp per row.
     unsafe { gpu.launch(by_input, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
 

@@ -2,12 +2,12 @@
 //! prologue.
 use super::{MAX_GRID_Y, Tile, TileKernels, skinny};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
-use crate::operands::Affine;
+use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor};
 
 /// Maximum number of rows for the kernels with a fused norm. Each block norms all rows; at 8 rows this reads as many
 /// bytes as the weights of the block.
-pub(crate) const NORMED_INSIDE: usize = 8;
+pub(crate) const FUSED_NORM_MAX_ROWS: usize = 8;
 /// Maximum number of matrices per launch.
 const MATRICES: usize = 3;
 
@@ -17,7 +17,7 @@ pub(crate) enum Source<'a> {
     /// Rows in the weights' dtype.
     Plain(&'a Tensor),
     /// RMSNorm of f32 rows, with gain and eps.
-    Normed(&'a Tensor, (&'a Tensor, f32)),
+    Normed(&'a Tensor, Norm<'a>),
 }
 
 impl Source<'_> {
@@ -30,7 +30,7 @@ impl Source<'_> {
     fn args(self, gpu: &Gpu, dtype: Dtype) -> Result<Vec<Arg>> {
         Ok(match self {
             Source::Plain(x) => args![x.at(gpu, dtype)?].to_vec(),
-            Source::Normed(h, (gain, eps)) => {
+            Source::Normed(h, Norm { gain, eps }) => {
                 args![h.at(gpu, Dtype::F32)?, gain.at(gpu, Dtype::F32)?, eps].to_vec()
             }
         })
@@ -38,12 +38,12 @@ impl Source<'_> {
 }
 
 /// Whether the fused kernels support these operands.
-pub(crate) fn takes(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
+pub(crate) fn supports_fused(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
     // at least 8 outputs per block
     let blocks: usize = ws.iter().map(|w| w.weight.out_features().div_ceil(8)).sum();
     let skinny = match source {
         Source::Plain(_) => true,
-        Source::Normed(h, _) => h.shape()[0] <= NORMED_INSIDE && h.dtype() == Dtype::F32,
+        Source::Normed(h, _) => h.shape()[0] <= FUSED_NORM_MAX_ROWS && h.dtype() == Dtype::F32,
     };
     skinny && ws.len() <= MATRICES && blocks <= MAX_GRID_Y
 }
@@ -101,7 +101,7 @@ impl Kernels {
             }
             (Tile::Skinny, Source::Plain(_)) => {
                 // the bf16 kernels are for more than 8 rows
-                let (_, grid) = skinny([rows.max(NORMED_INSIDE + 1), 1, width], dtype);
+                let (_, grid) = skinny([rows.max(FUSED_NORM_MAX_ROWS + 1), 1, width], dtype);
                 let which = if bf16 { usize::from(rows > 16) } else { 2 };
                 (self.skinny[which], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
             }

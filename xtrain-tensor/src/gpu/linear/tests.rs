@@ -102,7 +102,7 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
                 let want: Vec<f32> = sums.iter().enumerate().map(value).collect();
                 let bias = on(&device, [1, outs], &bias, Dtype::F32);
                 let h = on(&device, [rows, outs], &h, Dtype::F32);
-                let after = After {
+                let epilogue = Epilogue {
                     bias: (variant > 0).then_some(&bias),
                     residual: (variant == 1).then_some(&h),
                     norm: None,
@@ -111,7 +111,7 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
                 let (gpu, to) = (as_gpu(&device), y.at(as_gpu(&device), out).unwrap());
                 let product = Forward { x: x.at(gpu, dtype).unwrap(), w: w.at(gpu).unwrap(), shape, dtype };
                 // SAFETY: operands of the shape, and room for their product.
-                unsafe { forward(gpu, product, after, to, out, tile).unwrap() };
+                unsafe { forward(gpu, product, epilogue, to, out, tile).unwrap() };
                 compare_bits(&y.to_f32().unwrap().to_vec::<f32>().unwrap(), &want)
                     .unwrap_or_else(|e| panic!("{shape:?} {dtype} {tile:?} on {device}: {e}"));
                 compared += want.len();
@@ -281,16 +281,16 @@ fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
             let (h, gain) = (fill([rows, outs], 8), vector(outs, 9));
             let want = ops::linear_add(&h, &x, &ws[0], affine[0].bias).unwrap();
             let [sum, n] = [Dtype::F32, dtype].map(|d| Tensor::zeros(&device, &[rows, outs], d).unwrap());
-            let after = After {
+            let epilogue = Epilogue {
                 bias: affine[0].bias,
                 residual: Some(&h),
-                norm: Some(NormEpilogue { gain: &gain, eps: 1e-6, out: &n }),
+                norm: Some(NormEpilogue { norm: Norm { gain: &gain, eps: 1e-6 }, out: &n }),
             };
             let shape = [rows, outs, width];
             let product = Forward { x: x.at(gpu, dtype).unwrap(), w: ws[0].at(gpu).unwrap(), shape, dtype };
             // SAFETY: operands of the shape, and room for their product.
             unsafe {
-                forward(gpu, product, after, sum.at(gpu, Dtype::F32).unwrap(), Dtype::F32, tile).unwrap()
+                forward(gpu, product, epilogue, sum.at(gpu, Dtype::F32).unwrap(), Dtype::F32, tile).unwrap()
             };
             same(&sum, &want, "the sum");
             same(&n, &ops::rms_norm(&want, &gain, 1e-6, dtype).unwrap(), "its norm");
