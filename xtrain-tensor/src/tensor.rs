@@ -163,7 +163,7 @@ impl Tensor {
 
     fn misplaced(&self, gpu: &Gpu, dtype: Dtype) -> Error {
         let got = format!("{} on {:?}", self.dtype(), self.device);
-        Error::Device { what: format!("want an operand in {dtype} on {}, got {got}", gpu.name()) }
+        Error::device(format!("want an operand in {dtype} on {}, got {got}", gpu.name()))
     }
 
     /// The extent of each dimension, outermost first.
@@ -273,7 +273,7 @@ impl Tensor {
     fn unread(&self, op: &'static str, want: &'static str) -> Error {
         match &self.device {
             Device::Reference(_) | Device::Cpu(_) => Error::Dtype { op, want, got: self.dtype() },
-            Device::Gpu(gpu) => Error::Device { what: format!("{op}: the values lie on {}", gpu.name()) },
+            Device::Gpu(gpu) => Error::device(format!("{op}: the values lie on {}", gpu.name())),
         }
     }
 

@@ -87,11 +87,11 @@ impl Weight {
     }
 
     fn of_backend<'a, T: PackedMatrix>(&self, matrix: &'a dyn PackedMatrix) -> Result<&'a T> {
-        (matrix as &dyn Any).downcast_ref().ok_or_else(|| Error::Device {
-            what: format!(
-                "expected a weight packed for the device of its operands, found one packed for {}",
-                self.device
-            ),
+        (matrix as &dyn Any).downcast_ref().ok_or_else(|| {
+            let device = &self.device;
+            Error::device(format!(
+                "want a weight packed for the device of its operands, got one packed for {device}"
+            ))
         })
     }
 }

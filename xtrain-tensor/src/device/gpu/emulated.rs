@@ -18,7 +18,7 @@ pub(super) struct Emulated {
 }
 
 fn error(what: String) -> Error {
-    Error::Device { what }
+    Error::device(what)
 }
 
 impl Emulated {

@@ -62,7 +62,7 @@ impl Gpu {
     /// [`Error::Device`](crate::Error::Device), with the reason.
     #[cfg(not(all(feature = "emu", xtrain_emu)))]
     pub fn emulated(_: Schedule) -> Result<Gpu> {
-        Err(crate::Error::Device { what: env!("XTRAIN_EMULATOR").into() })
+        Err(crate::error::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
     /// This build has no emulator: always fails.

@@ -1,13 +1,16 @@
 //! Errors of the driver.
-use cudarc::driver::result::DriverError;
+use cudarc::driver::result;
 
-use crate::error::Error;
+use crate::error::{DriverError, Error};
 
 pub(super) fn error(what: String) -> Error {
-    Error::Device { what }
+    Error::device(what)
 }
 
 /// Converts a driver error; `what` is the operation that failed.
-pub(super) fn driver_error(what: &str) -> impl FnOnce(DriverError) -> Error {
-    move |cause| error(format!("CUDA, {what}: {cause}"))
+pub(super) fn driver_error(what: &str) -> impl FnOnce(result::DriverError) -> Error {
+    move |cause| Error::Device {
+        what: format!("CUDA, {what}: {cause}"),
+        source: Some(DriverError(cause.to_string())),
+    }
 }

@@ -79,7 +79,7 @@ impl Kernels {
     /// [`Error::Device`] if there is no such kernel or its parameters differ.
     pub(super) fn find(&self, name: &str, args: &[Arg]) -> Result<*const Kernel> {
         let Some(entry) = self.by_name.get(name) else {
-            return Err(Error::Device { what: format!("no kernel named {name}") });
+            return Err(Error::device(format!("no kernel named {name}")));
         };
         if !args.iter().map(parameter).eq(entry.parameters.iter().copied()) {
             let found: Vec<u32> = args.iter().map(parameter).collect();
@@ -88,7 +88,7 @@ impl Kernels {
                 type_list(entry.parameters),
                 type_list(&found)
             );
-            return Err(Error::Device { what });
+            return Err(Error::device(what));
         }
         Ok(entry.kernel)
     }
