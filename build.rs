@@ -1,5 +1,5 @@
-//! Builds what xtrain-tensor embeds: the kernels for GPUs and the kernels for the emulator. Needs nothing but Rust:
-//! what a missing compiler would have built is left out, and the reason is kept, for `xtrain doctor` and for errors.
+//! Build script of xtrain-tensor: the GPU kernel image and the emulator. Only Rust is required. A part whose compiler
+//! is missing is left out, and the reason is recorded for `xtrain doctor` and for error messages.
 #[path = "build/emulator.rs"]
 mod emulator;
 #[path = "build/image.rs"]
@@ -15,8 +15,8 @@ fn main() {
     emulator::embed();
 }
 
-/// Ends the build: something that is there does not work, and going on without it would hide that.
-fn refuse(what: &str) -> ! {
+/// Fails the build: a tool is present but does not work, and continuing without it would hide that.
+fn fail(what: &str) -> ! {
     eprintln!("error: {what}");
     std::process::exit(1);
 }

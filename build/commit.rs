@@ -1,5 +1,5 @@
-//! Builds what the command embeds: the commit that it is built from, `XTRAIN_COMMIT`, or `unknown` without
-//! git or a repository.
+//! Build script of the root crate: sets `XTRAIN_COMMIT` to the commit that is built, or to `unknown` without git or a
+//! repository.
 use std::path::Path;
 use std::process::Command;
 
@@ -8,7 +8,7 @@ fn main() {
     println!("cargo::rustc-env=XTRAIN_COMMIT={}", commit().unwrap_or_else(|| "unknown".to_string()));
 }
 
-/// The commit of the repository whose root is the workspace, and not of one that merely holds a copy.
+/// The commit of the repository whose root is the workspace. A repository that merely contains a copy does not count.
 fn commit() -> Option<String> {
     let root = Path::new(".").canonicalize().ok()?;
     let top = Path::new(&git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
@@ -24,15 +24,15 @@ fn commit() -> Option<String> {
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 
-/// Runs this script again when a file of git's own changes. A file that is not there is left out:
-/// cargo would take it for changed at every build.
+/// Reruns this script when a git metadata file changes. Missing files are skipped, because cargo would treat them as
+/// changed at every build.
 fn watch(name: &str) {
     if let Some(path) = git(&["rev-parse", "--git-path", name]).filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
 }
 
-/// The first line that git prints, or nothing where it fails.
+/// The first line of git's output. `None`: git failed or printed nothing.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;

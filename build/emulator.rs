@@ -1,12 +1,12 @@
-//! The emulator: the kernels compiled for this processor, twice, and the runtime under them. `xtrain_emu` is
-//! set where the build has it; `XTRAIN_EMULATOR` says why not.
+//! Builds the emulator: the kernels compiled for the CPU, twice (plain and checked), and their runtime. Sets
+//! `cfg(xtrain_emu)` if the build has it; `XTRAIN_EMULATOR` is `built` or the reason why not.
 use std::env::var;
 use std::path::Path;
 use std::process::Command;
 
-use crate::refuse;
+use crate::fail;
 
-/// The runtime's sources.
+/// Sources of the runtime.
 const RUNTIME: [&str; 12] = [
     "api",
     "barrier",
@@ -22,7 +22,7 @@ const RUNTIME: [&str; 12] = [
     "worker",
 ];
 
-/// Builds the emulator if the feature `emu` is on and there is a C++ compiler.
+/// Builds the emulator if the feature `emu` is enabled and a C++ compiler works.
 pub(crate) fn embed() {
     println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
     let reason = match missing() {
@@ -36,13 +36,13 @@ pub(crate) fn embed() {
     println!("cargo::rustc-env=XTRAIN_EMULATOR={reason}");
 }
 
-/// What the build lacks, if anything.
+/// The reason why the emulator cannot be built. `None`: it can.
 fn missing() -> Option<String> {
     if var("CARGO_FEATURE_EMU").is_err() {
-        return Some("this build has no emulator: it is without the feature `emu`".into());
+        return Some("this build has no emulator: it was built without the feature `emu`".into());
     }
     let reason = if var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
-        "the emulator needs Linux".to_string()
+        "the emulator requires Linux".to_string()
     } else {
         let compiler = base().try_get_compiler();
         let works =
@@ -54,12 +54,12 @@ fn missing() -> Option<String> {
         }
     };
     let reason = format!("this build has no emulator: {}", reason.replace('\n', " "));
-    println!("cargo::warning={reason}; tests will not run the kernels");
+    println!("cargo::warning={reason}; tests do not run the kernels");
     Some(reason)
 }
 
-/// What all parts are compiled with. One rounding an operation: `fmaf` is an instruction where it is
-/// written, and nothing is contracted where it is not.
+/// Common compiler flags. One rounding per operation: an explicit `fmaf` compiles to an fma instruction, and nothing
+/// else is contracted.
 fn base() -> cc::Build {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(2).flag("-ffp-contract=off").include("../kernels");
@@ -70,7 +70,7 @@ fn base() -> cc::Build {
     build
 }
 
-/// The kernels, whose list is the function `list`.
+/// Compiles the kernels; `list` is the name of the C function that returns their list.
 fn kernels(list: &str) -> cc::Build {
     let mut build = base();
     build.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", list);
@@ -89,7 +89,7 @@ fn compile() {
         [(kernels("xtemu_plain"), "xtemu_plain"), (checked, "xtemu_checked"), (runtime, "xtemu_runtime")];
     for (build, name) in parts {
         if let Err(error) = build.try_compile(name) {
-            refuse(&format!("the emulator does not compile: {error}"));
+            fail(&format!("the emulator does not compile: {error}"));
         }
     }
 }

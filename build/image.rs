@@ -1,5 +1,5 @@
-//! The kernels for GPUs: `kernels.image` in `OUT_DIR`, empty where the build has none, and `XTRAIN_IMAGE`,
-//! which says what it holds or why it holds nothing.
+//! Builds the GPU kernel image: `kernels.image` in `OUT_DIR` (empty if the build has no kernels) and `XTRAIN_IMAGE`,
+//! a description of its contents or the reason reason it is empty.
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,62 +7,63 @@ use std::path::{Path, PathBuf};
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec;
 
+use crate::fail;
 use crate::nvcc::{FLAGS, Nvcc, Search, VARIABLES};
-use crate::refuse;
 
-/// The architectures of the image: Ampere to Blackwell.
+/// Architectures with machine code in the image: Ampere to Blackwell.
 pub(crate) const ARCHITECTURES: [&str; 6] = ["80", "86", "89", "90a", "100", "120"];
 
-/// The architecture of the PTX, which drivers compile for GPUs that are none of the above.
+/// Architecture of the PTX, which the driver compiles for all other GPUs.
 pub(crate) const PTX: &str = "80";
 
-/// The PTX in the repository, for builds without nvcc: a line with the hash of its sources, then the text,
-/// deflated.
+/// The checked-in PTX for builds without nvcc: one line with the hash of its sources, then the deflated text.
 const PREBUILT: &str = "../kernels/prebuilt/xtrain.ptx.deflate";
 
-/// Builds the image with nvcc; without one that will do, or where it fails, takes the checked-in PTX if that is of
-/// these sources, with a warning that says why. `XTRAIN_WRITE_PTX=1` writes that PTX anew, or fails.
+/// Builds the image with nvcc. If no usable nvcc is found or it fails, embeds the checked-in PTX, provided that it
+/// was built from these sources, and prints a warning with the reason. `XTRAIN_WRITE_PTX=1` regenerates the
+/// checked-in PTX.
 pub(crate) fn embed() {
     VARIABLES.iter().for_each(|variable| println!("cargo::rerun-if-env-changed={variable}"));
     println!("cargo::rerun-if-env-changed=XTRAIN_WRITE_PTX");
     println!("cargo::rerun-if-env-changed=XTRAIN_CUDA_ARCHS");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("kernels.image");
-    let Search { nvcc, mut refused } = Nvcc::find(|name| env::var_os(name));
+    let Search { nvcc, mut rejected } = Nvcc::find(|name| env::var_os(name));
     if env::var_os("XTRAIN_WRITE_PTX").is_some() {
         let Some(nvcc) = &nvcc else {
-            refuse(&format!("XTRAIN_WRITE_PTX needs nvcc: set CUDA_HOME {}", refused.join("; ")))
+            fail(&format!("XTRAIN_WRITE_PTX requires nvcc: set CUDA_HOME {}", rejected.join("; ")))
         };
         write_ptx(nvcc, &out);
     }
     let compiled = nvcc.as_ref().map(|nvcc| compile(nvcc, &out));
-    let (image, says) = match compiled {
-        Some(Ok(says)) => (fs::read(&out).unwrap_or_default(), says),
-        Some(Err(why)) => {
-            refused.push(why);
-            prebuilt("nvcc that works")
+    let (image, description) = match compiled {
+        Some(Ok(description)) => (fs::read(&out).unwrap_or_default(), description),
+        Some(Err(reason)) => {
+            rejected.push(reason);
+            prebuilt("working nvcc")
         }
         None => prebuilt("nvcc"),
     };
-    for line in refused.iter().flat_map(|why| why.lines()).take(12) {
+    for line in rejected.iter().flat_map(|reason| reason.lines()).take(12) {
         println!("cargo::warning=kernels for GPUs: {line}");
     }
-    if !refused.is_empty() {
-        println!("cargo::warning=kernels for GPUs: {says}");
+    if !rejected.is_empty() {
+        println!("cargo::warning=kernels for GPUs: {description}");
     }
-    let first = |why: &String| why.lines().next().unwrap_or_default().to_string();
-    let not_used = refused.iter().map(first).collect::<Vec<_>>().join("; ");
-    let says = if not_used.is_empty() { says } else { format!("{says} (not used: {not_used})") };
+    let first = |reason: &String| reason.lines().next().unwrap_or_default().to_string();
+    let not_used = rejected.iter().map(first).collect::<Vec<_>>().join("; ");
+    let description =
+        if not_used.is_empty() { description } else { format!("{description} (not used: {not_used})") };
     if let Err(error) = fs::write(&out, image) {
-        refuse(&format!("{}: {error}", out.display()));
+        fail(&format!("{}: {error}", out.display()));
     }
-    println!("cargo::rustc-env=XTRAIN_IMAGE={says}");
+    println!("cargo::rustc-env=XTRAIN_IMAGE={description}");
 }
 
-/// Machine code for all architectures, and PTX for the others.
+/// Compiles machine code for all architectures, and PTX for other GPUs. Returns a description.
 fn compile(nvcc: &Nvcc, out: &Path) -> Result<String, String> {
-    let asked = env::var("XTRAIN_CUDA_ARCHS").ok();
+    let requested = env::var("XTRAIN_CUDA_ARCHS").ok();
     let architectures: Vec<&str> =
-        asked.as_deref().map_or(ARCHITECTURES.to_vec(), |a| a.split(',').collect());
+        requested.as_deref().map_or(ARCHITECTURES.to_vec(), |a| a.split(',').collect());
     let mut flags = vec!["-fatbin".to_string(), "-t0".to_string()];
     for a in &architectures {
         flags.push(format!("-gencode=arch=compute_{a},code=sm_{a}"));
@@ -73,16 +74,16 @@ fn compile(nvcc: &Nvcc, out: &Path) -> Result<String, String> {
     Ok(format!("{} and PTX for {PTX}, by {}", names.join(" "), nvcc.path().display()))
 }
 
-/// The checked-in PTX, if it is of these sources; `missing`: what there is none of.
+/// The checked-in PTX if it was built from these sources. `missing` names the tool that was not found.
 fn prebuilt(missing: &str) -> (Vec<u8>, String) {
-    let none = |why: &str| (Vec::new(), format!("none: no {missing}, and the checked-in PTX {why}"));
-    let Ok(file) = fs::read(PREBUILT) else { return none("is not there") };
+    let none = |reason: &str| (Vec::new(), format!("none: no {missing}, and the checked-in PTX {reason}"));
+    let Ok(file) = fs::read(PREBUILT) else { return none("is missing") };
     let Some(deflated) = file.strip_prefix(first_line().as_bytes()) else {
-        return none("is of other sources");
+        return none("was built from other sources");
     };
     match decompress_to_vec(deflated) {
         Ok(mut ptx) => {
-            ptx.push(0); // as the driver wants it
+            ptx.push(0); // the driver expects a terminated string
             (ptx, format!("the checked-in PTX for {PTX}, which the driver compiles"))
         }
         Err(_) => none("is damaged"),
@@ -94,21 +95,21 @@ fn first_line() -> String {
     format!("sources {:016x}\n", hash())
 }
 
-/// Writes the PTX that is checked in.
+/// Regenerates the checked-in PTX.
 fn write_ptx(nvcc: &Nvcc, out: &Path) {
-    let made = nvcc.compile(&["-ptx".to_string(), format!("-arch=compute_{PTX}")], out);
-    made.unwrap_or_else(|why| refuse(&why));
+    let compiled = nvcc.compile(&["-ptx".to_string(), format!("-arch=compute_{PTX}")], out);
+    compiled.unwrap_or_else(|reason| fail(&reason));
     let path = Path::new(PREBUILT);
-    let written = fs::create_dir_all(path.parent().expect("it lies in a folder"))
+    let written = fs::create_dir_all(path.parent().expect("the path has a parent directory"))
         .and_then(|()| fs::read(out))
         .map(|ptx| [first_line().into_bytes(), compress_to_vec(&ptx, 10)].concat())
         .and_then(|file| fs::write(path, file));
     if let Err(error) = written {
-        refuse(&format!("{PREBUILT}: {error}"));
+        fail(&format!("{PREBUILT}: {error}"));
     }
 }
 
-/// FNV-1a over the flags of nvcc, and the names and contents of all that it reads.
+/// FNV-1a over the flags of nvcc and the names and contents of all kernel sources.
 fn hash() -> u64 {
     let entries = fs::read_dir("../kernels").map(|entries| entries.flatten().map(|entry| entry.path()));
     let is_source = |path: &PathBuf| path.extension().is_some_and(|e| e == "cu" || e == "cuh");
@@ -116,13 +117,13 @@ fn hash() -> u64 {
         entries.map(|paths| paths.filter(is_source).collect()).unwrap_or_default();
     sources.sort();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut take = |bytes: &[u8]| {
+    let mut update = |bytes: &[u8]| {
         bytes.iter().for_each(|&b| hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     };
-    FLAGS.iter().chain([&PTX]).for_each(|flag| take(flag.as_bytes()));
+    FLAGS.iter().chain([&PTX]).for_each(|flag| update(flag.as_bytes()));
     for path in sources {
-        take(path.file_name().unwrap_or_default().as_encoded_bytes());
-        take(&fs::read(&path).unwrap_or_default());
+        update(path.file_name().unwrap_or_default().as_encoded_bytes());
+        update(&fs::read(&path).unwrap_or_default());
     }
     hash
 }

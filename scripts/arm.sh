@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Compiles xtrain for 64-bit ARM on an x86-64 Debian and runs it under qemu-user. Needs Debian's apt, but not root;
-# a compiler for ARM is unpacked (0.7 GB) into .arm, which git ignores, or into $XTRAIN_ARM.
+# Cross-compiles xtrain for 64-bit ARM on x86-64 Debian and runs it under qemu-user. Requires apt but not root; the
+# cross compiler is unpacked (0.7 GB) into .arm, which git ignores, or into $XTRAIN_ARM.
 # usage: bash scripts/arm.sh [COMMAND]
 #   check        compiles everything, tests included
-#   gates        runs the gates that compare instruction sets, and the golden bits: the default, with check
-#   bits         trains the same few steps here and on ARM, and compares the files
-#   cargo ARGS   any cargo command, its programs run by qemu: cargo test -p xtrain-tensor lanes
+#   gates        runs the gates that compare instruction sets, and the golden bits (the default: check, then gates)
+#   bits         trains the same steps on the host and on ARM, and compares the files
+#   cargo ARGS   any cargo command; its programs run under qemu: cargo test -p xtrain-tensor lanes
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 suite=trixie gcc=14 target=aarch64-unknown-linux-gnu
 fail() { echo "error: $*" >&2; exit 1; }
-need() { command -v "$1" > /dev/null || fail "scripts/arm.sh needs $1: $2"; }
+need() { command -v "$1" > /dev/null || fail "scripts/arm.sh requires $1: $2"; }
 
-[ "$(uname -sm)" = "Linux x86_64" ] || fail "this is $(uname -sm), not Linux on x86_64: on ARM itself, cargo test is enough"
+[ "$(uname -sm)" = "Linux x86_64" ] || fail "expected Linux on x86_64, found $(uname -sm); on ARM, run cargo test directly"
 case "${1:-}" in
     "" | check | gates | bits | cargo) ;;
     *) fail "unknown command $1: expected check, gates, bits or cargo" ;;
@@ -23,7 +23,7 @@ mkdir -p "${XTRAIN_ARM:-.arm}"
 dir=$(cd "${XTRAIN_ARM:-.arm}" && pwd)
 root=$dir/tree lib=$dir/tree/usr/lib/x86_64-linux-gnu
 
-# apt with the mirror and the proxies of this machine, but another suite and a state of its own
+# apt with the mirror and proxies of this machine, but a different suite and a private state
 private_apt() {
     "$@" -qq -o Dir::State="$dir/apt" -o Dir::State::status="$dir/apt/status" -o Dir::Cache="$dir/apt/cache" \
         -o Dir::Etc::sourcelist="$dir/apt/sources.list" -o Dir::Etc::sourceparts="$dir/apt/none" \
@@ -37,16 +37,16 @@ install() {
     need dpkg-deb "run it on Debian"
     local mirror keys deb
     mirror=$(apt-get update --print-uris | sed -n "s,^'\(.*\)/dists/[^/]*/InRelease' .*,\1,p" | grep -v security | head -1)
-    [ -n "$mirror" ] || fail "apt has no mirror: look at apt-get update --print-uris"
+    [ -n "$mirror" ] || fail "apt has no mirror: see apt-get update --print-uris"
     keys=$(dpkg -L debian-archive-keyring 2> /dev/null | grep -E 'debian-archive-keyring\.(gpg|pgp)$' | head -1)
-    [ -n "$keys" ] || fail "Debian's keys are missing: install debian-archive-keyring"
+    [ -n "$keys" ] || fail "the Debian archive keys are missing: install debian-archive-keyring"
     rm -rf "$dir/apt" "$root"
     mkdir -p "$root" "$dir"/apt/{none,lists/partial,cache/archives/partial}
     : > "$dir/apt/status"
     echo "deb [signed-by=$keys] $mirror $suite main" > "$dir/apt/sources.list"
-    echo "unpacking a compiler for ARM from $suite into $dir" >&2
+    echo "unpacking an ARM compiler from $suite into $dir" >&2
     private_apt apt-get update || fail "the mirror $mirror has no suite $suite for amd64 and arm64"
-    # with what they need: what runs here; without: the compiler's gcc, and what is only linked
+    # with dependencies: programs that run on the host; without: the target libraries, which are only linked
     private_apt apt-get install --yes --download-only libstd-rust-web-dev binutils-aarch64-linux-gnu qemu-user
     (cd "$dir/apt/cache/archives" && private_apt apt-get download rustc-web \
         libstd-rust-web-dev:arm64 libc6-dev:arm64 "libgcc-$gcc-dev:arm64")
@@ -57,7 +57,7 @@ install() {
     rm -rf "$dir/apt"
 }
 
-# Programs of the other suite run by its own loader, with its own libraries.
+# Programs of the other suite run with that suite's loader and libraries.
 wrappers() {
     local run="exec $lib/ld-linux-x86-64.so.2 --library-path $lib $root/usr/bin"
     local c=$root/usr/lib/aarch64-linux-gnu g=$root/usr/lib/gcc/aarch64-linux-gnu/$gcc
@@ -71,11 +71,11 @@ wrappers() {
 if [ ! -e "$dir/ready" ]; then
     install
     wrappers
-    "$dir/rustc" --version || fail "the compiler in $dir does not run: remove the folder and try again"
+    "$dir/rustc" --version || fail "the compiler in $dir does not run: remove the directory and try again"
     touch "$dir/ready"
 fi
 
-# ARGS of cargo, for ARM: static programs, so that qemu needs no libraries
+# runs cargo for ARM; programs are linked statically, so qemu needs no libraries
 arm() {
     local name=AARCH64_UNKNOWN_LINUX_GNU
     env RUSTC="$dir/rustc" CARGO_BUILD_TARGET=$target CARGO_TARGET_DIR="$PWD/target/arm" XTRAIN_NVCC=off \
@@ -86,15 +86,15 @@ arm() {
 
 check() { arm check --workspace --all-targets --locked; }
 
-# What compares instruction sets, and the golden bits of two other implementations; no test that starts xtrain
-# itself, since its own program cannot be run by the system here.
+# The gates that compare instruction sets, and the golden bits of two other implementations. Tests that start the
+# xtrain program itself are excluded, because the host cannot execute it without qemu.
 gates() {
     arm test --locked -p xtrain-tensor -p xtrain-decode --lib
     arm test --locked -p xtrain --test gates -- golden families training:: \
         invariance::a_row_has_its_bits_in_any_company_first_thousand
 }
 
-# The same few steps of training, here and on ARM: all files of the checkpoint, f32 and bf16.
+# Trains the same steps on the host and on ARM, f32 and bf16, and compares all files of the checkpoint.
 bits() {
     local out dtype where
     out=$(mktemp -d)
@@ -105,10 +105,10 @@ bits() {
             train "$where" --dtype "$dtype" --run "$out/$dtype-$where"
         done
         (cd "$out/$dtype-here" && find metrics.jsonl checkpoints -type f | sort | xargs sha256sum) | tee "$out/sums"
-        (cd "$out/$dtype-arm" && sha256sum --quiet --check "$out/sums") || fail "ARM has other bits"
+        (cd "$out/$dtype-arm" && sha256sum --quiet --check "$out/sums") || fail "the files differ on ARM"
     done
     rm -r "$out"
-    echo "every file of both checkpoints is the same here and on ARM"
+    echo "all files of both checkpoints are identical on the host and on ARM"
 }
 
 train() {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Packs what a machine with a GPU and without Rust needs to write the GPU report: stripped tests and the command, with
-# kernels, and the data of the tests. Needs nvcc (CUDA_HOME, scripts/nvcc.sh) for machine code;
-# without it the pack holds the checked-in PTX, which the driver compiles. Machine code is that of A100, H100 and B200
-# unless XTRAIN_CUDA_ARCHS says other architectures; other GPUs take PTX.
-# usage: bash scripts/gpu-pack.sh [out.tar.gz]; there: tar xf out.tar.gz && bash gpu-report.sh
-#        here, without a GPU: the same, with gpu-report.sh --dry-run
+# Packs everything that a GPU machine without Rust needs to write the GPU report: stripped test programs, the command
+# with its kernels, and the test data. Machine code requires nvcc (CUDA_HOME, scripts/nvcc.sh); without it the pack
+# contains the checked-in PTX, which the driver compiles. Machine code is built for A100, H100 and B200 unless
+# XTRAIN_CUDA_ARCHS lists other architectures; other GPUs use PTX.
+# usage: bash scripts/gpu-pack.sh [out.tar.gz]; on the GPU machine: tar xf out.tar.gz && bash gpu-report.sh
+#        without a GPU: the same, with gpu-report.sh --dry-run
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 out=${1:-target/xtrain-gpu.tar.gz}
@@ -16,12 +16,12 @@ export CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_TEST_STRIP=symbols CARG
 cargo build --release --locked --features emu
 built=$(cargo test --locked --no-run --message-format=json -p xtrain-tensor -p xtrain --features xtrain-tensor/faults,xtrain/faults \
     --lib --test gates)
-# the program that was built of the target of this name; exactly one
+# prints the executable that was built for the target of this name; fails unless there is exactly one
 program() {
     local found
     found=$(printf '%s\n' "$built" | grep "\"name\":\"$1\"" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | sort -u)
     if [ "$(printf '%s\n' "$found" | grep -c .)" != 1 ]; then
-        printf 'error: the tests of %s are not one program: %s\n' "$1" "$found" >&2
+        printf 'error: expected one test program for %s, found: %s\n' "$1" "$found" >&2
         return 1
     fi
     printf '%s\n' "$found"
@@ -33,14 +33,14 @@ cp "$gates" "$pack/test-gates"
 cp "${CARGO_TARGET_DIR:-target}/release/xtrain" scripts/gpu-report.sh tests/peers/gpu.py "$pack/"
 cp -r tests/data "$pack/data"
 git rev-parse HEAD > "$pack/commit"
-[ -z "$(git status --porcelain)" ] || echo "with changes that are not committed" >> "$pack/commit"
+[ -z "$(git status --porcelain)" ] || echo "with uncommitted changes" >> "$pack/commit"
 strip "$pack/test-tensor" "$pack/test-gates" "$pack/xtrain" 2> /dev/null || true
 tar -C "$pack" -c . | gzip -9 > "$out"
 programs=$(stat -c %s "$pack/test-tensor" "$pack/test-gates" "$pack/xtrain" | awk '{ n += $1 } END { print n }')
 size=$(stat -c %s "$out")
-echo "$out: $((size / 1000000)) MB, its three programs $((programs / 1000000)) MB"
+echo "$out: $((size / 1000000)) MB, uncompressed programs $((programs / 1000000)) MB"
 "$pack/xtrain" doctor
 if [ "$size" -gt 40000000 ]; then
-    echo "error: above 40 MB" >&2
+    echo "error: $out is larger than 40 MB" >&2
     exit 1
 fi

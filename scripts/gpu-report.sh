@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs what gpu-pack.sh packed, on a machine with a GPU, and writes gpu-<device>-<date>.md beside it (it belongs
-# in docs/bench/): the gates, then speed beside PyTorch and the cuBLASLt that it calls, where python3 has it, then
-# tables, then large batches beside PyTorch. Ends within 10 minutes; the report is whole after every part, so that what
-# stands when somebody ends it is kept. Nothing is skipped silently: without a GPU it fails, and so does a part that has
-# no time left or that runs no test.
-# usage: bash gpu-report.sh [--dry-run]    --dry-run: every command line on the emulator, with tiny sizes
+# Runs the contents of gpu-pack.sh on a GPU machine and writes gpu-<device>-<date>.md to the same directory (it
+# belongs in docs/bench/): the gates, then speed compared with PyTorch and its cuBLASLt if python3 has torch, then
+# tables, then large batches compared with PyTorch. Finishes within 10 minutes. The report is valid after every
+# section, so an interrupted run keeps its results. Nothing is skipped silently: the script fails without a GPU, and a
+# section fails if it has no time left or runs no test.
+# usage: bash gpu-report.sh [--dry-run]    --dry-run: runs every command line on the emulator, with tiny sizes
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
-whole=${XTRAIN_REPORT_SECONDS:-580}
+budget=${XTRAIN_REPORT_SECONDS:-580}
 export XTRAIN_TEST_DATA=$PWD/data XTRAIN_BIN=$PWD/xtrain
 if [ "${1:-}" = --dry-run ]; then
     export XTRAIN_REQUIRE_EMU=1
@@ -22,7 +22,7 @@ elif [ $# -gt 0 ]; then
 else
     export XTRAIN_REQUIRE_GPU=1
     name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
-    [ -n "$name" ] || { echo "error: nvidia-smi knows no GPU" >&2; exit 69; }
+    [ -n "$name" ] || { echo "error: nvidia-smi finds no GPU" >&2; exit 69; }
     device=cuda
     tiny=() short=() brief=() peers=()
 fi
@@ -43,33 +43,34 @@ failed=0
     ./xtrain doctor || failed=1
     echo '```'
 } > "$report" || failed=1
-# told title verdict [text]: a part of the report
-told() {
+# write_section title verdict [text]: appends a section to the report
+write_section() {
     printf '\n## %s\n\n%s\n' "$1" "$2" >> "$report"
     [ -z "${3:-}" ] || printf '\n```\n%s\n```\n' "$3" >> "$report"
     printf '%-44s %s\n' "$1" "$2"
 }
-# seconds at the end that are the tables'
-kept=$((whole * 120 / 580))
-# section seconds "title" command...: at most so many seconds of 580, or those left; its last lines, and whether it passed
+# seconds reserved for the tables at the end
+reserved=$((budget * 120 / 580))
+# section seconds "title" command...: runs a command with a time limit (seconds of a 580 s budget, at most the
+# remaining time), and appends its last lines and whether it passed
 section() {
-    local most=$(($1 * whole / 580)) title=$2 status start=$SECONDS left=$((whole - kept - SECONDS)) verdict
+    local limit=$(($1 * budget / 580)) title=$2 status start=$SECONDS left=$((budget - reserved - SECONDS)) verdict
     shift 2
-    [ "$left" -gt "$most" ] || most=$left
+    [ "$left" -gt "$limit" ] || limit=$left
     if [ "$left" -lt 5 ]; then
         failed=1
-        told "$title" "NOT RUN: no time was left"
+        write_section "$title" "NOT RUN: no time left"
         return
     fi
-    timeout -k 5 "$most" "$@" > "$output" 2>&1
+    timeout -k 5 "$limit" "$@" > "$output" 2>&1
     status=$?
     verdict="FAILED ($status)"
     [ "$status" -ne 0 ] || verdict=passed
-    # 124 and 137 may be the program's own, or that of who killed it
+    # 124 and 137 mean the time limit only if the time has passed; otherwise the program itself failed
     case $status in
-        124 | 137) [ $((SECONDS - start)) -lt "$most" ] || verdict="FAILED: more than $most s" ;;
+        124 | 137) [ $((SECONDS - start)) -lt "$limit" ] || verdict="FAILED: exceeded $limit s" ;;
     esac
-    # a test program that finds nothing to run passes too
+    # a test program that runs no test exits with 0
     case $1 in
         ./test-*)
             local ran
@@ -79,18 +80,18 @@ section() {
             ;;
     esac
     [ "$status" -eq 0 ] || failed=1
-    told "$title" "\`$*\`: $verdict in $((SECONDS - start)) s" "$(tail -60 "$output")"
+    write_section "$title" "\`$*\`: $verdict in $((SECONDS - start)) s" "$(tail -60 "$output")"
 }
-section 150 "Kernels against the processor, by bits" ./test-tensor gpu tensor_core --nocapture --test-threads 1
-section 90 "Whole models against the processor, by bits" ./test-gates gpu:: ahead:: golden::the_gpu --nocapture --test-threads 1
+section 150 "Kernels against the CPU, bitwise" ./test-tensor gpu tensor_core --nocapture --test-threads 1
+section 90 "Whole models against the CPU, bitwise" ./test-gates gpu:: ahead:: golden::the_gpu --nocapture --test-threads 1
 if python3 -c 'import torch' 2> /dev/null; then
-    section 100 "Decoding beside PyTorch, batch 1" python3 gpu.py decode --sizes 125m,0.6b --batches 1 "${peers[@]}"
-    section 80 "Training beside PyTorch" python3 gpu.py train "${peers[@]}"
-    section 40 "Products beside cuBLASLt" python3 gpu.py linear "${peers[@]}"
+    section 100 "Decoding compared with PyTorch, batch 1" python3 gpu.py decode --sizes 125m,0.6b --batches 1 "${peers[@]}"
+    section 80 "Training compared with PyTorch" python3 gpu.py train "${peers[@]}"
+    section 40 "Matrix products compared with cuBLASLt" python3 gpu.py linear "${peers[@]}"
 else
-    told "Speed beside PyTorch" "NOT RUN: python3 has no torch here"
+    write_section "Speed compared with PyTorch" "NOT RUN: python3 has no torch"
 fi
-kept=0
+reserved=0
 for dtype in bf16 f32; do
     for preset in base-125m small-10m qwen3-0.6b; do
         size=(--set "model.preset=$preset" "${tiny[@]}")
@@ -104,7 +105,7 @@ for dtype in bf16 f32; do
     done
 done
 if python3 -c 'import torch' 2> /dev/null; then
-    section 110 "Decoding beside PyTorch, batch 256" python3 gpu.py decode --batches 256 "${peers[@]}"
+    section 110 "Decoding compared with PyTorch, batch 256" python3 gpu.py decode --batches 256 "${peers[@]}"
 fi
 echo "$report"
 exit $failed

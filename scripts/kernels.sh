@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Compiles all kernels for every architecture of build/image.rs, prints registers, spills and shared memory of
-# each, and fails on a spill in any. Needs CUDA_HOME (scripts/nvcc.sh).
+# Compiles all kernels for every architecture of build/image.rs, prints registers, spills and shared memory of each
+# kernel, and fails if any kernel spills. Requires CUDA_HOME (scripts/nvcc.sh).
 # usage: bash scripts/kernels.sh [architecture ...]
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
-nvcc=$(readlink -f "${CUDA_HOME:?where nvcc is: scripts/nvcc.sh}/bin/nvcc")
+nvcc=$(readlink -f "${CUDA_HOME:?is not set: run scripts/nvcc.sh}/bin/nvcc")
 flags=$(sed -n 's/^pub(crate) const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs build/image.rs | tr -d '",')
 all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc.rs build/image.rs | tr -d '",')
 out=$(mktemp -d)
@@ -15,9 +15,9 @@ compile() {
     "$nvcc" $flags -gencode "arch=compute_$1,code=sm_$1" -cubin -Xptxas -v -o "$out/$1" kernels/all.cu 2> "$out/$1.txt" ||
         touch "$out/$1.failed"
 }
-# as many at a time as there are cores
+# one job per core
 for arch in ${*:-$all}; do
-    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done # one that failed has left a file
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done # a failed job leaves a .failed file
     compile "$arch" &
 done
 wait
@@ -37,7 +37,7 @@ for arch in ${*:-$all}; do
             printf "%-36s %9d %7d %7d\n", name, registers, spill[name], shared
         }
     ' "$out/$arch.txt" | sort | tee "$out/table"
-    [ -s "$out/table" ] || { echo "error: no kernel of sm_$arch was reported" >&2; exit 1; }
+    [ -s "$out/table" ] || { echo "error: ptxas reported no kernel for sm_$arch" >&2; exit 1; }
     if awk '$3 > 0 { print "error: " $1 " spills " $3 " bytes"; found = 1 } END { exit !found }' "$out/table" >&2; then
         failed=1
     fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs nvcc from PyPI wheels, about 100 MB, and prints the CUDA_HOME to use. The versions belong together;
+# Installs nvcc from PyPI wheels (about 100 MB) and prints the CUDA_HOME to use. The versions must match each other.
 # PTX of a newer compiler does not load on driver 580.
 # usage: export CUDA_HOME=$(bash scripts/nvcc.sh [directory])
 set -euo pipefail

@@ -1,4 +1,4 @@
-// What the host calls; mirrored in gpu/emulated.rs.
+// C interface for the host; mirrored in gpu/emulated/ffi.rs.
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 using namespace xtemu;
 
-// The orders of blocks that belong to the orders of threads.
+// Block execution order for each thread scheduling order.
 static void order_blocks(Launch& launch) {
   if (launch.order == Order::Forward || launch.size() > 1u << 24) return;
   uint64_t n = launch.size(), state = launch.seed;
@@ -21,23 +21,23 @@ static void order_blocks(Launch& launch) {
   for (uint64_t i = n; i > 1; i--) std::swap(launch.blocks[i - 1], launch.blocks[random(state) % i]);
 }
 
-static std::string refusal(const Launch& l) {
+static std::string validate(const Launch& l) {
   auto reason = [&](const char* what) { return std::string(l.kernel->name) + ": " + what; };
-  if (!l.size()) return reason("no blocks");
+  if (!l.size()) return reason("the grid has no blocks");
   if (l.grid.x > 0x7fffffff || l.grid.y > 65535 || l.grid.z > 65535)
-    return reason("a grid above 2147483647 x 65535 x 65535 blocks");
-  if (!l.threads() || l.block.z > 64) return reason("a block needs 1 to 1024 threads, at most 64 along z");
+    return reason("the grid exceeds 2147483647 x 65535 x 65535 blocks");
+  if (!l.threads() || l.block.z > 64) return reason("a block must have 1 to 1024 threads, at most 64 along z");
   if (l.threads() > l.kernel->max_threads) {
-    return reason(("blocks of " + std::to_string(l.threads()) + " threads, and it is compiled for " +
-                   std::to_string(l.kernel->max_threads))
+    return reason((std::to_string(l.threads()) + " threads per block exceed the limit of " +
+                   std::to_string(l.kernel->max_threads) + " that the kernel is compiled for")
                       .c_str());
   }
   if (l.shared > SHARED_LIMIT) return reason("more than 227 KB of dynamic shared memory");
   return "";
 }
 
-// Threads from which a launch is worth another thread of the host.
-constexpr uint64_t SHARE = 1 << 16;
+// CUDA threads per additional host thread.
+constexpr uint64_t MIN_THREADS_PER_WORKER = 1 << 16;
 
 extern "C" {
 
@@ -49,7 +49,7 @@ struct xtemu_config {
   int checked;
 };
 
-// As cuLaunchKernel: args[i] points to the i-th parameter. 0: done; else the reason is in `error`.
+// As cuLaunchKernel: args[i] points to the i-th parameter. Returns 0 on success; otherwise `error` holds the reason.
 int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char* error, size_t size) {
   Launch launch;
   launch.kernel = kernel;
@@ -60,26 +60,27 @@ int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char*
   launch.order = (Order)c->order;
   launch.seed = c->seed;
   launch.checked = c->checked != 0;
-  launch.error = refusal(launch);
+  launch.error = validate(launch);
   if (launch.error.empty()) {
     order_blocks(launch);
     if (launch.checked) check_launch(launch);
-    uint64_t most = std::min<uint64_t>(launch.size(), launch.size() * launch.threads() / SHARE);
-    std::vector<std::thread> others;
+    uint64_t max_workers =
+        std::min<uint64_t>(launch.size(), launch.size() * launch.threads() / MIN_THREADS_PER_WORKER);
+    std::vector<std::thread> workers;
     try {
-      for (uint32_t i = 1; i < c->workers && i < most && !launch.checked; i++)
-        others.emplace_back([&launch, i] { work(launch, (int)i); });
+      for (uint32_t i = 1; i < c->workers && i < max_workers && !launch.checked; i++)
+        workers.emplace_back([&launch, i] { run_blocks(launch, (int)i); });
     } catch (const std::system_error&) {
-      // the system refuses more threads: those that there are share the blocks
+      // the system cannot create more threads; the existing ones share the blocks
     }
-    work(launch, 0);
-    for (std::thread& other : others) other.join();
+    run_blocks(launch, 0);
+    for (std::thread& worker_thread : workers) worker_thread.join();
   }
   snprintf(error, size, "%s", launch.error.c_str());
   return !launch.error.empty();
 }
 
-void* xtemu_allocate(size_t bytes, int checked) { return take_global(bytes, checked != 0); }
+void* xtemu_allocate(size_t bytes, int checked) { return allocate_global(bytes, checked != 0); }
 void xtemu_free(void* at) { free_global((char*)at); }
 
 void xtemu_write(void* to, const void* from, size_t bytes) {
@@ -87,7 +88,7 @@ void xtemu_write(void* to, const void* from, size_t bytes) {
   mark_written(to, bytes);
 }
 
-// The first byte that nobody wrote, or `bytes`.
+// Returns the index of the first uninitialized byte, or `bytes`.
 size_t xtemu_read(void* to, const void* from, size_t bytes) {
   memcpy(to, from, bytes);
   return first_unwritten(from, bytes);
@@ -98,7 +99,7 @@ void xtemu_zero(void* at, size_t bytes) {
   mark_written(at, bytes);
 }
 
-// Counts the bytes that kernels of checked devices read inside of a range, from now on; how many it were.
+// Starts counting the bytes that kernels on checked devices read in a range; xtemu_watched returns the count.
 void xtemu_watch(const void* at, size_t bytes) { watch(at, bytes); }
 uint64_t xtemu_watched() { return watched(); }
 

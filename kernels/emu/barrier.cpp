@@ -1,5 +1,4 @@
-// Barriers of a block: all threads that the block began with come to one place in the source. And meetings of
-// blocks, where the last to come goes on.
+// Block barriers: all threads of the block must arrive at the same call site. Also block counters (xt_last_block).
 #include "worker.hpp"
 
 #include "check.hpp"
@@ -8,9 +7,10 @@ namespace xtemu {
 
 static void arrive(Vote vote, int predicate, const char* file, int line) {
   Worker& w = *worker;
-  Thread& me = *w.me;
+  Thread& self = *w.self;
   Barrier& barrier = w.barrier;
-  if (w.alive != w.threads.size()) fail("%s:%d: a barrier, and threads of the block have ended", base(file), line);
+  if (w.alive != w.threads.size())
+    fail("%s:%d: barrier reached after threads of the block have exited", base(file), line);
   if (!barrier.arrived) {
     barrier = {0, vote == Vote::All, file, line};
   } else if (barrier.line != line || barrier.file != file) {
@@ -20,7 +20,7 @@ static void arrive(Vote vote, int predicate, const char* file, int line) {
   if (vote == Vote::All) barrier.vote &= predicate;
   if (vote == Vote::Any) barrier.vote |= predicate;
   if (vote == Vote::Count) barrier.vote += predicate;
-  w.warps[me.warp()].at_barrier |= me.bit();
+  w.warps[self.warp()].at_barrier |= self.bit();
   if (++barrier.arrived < w.threads.size()) {
     wait_as(w, State::AtBarrier, file, line);
     return;
@@ -32,7 +32,7 @@ static void arrive(Vote vote, int predicate, const char* file, int line) {
     w.ready.add((int)i, w.warps[i].at_barrier);
     w.warps[i].at_barrier = 0;
   }
-  suspend(w);  // any thread may be the first to go on, this one too
+  suspend(w);  // any thread may continue first, including this one
 }
 
 void block_barrier(const char* file, int line) { arrive(Vote::Any, 0, file, line); }
@@ -42,8 +42,8 @@ int block_vote(Vote vote, int predicate, const char* file, int line) {
   return worker->result;
 }
 
-void come_to(const void* counter, bool last) {
-  if (worker->launch->checked) check_coming(*worker, counter, last);
+void block_arrived(const void* counter, bool last) {
+  if (worker->launch->checked) check_block_arrival(*worker, counter, last);
 }
 
 }  // namespace xtemu

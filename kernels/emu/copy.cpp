@@ -1,5 +1,5 @@
-// cp.async: a copy lands at the wait that covers it and not before. Until then its target is poison,
-// and on a checked device nobody may touch it.
+// cp.async: a copy completes at the wait that covers it, never earlier. Until then its destination is poisoned, and
+// on a checked device any access to it is an error.
 #include <string.h>
 
 #include "check.hpp"
@@ -7,40 +7,40 @@
 
 namespace xtemu {
 
-static Copies& mine() {
-  Thread& me = *worker->me;
-  if (!me.copies) me.copies = std::make_unique<Copies>();
-  return *me.copies;
+static Copies& thread_copies() {
+  Thread& self = *worker->self;
+  if (!self.copies) self.copies = std::make_unique<Copies>();
+  return *self.copies;
 }
 
 void copy_start(void* to, const void* from, bool present, const char* file, int line) {
   if ((uintptr_t)to & 15 || (present && (uintptr_t)from & 15))
-    fail("%s:%d: cp.async at an address that is no multiple of 16", base(file), line);
-  Copies& copies = mine();
+    fail("%s:%d: cp.async address is not a multiple of 16", base(file), line);
+  Copies& copies = thread_copies();
   if (worker->launch->checked) {
     if (present) {
       check_access(from, 16, Access::Read, file, line);
       count_read(from, 16);
     }
     check_access(to, 16, Access::Write, file, line);
-    check_flight(to, 16, true);
+    mark_in_flight(to, 16, true);
   }
   memset(to, 0xff, 16);
   copies.copies.push_back({to, from, present, file, line});
   copies.groups.back()++;
 }
 
-void copy_commit() { mine().groups.push_back(0); }
+void copy_commit() { thread_copies().groups.push_back(0); }
 
 void copy_wait(int pending) {
-  Copies& copies = mine();
+  Copies& copies = thread_copies();
   int done = (int)copies.groups.size() - 1 - pending;
   size_t landed = 0;
   for (int i = 0; i < done; i++) {
     for (int j = 0; j < copies.groups[i]; j++) {
       const Copy& c = copies.copies[landed++];
       if (worker->launch->checked) {
-        check_flight(c.to, 16, false);
+        mark_in_flight(c.to, 16, false);
         if (c.present) check_access(c.from, 16, Access::Read, c.file, c.line);
         check_access(c.to, 16, Access::Write, c.file, c.line);
       }
@@ -58,7 +58,7 @@ void copy_wait(int pending) {
 void end_copies(Thread& thread) {
   if (!thread.copies->copies.empty()) {
     const Copy& c = thread.copies->copies[0];
-    fail("%s:%d: the thread ended before it waited for this cp.async", base(c.file), c.line);
+    fail("%s:%d: the thread exited with this cp.async pending", base(c.file), c.line);
   }
   thread.copies->groups.assign(1, 0);
 }

@@ -1,4 +1,4 @@
-// The host's half of xt.cuh: CUDA's words, said with the calls of device.hpp.
+// The emulator half of xt.cuh: CUDA built-ins implemented with the functions of device.hpp.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -26,11 +26,11 @@
                                         ::xtemu::Signature<decltype(&k)>::parameters,                                \
                                         ::xtemu::Signature<decltype(&k)>::count, xt_max_threads_##k});
 
-// ---- places
-#define threadIdx (::xtemu::here->thread)
-#define blockIdx (::xtemu::here->position->block)
-#define blockDim (::xtemu::here->position->block_dim)
-#define gridDim (::xtemu::here->position->grid_dim)
+// ---- built-in variables
+#define threadIdx (::xtemu::thread_context->thread)
+#define blockIdx (::xtemu::thread_context->position->block)
+#define blockDim (::xtemu::thread_context->position->block_dim)
+#define gridDim (::xtemu::thread_context->position->grid_dim)
 static constexpr int warpSize = 32;
 
 // ---- shared memory
@@ -55,16 +55,16 @@ namespace xtemu {
 static inline uint32_t mask_of(uint32_t mask = 0xffffffffu) { return mask; }
 static inline void warp_barrier(uint32_t mask, const char* file, int line) { collective(mask, nullptr, file, line); }
 template <class T>
-static inline T shuffle(Operation how, uint32_t mask, T value, uint32_t operand, const char* file, int line) {
+static inline T shuffle(Operation operation, uint32_t mask, T value, uint32_t operand, const char* file, int line) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a shuffle moves 4 or 8 bytes");
-  memcpy(here->lane->in, &value, sizeof(T));
-  here->lane->in[2] = operand;
-  const uint32_t* out = collective(mask, how, file, line);
+  memcpy(thread_context->lane->in, &value, sizeof(T));
+  thread_context->lane->in[2] = operand;
+  const uint32_t* out = collective(mask, operation, file, line);
   memcpy(&value, out, sizeof(T));
   return value;
 }
 static inline uint32_t vote(uint32_t mask, int predicate, const char* file, int line) {
-  here->lane->in[0] = !!predicate;
+  thread_context->lane->in[0] = !!predicate;
   return collective(mask, ballot, file, line)[0];
 }
 }  // namespace xtemu
@@ -105,13 +105,13 @@ template <class T> static inline T atomic_cas(T* p, T expected, T v) {
 #define atomicMax ::xtemu::atomic_max
 #define atomicCAS ::xtemu::atomic_cas
 
-// ---- meetings of blocks
+// ---- synchronization between blocks
 static inline bool xt_last_block(uint32_t* counter, uint32_t blocks) {
   XT_SHARED(uint32_t, before, 1);
   __syncthreads();
   if (threadIdx.x == 0) {
     *before = atomicAdd(counter, 1u);
-    ::xtemu::come_to(counter, *before + 1 == blocks);
+    ::xtemu::block_arrived(counter, *before + 1 == blocks);
   }
   __syncthreads();
   if (*before + 1 != blocks) return false;
@@ -129,12 +129,13 @@ template <int N> static inline void xt_cp_wait() { ::xtemu::copy_wait(N); }
 
 // ---- tensor cores
 namespace xtemu {
-static inline void load_matrix(Operation how, uint32_t* r, int words, const void* row, const char* file, int line) {
-  memcpy(here->lane->in, &row, 8);
-  memcpy(r, collective(0xffffffffu, how, file, line), words * 4);
+static inline void load_matrix(Operation operation, uint32_t* r, int words, const void* row, const char* file,
+                               int line) {
+  memcpy(thread_context->lane->in, &row, 8);
+  memcpy(r, collective(0xffffffffu, operation, file, line), words * 4);
 }
 static inline void mma(float* c, const uint32_t* a, const uint32_t* b, const char* file, int line) {
-  uint32_t* in = here->lane->in;
+  uint32_t* in = thread_context->lane->in;
   memcpy(in, a, 16);
   memcpy(in + 4, b, 8);
   memcpy(in + 6, c, 16);

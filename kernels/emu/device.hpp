@@ -1,5 +1,5 @@
-// The seam between kernels and the emulator's runtime: what compiled kernels call, and how they
-// describe themselves. Kernels are compiled twice (plain and checked), the runtime once.
+// The interface between kernels and the emulator runtime: the functions that compiled kernels call, and kernel
+// descriptors. Kernels are compiled twice (plain and checked), the runtime once.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -11,35 +11,37 @@
 
 namespace xtemu {
 
-// ---- where a thread is
+// ---- thread coordinates
 struct Position {
   uint3 block;
   dim3 block_dim, grid_dim;
 };
 
-// A thread's place in a collective of its warp: its operands and its result.
+// Operands and result of a thread in a warp collective.
 struct alignas(64) Lane {
   uint32_t in[16];
   uint32_t out[4];
 };
 
-// What a running kernel sees of its thread.
-struct Place {
+// Context of the running thread.
+struct ThreadContext {
   uint3 thread;
   const Position* position;
   Lane* lane;
 };
-extern __thread Place* here __attribute__((tls_model("initial-exec")));
+extern __thread ThreadContext* thread_context __attribute__((tls_model("initial-exec")));
 
-// ---- what a thread asks for; `file` and `line` are where it does
+// ---- synchronization; file and line identify the call site in the kernel
 void block_barrier(const char* file, int line);
 enum class Vote { All, Any, Count };
 int block_vote(Vote vote, int predicate, const char* file, int line);
 
-// A block, by one of its threads, has come to where blocks meet; the last one goes on with what all have written.
-void come_to(const void* counter, bool last);
+// Called by one thread of a block that reached a block counter. After the last arrival, its writes are visible to the
+// last block.
+void block_arrived(const void* counter, bool last);
 
-// All lanes of `mask` meet; the last to come runs `operation` for all, from their `in` to their `out`.
+// Rendezvous of all lanes of `mask`. The last lane to arrive runs `operation` for all, from their `in` to their
+// `out`.
 typedef void (*Operation)(uint32_t mask, Lane* lanes);
 const uint32_t* collective(uint32_t mask, Operation operation, const char* file, int line);
 void shuffle_xor(uint32_t mask, Lane* lanes);  // in: value (2 words), operand
@@ -63,14 +65,14 @@ void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* f
 void wgmma_commit();
 void wgmma_wait(int pending);
 
-// ---- how a kernel describes itself
-// A parameter: its size, and whether it is a pointer or a float, which no driver can check.
+// ---- kernel descriptors
+// Parameter descriptor: size plus pointer and float flags, so that the host can check argument types.
 enum : uint32_t { POINTER = 0x100, FLOAT = 0x200 };
 template <class T> constexpr uint32_t parameter() {
   return sizeof(T) | (std::is_pointer<T>::value ? POINTER : 0) | (std::is_floating_point<T>::value ? FLOAT : 0);
 }
 
-// Mirrored in gpu/emulated.rs.
+// Mirrored in gpu/emulated/ffi.rs.
 struct Kernel {
   const Kernel* next;
   const char* name;
@@ -79,7 +81,7 @@ struct Kernel {
   uint32_t count, max_threads;
 };
 
-// How to call a kernel with the argument pointers of cuLaunchKernel.
+// Calls a kernel with the argument pointers of cuLaunchKernel.
 template <class F> struct Signature;
 template <class... A> struct Signature<void (*)(A...)> {
   static constexpr uint32_t count = sizeof...(A);

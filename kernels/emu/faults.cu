@@ -1,5 +1,5 @@
-// Kernels that are wrong on purpose, one for each class of fault, and a right one beside. In the emulator
-// only: gates/kernel_faults.rs holds what must be said of each.
+// Deliberately faulty kernels, one per class of fault, and correct ones for comparison. Emulator only. The expected
+// error of each is in gates/kernel_faults.rs.
 #include "../xt.cuh"
 
 XT_KERNEL(fault_none, 256)(const float* x, float* y) {
@@ -11,7 +11,7 @@ XT_KERNEL(fault_none, 256)(const float* x, float* y) {
 }
 XT_EXPORT(fault_none)
 
-// Reads its neighbour's value before all have written.
+// Reads the neighbour's value without a barrier after the writes.
 XT_KERNEL(fault_missing_barrier, 256)(const float* x, float* y) {
   XT_SHARED(float, s, 256);
   uint32_t t = threadIdx.x;
@@ -20,7 +20,7 @@ XT_KERNEL(fault_missing_barrier, 256)(const float* x, float* y) {
 }
 XT_EXPORT(fault_missing_barrier)
 
-// The same inside a warp.
+// The same within one warp.
 XT_KERNEL(fault_missing_warp_barrier, 32)(const float* x, float* y) {
   XT_SHARED(float, s, 32);
   uint32_t t = threadIdx.x;
@@ -29,7 +29,7 @@ XT_KERNEL(fault_missing_warp_barrier, 32)(const float* x, float* y) {
 }
 XT_EXPORT(fault_missing_warp_barrier)
 
-// Two stages, and the barrier after the use of a stage is missing: the next but one overwrites it.
+// A double-buffered pipeline without the barrier after one stage is consumed: a later iteration overwrites it.
 XT_KERNEL(fault_stages, 64)(const float* x, float* y) {
   XT_SHARED2(float, s, 2, 64);
   uint32_t t = threadIdx.x;
@@ -94,35 +94,35 @@ XT_KERNEL(fault_divergent_barrier, 64)(const float* x, float* y) {
 }
 XT_EXPORT(fault_divergent_barrier)
 
-// Half a warp waits for the other half.
+// A full-mask shuffle that half of the warp never reaches.
 XT_KERNEL(fault_absent_lanes, 32)(const float* x, float* y) {
   uint32_t t = threadIdx.x;
   y[t] = t < 16 ? __shfl_xor_sync(0xffffffffu, x[t], 1) : 0.0f;
 }
 XT_EXPORT(fault_absent_lanes)
 
-// Blocks write one place.
+// All blocks write to the same addresses.
 XT_KERNEL(fault_blocks, 64)(const float* x, float* y) { y[threadIdx.x] = x[blockIdx.x]; }
 XT_EXPORT(fault_blocks)
 
-// A sum in whatever order threads come.
+// A floating-point atomicAdd: the sum depends on the order of arrival.
 XT_KERNEL(fault_arrival_order, 64)(const float* x, float* y) {
   atomicAdd(y, x[blockIdx.x * blockDim.x + threadIdx.x]);
 }
 XT_EXPORT(fault_arrival_order)
 
-// An address that is nobody's.
+// An unallocated address.
 XT_KERNEL(fault_null, 32)(const float* x, float* y) { y[threadIdx.x] = *(x + ((size_t)1 << 50)); }
 XT_EXPORT(fault_null)
 
-// A vector at an address that is not its own.
+// A misaligned vector load.
 XT_KERNEL(fault_misaligned, 32)(const float* x, float* y) {
   float4 v = *reinterpret_cast<const float4*>(x + 1);
   y[threadIdx.x] = v.x + v.w;
 }
 XT_EXPORT(fault_misaligned)
 
-// Not a fault: the last of three blocks adds what all have left.
+// Correct: the last of three blocks adds the results of all of them.
 XT_KERNEL(fault_none_of_blocks, 64)(const float* x, float* y) {
   uint32_t t = threadIdx.x;
   y[blockIdx.x * 64 + t] = x[blockIdx.x * 64 + t];
@@ -130,7 +130,7 @@ XT_KERNEL(fault_none_of_blocks, 64)(const float* x, float* y) {
 }
 XT_EXPORT(fault_none_of_blocks)
 
-// A block leaves something after it came to the meeting.
+// A block writes its result after it has arrived at the block counter.
 XT_KERNEL(fault_late_for_blocks, 64)(const float* x, float* y) {
   uint32_t t = threadIdx.x;
   bool last = xt_last_block(reinterpret_cast<uint32_t*>(y + 255), 3);

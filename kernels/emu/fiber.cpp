@@ -17,7 +17,7 @@ void unmap_stack(char* stack) { munmap(stack, STACK); }
 
 #if defined(__x86_64__) && !defined(XTEMU_UCONTEXT)
 
-// Saves what the calling convention keeps, swaps stacks, takes it back from the other.
+// Saves the callee-saved registers, switches stacks and restores the registers of the other fiber.
 asm(R"(.text
 .p2align 4
 .globl xtemu_switch
@@ -45,10 +45,10 @@ xtemu_switch:
 )");
 
 void start_fiber(Fiber& fiber, char* stack, void (*body)()) {
-  // Stacks are mapped at equal distances: without this their tops would all fall into one cache set.
+  // Cache coloring: stacks are mapped at equal distances, so their tops would all fall into one cache set.
   uintptr_t colour = (uintptr_t)stack / STACK * 5 % 61;
   void** sp = (void**)((uintptr_t)stack + STACK - 64 - colour * 64);
-  *--sp = nullptr;  // the return address of `body`: where an unwinder stops
+  *--sp = nullptr;  // return address of `body`: stops unwinders
   *--sp = (void*)body;
   for (int i = 0; i < 6; i++) *--sp = nullptr;
   fiber.sp = sp;

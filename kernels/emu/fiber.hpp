@@ -1,5 +1,5 @@
-// Fibers: a stack that can be left in the middle of a kernel and entered again. Hand-written for
-// x86-64 (a switch is 14 instructions); elsewhere ucontext, which is slower and portable.
+// Fibers: stacks that a kernel thread can be suspended on and resumed. x86-64 uses hand-written assembly (14
+// instructions per switch); other architectures use ucontext, which is slower but portable.
 #pragma once
 #include <stddef.h>
 
@@ -7,7 +7,7 @@ namespace xtemu {
 
 constexpr size_t STACK = 128 << 10;
 
-// A stack, with a page below it that faults.
+// Maps a stack with a guard page below it.
 char* map_stack();
 void unmap_stack(char* stack);
 
@@ -32,6 +32,6 @@ inline void switch_fiber(Fiber& from, Fiber& to) { swapcontext(&from.context, &t
 #endif
 
 namespace xtemu {
-// Makes `fiber` one that runs `body` on `stack` when it is first switched to. `body` never returns.
+// Prepares `fiber` to run `body` on `stack` at the first switch to it. `body` never returns.
 void start_fiber(Fiber& fiber, char* stack, void (*body)());
 }  // namespace xtemu

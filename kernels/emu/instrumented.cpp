@@ -1,7 +1,6 @@
-// What code compiled with -fsanitize=thread,alignment calls: before each access to memory, and where an
-// object is not where its type must lie (which the accesses do not show: the compiler splits vectors).
-// The sanitizers' libraries, whose functions these are by name, are not linked: the checks are those of
-// check.cpp.
+// Entry points of code compiled with -fsanitize=thread,alignment: called before each memory access, and for
+// misaligned objects (which the accesses do not show, because the compiler splits vectors). The sanitizer libraries
+// that define these names are not linked; the checks are in check.cpp.
 #include <stdint.h>
 
 #include "check.hpp"

@@ -1,5 +1,5 @@
-// Every kernel, for this processor. Compiled twice: plain, and with the compiler's instrumentation of
-// every memory access, which calls check.cpp. XTEMU_LIST names the function that lists the kernels.
+// All kernels, compiled for the CPU. Compiled twice: plain, and with every memory access instrumented
+// (instrumented.cpp). XTEMU_LIST is the name of the function that returns the kernel list.
 #include "all.cu"
 XT_BEGIN
 #include "emu/faults.cu"

@@ -1,6 +1,6 @@
-// Device memory. A plain device's is the host's. A checked device's comes from one reserved range, with
-// its shadow: blocks lie apart, and an address is not used again before the range is used up, so that a
-// step past a block or an access after its end meets nothing.
+// Device memory. A plain device uses host memory. A checked device uses one reserved range with shadow memory: blocks
+// are separated by gaps, and addresses are not reused before the range is exhausted, so that out-of-bounds accesses
+// and uses after free hit unallocated memory.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,10 +35,10 @@ bool is_arena(const void* at) { return shadow().memory && in_arena(shadow(), at)
 
 // ---- blocks of the arena
 static std::mutex mutex;
-static std::map<char*, size_t> live;  // with the bytes asked for
+static std::map<char*, size_t> live;  // address -> requested bytes
 static size_t top = 0;
 
-// Room for `bytes`, going round the arena past what is live.
+// Finds space for `bytes`, advancing cyclically through the arena past live blocks.
 static char* find(const Shadow& s, size_t bytes) {
   size_t need = (bytes + GRAIN - 1) / GRAIN * GRAIN + GAP;
   for (int round = 0; round < 2;) {
@@ -58,7 +58,7 @@ static char* find(const Shadow& s, size_t bytes) {
   return nullptr;
 }
 
-static char* take(size_t bytes, uint8_t state) {
+static char* allocate(size_t bytes, uint8_t state) {
   const Shadow& s = shadow();
   if (!s.memory || bytes > ARENA / 4) return nullptr;
   std::lock_guard<std::mutex> lock(mutex);
@@ -69,40 +69,40 @@ static char* take(size_t bytes, uint8_t state) {
   return at;
 }
 
-// Gives the system the whole pages of a range back; they read as zero.
-static void release(void* at, size_t bytes) {
+// Returns the whole pages of a range to the system; they read as zero afterwards.
+static void release_pages(void* at, size_t bytes) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   uintptr_t from = ((uintptr_t)at + page - 1) / page * page, to = ((uintptr_t)at + bytes) / page * page;
   if (from < to) madvise((void*)from, to - from, MADV_DONTNEED);
 }
 
-static void give_back(char* at) {
+static void free_block(char* at) {
   const Shadow& s = shadow();
   std::lock_guard<std::mutex> lock(mutex);
   auto block = live.find(at);
   if (block == live.end()) return;
   size_t pairs = (block->second + 1) / 2;
   memset(s.state + pair(s, at), 0, pairs);
-  release(at, block->second);
-  release(s.cells + pair(s, at), pairs * sizeof(Cell));
+  release_pages(at, block->second);
+  release_pages(s.cells + pair(s, at), pairs * sizeof(Cell));
   live.erase(block);
 }
 
-// ---- what the others use
-char* take_global(size_t bytes, bool checked) {
-  char* at = checked ? take(bytes, LIVE) : (char*)aligned_alloc(1024, (bytes + 1024) / 1024 * 1024);
+// ---- interface
+char* allocate_global(size_t bytes, bool checked) {
+  char* at = checked ? allocate(bytes, LIVE) : (char*)aligned_alloc(1024, (bytes + 1024) / 1024 * 1024);
   if (at) memset(at, 0xff, bytes);  // NaN
   return at;
 }
 
 void free_global(char* at) {
   if (is_arena(at))
-    give_back(at);
+    free_block(at);
   else
     free(at);
 }
 
-char* take_shared(size_t bytes) { return take(bytes, 0); }
+char* allocate_shared(size_t bytes) { return allocate(bytes, 0); }
 void free_shared(char* at) { free_global(at); }
 
 void mark_written(void* at, size_t bytes) {
@@ -128,13 +128,13 @@ void describe(const void* at, char* text, size_t size) {
   }
   const char* from = worker && worker->shared ? worker->shared : nullptr;
   if (from && (const char*)at >= from && (const char*)at < from + (512 << 10)) {
-    snprintf(text, size, "shared memory, between or past its variables");
+    snprintf(text, size, "shared memory, outside its variables");
     return;
   }
   std::lock_guard<std::mutex> lock(mutex);
   auto after = live.upper_bound((char*)at);
   if (after == live.begin()) {
-    snprintf(text, size, "global memory that is nobody's");
+    snprintf(text, size, "unallocated global memory");
     return;
   }
   --after;

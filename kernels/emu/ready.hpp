@@ -1,11 +1,11 @@
-// Which threads of a block can run, and which runs next. A block has at most 32 warps of 32 lanes, so
-// the set is 32 words and a word of the warps that are not empty.
+// The set of runnable threads of a block and the choice of the next one. A block has at most 32 warps of 32 lanes, so
+// the set is one 32-bit word per warp and one word of non-empty warps.
 #pragma once
 #include <stdint.h>
 
 namespace xtemu {
 
-// Mirrored in gpu/emulated.rs.
+// Scheduling order; mirrored in gpu/emulated.rs.
 enum class Order : int { Forward, Backward, Random, Priorities };
 
 // splitmix64
@@ -18,13 +18,13 @@ inline uint64_t random(uint64_t& state) {
 
 inline int lowest(uint32_t set) { return __builtin_ctz(set); }
 inline int highest(uint32_t set) { return 31 - __builtin_clz(set); }
-// The first member at or after a random place, cyclically.
+// The first member at or after a random bit, cyclically.
 inline int any(uint32_t set, uint32_t r) {
   uint64_t twice = ((uint64_t)set << 32 | set) >> (r & 31);
   return (__builtin_ctzll(twice) + (r & 31)) & 31;
 }
 
-class Ready {
+class ReadySet {
  public:
   void start(Order order, uint64_t seed) {
     order_ = order;
@@ -35,7 +35,7 @@ class Ready {
     warps_ = 0;
     for (uint32_t& lanes : lanes_) lanes = 0;
   }
-  void prioritise() {
+  void randomize_priorities() {
     for (uint32_t& priority : priority_) priority = (uint32_t)random(state_);
   }
 
@@ -45,8 +45,8 @@ class Ready {
     warps_ |= 1u << warp;
   }
 
-  // The index of a thread, or -1.
-  int take() {
+  // Removes the next thread and returns its index, or -1 if none is runnable.
+  int pop() {
     if (!warps_) return -1;
     int warp, lane;
     switch (order_) {
@@ -62,7 +62,7 @@ class Ready {
       uint64_t r = random(state_);
       warp = order_ == Order::Random ? any(warps_, (uint32_t)r) : first();
       lane = any(lanes_[warp], (uint32_t)(r >> 8));
-      // now and then another warp runs ahead
+      // occasionally let another warp run ahead
       if (order_ == Order::Priorities && (r >> 16) % 512 == 0) priority_[warp] = (uint32_t)(r >> 32);
     }
     }

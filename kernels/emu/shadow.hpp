@@ -1,23 +1,23 @@
-// Shadow memory: what is known of each pair of bytes of a checked device. (Kernels keep no single
-// bytes, so a pair is the smallest thing that two threads can share.)
+// Shadow memory: state and access history of each pair of bytes of a checked device. Kernels access no single bytes,
+// so a pair is the smallest unit that two threads can share.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 namespace xtemu {
 
-enum : uint8_t { LIVE = 1, WRITTEN = 2, SHARED = 4, FLIGHT = 8 };
+enum : uint8_t { LIVE = 1, WRITTEN = 2, SHARED = 4, IN_FLIGHT = 8 };
 
-// The last access of a kind. `time` is of the clock of check.hpp, 0: never.
+// The last access of a kind. `time` is the logical clock of check.hpp; 0: never.
 struct Writer {
   uint64_t time : 48, thread : 10, atomic : 1;
 };
 struct Reader {
   uint64_t time : 48, warp : 5, atomic : 1;
-};  // and lanes, below
+};  // lanes are in Cell
 
-// The last writer, and the lanes of up to two warps that read since: of any larger set of readers two
-// warps are enough, for whatever orders one warp after another orders it after all.
+// The last writer, and the lanes of up to two warps that have read since. Two reading warps are sufficient: whatever
+// orders a warp after a reader of another warp orders it after all of them.
 struct Cell {
   Writer writer;
   Reader reader[2];
@@ -25,19 +25,19 @@ struct Cell {
 };
 static_assert(sizeof(Cell) == 32, "a cell is half a line of the cache");
 
-constexpr size_t ARENA = 16ull << 30;  // reserved, not used: pages come when they are touched
+constexpr size_t ARENA = 16ull << 30;  // address space; pages are allocated on first touch
 
 struct Shadow {
-  char* memory;    // what kernels see
-  uint8_t* state;  // a byte per pair
-  Cell* cells;     // a cell per pair
+  char* memory;    // device memory
+  uint8_t* state;  // one byte per pair
+  Cell* cells;     // one cell per pair
 };
-const Shadow& shadow();  // memory is null where the system refuses so many addresses
+const Shadow& shadow();  // memory is null if the address space cannot be reserved
 
 inline bool in_arena(const Shadow& s, const void* at) { return (size_t)((const char*)at - s.memory) < ARENA; }
 inline size_t pair(const Shadow& s, const void* at) { return (size_t)((const char*)at - s.memory) / 2; }
 
-// "global memory of 400 bytes, at byte 400"
+// Describes an address, such as "global memory, byte 400 of a block of 400".
 void describe(const void* at, char* text, size_t size);
 
 }  // namespace xtemu

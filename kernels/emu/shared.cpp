@@ -1,5 +1,4 @@
-// Shared memory of a block: the dynamic part, then each variable as threads first come by it. It is
-// poison (NaN) until it is written.
+// Shared memory of a block: the dynamic part, then each variable at its first use. Poisoned (NaN) until written.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,22 +7,22 @@
 
 namespace xtemu {
 
-// Between two variables, so that a step past one is not a step into the next.
+// Gap between two variables, so that an overrun of one does not reach the next.
 constexpr uint32_t GAP = 256;
 constexpr size_t REGION = 512 << 10;
 
 static void poison(Worker& w, uint32_t at, uint32_t bytes) {
   memset(w.shared + at, 0xff, bytes);
-  if (w.launch->checked) check_fresh(w.shared + at, bytes);
+  if (w.launch->checked) mark_fresh(w.shared + at, bytes);
 }
 
-void begin_shared(Worker& w) {
+void init_shared(Worker& w) {
   if (w.shared && is_arena(w.shared) != w.launch->checked) {
     free_shared(w.shared);
     w.shared = nullptr;
   }
-  if (!w.shared) w.shared = w.launch->checked ? take_shared(REGION) : (char*)aligned_alloc(1024, REGION);
-  if (w.launch->checked) check_gone(w.shared, REGION);
+  if (!w.shared) w.shared = w.launch->checked ? allocate_shared(REGION) : (char*)aligned_alloc(1024, REGION);
+  if (w.launch->checked) mark_free(w.shared, REGION);
   w.variables.clear();
   w.shared_end = (w.launch->shared + 2 * GAP - 1) / GAP * GAP;
 }
@@ -41,9 +40,9 @@ void* shared_variable(const void* key, size_t bytes, const char* file, int line)
     used += v.bytes;
   }
   if (used > STATIC_LIMIT)
-    fail("%s:%d: %zu bytes of shared variables, the limit is %zu", base(file), line, used, STATIC_LIMIT);
+    fail("%s:%d: %zu bytes of static shared memory exceed the limit of %zu", base(file), line, used, STATIC_LIMIT);
   if (used + w.launch->shared > SHARED_LIMIT)
-    fail("%s:%d: %zu bytes of shared memory, the limit is %zu", base(file), line, used + w.launch->shared,
+    fail("%s:%d: %zu bytes of shared memory exceed the limit of %zu", base(file), line, used + w.launch->shared,
          SHARED_LIMIT);
   uint32_t at = w.shared_end;
   w.variables.push_back({key, at, (uint32_t)bytes});
@@ -54,7 +53,8 @@ void* shared_variable(const void* key, size_t bytes, const char* file, int line)
 
 void* dynamic_shared(const char* file, int line) {
   Worker& w = *worker;
-  if (!w.launch->shared) fail("%s:%d: dynamic shared memory, and the launch gives none", base(file), line);
+  if (!w.launch->shared)
+    fail("%s:%d: the kernel uses dynamic shared memory, but the launch requests none", base(file), line);
   return w.shared;
 }
 

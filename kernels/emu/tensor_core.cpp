@@ -1,7 +1,7 @@
 // mma.sync and ldmatrix. The sum follows the published model of Hopper's tensor cores (arXiv 2511.10909):
-// the addends c and a_k * b_k, 16 at once, are aligned to the largest exponent among them, each cut toward
-// zero at 25 fractional bits, summed exactly, and the sum cut toward zero to f32. Products are not
-// normalised before the alignment; a zero counts with exponent -126 per factor.
+// c and the 16 products a_k * b_k are aligned to the largest exponent among them, each truncated to 25 fractional
+// bits, summed exactly, and the sum truncated to f32. Products are not normalized before the alignment; a zero factor
+// counts with exponent -126.
 #include "tensor_core.hpp"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static float value(uint32_t u) {
 static float widen(uint16_t h) { return value((uint32_t)h << 16); }
 static bool special(uint16_t h) { return (h >> 7 & 0xff) == 0xff; }
 
-// A bf16 as mantissa * 2^(exponent - 7), the sign with the mantissa.
+// A bf16 as mantissa * 2^(exponent - 7), with a signed mantissa.
 struct Unpacked {
   int32_t mantissa, exponent;
 };
@@ -38,7 +38,7 @@ static Unpacked unpack(uint16_t h) {
   return {h & 0x8000 ? -m : m, e ? e - 127 : -126};
 }
 
-// sum * 2^(exponent - FRACTION), cut toward zero to f32.
+// sum * 2^(exponent - FRACTION), truncated to f32.
 static float normalise(int64_t sum, int exponent) {
   if (!sum) return 0.0f;
   uint64_t v = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
@@ -49,14 +49,14 @@ static float normalise(int64_t sum, int exponent) {
   return value(r | (sum < 0 ? 0x80000000u : 0));
 }
 
-// An infinity or a NaN among the operands.
+// A dot product with an infinity or a NaN among its operands.
 static float special_dot(const uint16_t* a, const uint16_t* b, float c) {
   double sum = c;
   for (int k = 0; k < 16; k++) sum += (double)widen(a[k]) * (double)widen(b[k]);
   return sum != sum ? value(0x7fffffff) : (float)sum;
 }
 
-// A row against eight columns, which are the lanes of a vector register.
+// One row by eight columns, vectorized over the columns.
 static void row_step(const Unpacked a[16], const int32_t mantissa[16][8], const int32_t exponent[16][8], float d[8]) {
   int32_t c_mantissa[8], c_exponent[8], top[8], low[8] = {}, high[8] = {};
   for (int i = 0; i < 8; i++) {
@@ -69,13 +69,13 @@ static void row_step(const Unpacked a[16], const int32_t mantissa[16][8], const 
   for (int k = 0; k < 16; k++) {
     for (int i = 0; i < 8; i++) top[i] = std::max(top[i], a[k].exponent + exponent[k][i]);
   }
-  // a product has 16 bits, 14 of them fraction; 8 of them fit 31 bits with 11 more
+  // a product has 16 bits, 14 of them fractional; eight of them, shifted left by 11, fit in 31 bits
   auto add = [&](int32_t* sum, int k) {
     for (int i = 0; i < 8; i++) {
       int32_t p = a[k].mantissa * mantissa[k][i];
       uint32_t size = (uint32_t)(p < 0 ? -p : p) << (FRACTION - 14);
-      uint32_t far = std::min<uint32_t>((uint32_t)(top[i] - a[k].exponent - exponent[k][i]), 31);
-      int32_t cut = (int32_t)(size >> far);
+      uint32_t shift = std::min<uint32_t>((uint32_t)(top[i] - a[k].exponent - exponent[k][i]), 31);
+      int32_t cut = (int32_t)(size >> shift);
       sum[i] += p < 0 ? -cut : cut;
     }
   };
@@ -90,27 +90,28 @@ static void row_step(const Unpacked a[16], const int32_t mantissa[16][8], const 
 
 void tensor_step(const uint16_t a[16][16], const uint16_t b[8][16], float d[16][8]) {
   int32_t mantissa[16][8], exponent[16][8];
-  bool odd[8] = {};
+  bool has_special[8] = {};
   for (int i = 0; i < 8; i++) {
     for (int k = 0; k < 16; k++) {
       Unpacked u = unpack(b[i][k]);
       mantissa[k][i] = u.mantissa;
       exponent[k][i] = u.exponent;
-      odd[i] |= special(b[i][k]);
+      has_special[i] |= special(b[i][k]);
     }
   }
   for (int r = 0; r < 16; r++) {
     Unpacked row[16];
-    bool odd_row = false;
+    bool row_has_special = false;
     float c[8];
     memcpy(c, d[r], sizeof c);
     for (int k = 0; k < 16; k++) {
       row[k] = unpack(a[r][k]);
-      odd_row |= special(a[r][k]);
+      row_has_special |= special(a[r][k]);
     }
     row_step(row, mantissa, exponent, d[r]);
     for (int i = 0; i < 8; i++) {
-      if (odd_row || odd[i] || (bits(c[i]) >> 23 & 0xff) == 0xff) d[r][i] = special_dot(a[r], b[i], c[i]);
+      if (row_has_special || has_special[i] || (bits(c[i]) >> 23 & 0xff) == 0xff)
+        d[r][i] = special_dot(a[r], b[i], c[i]);
     }
   }
 }
@@ -125,11 +126,11 @@ float tensor_dot(const uint16_t* a, const uint16_t* b, float c) {
   return d[0][0];
 }
 
-// ---- fragments: which lane holds what, PTX ISA 9.7.14
+// ---- fragment layouts: PTX ISA 9.7.14
 static const uint16_t* row_of(const Lane& lane) {
   const uint16_t* row;
   memcpy(&row, lane.in, 8);
-  if ((uintptr_t)row & 15) fail("ldmatrix: a row at an address that is no multiple of 16");
+  if ((uintptr_t)row & 15) fail("ldmatrix: row address is not a multiple of 16");
   if (worker->launch->checked) check_access(row, 16, Access::Read, "ldmatrix", 0);
   return row;
 }

@@ -1,4 +1,4 @@
-// CUDA's vector types, with CUDA's alignment: a misaligned vector access is as wrong here as there.
+// CUDA's vector types with CUDA's alignment, so that misaligned vector accesses are detected.
 #pragma once
 #include <stdint.h>
 

@@ -1,13 +1,13 @@
-// Collectives of a warp: lanes meet, the last to come computes for all.
+// Warp collectives: a rendezvous of lanes; the last lane to arrive computes for all.
 #include "worker.hpp"
 
 #include "check.hpp"
 
 namespace xtemu {
 
-static Meeting& join(Warp& warp, uint32_t mask, Operation operation, const char* file, int line) {
+static PendingCollective& join(Warp& warp, uint32_t mask, Operation operation, const char* file, int line) {
   for (int i = 0; i < warp.count; i++) {
-    Meeting& m = warp.meetings[i];
+    PendingCollective& m = warp.pending[i];
     if (m.mask == mask) {
       if (m.line != line || m.file != file || m.operation != operation) {
         fail("divergent warp collective: this lane at %s:%d, others at %s:%d", base(file), line, base(m.file),
@@ -16,40 +16,40 @@ static Meeting& join(Warp& warp, uint32_t mask, Operation operation, const char*
       return m;
     }
     if (m.mask & mask) {
-      fail("%s:%d: a warp collective of lanes %08x, and %s:%d waits for lanes %08x", base(file), line, mask,
-           base(m.file), m.line, m.mask);
+      fail("%s:%d: a warp collective of lanes %08x overlaps a pending one at %s:%d of lanes %08x", base(file), line,
+           mask, base(m.file), m.line, m.mask);
     }
   }
-  if (warp.count == 4) fail("%s:%d: more than 4 warp collectives at once", base(file), line);
-  warp.meetings[warp.count] = {mask, 0, operation, file, line};
-  return warp.meetings[warp.count++];
+  if (warp.count == 4) fail("%s:%d: more than 4 concurrent warp collectives", base(file), line);
+  warp.pending[warp.count] = {mask, 0, operation, file, line};
+  return warp.pending[warp.count++];
 }
 
 const uint32_t* collective(uint32_t mask, Operation operation, const char* file, int line) {
   Worker& w = *worker;
-  Thread& me = *w.me;
-  Warp& warp = w.warps[me.warp()];
-  mask &= mask == 0xffffffffu ? warp.full : mask;  // all of a partial last warp
-  if (!(mask & me.bit()))
-    fail("%s:%d: lane %u is not among the lanes %08x that it names", base(file), line, me.index & 31, mask);
-  Meeting& meeting = join(warp, mask, operation, file, line);
-  meeting.arrived |= me.bit();
-  if (meeting.arrived != mask) {
+  Thread& self = *w.self;
+  Warp& warp = w.warps[self.warp()];
+  mask &= mask == 0xffffffffu ? warp.full : mask;  // a full mask means all lanes of a partial last warp
+  if (!(mask & self.bit()))
+    fail("%s:%d: lane %u is not in its own mask %08x", base(file), line, self.index & 31, mask);
+  PendingCollective& collective_state = join(warp, mask, operation, file, line);
+  collective_state.arrived |= self.bit();
+  if (collective_state.arrived != mask) {
     wait_as(w, State::InCollective, file, line);
-    return me.place.lane->out;
+    return self.context.lane->out;
   }
-  meeting = warp.meetings[--warp.count];
+  collective_state = warp.pending[--warp.count];
   if (operation) operation(mask, warp.lanes);
   if (w.launch->checked) check_collective(warp, mask);
-  w.ready.add(me.warp(), mask & ~me.bit());
-  if (w.launch->order != Order::Forward) {  // another lane may be the first to go on
-    w.ready.add(me.warp(), me.bit());
+  w.ready.add(self.warp(), mask & ~self.bit());
+  if (w.launch->order != Order::Forward) {  // another lane may continue first
+    w.ready.add(self.warp(), self.bit());
     suspend(w);
   }
-  return me.place.lane->out;
+  return self.context.lane->out;
 }
 
-// ---- shuffles. What a lane reads of one that is absent is undefined on a device: poison here.
+// ---- shuffles. Reading from a lane outside the mask is undefined on a device; here it returns poison.
 static inline void move(uint32_t mask, Lane* lanes, int to, int from) {
   bool present = mask >> from & 1;
   lanes[to].out[0] = present ? lanes[from].in[0] : 0xffc0deadu;

@@ -1,5 +1,5 @@
-// wgmma: 128 threads start a product of 64x64x16 from shared memory; operands are read and accumulators
-// written at the wait that covers it and not before.
+// wgmma: 128 threads issue a 64x64x16 product from shared memory. Operands are read and accumulators written at the
+// wait that covers it, never earlier.
 #include <string.h>
 
 #include "check.hpp"
@@ -8,25 +8,26 @@
 
 namespace xtemu {
 
-static Warpgroup& mine() {
+static Warpgroup& current_warpgroup() {
   Worker& w = *worker;
   if (w.groups.empty()) w.groups.resize((w.threads.size() + 127) / 128);
-  return w.groups[w.me->index / 128];
+  return w.groups[w.self->index / 128];
 }
 
 uint64_t wgmma_descriptor(const void* p) {
   Worker& w = *worker;
   size_t at = (size_t)((const char*)p - w.shared);
-  if (at >= w.launch->shared) fail("wgmma: an operand outside dynamic shared memory");
-  if (at & 15) fail("wgmma: an operand at an address that is no multiple of 16");
+  if (at >= w.launch->shared) fail("wgmma: operand outside dynamic shared memory");
+  if (at & 15) fail("wgmma: operand address is not a multiple of 16");
   return (at >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 
 void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* file, int line) {
   Worker& w = *worker;
-  if (w.threads.size() < (w.me->index | 127u) + 1) fail("%s:%d: wgmma in an incomplete warpgroup", base(file), line);
-  Warpgroup& group = mine();
-  uint32_t i = w.me->index & 127;
+  if (w.threads.size() < (w.self->index | 127u) + 1)
+    fail("%s:%d: wgmma in an incomplete warpgroup", base(file), line);
+  Warpgroup& group = current_warpgroup();
+  uint32_t i = w.self->index & 127;
   size_t nth = (size_t)group.issued[i]++;
   if (nth == group.started.size()) {
     group.started.emplace_back();
@@ -43,12 +44,12 @@ void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* f
   op.b[i] = b;
   op.accumulate[i] = accumulate;
   op.count++;
-  if (!accumulate) memset(d, 0xff, 32 * sizeof(float));  // until the wait: poison
+  if (!accumulate) memset(d, 0xff, 32 * sizeof(float));  // poison until the wait
 }
 
-void wgmma_commit() { mine().group[worker->me->index & 127]++; }
+void wgmma_commit() { current_warpgroup().group[worker->self->index & 127]++; }
 
-// 16 values of a row of an operand, K-major in 128-byte swizzle.
+// 16 values of an operand row, K-major with the 128-byte swizzle.
 static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t out[16]) {
   Worker& w = *worker;
   if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
@@ -63,10 +64,10 @@ static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t 
 }
 
 static void run(Wgmma& op) {
-  if (op.count != 128) fail("%s:%d: wgmma by %d of 128 threads", base(op.file), op.line, op.count);
+  if (op.count != 128) fail("%s:%d: wgmma issued by %d of 128 threads", base(op.file), op.line, op.count);
   for (int i = 1; i < 128; i++) {
     if (op.a[i] != op.a[0] || op.b[i] != op.b[0] || op.accumulate[i] != op.accumulate[0])
-      fail("%s:%d: wgmma with other operands in other threads", base(op.file), op.line);
+      fail("%s:%d: wgmma operands differ between threads", base(op.file), op.line);
   }
   static thread_local uint16_t a[64][16], b[64][16];
   for (int i = 0; i < 64; i++) {
@@ -76,23 +77,23 @@ static void run(Wgmma& op) {
   for (int rows = 0; rows < 64; rows += 16) {
     for (int columns = 0; columns < 64; columns += 8) {
       float d[16][8] = {};
-      // rows of 16 belong to a warp; fragments are those of mma.sync
+      // each warp owns 16 rows; fragments are laid out as for mma.sync
       auto each = [&](auto move) {
         for (int i = 0; i < 32; i++) {
           for (int e = 0; e < 4; e++)
             move(op.d[rows * 2 + i][columns / 2 + e], d[(i >> 2) + (e >> 1) * 8][(i & 3) * 2 + (e & 1)]);
         }
       };
-      if (op.accumulate[0]) each([](float& mine, float& value) { value = mine; });
+      if (op.accumulate[0]) each([](float& fragment, float& value) { value = fragment; });
       tensor_step(a + rows, b + columns, d);
-      each([](float& mine, float& value) { mine = value; });
+      each([](float& fragment, float& value) { fragment = value; });
     }
   }
 }
 
 void wgmma_wait(int pending) {
   Worker& w = *worker;
-  Warpgroup& group = mine();
+  Warpgroup& group = current_warpgroup();
   if (++group.waiting < 128) {
     wait_as(w, State::InWgmma, "wgmma wait", pending);
     return;
@@ -105,7 +106,7 @@ void wgmma_wait(int pending) {
     run(group.started[done]);
   group.started.erase(group.started.begin(), group.started.begin() + (long)done);
   for (int& issued : group.issued) issued -= (int)done;
-  int warp = (int)(w.me->index / 128) * 4;
+  int warp = (int)(w.self->index / 128) * 4;
   for (int i = 0; i < 4; i++) w.ready.add(warp + i, 0xffffffffu);
   suspend(w);
 }

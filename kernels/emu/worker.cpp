@@ -1,5 +1,5 @@
-// The scheduler: a worker runs a block by entering the fiber of one of its threads; whoever waits or
-// ends passes on to the next that is ready, and the last one comes back home.
+// The scheduler. A worker runs a block by switching to the fiber of one of its threads. A thread that waits or exits
+// switches to the next runnable thread; the last one switches back to the scheduler.
 #include "worker.hpp"
 
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 namespace xtemu {
 
-__thread Place* here;
+__thread ThreadContext* thread_context;
 __thread Worker* worker;
 
 Worker::~Worker() {
@@ -22,21 +22,21 @@ Worker::~Worker() {
 static void run_threads();
 
 static void make_current(Worker& w, Thread& thread) {
-  w.me = &thread;
-  here = &thread.place;
+  w.self = &thread;
+  thread_context = &thread.context;
 }
 
-// The fiber to go on with: of the next thread, or home.
+// The fiber to switch to: that of the next runnable thread, or the scheduler.
 static Fiber& next_fiber(Worker& w) {
-  int index = w.launch->stopped.load(std::memory_order_relaxed) ? -1 : w.ready.take();
-  if (index < 0) return w.home;
+  int index = w.launch->stopped.load(std::memory_order_relaxed) ? -1 : w.ready.pop();
+  if (index < 0) return w.scheduler;
   Thread& next = w.threads[index];
   if (!next.stack) {
     next.stack = w.stacks.empty() ? map_stack() : w.stacks.back();
     if (!w.stacks.empty()) w.stacks.pop_back();
     if (!next.stack) {
-      w.reason = "no memory for the stack of a thread";
-      return w.home;
+      w.reason = "cannot allocate a thread stack";
+      return w.scheduler;
     }
     start_fiber(next.fiber, next.stack, run_threads);
   }
@@ -45,39 +45,39 @@ static Fiber& next_fiber(Worker& w) {
 }
 
 void suspend(Worker& w) {
-  Thread* me = w.me;
+  Thread* self = w.self;
   Fiber& next = next_fiber(w);
-  if (&next != &me->fiber) switch_fiber(me->fiber, next);
+  if (&next != &self->fiber) switch_fiber(self->fiber, next);
 }
 
 void wait_as(Worker& w, State state, const char* file, int line) {
-  w.me->state = state;
-  w.me->file = file;
-  w.me->line = line;
+  w.self->state = state;
+  w.self->file = file;
+  w.self->line = line;
   suspend(w);
 }
 
-// The body of a fiber: runs threads one after another on one stack, until the next is one that waits on
-// a stack of its own. A kernel that never waits so costs a call a thread, not a switch.
+// The body of a fiber: runs threads one after another on one stack, until the next runnable thread is suspended on
+// its own stack. A kernel without synchronization thus costs one call per thread instead of one switch.
 static void run_threads() {
   for (;;) {
     Worker& w = *worker;
     Launch& launch = *w.launch;
     launch.kernel->call(launch.args);
-    Thread& ended = *w.me;
+    Thread& ended = *w.self;
     if (ended.copies) end_copies(ended);
     ended.state = State::Done;
     w.alive--;
     char* stack = ended.stack;
     ended.stack = nullptr;
-    int index = launch.stopped.load(std::memory_order_relaxed) ? -1 : w.ready.take();
+    int index = launch.stopped.load(std::memory_order_relaxed) ? -1 : w.ready.pop();
     if (index >= 0 && !w.threads[index].stack) {
       w.threads[index].stack = stack;
       make_current(w, w.threads[index]);
       continue;
     }
-    w.stacks.push_back(stack);  // nobody takes it before this switch is done
-    Fiber* next = &w.home;
+    w.stacks.push_back(stack);  // not reused before this switch is complete
+    Fiber* next = &w.scheduler;
     if (index >= 0) {
       make_current(w, w.threads[index]);
       next = &w.threads[index].fiber;
@@ -92,8 +92,8 @@ const char* base(const char* file) {
   return slash ? slash + 1 : file;
 }
 
-std::string where(const Thread& thread) {
-  const uint3 &b = thread.place.position->block, &t = thread.place.thread;
+std::string thread_name(const Thread& thread) {
+  const uint3 &b = thread.context.position->block, &t = thread.context.thread;
   char text[96];
   snprintf(text, sizeof text, "block (%u,%u,%u) thread (%u,%u,%u)", b.x, b.y, b.z, t.x, t.y, t.z);
   return text;
@@ -112,8 +112,8 @@ static void stop(Launch& launch, const std::string& what) {
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
   Worker& w = *worker;
-  stop(*w.launch, where(*w.me) + ": " + text);
-  switch_fiber(w.me->fiber, w.home);
+  stop(*w.launch, thread_name(*w.self) + ": " + text);
+  switch_fiber(w.self->fiber, w.scheduler);
   __builtin_unreachable();
 }
 
@@ -124,16 +124,16 @@ static std::string deadlock(const Worker& w) {
     if (thread.state == State::Done || shown++ == 4) continue;
     const char* what = thread.state == State::AtBarrier      ? "at a barrier"
                        : thread.state == State::InCollective ? "in a warp collective"
-                                                             : "in a warpgroup's wait";
-    text +=
-        " " + where(thread) + " waits " + what + " at " + base(thread.file) + ":" + std::to_string(thread.line) + ";";
+                                                             : "in a wgmma wait";
+    text += " " + thread_name(thread) + " waits " + what + " at " + base(thread.file) + ":" +
+            std::to_string(thread.line) + ";";
     if (shown == 4) break;
   }
   return text;
 }
 
 // ---- blocks
-// What all blocks of a launch share.
+// Initializes what all blocks of a launch share.
 static void begin(Worker& w, Launch& launch, int number) {
   uint32_t n = launch.threads();
   w.launch = &launch;
@@ -144,14 +144,14 @@ static void begin(Worker& w, Launch& launch, int number) {
   for (uint32_t i = 0; i < n; i++) {
     Thread& thread = w.threads[i];
     const dim3& d = launch.block;
-    thread.place = {{i % d.x, i / d.x % d.y, i / d.x / d.y}, &w.position, &w.warps[i / 32].lanes[i % 32]};
+    thread.context = {{i % d.x, i / d.x % d.y, i / d.x / d.y}, &w.position, &w.warps[i / 32].lanes[i % 32]};
     thread.index = i;
   }
   for (uint32_t i = 0; i < w.warps.size(); i++) {
     uint32_t lanes = n - i * 32;
     w.warps[i].full = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
   }
-  begin_shared(w);
+  init_shared(w);
 }
 
 static void run_block(Worker& w, uint64_t number) {
@@ -167,15 +167,15 @@ static void run_block(Worker& w, uint64_t number) {
     w.ready.add((int)i, warp.full);
   }
   for (Thread& thread : w.threads) thread.state = State::Runs;
-  if (w.launch->order == Order::Priorities) w.ready.prioritise();
+  if (w.launch->order == Order::Priorities) w.ready.randomize_priorities();
   if (w.launch->checked) check_block(w);
   poison_shared(w);
 
   Fiber& first = next_fiber(w);
-  if (&first != &w.home) switch_fiber(w.home, first);
+  if (&first != &w.scheduler) switch_fiber(w.scheduler, first);
 
   if (w.alive && !w.launch->stopped) stop(*w.launch, w.reason.empty() ? deadlock(w) : w.reason);
-  if (w.launch->stopped) {  // fibers left in the middle
+  if (w.launch->stopped) {  // abandon suspended fibers
     w.ready.clear();
     w.reason.clear();
     for (Thread& thread : w.threads) {
@@ -186,16 +186,16 @@ static void run_block(Worker& w, uint64_t number) {
   }
 }
 
-void work(Launch& launch, int number) {
-  static thread_local Worker kept;  // its stacks serve the next launch of this thread of the host
-  Worker& w = kept;
+void run_blocks(Launch& launch, int number) {
+  static thread_local Worker thread_worker;  // its stacks are reused by the next launch on this host thread
+  Worker& w = thread_worker;
   worker = &w;
   begin(w, launch, number);
   for (uint64_t i; (i = launch.next++) < launch.size() && !launch.stopped;) {
     run_block(w, launch.blocks.empty() ? i : launch.blocks[i]);
   }
   worker = nullptr;
-  here = nullptr;
+  thread_context = nullptr;
 }
 
 }  // namespace xtemu

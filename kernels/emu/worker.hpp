@@ -1,4 +1,4 @@
-// The state of a launch, and of the worker (a thread of the host) that runs its blocks, one at a time.
+// State of a launch, and of a worker (a host thread) that runs its blocks one at a time.
 #pragma once
 #include <atomic>
 #include <map>
@@ -14,8 +14,8 @@
 namespace xtemu {
 
 // ---- a launch
-// What a block has done, from its begin to where it met others.
-struct Past {
+// Logical time span of a block from its begin to its arrival at a block counter.
+struct BlockSpan {
   uint64_t begin, end;
 };
 
@@ -28,15 +28,15 @@ struct Launch {
   uint64_t seed;
   bool checked;
 
-  std::vector<uint32_t> blocks;  // the order of blocks; empty: rising
+  std::vector<uint32_t> blocks;  // execution order of the blocks; empty: ascending
   std::atomic<uint64_t> next{0};
   std::atomic<bool> stopped{false};  // a worker has failed
   std::mutex mutex;
-  std::string error;  // the first
+  std::string error;  // the first error
 
-  uint64_t begin = 0;                             // checked: when it began
-  std::vector<uint64_t> block_begins;             // checked: when each block began, in the order they ran
-  std::map<const void*, std::vector<Past>> came;  // checked: the blocks that came to a counter
+  uint64_t begin = 0;                                      // checked: start time
+  std::vector<uint64_t> block_begins;                      // checked: start time of each block, in execution order
+  std::map<const void*, std::vector<BlockSpan>> arrivals;  // checked: arrivals per block counter
 
   uint32_t threads() const { return block.x * block.y * block.z; }
   uint64_t size() const { return (uint64_t)grid.x * grid.y * grid.z; }
@@ -45,7 +45,7 @@ struct Launch {
 // ---- a thread
 enum class State : uint8_t { Runs, AtBarrier, InCollective, InWgmma, Done };
 
-// A cp.async that has not landed.
+// A pending cp.async.
 struct Copy {
   void* to;
   const void* from;
@@ -59,12 +59,12 @@ struct Copies {
 };
 
 struct Thread {
-  Place place;  // first: `here` points to it
+  ThreadContext context;  // first member: thread_context points to it
   uint32_t index;
   State state;
-  char* stack;  // none: has not run yet
+  char* stack;  // nullptr: has not run yet
   Fiber fiber;
-  const char* file;  // where it waits
+  const char* file;  // call site at which it waits
   int line;
   std::unique_ptr<Copies> copies;
 
@@ -73,27 +73,27 @@ struct Thread {
 };
 
 // ---- a warp
-// Lanes on their way into one collective.
-struct Meeting {
+// A warp collective that some lanes have reached.
+struct PendingCollective {
   uint32_t mask, arrived;
   Operation operation;
   const char* file;
   int line;
 };
 
-// checked: what each lane knows of each other lane's past, where collectives had less than all lanes
-struct Knowledge {
+// checked: vector clocks of the lanes, needed after collectives of fewer than all lanes
+struct LaneClocks {
   uint64_t until[32][32];
 };
 
 struct Warp {
   Lane lanes[32];
-  Meeting meetings[4];
+  PendingCollective pending[4];
   int count;
-  uint32_t full;  // lanes that exist
+  uint32_t full;  // existing lanes
   uint32_t at_barrier;
-  uint64_t synced;  // checked: when all lanes last met
-  std::unique_ptr<Knowledge> knowledge;
+  uint64_t synced;  // checked: time of the last collective of all lanes
+  std::unique_ptr<LaneClocks> lane_clocks;
 };
 
 // ---- barriers, warpgroups, shared memory
@@ -126,49 +126,49 @@ struct Variable {
 // ---- a worker
 struct Worker {
   Launch* launch = nullptr;
-  Thread* me = nullptr;  // who runs
-  Fiber home{};
-  Ready ready;
+  Thread* self = nullptr;  // running thread
+  Fiber scheduler{};
+  ReadySet ready;
   Position position{};
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<Warpgroup> groups;
   Barrier barrier{};
-  int result = 0;             // of the last vote
-  uint32_t alive = 0;         // threads that have not ended
-  uint64_t block_synced = 0;  // checked: when all threads last met
-  std::vector<Past> others;   // checked: what other blocks did before they met this one, the last
-  char* shared = nullptr;     // 256 KB: dynamic, then the variables
+  int result = 0;                     // result of the last vote
+  uint32_t alive = 0;                 // threads that have not exited
+  uint64_t block_synced = 0;          // checked: time of the last barrier
+  std::vector<BlockSpan> met_blocks;  // checked: spans of blocks that arrived before this one, the last
+  char* shared = nullptr;             // dynamic shared memory, then the variables
   std::vector<Variable> variables;
   uint32_t shared_end = 0;
-  std::vector<char*> stacks;  // unused
+  std::vector<char*> stacks;  // free stacks
   std::string reason;
 
   ~Worker();
 };
 extern __thread Worker* worker __attribute__((tls_model("initial-exec")));
 
-// Another thread takes over until this one is ready again.
+// Switches to another thread until this one is runnable again.
 void suspend(Worker& w);
 void wait_as(Worker& w, State state, const char* file, int line);
 
-// Ends the launch with an error of the running thread: never returns.
+// Ends the launch with an error of the running thread. Never returns.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Runs blocks of the launch until there are none.
-void work(Launch& launch, int number);
+// Runs blocks of the launch until none is left.
+void run_blocks(Launch& launch, int number);
 
 // "block (1,0,0) thread (3,0,0)"
-std::string where(const Thread& thread);
-// The name without its directory.
+std::string thread_name(const Thread& thread);
+// File name without directory.
 const char* base(const char* file);
 
 // ---- shared memory
 constexpr size_t SHARED_LIMIT = 227 << 10, STATIC_LIMIT = 48 << 10;
-void begin_shared(Worker& w);   // of a launch
-void poison_shared(Worker& w);  // of a block
+void init_shared(Worker& w);    // once per launch
+void poison_shared(Worker& w);  // once per block
 
-// ---- copies and tensor cores, at a thread's end
+// ---- checks when a thread exits
 void end_copies(Thread& thread);
 
 }  // namespace xtemu

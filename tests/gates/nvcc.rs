@@ -45,23 +45,23 @@ fn an_nvcc_that_is_old_or_broken_is_passed_over_with_the_reason() {
     let good = fake(&at("new"), &version("13.0"));
     let path = at("new").join("bin");
     for (home, why) in [
-        ("old", "it is of CUDA 12.8, want 13 or newer"),
-        ("broken", "it does not run (exit status: 1)"),
-        ("silent", "it does not say its release"),
+        ("old", "found CUDA 12.8, expected 13 or newer"),
+        ("broken", "does not run (exit status: 1)"),
+        ("silent", "does not print its release"),
     ] {
-        let Search { nvcc, refused } = find(&[("CUDA_HOME", &at(home)), ("PATH", &path)]);
+        let Search { nvcc, rejected } = find(&[("CUDA_HOME", &at(home)), ("PATH", &path)]);
         assert_eq!(nvcc.unwrap().path(), good.canonicalize().unwrap(), "after {home}");
-        assert_eq!(refused, [format!("{}/bin/nvcc: {why}", at(home).display())]);
+        assert_eq!(rejected, [format!("{}/bin/nvcc: {why}", at(home).display())]);
         // named by hand it is the only one
         let named = at(home).join("bin/nvcc");
-        let Search { nvcc, refused } = find(&[("XTRAIN_NVCC", &named), ("PATH", &path)]);
+        let Search { nvcc, rejected } = find(&[("XTRAIN_NVCC", &named), ("PATH", &path)]);
         assert!(nvcc.is_none());
-        assert_eq!(refused, [format!("XTRAIN_NVCC={}: {why}", named.display())]);
+        assert_eq!(rejected, [format!("XTRAIN_NVCC={}: {why}", named.display())]);
     }
-    let Search { nvcc, refused } = find(&[("XTRAIN_NVCC", Path::new("off")), ("CUDA_HOME", &at("new"))]);
-    assert!(nvcc.is_none() && refused.is_empty());
-    let Search { refused, .. } = find(&[("XTRAIN_NVCC", &at("nothing"))]);
-    assert_eq!(refused.len(), 1, "{refused:?}");
+    let Search { nvcc, rejected } = find(&[("XTRAIN_NVCC", Path::new("off")), ("CUDA_HOME", &at("new"))]);
+    assert!(nvcc.is_none() && rejected.is_empty());
+    let Search { rejected, .. } = find(&[("XTRAIN_NVCC", &at("nothing"))]);
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn an_nvcc_that_fails_says_what_it_said() {
     let path = fake(&scratch.0, &does);
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();
     let why = nvcc.compile(&["-ptx".to_string()], &scratch.0.join("out")).unwrap_err();
-    assert_eq!(why, format!("{} fails: all.cu(3): error: no", path.canonicalize().unwrap().display()));
+    assert_eq!(why, format!("{} failed: all.cu(3): error: no", path.canonicalize().unwrap().display()));
     // one that says nothing and writes nothing
     let path = fake(&scratch.0, &format!("case $1 in --version) {};; esac", version("13.0")));
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();

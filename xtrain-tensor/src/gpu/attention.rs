@@ -1,5 +1,5 @@
-//! Attention over a pool of keys and values: tiles of rows for training and prompts, chunks of keys for
-//! single rows. The same bits either way.
+//! Attention over a KV pool: tiles of rows for training and prefill, split-K over chunks of keys for decode. Both
+//! compute the same bits.
 mod backward;
 mod decode;
 #[cfg(test)]
@@ -18,17 +18,17 @@ use super::{Arg, At, Gpu, Grid, args};
 use crate::operands::{AttnMask, Heads, Slots};
 use crate::{Dtype, Error, Result, Tensor};
 
-/// The head sizes that the kernels have.
+/// Head sizes supported by the GPU kernels.
 pub(crate) const HEAD_SIZES: &str = "a head size that is a multiple of 8, to 256, on a GPU";
 
-/// Keys of a chunk.
+/// Keys per chunk.
 const CHUNK: usize = 64;
-/// Rows of a tile in f32.
+/// Rows per f32 tile.
 const TILE: usize = 32;
-/// Floats of a row of 64 in shared memory.
+/// Row pitch, in floats, of 64 columns in shared memory.
 const TILE_LD: usize = 68;
 
-/// Refuses a head size without a kernel.
+/// Checks that there is a kernel for this head size.
 pub(crate) fn check_head_size(op: &'static str, hd: usize) -> Result<()> {
     match hd.is_multiple_of(8) && (8..=256).contains(&hd) {
         true => Ok(()),
@@ -36,21 +36,21 @@ pub(crate) fn check_head_size(op: &'static str, hd: usize) -> Result<()> {
     }
 }
 
-/// A [`AttnMask`] on the device, and the heads that see it.
-struct Scene {
+/// An [`AttnMask`] on the device, with the head shape.
+struct MaskArgs {
     seq: At,
     pos: At,
     table: At,
     page: u32,
     stride: u32,
-    /// 0: none that hides anything.
+    /// Sliding window. 0: no window, or one that hides nothing.
     window: u32,
     heads: Heads,
 }
 
-impl Scene {
-    fn upload(gpu: &Gpu, heads: Heads, see: &AttnMask<'_>) -> Result<Scene> {
-        let (table, page, stride): (Vec<u32>, u32, u32) = match see.slots {
+impl MaskArgs {
+    fn upload(gpu: &Gpu, heads: Heads, mask: &AttnMask<'_>) -> Result<MaskArgs> {
+        let (table, page, stride): (Vec<u32>, u32, u32) = match mask.slots {
             Slots::Runs { base } => (base.iter().map(|&b| b as u32).collect(), 0, 0),
             Slots::Pages { page, table } => {
                 let stride = table.iter().map(Vec::len).max().unwrap_or(0);
@@ -60,48 +60,49 @@ impl Scene {
                 (all, *page as u32, stride as u32)
             }
         };
-        let (seq, pos, table) = (gpu.indices(see.seq)?, gpu.indices(see.pos)?, gpu.indices(&table)?);
-        let longest = see.pos.iter().max().map_or(0, |&p| p as usize + 1);
-        let window = see.window.filter(|&w| w < longest).map_or(0, |w| w as u32);
-        Ok(Scene { seq, pos, table, page, stride, window, heads })
+        let (seq, pos, table) = (gpu.indices(mask.seq)?, gpu.indices(mask.pos)?, gpu.indices(&table)?);
+        let longest = mask.pos.iter().max().map_or(0, |&p| p as usize + 1);
+        let window = mask.window.filter(|&w| w < longest).map_or(0, |w| w as u32);
+        Ok(MaskArgs { seq, pos, table, page, stride, window, heads })
     }
 
-    /// The kernels' `SEEN`.
-    fn seen(&self) -> [Arg; 6] {
-        let &Scene { seq, pos, table, page, stride, window, .. } = self;
+    /// The kernels' `MASK_PARAMS`.
+    fn args(&self) -> [Arg; 6] {
+        let &MaskArgs { seq, pos, table, page, stride, window, .. } = self;
         [seq.into(), pos.into(), table.into(), page.into(), stride.into(), window.into()]
     }
 
-    /// The kernels' `HEADS`.
-    fn heads(&self) -> [Arg; 4] {
+    /// The kernels' `HEAD_PARAMS`.
+    fn head_args(&self) -> [Arg; 4] {
         let Heads { nh, nkv, hd } = self.heads;
         [(nh as u32).into(), (nkv as u32).into(), (hd as u32).into(), self.heads.scale().into()]
     }
 }
 
-/// The kernel for heads of `hd`, of those for up to 64, 128, 192 and 256.
+/// Selects the kernel variant for head size `hd`: up to 64, 128, 192 or 256.
 fn sized(names: [&'static str; 4], hd: usize) -> &'static str {
     names[(hd - 1) / 64]
 }
 
-/// bf16 values of a row in the shared memory of the kernels for tensor cores.
+/// Row pitch, in bf16 values, in the shared memory of the tensor-core kernels.
 fn mma_ld(hd: usize) -> usize {
     hd.next_multiple_of(16) + 8
 }
 
-/// `(y, L)`, operands checked: runs of rows in tiles, single rows split over their chunks.
+/// `(y, L)`. Runs of rows are computed in tiles, short runs by split-K over their chunks. The operands have been
+/// checked.
 pub(crate) fn attention(
     gpu: &Gpu,
     operands: [&Tensor; 3],
     heads: Heads,
-    see: &AttnMask<'_>,
+    mask: &AttnMask<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let (runs, single): (Vec<_>, Vec<_>) =
-        tiles::runs(see).into_iter().partition(|run: &Range<usize>| !tiles::split(run));
+        tiles::runs(mask).into_iter().partition(|run: &Range<usize>| !tiles::split(run));
     let single = single.into_iter().flatten().map(|n| n as u32).collect::<Vec<_>>();
-    let operands = Operands::new(gpu, operands, heads, see)?;
-    operands.tiles(&runs, see)?;
-    operands.split(&single, see)?;
+    let operands = Operands::new(gpu, operands, heads, mask)?;
+    operands.tiles(&runs, mask)?;
+    operands.split(&single, mask)?;
     Ok((operands.y, operands.lse))
 }
 
@@ -110,17 +111,17 @@ pub(crate) fn decode_attention(
     gpu: &Gpu,
     operands: [&Tensor; 3],
     heads: Heads,
-    see: &AttnMask<'_>,
+    mask: &AttnMask<'_>,
 ) -> Result<(Tensor, Tensor)> {
-    let operands = Operands::new(gpu, operands, heads, see)?;
-    operands.split(&(0..see.rows() as u32).collect::<Vec<_>>(), see)?;
+    let operands = Operands::new(gpu, operands, heads, mask)?;
+    operands.split(&(0..mask.rows() as u32).collect::<Vec<_>>(), mask)?;
     Ok((operands.y, operands.lse))
 }
 
-/// What a forward reads and writes.
+/// Operands and results of the forward pass.
 struct Operands<'a> {
     gpu: &'a Gpu,
-    scene: Scene,
+    mask_args: MaskArgs,
     q: &'a Tensor,
     k: &'a Tensor,
     v: &'a Tensor,
@@ -133,22 +134,22 @@ impl<'a> Operands<'a> {
         gpu: &'a Gpu,
         [q, k, v]: [&'a Tensor; 3],
         heads: Heads,
-        see: &AttnMask<'_>,
+        mask: &AttnMask<'_>,
     ) -> Result<Operands<'a>> {
         let y = Tensor::on_gpu(gpu, q.shape(), q.dtype())?;
         let lse = Tensor::on_gpu(gpu, &q.shape()[..2], Dtype::F32)?;
-        Ok(Operands { gpu, scene: Scene::upload(gpu, heads, see)?, q, k, v, y, lse })
+        Ok(Operands { gpu, mask_args: MaskArgs::upload(gpu, heads, mask)?, q, k, v, y, lse })
     }
 
-    /// Where q, k, v, y and L lie.
-    fn places(&self) -> Result<[At; 5]> {
+    /// Device addresses of q, k, v, y and L.
+    fn addresses(&self) -> Result<[At; 5]> {
         let at = |x: &Tensor| x.at(self.gpu, self.q.dtype());
         Ok([at(self.q)?, at(self.k)?, at(self.v)?, at(&self.y)?, self.lse.at(self.gpu, Dtype::F32)?])
     }
 
-    /// `y` and `L` of the rows of these runs.
-    fn tiles(&self, runs: &[Range<usize>], see: &AttnMask<'_>) -> Result<()> {
-        let Heads { nh, nkv, hd } = self.scene.heads;
+    /// Computes `y` and `L` for the rows of these runs, in tiles.
+    fn tiles(&self, runs: &[Range<usize>], mask: &AttnMask<'_>) -> Result<()> {
+        let Heads { nh, nkv, hd } = self.mask_args.heads;
         let (names, warps, rows, shared) = match self.q.dtype() {
             Dtype::BF16 => {
                 let names = [
@@ -170,10 +171,10 @@ impl<'a> Operands<'a> {
                 (names, 4, TILE, 4 * (TILE * (hd + 4) + (CHUNK + TILE) * TILE_LD + CHUNK))
             }
         };
-        let tiles = tiles::of_rows(see, runs, nh / nkv, rows);
-        let [q, k, v, y, lse] = self.places()?;
+        let tiles = tiles::of_rows(mask, runs, nh / nkv, rows);
+        let [q, k, v, y, lse] = self.addresses()?;
         let own = args![q, k, v, y, lse, self.gpu.indices(tiles.as_flattened())?];
-        let args = [own as &[Arg], &self.scene.seen(), &self.scene.heads()].concat();
+        let args = [own as &[Arg], &self.mask_args.args(), &self.mask_args.head_args()].concat();
         let grid = Grid::blocks([tiles.len(), nkv, 1], 32 * warps as u32).shared(shared);
         // SAFETY: shapes and slots were checked by the operation; the tiles are of its rows.
         unsafe { self.gpu.launch(sized(names, hd), grid, &args) }

@@ -2,7 +2,7 @@
 //! indices and counters on the device are not shared between operations of two threads.
 use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
-use super::linear::{self, After, Source};
+use super::linear::{self, Epilogue, Source};
 use super::pack::{self, DeviceMatrix};
 use super::rope::RopeKernel;
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
@@ -19,11 +19,11 @@ use crate::tensor::Tensor;
 fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
-        if linear::takes(source, ws) {
+        if linear::supports_fused(source, ws) {
             return linear::linears(gpu, source, ws);
         }
     }
-    if linear::takes(Source::Plain(x), ws) {
+    if linear::supports_fused(Source::Plain(x), ws) {
         return linear::linears(gpu, Source::Plain(x), ws);
     }
     ws.iter().map(|w| linear_of(gpu, x, *w, w.weight.dtype())).collect()
@@ -33,11 +33,11 @@ fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
 fn swiglu(gpu: &Gpu, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
-        if linear::takes(source, &gate_up) {
+        if linear::supports_fused(source, &gate_up) {
             return linear::swiglu(gpu, source, gate_up);
         }
     }
-    if linear::takes(Source::Plain(x), &gate_up) {
+    if linear::supports_fused(Source::Plain(x), &gate_up) {
         return linear::swiglu(gpu, Source::Plain(x), gate_up);
     }
     let dtype = gate_up[0].weight.dtype();
@@ -46,7 +46,7 @@ fn swiglu(gpu: &Gpu, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
 }
 
 fn linear_of(gpu: &Gpu, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
-    linear::linear(gpu, x, w.weight, After { bias: w.bias, ..After::default() }, out)
+    linear::linear(gpu, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
 }
 
 fn rotate(gpu: &Gpu, x: &Tensor, rope: RopeArgs<'_>, kernel: RopeKernel<'_>, out: Dtype) -> Result<Tensor> {
@@ -105,7 +105,7 @@ impl Backend for Gpu {
         onto: Option<Tensor>,
     ) -> Result<Tensor> {
         let _issue = self.issue();
-        let dx = norm::rms_norm_backward(self, [x, norm.gain, dy], norm.eps, (dw, samples))?;
+        let dx = norm::rms_norm_backward(self, x, norm, dy, dw, samples)?;
         match onto {
             None => Ok(dx),
             Some(mut sum) => pointwise::accumulate(self, &mut sum, &dx).map(|()| sum),
@@ -114,7 +114,7 @@ impl Backend for Gpu {
 
     fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
         let _issue = self.issue();
-        fused::add_rms_norm(self, (h, y), norm.gain, norm.eps, out)
+        fused::add_rms_norm(self, h, y, norm, out)
     }
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
@@ -155,7 +155,7 @@ impl Backend for Gpu {
         let _issue = self.issue();
         let pairs = samples.times(x.shape()[1]);
         let dy = rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)?;
-        norm::rms_norm_backward(self, [x, norm.gain, &dy], norm.eps, (dw, &pairs))
+        norm::rms_norm_backward(self, x, norm, &dy, dw, &pairs)
     }
 
     fn write_heads(
@@ -314,7 +314,7 @@ impl Backend for Gpu {
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         let _issue = self.issue();
-        Ok(loss::loss(self, (x, head), rows, None)?.0)
+        Ok(loss::loss(self, x, head, rows, None)?.0)
     }
 
     fn cross_entropy_backward(
@@ -325,7 +325,7 @@ impl Backend for Gpu {
         dhead: &mut Tensor,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
         let _issue = self.issue();
-        loss::loss(self, (x, head), rows, Some(dhead))
+        loss::loss(self, x, head, rows, Some(dhead))
     }
 
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {

@@ -2,7 +2,7 @@
 //!
 //! Fusion is private to this backend. Callers write `rms_norm`, `linears`, `swiglu` and `linear_add`; the results are
 //! bit-identical with and without fusion.
-use super::linear::{self, After, FUSED_NORM_MAX_ROWS};
+use super::linear::{self, Epilogue, FUSED_NORM_MAX_ROWS, NormEpilogue};
 use super::{At, Deferred, Gpu, norm};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -34,14 +34,14 @@ pub(super) struct DeferredLinearAdd {
 }
 
 impl DeferredLinearAdd {
-    fn after(&self) -> After<'_> {
-        After { bias: self.bias.as_ref(), residual: Some(&self.h), norm: None }
+    fn epilogue(&self) -> Epilogue<'_> {
+        Epilogue { bias: self.bias.as_ref(), residual: Some(&self.h), norm: None }
     }
 }
 
 impl Deferred for DeferredLinearAdd {
     fn launch(&self, gpu: &Gpu, to: At) -> Result<()> {
-        linear::linear_into(gpu, &self.x, &self.w, self.after(), Dtype::F32, to)
+        linear::linear_into(gpu, &self.x, &self.w, self.epilogue(), Dtype::F32, to)
     }
 }
 
@@ -49,8 +49,8 @@ impl Deferred for DeferredLinearAdd {
 pub(super) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
     if let (Some(sum), &[_, _]) = (x.deferred::<DeferredLinearAdd>(), x.shape()) {
-        let after = After { norm: Some((norm.gain, norm.eps, &y)), ..sum.after() };
-        x.write_deferred(|to| linear::linear_into(gpu, &sum.x, &sum.w, after, Dtype::F32, to))?;
+        let epilogue = Epilogue { norm: Some(NormEpilogue { norm, out: &y }), ..sum.epilogue() };
+        x.write_deferred(|to| linear::linear_into(gpu, &sum.x, &sum.w, epilogue, Dtype::F32, to))?;
         return Ok(y);
     }
     match *x.shape() {
@@ -65,8 +65,8 @@ pub(super) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Res
 /// `linear_add`; all operands have been checked.
 pub(super) fn linear_add(gpu: &Gpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
     if x.shape()[0] <= FUSED_NORM_MAX_ROWS {
-        let after = After { bias: w.bias, residual: Some(h), norm: None };
-        return linear::linear(gpu, x, w.weight, after, Dtype::F32);
+        let epilogue = Epilogue { bias: w.bias, residual: Some(h), norm: None };
+        return linear::linear(gpu, x, w.weight, epilogue, Dtype::F32);
     }
     let y = Tensor::on_gpu(gpu, h.shape(), Dtype::F32)?;
     let (h, x, w, bias) = (h.clone(), x.clone(), w.weight.matrix()?.clone(), w.bias.cloned());

@@ -1,14 +1,14 @@
-//! Rows of a table by index.
+//! Embedding lookup.
 use super::{At, Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
-/// `y[n] = w[id[n]]`, an f32 table rounded where `dtype` is bf16; ids have been checked.
+/// `y[n] = w[id[n]]`. An f32 table is rounded if `dtype` is bf16. The ids have been checked.
 pub(crate) fn embedding(gpu: &Gpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
-    rows(gpu, w, (gpu.indices(id)?, id.len()), dtype)
+    rows(gpu, w, gpu.indices(id)?, id.len(), dtype)
 }
 
-/// [`embedding`] of `n` ids that the device holds; a bf16 table is widened.
-pub(super) fn rows(gpu: &Gpu, w: &Tensor, (id, n): (At, usize), dtype: Dtype) -> Result<Tensor> {
+/// [`embedding`] for `n` ids in device memory. A bf16 table is widened.
+pub(super) fn rows(gpu: &Gpu, w: &Tensor, id: At, n: usize, dtype: Dtype) -> Result<Tensor> {
     let c = w.width();
     let y = Tensor::on_gpu(gpu, &[n, c], Dtype::F32)?;
     let (kernel, table) = match (w.dtype(), dtype) {
@@ -17,12 +17,12 @@ pub(super) fn rows(gpu: &Gpu, w: &Tensor, (id, n): (At, usize), dtype: Dtype) ->
         _ => ("embedding_f32", Dtype::F32),
     };
     let args = args![w.at(gpu, table)?, id, y.at(gpu, Dtype::F32)?, c as u32];
-    // SAFETY: w [V, c], ids below V, y [N, c], a block for each id.
+    // SAFETY: w is [V, c], ids are below V, y is [N, c]; one block per id.
     unsafe { gpu.launch(kernel, Grid::blocks([n, 1, 1], 256), args)? };
     Ok(y)
 }
 
-/// `dw[id[n]] += dy[n]`, rows in rising order; ids have been checked.
+/// `dw[id[n]] += dy[n]`, rows in ascending order. The ids have been checked.
 pub(crate) fn embedding_backward(gpu: &Gpu, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
     let c = dw.width();
     let id_at = gpu.indices(id)?;

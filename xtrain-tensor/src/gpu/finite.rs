@@ -10,7 +10,7 @@ pub(crate) fn first_non_finite(gpu: &Gpu, xs: &[&Tensor]) -> Result<Option<usize
         let dtype = if x.dtype() == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
         let blocks = x.len().div_ceil(256).min(1024);
         let args = args![x.at(gpu, dtype)?, At(found.at() + 4 * at as u64), x.len() as u64];
-        // SAFETY: x holds as many elements, `found` a u32 for each tensor.
+        // SAFETY: x has `x.len()` elements, `found` one u32 per tensor.
         unsafe { gpu.launch(kernel, Grid::blocks([blocks, 1, 1], 256), args)? };
     }
     Ok(gpu.download::<u32>(&found)?.iter().position(|&found| found != 0))

@@ -1,31 +1,32 @@
-//! Steps of a forward pass in one launch.
+//! Fused kernels of the forward pass.
 use super::{At, Gpu, Grid, args};
-use crate::operands::{RopeArgs, UnrotatedHeads};
+use crate::operands::{Norm, RopeArgs, UnrotatedHeads};
 use crate::{Dtype, Error, Result, Tensor};
 
-/// Rows, or heads, that a block takes, a warp each.
+/// Rows (or heads) per block, one warp each.
 const WARPS: usize = 4;
 
-/// `h = h + y`, then its norm in `out`; shapes have been checked.
+/// `h = h + y`, then `rms_norm(h)` in dtype `out`. The shapes have been checked.
 pub(crate) fn add_rms_norm(
     gpu: &Gpu,
-    (h, y): (&mut Tensor, &Tensor),
-    w: &Tensor,
-    eps: f32,
+    h: &mut Tensor,
+    y: &Tensor,
+    norm: Norm<'_>,
     out: Dtype,
 ) -> Result<Tensor> {
     let kernel = if out == Dtype::BF16 { "add_rms_norm_bf16" } else { "add_rms_norm_f32" };
     let out = if out == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
     let (c, n) = (h.width(), Tensor::on_gpu(gpu, h.shape(), out)?);
     let rows = h.len() / c;
-    let (y, w) = (y.at(gpu, Dtype::F32)?, w.at(gpu, Dtype::F32)?);
-    let args = args![h.at_mut(gpu, Dtype::F32)?, y, w, n.at(gpu, out)?, rows as u32, c as u32, eps];
-    // SAFETY: h, y and n are [rows, c], w is [c]; a warp for each row.
+    let (y, w) = (y.at(gpu, Dtype::F32)?, norm.gain.at(gpu, Dtype::F32)?);
+    let args = args![h.at_mut(gpu, Dtype::F32)?, y, w, n.at(gpu, out)?, rows as u32, c as u32, norm.eps];
+    // SAFETY: h, y and n are [rows, c], w is [c]; one warp per row.
     unsafe { gpu.launch(kernel, Grid::blocks([rows.div_ceil(WARPS), 1, 1], 32 * WARPS as u32), args)? };
     Ok(n)
 }
 
-/// Norms, turns and writes heads; shapes, positions and slots have been checked.
+/// QK-norm, RoPE and KV-cache append of new rows; returns the rotated queries. Shapes, positions and slots have been
+/// checked.
 pub(crate) fn write_heads(
     gpu: &Gpu,
     new: &UnrotatedHeads<'_>,
@@ -41,9 +42,9 @@ pub(crate) fn write_heads(
     };
     if hd > 256 {
         let got = hd.to_string();
-        return Err(Error::Argument { op: "write_heads", want: "a head size to 256, on a GPU", got });
+        return Err(Error::Argument { op: "write_heads", want: "a head size of at most 256 on a GPU", got });
     }
-    let turned = Tensor::on_gpu(gpu, q.shape(), dtype)?;
+    let rotated = Tensor::on_gpu(gpu, q.shape(), dtype)?;
     let (gains, eps) = match norms {
         Some(n) => ([n.q_gain.at(gpu, Dtype::F32)?, n.k_gain.at(gpu, Dtype::F32)?], n.eps),
         None => ([At(0); 2], 0.0),
@@ -57,7 +58,7 @@ pub(crate) fn write_heads(
         q,
         k,
         v,
-        turned.at(gpu, dtype)?,
+        rotated.at(gpu, dtype)?,
         pools[0],
         pools[1],
         gains[0],
@@ -72,8 +73,8 @@ pub(crate) fn write_heads(
         eps
     ];
     let grid = Grid::blocks([(n * (nh + 2 * nkv)).div_ceil(WARPS), 1, 1], 32 * WARPS as u32);
-    // SAFETY: q and turned [n, nh, hd], k and v [n, nkv, hd], pools of rows like theirs, gains [hd] or
-    // none, a table that has the rows of the positions, slots of the pools; a warp for each head.
+    // SAFETY: q and rotated are [n, nh, hd], k and v [n, nkv, hd], pools have rows of the same shape, gains are [hd]
+    // or null, the table covers the positions, slots are inside the pools; one warp per head.
     unsafe { gpu.launch(kernel, grid, args)? };
-    Ok(turned)
+    Ok(rotated)
 }

@@ -1,8 +1,8 @@
-//! Keys and values as tensors of their own.
+//! Operations on keys and values stored as separate tensors.
 use super::{Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
-/// `a` followed by `b` in `y`, which has their sizes together.
+/// `concat(a, b)`; `shape` is the shape of the result.
 pub(crate) fn cat_seq(gpu: &Gpu, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let y = Tensor::on_gpu(gpu, shape, Dtype::F32)?;
     let (m, n) = (a.len() as u32, b.len() as u32);
@@ -12,13 +12,13 @@ pub(crate) fn cat_seq(gpu: &Gpu, a: &Tensor, b: &Tensor, shape: &[usize]) -> Res
     Ok(y)
 }
 
-/// `x [N, nkv, hd]` for `n_heads` heads; `nkv` divides them.
+/// Repeats `x [N, nkv, hd]` for `n_heads` query heads; `nkv` divides `n_heads`.
 pub(crate) fn repeat_kv(gpu: &Gpu, x: &Tensor, n_heads: usize) -> Result<Tensor> {
     let &[n, nkv, hd] = x.shape() else { unreachable!("repeat_kv checks its shapes") };
     regroup(gpu, "repeat_kv_f32", x, [n, n_heads, hd], n_heads / nkv)
 }
 
-/// `dy [N, nh, hd]` summed over the groups of `n_kv_heads`, which divides `nh`.
+/// Sums `dy [N, nh, hd]` over the query heads of each of `n_kv_heads` groups; `n_kv_heads` divides `nh`.
 pub(crate) fn repeat_kv_backward(gpu: &Gpu, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
     let &[n, nh, hd] = dy.shape() else { unreachable!("repeat_kv_backward checks its shapes") };
     regroup(gpu, "repeat_kv_backward_f32", dy, [n, n_kv_heads, hd], nh / n_kv_heads)

@@ -1,106 +1,113 @@
-//! Matrix products: which kernel, over which grid.
+//! Matrix products: choice of kernel and launch geometry.
 mod several;
 
-pub(crate) use several::{FUSED_NORM_MAX_ROWS, Source, linears, swiglu, takes};
+pub(crate) use several::{FUSED_NORM_MAX_ROWS, Source, linears, supports_fused, swiglu};
 
 use super::{At, Gpu, Grid, args};
-use crate::operands::{Samples, Weight};
+use crate::operands::{Norm, Samples, Weight};
 use crate::{
     Dtype, Result, Tensor,
     faults::{self, Fault},
 };
 
-/// What is done with a sum of products before it leaves.
+/// Epilogue of a matrix product: `residual + (sum + bias)`, and optionally the RMSNorm of the result.
 #[derive(Default, Clone, Copy)]
-pub(crate) struct After<'a> {
-    /// Added to every row.
+pub(crate) struct Epilogue<'a> {
+    /// `[outs]`, added to every row.
     pub(crate) bias: Option<&'a Tensor>,
-    /// Added last, of the product's shape.
+    /// `[rows, outs]`, added last.
     pub(crate) residual: Option<&'a Tensor>,
-    /// The norm of what is then there, taken by the last block of each few rows: gain, eps, and where it goes.
-    pub(crate) norm: Option<(&'a Tensor, f32, &'a Tensor)>,
+    /// RMSNorm of the result, computed by the last block of each tile of rows.
+    pub(crate) norm: Option<NormEpilogue<'a>>,
 }
 
-/// Kernels of one order and different tiles.
+/// RMSNorm of the rows of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct NormEpilogue<'a> {
+    pub(crate) norm: Norm<'a>,
+    /// Output, f32 or bf16, of the product's shape.
+    pub(crate) out: &'a Tensor,
+}
+
+/// Tile shapes. All of them compute the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tile {
-    /// A few rows a block, all chunks of a sum beside each other.
-    Few,
-    /// 64 x 64 outputs a block.
+    /// Few rows per block (GEMV-like); the chunks of a sum are computed in parallel.
+    Skinny,
+    /// 64 x 64 outputs per block.
     Small,
-    /// 128 x 128 outputs a block.
+    /// 128 x 128 outputs per block.
     Large,
 }
 
-/// Of an H200; another device's number changes no bit.
+/// Number of SMs of an H200, used to choose tiles. The choice changes no bit.
 const MULTIPROCESSORS: usize = 132;
 
-/// The square kernels of one product, the larger first.
-struct Square {
+/// The tile kernels of one product: 128 x 128, then 64 x 64.
+struct TileKernels {
     f32: [&'static str; 2],
     bf16: [&'static str; 2],
-    /// Whether each operand lies along the sum, and not across it.
-    along: [bool; 2],
+    /// Whether each operand is K-major in memory.
+    k_major: [bool; 2],
 }
 
-const FORWARD: Square = Square {
+const FORWARD: TileKernels = TileKernels {
     f32: ["linear_f32_128", "linear_f32_64"],
     bf16: ["linear_bf16_128", "linear_bf16_64"],
-    along: [true, true],
+    k_major: [true, true],
 };
-const INPUT: Square = Square {
+const INPUT_GRADIENT: TileKernels = TileKernels {
     f32: ["linear_dx_f32_128", "linear_dx_f32_64"],
     bf16: ["linear_dx_bf16_128", "linear_dx_bf16_64"],
-    along: [false, true],
+    k_major: [false, true],
 };
-const WEIGHTS: Square = Square {
+const WEIGHT_GRADIENT: TileKernels = TileKernels {
     f32: ["linear_dw_f32_128", "linear_dw_f32_64"],
     bf16: ["linear_dw_bf16_128", "linear_dw_bf16_64"],
-    along: [false, false],
+    k_major: [false, false],
 };
 
 impl Tile {
-    /// The large tile where the last round of its blocks, one a multiprocessor, leaves at most a quarter
-    /// of the device idle; several of the small one share a multiprocessor.
-    pub(super) fn of(below: usize, across: usize) -> Tile {
-        let blocks = below.div_ceil(128) * across.div_ceil(128);
-        let rounds = blocks.div_ceil(MULTIPROCESSORS);
-        if 4 * blocks >= 3 * rounds * MULTIPROCESSORS { Tile::Large } else { Tile::Small }
+    /// Chooses the large tile if its last wave of blocks (one block per SM) leaves at most a quarter of the SMs idle.
+    /// Several blocks of the small tile share an SM.
+    pub(super) fn of(rows: usize, columns: usize) -> Tile {
+        let blocks = rows.div_ceil(128) * columns.div_ceil(128);
+        let waves = blocks.div_ceil(MULTIPROCESSORS);
+        if 4 * blocks >= 3 * waves * MULTIPROCESSORS { Tile::Large } else { Tile::Small }
     }
 
-    /// The tile of a forward product: few rows are bound by the weights' bytes, which want all
-    /// multiprocessors.
+    /// Chooses the tile of a forward product. With few rows, the weights' bytes are the bound, which needs all SMs.
     pub(super) fn of_forward(rows: usize, outs: usize, dtype: Dtype) -> Tile {
-        let few = match dtype {
+        let skinny = match dtype {
             Dtype::BF16 => rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS,
             _ => rows <= 64,
         };
-        let few = few && (dtype != Dtype::BF16 || outs.div_ceil(16) <= MOST_ALONG_Y);
-        if few { Tile::Few } else { Tile::of(rows, outs) }
+        let skinny = skinny && (dtype != Dtype::BF16 || outs.div_ceil(16) <= MAX_GRID_Y);
+        if skinny { Tile::Skinny } else { Tile::of(rows, outs) }
     }
 
-    /// The kernel of this tile, and its grid over `below x across` outputs.
-    fn launch(self, square: &Square, dtype: Dtype, [below, across]: [usize; 2]) -> (&'static str, Grid) {
-        let (at, side) = if self == Tile::Large { (0, 128) } else { (1, 64) };
-        let blocks = [across.div_ceil(side), below.div_ceil(side), 1];
+    /// The kernel of this tile and its grid over `rows x columns` outputs.
+    fn launch(self, square: &TileKernels, dtype: Dtype, [rows, columns]: [usize; 2]) -> (&'static str, Grid) {
+        let (which, side) = if self == Tile::Large { (0, 128) } else { (1, 64) };
+        let blocks = [columns.div_ceil(side), rows.div_ceil(side), 1];
         if dtype == Dtype::BF16 {
-            // four stages of 32 k: a line of 32 and 8 between lines, or 32 lines of a side and 8
-            let stage = |&along: &bool| if along { side * 40 } else { 32 * (side + 8) };
-            let shared = 4 * 2 * square.along.iter().map(stage).sum::<usize>();
-            return (square.bf16[at], Grid::blocks(blocks, [256, 128][at]).shared(shared));
+            // four stages of 32 k: rows of 32 with pitch 40 (K-major), or 32 rows with pitch side + 8
+            let stage = |&k_major: &bool| if k_major { side * 40 } else { 32 * (side + 8) };
+            let shared = 4 * 2 * square.k_major.iter().map(stage).sum::<usize>();
+            return (square.bf16[which], Grid::blocks(blocks, [256, 128][which]).shared(shared));
         }
-        (square.f32[at], Grid::blocks(blocks, [256, 64][at]))
+        (square.f32[which], Grid::blocks(blocks, [256, 64][which]))
     }
 }
 
-/// Blocks of a grid along y.
-const MOST_ALONG_Y: usize = 65_535;
+/// Maximum grid size along y.
+const MAX_GRID_Y: usize = 65_535;
 
-/// Shared memory that a block may have on every device since sm_80 (sm_86: 99 KiB).
-const SHARED: usize = 96 << 10;
+/// Shared memory per block that every device since sm_80 supports (sm_86: 99 KiB).
+const MAX_SHARED: usize = 96 << 10;
 
-/// The kernel for a few rows, and its grid.
-fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
+/// The skinny kernel for this shape and its grid.
+fn skinny([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
     let chunks = width.div_ceil(256);
     if dtype == Dtype::BF16 {
         let (kernel, tiles) = match rows {
@@ -108,22 +115,22 @@ fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
             9..=16 => ("linear_skinny_bf16_16", 2),
             _ => ("linear_skinny_bf16_32", 4),
         };
-        // of 16 outputs by 8 rows: the total and each warp's chunk; of each warp: lines of 256 and 8 between
+        // the total and one chunk per warp of 16 outputs x 8 rows each; per warp, operand rows of 256 with pitch 264
         let (values, lines) = (4 * 128 * tiles, 2 * 264 * (16 + rows.min(8 * tiles)));
-        let most = ((SHARED - values) / (values + lines)).min([8, 8, 4][tiles / 2]);
-        // as many warps in each round
-        let warps = chunks.div_ceil(chunks.div_ceil(most));
+        let max_warps = ((MAX_SHARED - values) / (values + lines)).min([8, 8, 4][tiles / 2]);
+        // balance the warps over the rounds
+        let warps = chunks.div_ceil(chunks.div_ceil(max_warps));
         let blocks = [rows.div_ceil(8 * tiles), outs.div_ceil(16), 1];
         return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(values + warps * (values + lines)));
     }
-    // the weights of 8 outputs, up to 2048 inputs of each, and their chunks' sums for 16 rows
+    // the weights of 8 outputs, up to 2048 inputs each, and the chunk sums for 16 rows
     let chunks = chunks.min(8);
     let shared = 4 * (8 * (256 * chunks + 4) + chunks * 128);
     let kernel = if rows == 1 { "linear_gemv_f32" } else { "linear_skinny_f32" };
     (kernel, Grid::blocks([outs.div_ceil(8), rows.div_ceil(16), 1], 128).shared(shared))
 }
 
-/// Where the operands of a forward product lie: `x [rows, width]` and `w [outs, width]` in `dtype`.
+/// Device operands of a forward product: `x [rows, width]` and `w [outs, width]` in `dtype`.
 #[derive(Clone, Copy)]
 pub(super) struct Forward {
     pub(super) x: At,
@@ -132,19 +139,25 @@ pub(super) struct Forward {
     pub(super) dtype: Dtype,
 }
 
-/// `x wᵀ`, then what comes `after`, rounded to `out`; all operands have been checked.
-pub(crate) fn linear(gpu: &Gpu, x: &Tensor, w: &Weight, after: After<'_>, out: Dtype) -> Result<Tensor> {
+/// `x wᵀ` with an epilogue, rounded to `out`. The operands have been checked.
+pub(crate) fn linear(
+    gpu: &Gpu,
+    x: &Tensor,
+    w: &Weight,
+    epilogue: Epilogue<'_>,
+    out: Dtype,
+) -> Result<Tensor> {
     let y = Tensor::on_gpu(gpu, &[x.shape()[0], w.out_features()], out)?;
-    linear_into(gpu, x, w.matrix()?, after, out, y.at(gpu, out)?)?;
+    linear_into(gpu, x, w.matrix()?, epilogue, out, y.at(gpu, out)?)?;
     Ok(y)
 }
 
-/// [`linear`] by the matrix `w [outs, width]` into `y [rows, outs]`.
+/// [`linear`] with the matrix `w [outs, width]`, into `y [rows, outs]`.
 pub(super) fn linear_into(
     gpu: &Gpu,
     x: &Tensor,
     w: &Tensor,
-    after: After<'_>,
+    epilogue: Epilogue<'_>,
     out: Dtype,
     y: At,
 ) -> Result<()> {
@@ -152,36 +165,37 @@ pub(super) fn linear_into(
     let product = Forward { x: x.at(gpu, dtype)?, w: w.at(gpu, dtype)?, shape, dtype };
     let tile = Tile::of_forward(shape[0], shape[1], dtype);
     // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
-    unsafe { forward(gpu, product, after, (y, out), tile) }
+    unsafe { forward(gpu, product, epilogue, y, out, tile) }
 }
 
-/// [`linear`] into memory, by kernels of one tile.
+/// [`linear`] into existing memory, with a given tile.
 ///
 /// # Safety
 /// The addresses hold operands of the product's shape and type, and room for its result.
 pub(super) unsafe fn forward(
     gpu: &Gpu,
     Forward { x, w, shape: [rows, outs, width], dtype }: Forward,
-    after: After<'_>,
-    (y, out): (At, Dtype),
+    epilogue: Epilogue<'_>,
+    y: At,
+    out: Dtype,
     tile: Tile,
 ) -> Result<()> {
-    let maybe = |t: Option<&Tensor>| t.map_or(Ok(At(0)), |t| t.at(gpu, Dtype::F32));
-    let (bias, residual) = (maybe(after.bias)?, maybe(after.residual)?);
+    let or_null = |t: Option<&Tensor>| t.map_or(Ok(At(0)), |t| t.at(gpu, Dtype::F32));
+    let (bias, residual) = (or_null(epilogue.bias)?, or_null(epilogue.residual)?);
     let (y, rounded) = if out == Dtype::BF16 { (At(0), y) } else { (y, At(0)) };
     let (kernel, grid) = match tile {
-        Tile::Few => few([rows, outs, width], dtype),
+        Tile::Skinny => skinny([rows, outs, width], dtype),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
-    let (gain, eps) = after.norm.map_or((None, 0.0), |(gain, eps, _)| (Some(gain), eps));
+    let (gain, eps) = epilogue.norm.map_or((None, 0.0), |e| (Some(e.norm.gain), e.norm.eps));
     let eps = if faults::on(Fault::NormAfterASumWithoutEps) { 0.0 } else { eps };
-    let [normed, normed_rounded] = match after.norm {
-        Some((_, _, n)) if n.dtype() == Dtype::BF16 => [At(0), n.at(gpu, Dtype::BF16)?],
-        Some((_, _, n)) => [n.at(gpu, Dtype::F32)?, At(0)],
+    let [normed, normed_rounded] = match epilogue.norm {
+        Some(norm) if norm.out.dtype() == Dtype::BF16 => [At(0), norm.out.at(gpu, Dtype::BF16)?],
+        Some(norm) => [norm.out.at(gpu, Dtype::F32)?, At(0)],
         None => [At(0); 2],
     };
-    // a block has at least 8 rows
-    let met = if gain.is_some() { gpu.counters(rows.div_ceil(8))? } else { At(0) };
+    // one counter per tile of rows; a tile has at least 8 rows
+    let counters = if gain.is_some() { gpu.counters(rows.div_ceil(8))? } else { At(0) };
     let sizes = [rows as u32, outs as u32, width as u32];
     let args = args![
         x,
@@ -193,18 +207,18 @@ pub(super) unsafe fn forward(
         sizes[0],
         sizes[1],
         sizes[2],
-        maybe(gain)?,
+        or_null(gain)?,
         eps,
         normed,
         normed_rounded,
-        met
+        counters
     ];
-    // SAFETY: as promised by the caller; a gain of the product's width, its norm of the product's shape, a counter for
-    // every few rows.
+    // SAFETY: as promised by the caller; the gain has the width of the product, its norm the shape of the product,
+    // and there is one counter per tile of rows.
     unsafe { gpu.launch(kernel, grid, args) }
 }
 
-/// `dx` of a group of weights that read one `x [rows, width]`.
+/// `dx` for a group of weights that read the same `x [rows, width]`.
 pub(crate) fn input_gradient(gpu: &Gpu, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
     let (rows, width) = (dys[0].shape()[0], ws[0].in_features());
     let dx = Tensor::on_gpu(gpu, &[rows, width], Dtype::F32)?;
@@ -216,12 +230,12 @@ pub(crate) fn input_gradient(gpu: &Gpu, dys: &[&Tensor], ws: &[&Weight]) -> Resu
         }
         let start = if i == 0 { At(0) } else { at };
         // SAFETY: dy_i [rows, outs_i], w_i [outs_i, width], dx [rows, width], of the types named.
-        unsafe { input(gpu, &group, [rows, width], (start, at), Tile::of(rows, width))? };
+        unsafe { input(gpu, &group, [rows, width], start, at, Tile::of(rows, width))? };
     }
     Ok(dx)
 }
 
-/// Products that go into one running sum: up to three; the absent ones have no outputs.
+/// Up to three products accumulated into one running sum. An absent product has no outputs.
 pub(super) struct Group {
     pub(super) parts: [Part; 3],
     pub(super) dtype: Dtype,
@@ -247,7 +261,7 @@ impl Default for Part {
     }
 }
 
-/// `dx = start + dy w`, from zero where `start` is null.
+/// `dx = start + dy w`; a null `start` means zero.
 ///
 /// # Safety
 /// The addresses hold operands of these shapes and the group's type; `start` is null or `dx`.
@@ -255,10 +269,11 @@ pub(super) unsafe fn input(
     gpu: &Gpu,
     Group { parts: [a, b, c], dtype }: &Group,
     [rows, width]: [usize; 2],
-    (start, dx): (At, At),
+    start: At,
+    dx: At,
     tile: Tile,
 ) -> Result<()> {
-    let (kernel, grid) = tile.launch(&INPUT, *dtype, [rows, width]);
+    let (kernel, grid) = tile.launch(&INPUT_GRADIENT, *dtype, [rows, width]);
     let outs = [a, b, c].map(|part| part.outs as u32);
     let args = args![
         a.dy,
@@ -279,13 +294,14 @@ pub(super) unsafe fn input(
     unsafe { gpu.launch(kernel, grid, args) }
 }
 
-/// The chunks of a sum over the rows of samples: where each begins, and where the last one ends.
+/// Chunk boundaries of a sum over the rows of samples: the first row of each chunk, and the end of the last one. A
+/// chunk has at most 256 rows and never spans two samples.
 pub(crate) fn bounds(samples: &Samples) -> Vec<u32> {
     let starts = samples.ranges().flat_map(|sample| sample.step_by(256));
     starts.chain([samples.rows()]).map(|row| row as u32).collect()
 }
 
-/// `dw += rowsum dy x`; all operands have been checked.
+/// `dw += rowsum dy x`. The operands have been checked.
 pub(crate) fn weight_gradient(
     gpu: &Gpu,
     dw: &mut Tensor,
@@ -294,21 +310,31 @@ pub(crate) fn weight_gradient(
     samples: &Samples,
 ) -> Result<()> {
     let (shape, dtype) = ([dy.width(), x.width()], x.dtype());
-    let operands = (dy.at(gpu, dtype)?, x.at(gpu, dtype)?, dtype);
+    let operands = RowProduct { dy: dy.at(gpu, dtype)?, x: x.at(gpu, dtype)?, shape, dtype };
     let dw = dw.at_mut(gpu, Dtype::F32)?;
     // SAFETY: dw [outs, width], dy [rows, outs], x [rows, width], samples of as many rows.
-    unsafe { weights(gpu, dw, operands, (shape, samples), Tile::of(shape[0], shape[1])) }
+    unsafe { weights(gpu, dw, operands, samples, Tile::of(shape[0], shape[1])) }
 }
 
-/// [`weight_gradient`] in memory: `dy [rows, outs]`, `x [rows, width]`, shape `[outs, width]`.
+/// Device operands of a weight gradient: `dy [rows, outs]` and `x [rows, width]` in `dtype`.
+#[derive(Clone, Copy)]
+pub(super) struct RowProduct {
+    pub(super) dy: At,
+    pub(super) x: At,
+    /// `[outs, width]`.
+    pub(super) shape: [usize; 2],
+    pub(super) dtype: Dtype,
+}
+
+/// [`weight_gradient`] on device addresses; `dw` is `[outs, width]`.
 ///
 /// # Safety
-/// The addresses hold operands of these shapes and types, in as many rows as the samples have.
+/// The addresses are valid for operands of these shapes and types, with as many rows as the samples.
 pub(super) unsafe fn weights(
     gpu: &Gpu,
     dw: At,
-    (dy, x, dtype): (At, At, Dtype),
-    ([outs, width], samples): ([usize; 2], &Samples),
+    RowProduct { dy, x, shape: [outs, width], dtype }: RowProduct,
+    samples: &Samples,
     tile: Tile,
 ) -> Result<()> {
     let bounds = bounds(samples);
@@ -316,13 +342,13 @@ pub(super) unsafe fn weights(
     if chunks == 0 {
         return Ok(());
     }
-    let (kernel, grid) = tile.launch(&WEIGHTS, dtype, [outs, width]);
+    let (kernel, grid) = tile.launch(&WEIGHT_GRADIENT, dtype, [outs, width]);
     let args = args![dw, dy, x, gpu.indices(&bounds)?, chunks as u32, outs as u32, width as u32];
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, args) }
 }
 
-/// `db += rowsum dy`; all operands have been checked.
+/// `db += rowsum dy`. The operands have been checked.
 pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     let (outs, bounds) = (dy.width(), bounds(samples));
     let (dy, db) = (dy.at(gpu, Dtype::F32)?, db.at_mut(gpu, Dtype::F32)?);

@@ -1,12 +1,12 @@
-//! Root-mean-square normalisation, forward and backward.
+//! RMSNorm, forward and backward.
 use super::{At, Gpu, Grid, args};
 use crate::operands::{Norm, Samples};
 use crate::{Dtype, Error, Result, Tensor};
 
-/// Rows that a block takes, a warp each.
+/// Rows per block, one warp each.
 const ROWS: usize = 4;
 
-/// Rows of a parameter gradient's chunk.
+/// Maximum number of rows per chunk of the gain gradient.
 const CHUNK: usize = 256;
 
 /// `y_i = (x_i r) gain_i` for every row of `x [.., C]`, `gain [C]`.
@@ -32,12 +32,15 @@ pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y
     unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args) }
 }
 
-/// `dx`; `dw += rowsum dy xh`. `x` and `dy` are `[.., C]`, `w` and `dw` `[C]`, `samples` cover the rows.
+/// Returns `dx` and adds `rowsum dy xh` to `dw`. `x` and `dy` are `[.., C]`, the gain and `dw` are `[C]`, `samples`
+/// cover the rows.
 pub(crate) fn rms_norm_backward(
     gpu: &Gpu,
-    [x, w, dy]: [&Tensor; 3],
-    eps: f32,
-    (dw, samples): (&mut Tensor, &Samples),
+    x: &Tensor,
+    norm: Norm<'_>,
+    dy: &Tensor,
+    dw: &mut Tensor,
+    samples: &Samples,
 ) -> Result<Tensor> {
     let (by_input, by_gain) = match x.dtype() {
         Dtype::BF16 => ("rms_norm_dx_bf16", "rms_norm_dw_bf16"),
@@ -48,9 +51,17 @@ pub(crate) fn rms_norm_backward(
     let n = x.len() / c.max(1);
     let r = gpu.buffer(4 * n)?;
     let (x_at, dy_at) = (x.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?);
-    let args =
-        args![x_at, w.at(gpu, Dtype::F32)?, dy_at, dx.at(gpu, Dtype::F32)?, r.arg(), n as u32, c as u32, eps];
-    // SAFETY: x, dy and dx are [n, c], w is [c], r holds n; a warp for each row.
+    let args = args![
+        x_at,
+        norm.gain.at(gpu, Dtype::F32)?,
+        dy_at,
+        dx.at(gpu, Dtype::F32)?,
+        r.arg(),
+        n as u32,
+        c as u32,
+        norm.eps
+    ];
+    // SAFETY: x, dy and dx are [n, c], w is [c], r is [n]; one warp per row.
     unsafe { gpu.launch(by_input, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
 
     let chunks = samples.chunks(CHUNK);
@@ -59,7 +70,7 @@ pub(crate) fn rms_norm_backward(
     let threads = c.next_multiple_of(32).min(256);
     let args = args![x_at, r.arg(), dy_at, gpu.indices(&chunks)?, part.arg(), c as u32];
     let grid = Grid::blocks([p, c.div_ceil(threads), 1], threads as u32);
-    // SAFETY: chunks are ranges of the n rows, part holds c values for each.
+    // SAFETY: chunks are ranges of the n rows, part has c values per chunk.
     unsafe { gpu.launch(by_gain, grid, args)? };
     let args = args![part.arg(), dw.at_mut(gpu, Dtype::F32)?, p as u32, c as u32];
     // SAFETY: part is [p, c], dw [c].

@@ -1,15 +1,15 @@
-//! The optimizer: all tensors of a model in a few launches, by a table of where they lie.
+//! Optimizer launches: all tensors of a model in a few kernels, driven by a table of their device addresses.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::{AdamWScalars, Update, Updated};
 use crate::{Dtype, Result, Tensor};
 
-/// Elements that a block updates.
+/// Elements per block of `adamw`.
 const BLOCK: usize = 4096;
 
-/// Rows that a block sums.
+/// Rows per block of `row_squares`.
 const ROWS: usize = 8;
 
-/// The entries of `Parameter` in kernels/optimizer.cuh, word by word.
+/// Table of `Parameter` entries (kernels/optimizer.cuh), as 32-bit words.
 #[derive(Default)]
 struct Table {
     words: Vec<u32>,
@@ -20,11 +20,11 @@ struct Table {
 }
 
 impl Table {
-    /// Appends a tensor like `g`, which lies at `[w, g, m, v]`.
-    fn push(&mut self, at: [u64; 4], g: &Tensor) {
+    /// Appends a tensor with the shape of `g`; `addresses` are those of `[w, g, m, v]`.
+    fn push(&mut self, addresses: [u64; 4], g: &Tensor) {
         let (n, width) = (g.len(), g.width());
         let rows = n / width.max(1);
-        for word in at.into_iter().chain([n as u64]) {
+        for word in addresses.into_iter().chain([n as u64]) {
             self.words.extend([word as u32, (word >> 32) as u32]);
         }
         let decayed = u32::from(g.shape().len() > 1);
@@ -38,44 +38,45 @@ impl Table {
     }
 }
 
-/// Sum of squares, norm, clip and whether the norm is finite, on the device.
+/// Computes the `ClipState` on the device: sum of squares, norm, clip factor, whether the norm is finite, overflow
+/// flag.
 fn norm(gpu: &Gpu, table: &Table, at: At, max_norm: f32) -> Result<Buffer> {
-    let (sums, squares, verdict) =
+    let (sums, squares, clip_state) =
         (gpu.buffer(4 * table.rows)?, gpu.buffer(4 * table.tensors)?, gpu.buffer(20)?);
     let n = table.tensors as u32;
-    // SAFETY: the table's gradients are live; `sums` has a place for each of their rows, `squares` for
-    // each tensor; the blocks are those that the table counted.
+    // SAFETY: the gradients of the table are live; `sums` has one entry per row, `squares` one per tensor; the grids
+    // match the table's block counts.
     unsafe {
         let grid = Grid::blocks([table.rows_blocks, 1, 1], 32 * ROWS as u32);
         gpu.launch("row_squares_f32", grid, args![at, n, sums.arg()])?;
         let grid = Grid::blocks([table.tensors, 1, 1], 32);
         gpu.launch("tensor_squares_f32", grid, args![at, sums.arg(), squares.arg()])?;
-        let args = args![squares.arg(), n, max_norm, verdict.arg()];
+        let args = args![squares.arg(), n, max_norm, clip_state.arg()];
         gpu.launch("norm_total_f32", Grid::blocks([1, 1, 1], 32), args)?;
     }
-    Ok(verdict)
+    Ok(clip_state)
 }
 
-/// The sums of squares of `gs` in walk order: their total, and its root.
+/// `[sum of squares, norm]` over all tensors of `gs`, in walk order. Synchronizes.
 pub(crate) fn squares(gpu: &Gpu, gs: &[&Tensor]) -> Result<[f32; 2]> {
     let mut table = Table::default();
     for g in gs {
         table.push([0, g.at(gpu, Dtype::F32)?.0, 0, 0], g);
     }
-    let verdict = norm(gpu, &table, gpu.indices(&table.words)?, f32::INFINITY)?;
-    let got = gpu.download::<f32>(&verdict)?;
-    Ok([got[0], got[1]])
+    let clip_state = norm(gpu, &table, gpu.indices(&table.words)?, f32::INFINITY)?;
+    let values = gpu.download::<f32>(&clip_state)?;
+    Ok([values[0], values[1]])
 }
 
-/// Updates every tensor, its gradient shortened by `clip`.
+/// Updates every tensor with its gradient scaled by `clip`.
 pub(crate) fn adamw(gpu: &Gpu, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
     let table = updated(gpu, all)?;
-    let verdict = gpu.upload(&[0f32, 0.0, clip, 1.0, 0.0])?;
-    update(gpu, &table, gpu.indices(&table.words)?, &verdict, s)
+    let clip_state = gpu.upload(&[0f32, 0.0, clip, 1.0, 0.0])?;
+    update(gpu, &table, gpu.indices(&table.words)?, &clip_state, s)
 }
 
-/// Updates every tensor, the gradients together shortened to `max_norm`, and nothing where their norm is
-/// not finite. The verdict is what the host waits for.
+/// Updates every tensor, with the global gradient norm clipped to `max_norm`. Updates nothing if the norm is not
+/// finite. Synchronizes to read the `ClipState`.
 pub(crate) fn adamw_all(
     gpu: &Gpu,
     all: &mut [Update<'_>],
@@ -84,10 +85,10 @@ pub(crate) fn adamw_all(
 ) -> Result<Updated> {
     let table = updated(gpu, all)?;
     let at = gpu.indices(&table.words)?;
-    let verdict = norm(gpu, &table, at, max_norm)?;
-    update(gpu, &table, at, &verdict, s)?;
-    let got = gpu.download::<f32>(&verdict)?;
-    Ok(Updated { norm: got[1], finite: got[4] == 0.0 })
+    let clip_state = norm(gpu, &table, at, max_norm)?;
+    update(gpu, &table, at, &clip_state, s)?;
+    let values = gpu.download::<f32>(&clip_state)?;
+    Ok(Updated { norm: values[1], finite: values[4] == 0.0 })
 }
 
 fn updated(gpu: &Gpu, all: &mut [Update<'_>]) -> Result<Table> {
@@ -99,10 +100,10 @@ fn updated(gpu: &Gpu, all: &mut [Update<'_>]) -> Result<Table> {
     Ok(table)
 }
 
-fn update(gpu: &Gpu, table: &Table, at: At, verdict: &Buffer, s: &AdamWScalars) -> Result<()> {
+fn update(gpu: &Gpu, table: &Table, at: At, clip_state: &Buffer, s: &AdamWScalars) -> Result<()> {
     let n = table.tensors as u32;
-    let args = args![at, n, verdict.arg(), s.s1, s.s2, s.s3, s.keep, s.step, s.c2, s.eps];
-    // SAFETY: the table's four buffers of each tensor are live and of its length, and those that change
-    // are its own; the blocks are those that the table counted.
+    let args = args![at, n, clip_state.arg(), s.s1, s.s2, s.s3, s.keep, s.step, s.c2, s.eps];
+    // SAFETY: the four buffers of each tensor are live, have its length, and the mutable ones are borrowed
+    // exclusively; the grid matches the table's block count.
     unsafe { gpu.launch("adamw_f32", Grid::blocks([table.blocks, 1, 1], 256), args) }
 }

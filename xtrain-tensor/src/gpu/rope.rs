@@ -1,21 +1,21 @@
-//! Rotary position embedding by a table on the device.
+//! Rotary position embedding with a table in device memory.
 use super::{Arg, Gpu, Grid, args};
 use crate::{Dtype, Result, RopeTable, Tensor};
 
-/// Where a row's position comes from.
+/// Kernel variant and the positions of the rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RopeKernel<'a> {
-    /// A position for each row.
+    /// `rope_rows`: one position per row.
     Rows(&'a [u32]),
-    /// The gradient of `Rows`.
+    /// `rope_backward`: the inverse rotation, one position per row.
     Back(&'a [u32]),
-    /// `rope_pos`: a position for each row.
+    /// `rope_pos`: one position per row.
     Pos(&'a [u32]),
-    /// `rope_at`: rows at this position and those after it.
+    /// `rope_at`: consecutive rows from this position on.
     At(u32),
 }
 
-/// `x [N, H, hd]` turned, in `out`; shapes and positions have been checked against the table.
+/// Rotates `x [N, H, hd]`; the result has dtype `out`. Shapes and positions have been checked against the table.
 pub(crate) fn rope(
     gpu: &Gpu,
     x: &Tensor,
@@ -47,7 +47,7 @@ pub(crate) fn rope(
     let (x_at, y_at) = (x.at(gpu, x.dtype())?, y.at(gpu, out)?);
     let args = args![x_at, table, place, y_at, n as u32, heads as u32, hd as u32];
     let per_thread = if hd % 8 == 0 { 4 } else { 1 };
-    // SAFETY: x and y [n, heads, hd], a table that has the rows of the n positions.
+    // SAFETY: x and y are [n, heads, hd]; the table covers the n positions.
     unsafe { gpu.launch(kernel, Grid::over(n * heads * (hd / 2) / per_thread, 256), args)? };
     Ok(y)
 }

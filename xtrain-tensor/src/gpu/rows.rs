@@ -1,19 +1,19 @@
-//! Rows moved from place to place, whatever they hold.
+//! Gather, scatter and copy of rows, independent of dtype.
 use super::{At, Gpu, Grid, args};
 use crate::operands::SlotRange;
 use crate::{Result, Tensor};
 
-/// The kernels that move rows of some width.
+/// Kernels for a word size, and the row length in words.
 struct Words {
     gather: &'static str,
     scatter: &'static str,
     copy: &'static str,
-    /// Words of a row.
+    /// Words per row.
     count: usize,
 }
 
 impl Words {
-    /// Those for rows like the rows of `x`.
+    /// The widest word that divides the rows of `x`.
     fn of(x: &Tensor) -> Words {
         let bytes = x.shape()[1..].iter().product::<usize>() * x.dtype().bytes();
         let [gather, scatter, copy] = match bytes {
@@ -26,41 +26,41 @@ impl Words {
         Words { gather, scatter, copy, count: bytes / size }
     }
 
-    /// A block a row and a tile of its words.
+    /// One block per (row, tile of words).
     fn grid(&self, rows: usize) -> Grid {
         let threads = self.count.next_multiple_of(32).clamp(32, 256);
         Grid::blocks([rows, self.count.div_ceil(threads), 1], threads as u32)
     }
 }
 
-/// `y[n] = x[rows[n]]`; rows have been checked.
+/// `y[n] = x[rows[n]]`. The row indices have been checked.
 pub(crate) fn gather_rows(gpu: &Gpu, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     let words = Words::of(x);
     let y = Tensor::on_gpu(gpu, &[&[rows.len()], &x.shape()[1..]].concat(), x.dtype())?;
     let at = gpu.indices(rows)?;
     let args = args![x.at(gpu, x.dtype())?, at, y.at(gpu, x.dtype())?, words.count as u32];
-    // SAFETY: x and y have rows of as many words, `rows` name rows of x, a block for each row of y.
+    // SAFETY: x and y have rows of equal length, `rows` are rows of x, one block per row of y.
     unsafe { gpu.launch(words.gather, words.grid(rows.len()), args)? };
     Ok(y)
 }
 
-/// `pool[slots[n]] = x[n]`; slots, shapes and dtypes have been checked.
+/// `pool[slots[n]] = x[n]`. Slots, shapes and dtypes have been checked.
 pub(crate) fn scatter_rows(gpu: &Gpu, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
     let words = Words::of(x);
     let at = gpu.indices(slots)?;
     let args = args![pool.at_mut(gpu, x.dtype())?, x.at(gpu, x.dtype())?, at, words.count as u32];
-    // SAFETY: x and the pool have rows of as many words, `slots` name rows of the pool.
+    // SAFETY: x and the pool have rows of equal length, `slots` are rows of the pool.
     unsafe { gpu.launch(words.scatter, words.grid(slots.len()), args) }
 }
 
-/// Copies ranges of rows; ranges, shapes and dtypes have been checked.
+/// Copies ranges of rows. Ranges, shapes and dtypes have been checked.
 pub(crate) fn copy_slots(gpu: &Gpu, to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result<()> {
     let dtype = from.dtype();
     let (target, source) = (to.at_mut(gpu, dtype)?, from.at(gpu, dtype)?);
     copy(gpu, &Words::of(from), [target, source], moves)
 }
 
-/// Copies a range of rows inside a pool; it has been checked that the two places do not meet.
+/// Copies a range of rows within a pool. The caller has checked that source and destination do not overlap.
 pub(crate) fn copy_slots_within(gpu: &Gpu, pool: &mut Tensor, range: SlotRange) -> Result<()> {
     let at = pool.at_mut(gpu, pool.dtype())?;
     copy(gpu, &Words::of(pool), [at, at], &[range])
@@ -71,6 +71,6 @@ fn copy(gpu: &Gpu, words: &Words, [to, from]: [At; 2], moves: &[SlotRange]) -> R
     let longest = moves.iter().map(|m| m.len).max().unwrap_or(0) * words.count;
     let grid = Grid::blocks([moves.len(), longest.div_ceil(1024).min(1024), 1], 256);
     let args = args![to, from, gpu.indices(&table)?, words.count as u32];
-    // SAFETY: both have rows of as many words, the ranges lie inside them and do not meet.
+    // SAFETY: both have rows of equal length; the ranges are in bounds and do not overlap.
     unsafe { gpu.launch(words.copy, grid, args) }
 }

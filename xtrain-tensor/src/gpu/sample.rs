@@ -1,5 +1,6 @@
-//! Token sampling: four launches for all rows, five with a repetition penalty. Each step writes 16 bytes per row, which
-//! stay on the device until they are read back. The index lists of all steps are uploaded once, before the first step.
+//! Token sampling: four launches for all rows, five with a repetition penalty. Each step writes 16 bytes per row,
+//! which stay on the device until they are read back. The index lists of all steps are uploaded once, before the
+//! first step.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::{Outcome, SampleFailure, SampleRow, Sampled, StepLists};
 use crate::{
@@ -14,13 +15,13 @@ const CHUNK: usize = 128;
 const WARPS: usize = 8;
 
 /// Logits that a block copies and penalises.
-const PENALISED: usize = 4096;
+const PENALTY_BLOCK: usize = 4096;
 
 /// Words of `SampleRow` in kernels/sample.cuh.
 const WORDS: usize = 12;
 
-/// The counter before step 0, and padding up to the lists that follow it.
-const BEFORE_FIRST_STEP: [u32; 4] = [u32::MAX, 0, 0, 0];
+/// Initial step counter (one before step 0), and padding; the lists follow.
+const STEP_HEADER: [u32; 4] = [u32::MAX, 0, 0, 0];
 
 /// Maximum number of index lists per step.
 const LISTS: usize = 2;
@@ -39,13 +40,13 @@ pub(crate) struct GpuSampleRing {
     pub(super) rows: usize,
     steps: usize,
     /// `[steps, N, 4]`: fault, token, and the bits of two log-probabilities.
-    picked: Buffer,
+    samples: Buffer,
     /// `[N]`: the last token of each row.
     tokens: Buffer,
     /// The step counter, which kernels increment; from word 4 on the index lists of all steps.
     step: Buffer,
     /// The index lists of the current step.
-    now: Buffer,
+    current_lists: Buffer,
     /// The index lists of all steps, on the host.
     lists: StepLists,
     /// The last tokens. `None`: the host does not have them.
@@ -64,20 +65,20 @@ impl GpuSampleRing {
                 got,
             });
         };
-        let (picked, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
-        let now = gpu.buffer(4 * LISTS * rows)?;
-        let step = Buffer::acquire_idle(gpu, size_of_val(&BEFORE_FIRST_STEP) + bytes / 16 * 4 * LISTS)?;
+        let (samples, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
+        let current_lists = gpu.buffer(4 * LISTS * rows)?;
+        let step = Buffer::acquire_idle(gpu, size_of_val(&STEP_HEADER) + bytes / 16 * 4 * LISTS)?;
         // SAFETY: the buffer is large enough, and no queued kernel uses it.
-        unsafe { gpu.upload_into(step.at(), &BEFORE_FIRST_STEP)? };
+        unsafe { gpu.upload_into(step.at(), &STEP_HEADER)? };
         let gpu = gpu.clone();
         Ok(GpuSampleRing {
             gpu,
             rows: 0,
             steps: 0,
-            picked,
+            samples,
             tokens,
             step,
-            now,
+            current_lists,
             lists: Vec::new(),
             known: None,
         })
@@ -87,13 +88,12 @@ impl GpuSampleRing {
     pub(super) fn begin(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
         (self.rows, self.steps) = (tokens.len(), 0);
         self.gpu.end_step()?;
-        let words =
-            [&BEFORE_FIRST_STEP, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
+        let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
         // SAFETY: the buffer is large enough; the kernels that use it have been submitted.
         unsafe { self.gpu.upload_into(self.step.at(), &words)? };
         self.lists = lists;
         if self.known.as_deref() != Some(tokens) {
-            // SAFETY: the buffer holds a token per row; the kernels that use it have been submitted.
+            // SAFETY: the buffer has one token per row; the kernels that use it have been submitted.
             unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
         }
         self.known = None;
@@ -103,22 +103,23 @@ impl GpuSampleRing {
     /// Starts a step: its index lists replace those of the previous step.
     fn start_step(&self) -> Result<()> {
         let Some(lists) = self.lists.get(self.steps).filter(|lists| !lists.is_empty()) else { return Ok(()) };
-        let (words, from) =
-            (lists.len() * self.rows, At(self.step.at() + size_of_val(&BEFORE_FIRST_STEP) as u64));
-        let args = args![self.step.arg(), from, self.now.arg(), words as u32];
+        let (words, from) = (lists.len() * self.rows, At(self.step.at() + size_of_val(&STEP_HEADER) as u64));
+        let args = args![self.step.arg(), from, self.current_lists.arg(), words as u32];
         if !(faults::on(Fault::ListsOfTheTurnBefore) && self.steps > 0) {
-            // SAFETY: the counter is that of the previous step; `from` holds `words` words for each step, `now` as many.
+            // SAFETY: the counter is that of the previous step; `from` has `words` words per step, and
+            // `current_lists` has room for `words` words.
             unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };
         }
-        let places = (0..).map(|i| At(self.now.at() + (4 * i * self.rows) as u64));
+        let places = (0..).map(|i| At(self.current_lists.at() + (4 * i * self.rows) as u64));
         self.gpu.stage_indices(lists.iter().cloned().zip(places));
         Ok(())
     }
 
-    /// The rows of `w [V, C]` of the last tokens, rounded where `dtype` is bf16; they are below `V`. Starts a step.
+    /// The rows of `w [V, C]` of the last tokens, rounded if `dtype` is bf16. Tokens are below `V`. Starts a
+    /// step.
     pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
         self.start_step()?;
-        super::embedding::rows(&self.gpu, w, (self.tokens.arg(), self.rows), dtype)
+        super::embedding::rows(&self.gpu, w, self.tokens.arg(), self.rows, dtype)
     }
 
     /// Samples a token for each row of `logits` and ends the step; options and ids have been checked.
@@ -140,12 +141,12 @@ impl GpuSampleRing {
         let (width, count) = (v as u32, chunks as u32);
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let by_row = |threads| Grid::blocks([n, 1, 1], threads);
-        // SAFETY: x and y are [n, v]; options and states have an entry a row, picked one a row and step; raw, kept
-        // and total one a chunk of a row; the blocks are those that each kernel's header asks for.
+        // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
+        // kept and total have one per chunk of a row; the grids are those of the kernels' headers.
         unsafe {
             gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, width, count])?;
-            let penalised = self.penalised(logits, options, &seen, rows)?;
-            let y = match &penalised {
+            let penalized = self.penalized(logits, options, &seen, rows)?;
+            let y = match &penalized {
                 Some(y) => y.at(gpu, Dtype::F32)?,
                 None => x,
             };
@@ -155,7 +156,7 @@ impl GpuSampleRing {
             gpu.launch("sample_weights_f32", by_chunk, args)?;
             let states = states.arg();
             let sums = [raw.arg(), kept.arg(), total.arg()];
-            let drawn = [self.picked.arg(), self.tokens.arg()];
+            let drawn = [self.samples.arg(), self.tokens.arg()];
             let args = args![
                 x, y, options, step, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count
             ];
@@ -166,7 +167,7 @@ impl GpuSampleRing {
     }
 
     /// The logits after the repetition penalty. `None`: no row has one.
-    fn penalised(
+    fn penalized(
         &self,
         logits: &Tensor,
         options: At,
@@ -185,22 +186,22 @@ impl GpuSampleRing {
             options,
             gpu.indices(seen)?,
             self.step.arg(),
-            self.picked.arg(),
+            self.samples.arg(),
             logits.width() as u32
         ];
-        let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALISED), 1], 256);
-        // SAFETY: both are [n, v]; the ids that a row has seen are below v and in `seen`, those that it sampled in
-        // earlier steps in `picked`.
+        let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALTY_BLOCK), 1], 256);
+        // SAFETY: both are [n, v]; the penalized ids are below v and stored in `seen`, those sampled in earlier
+        // steps in `samples`.
         unsafe { gpu.launch("sample_penalty_f32", grid, args)? };
         Ok(Some(y))
     }
 
     /// The samples of all steps; waits for the device.
     pub(super) fn download(&mut self) -> Result<Vec<Outcome>> {
-        let picked: Vec<[u32; 4]> = self.gpu.download_first(&self.picked, self.steps * self.rows)?;
-        let last = &picked[picked.len() - self.rows.min(picked.len())..];
+        let samples: Vec<[u32; 4]> = self.gpu.download_first(&self.samples, self.steps * self.rows)?;
+        let last = &samples[samples.len() - self.rows.min(samples.len())..];
         self.known = Some(last.iter().map(|p| p[1]).collect());
-        Ok(picked.into_iter().map(outcome).collect())
+        Ok(samples.into_iter().map(outcome).collect())
     }
 }
 
@@ -210,8 +211,8 @@ impl Drop for GpuSampleRing {
     }
 }
 
-/// The entries of `SampleRow` in kernels/sample.cuh, word by word, and the ids that all rows have seen,
-/// without repetition in a row. Rows without a penalty have an empty list.
+/// `SampleRow` entries (kernels/sample.cuh) as 32-bit words, and the list of penalized ids of all rows. Ids are
+/// unique per row; a row without a penalty has none.
 fn words(rows: &[SampleRow<'_>], step: u32) -> (Vec<u32>, Vec<u32>) {
     let (mut words, mut all) = (Vec::with_capacity(WORDS * rows.len()), Vec::new());
     for row in rows {

@@ -1,5 +1,5 @@
-//! Counters that the blocks of a launch use to find the last block. They are zero between launches: the last block resets
-//! its counter. Launches run one after another, so all of them share one array.
+//! Counters that the blocks of a launch use to find the last block. They are zero between launches: the last block
+//! resets its counter. Launches run one after another, so all of them share one array.
 use std::sync::{Mutex, PoisonError};
 
 use super::launch::{At, Launcher};

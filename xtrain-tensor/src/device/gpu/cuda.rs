@@ -1,5 +1,5 @@
-//! CUDA backend. The driver library is loaded when a device is opened, so the program builds and runs on machines without
-//! it.
+//! CUDA backend. The driver library is loaded when a device is opened, so the program builds and runs on machines
+//! without it.
 mod driver_error;
 mod functions;
 mod graph;
@@ -97,7 +97,8 @@ impl Cuda {
     /// Opens the device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image in this build that the device can run.
+    /// [`Error::Device`] if there is no driver, no such device, or no kernel image in this build that the device can
+    /// run.
     pub(super) fn open(ordinal: u32) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {
@@ -199,8 +200,8 @@ impl Launcher for Cuda {
 
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
         self.bind()?;
-        // SAFETY: the caller's buffer has at least this many bytes. The source is pageable, so the driver has copied it
-        // when this returns.
+        // SAFETY: the caller's buffer has at least this many bytes. The source is pageable, so the driver has copied
+        // it when this returns.
         let copied = unsafe { result::memcpy_htod_async(to, bytes, self.stream.cu_stream()) };
         copied.map_err(driver_error("copying to the device"))
     }

@@ -134,8 +134,8 @@ impl Launcher for Emulated {
         let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
         let config = self.config(grid);
         let mut text = [0u8; 1024];
-        // SAFETY: `find` checked the arguments against the signature; the caller promises that their pointers are valid.
-        // The error text is truncated to the size of `text`.
+        // SAFETY: `find` checked the arguments against the signature; the caller promises that their pointers are
+        // valid. The error text is truncated to the size of `text`.
         let failed = unsafe {
             let text: *mut c_char = text.as_mut_ptr().cast();
             ffi::xtemu_launch(entry, &config, addresses.as_mut_ptr(), text, 1024)

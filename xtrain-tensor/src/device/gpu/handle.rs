@@ -27,7 +27,8 @@ struct Shared {
 }
 
 impl Gpu {
-    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads run.
+    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads
+    /// run.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
@@ -49,8 +50,8 @@ impl Gpu {
     /// Opens the CUDA device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in this
-    /// build.
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in
+    /// this build.
     pub fn cuda(ordinal: u32) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?)))
     }
@@ -148,8 +149,8 @@ impl Gpu {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Submits the queued kernels as one step without synchronizing. A sequence of kernels that repeats is submitted as a
-    /// CUDA graph.
+    /// Submits the queued kernels as one step without synchronizing. A sequence of kernels that repeats is submitted
+    /// as a CUDA graph.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
@@ -165,8 +166,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as the
-    /// next submission or synchronization; its errors are reported then.
+    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as
+    /// the next submission or synchronization; its errors are reported then.
     ///
     /// # Safety
     /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.

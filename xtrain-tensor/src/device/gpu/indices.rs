@@ -1,6 +1,7 @@
-//! Cache of index lists (token ids, positions, slots) on the device. A pass uses the same few lists in every layer: each
-//! is uploaded once and then found by value. The lists of a step reuse the addresses of the previous step, in order of
-//! first use, so that a captured graph stays valid. Lists that a kernel writes at each step are also found by value:
+//! Cache of index lists (token ids, positions, slots) on the device. A pass uses the same few lists in every layer:
+//! each is uploaded once and then found by value. The lists of a step reuse the addresses of the previous step, in
+//! order of first use, so that a captured graph stays valid. Lists that a kernel writes at each step are also found
+//! by value:
 //! [`Indices::stage`].
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -50,8 +51,8 @@ impl Lists {
         self.cached.iter().position(same)
     }
 
-    /// Index for a new list: the next entry that this step has not used, else a new entry, else the least recently used
-    /// one. The flag is true if queued kernels may still read that entry.
+    /// Index for a new list: the next entry that this step has not used, else a new entry, else the least recently
+    /// used one. The flag is true if queued kernels may still read that entry.
     fn entry_for_new_list(&mut self) -> (usize, bool) {
         let unused = (self.distinct..self.cached.len()).find(|&i| self.cached[i].step != self.step);
         if let Some(entry) = unused {

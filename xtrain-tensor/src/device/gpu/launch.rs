@@ -100,7 +100,8 @@ pub(crate) struct Call<'a> {
     pub(crate) args: &'a [Arg],
 }
 
-/// The order in which the emulator schedules CUDA threads. A correct kernel produces the same bits under every schedule.
+/// The order in which the emulator schedules CUDA threads. A correct kernel produces the same bits under every
+/// schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Schedule {
@@ -123,8 +124,8 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     fn peak(&self) -> Option<Peak>;
     /// Waits until everything launched before has finished.
     fn wait(&self) -> Result<()>;
-    /// Whether allocations have exactly the requested size and are returned to the device when freed, without recycling,
-    /// so that out-of-bounds accesses and uses after free are detected.
+    /// Whether allocations have exactly the requested size and are returned to the device when freed, without
+    /// recycling, so that out-of-bounds accesses and uses after free are detected.
     fn exact(&self) -> bool {
         false
     }

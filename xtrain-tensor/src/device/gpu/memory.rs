@@ -14,8 +14,8 @@ pub(super) struct Memory {
 
 #[derive(Debug, Default)]
 struct FreeLists {
-    /// Free blocks by size class, ordered by address, so that a step that requests the same sizes gets the same blocks.
-    /// The value is the flush count from which the block is idle ([`super::Queue::idle_from_flush`]).
+    /// Free blocks by size class, ordered by address, so that a step that requests the same sizes gets the same
+    /// blocks. The value is the flush count from which the block is idle ([`super::queue::Queue::idle_from_flush`]).
     free: HashMap<usize, BTreeMap<u64, u64>>,
     allocations: u64,
 }

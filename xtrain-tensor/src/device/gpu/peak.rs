@@ -24,10 +24,11 @@ pub(super) struct Widths {
 }
 
 impl Peak {
-    /// Peak of a GPU with these properties. `None`: the driver does not report a property, or the architecture is unknown.
+    /// Peak of a GPU with these properties. `None`: the driver does not report a property, or the architecture is
+    /// unknown.
     ///
-    /// Operations per multiprocessor and cycle are from NVIDIA's architecture white papers (an fma counts as two). Memory
-    /// transfers twice per cycle.
+    /// Operations per multiprocessor and cycle are from NVIDIA's architecture white papers (an fma counts as two).
+    /// Memory transfers twice per cycle.
     pub(super) fn of(widths: Widths) -> Option<Peak> {
         let (ffma, tensor) = match widths.capability {
             (8, 0) => (128, 2048),

@@ -1,6 +1,6 @@
-//! The launch queue. Kernels are queued until a submission or a synchronization. A sequence of kernels is launched one
-//! by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A rollout or training step is
-//! then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
+//! The launch queue. Kernels are queued until a submission or a synchronization. A sequence of kernels is launched
+//! one by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A rollout or training
+//! step is then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
 //! [`super::indices`]), so a graph is launched unchanged except for the few arguments that differ between steps.
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -94,8 +94,8 @@ impl Queue {
         self.lock().counts
     }
 
-    /// Returns the number of flushes after which no queued kernel refers to a block that is freed now: kernels that use it
-    /// were queued before and have been submitted by then. The current count if the queue is empty.
+    /// Returns the number of flushes after which no queued kernel refers to a block that is freed now: kernels that
+    /// use it were queued before and have been submitted by then. The current count if the queue is empty.
     pub(super) fn idle_from_flush(&self) -> u64 {
         let inner = self.lock();
         inner.counts.flushes + u64::from(!inner.pending.calls.is_empty())

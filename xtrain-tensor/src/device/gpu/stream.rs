@@ -42,10 +42,11 @@ pub struct GpuCounters {
     pub downloaded: u64,
     /// Number of device-to-host copies, each of which synchronizes.
     pub syncs: u64,
-    /// Submissions of queued kernels since the last host-to-device copy: steps that ran entirely on data already on the
-    /// device.
+    /// Submissions of queued kernels since the last host-to-device copy: steps that ran entirely on data already on
+    /// the device.
     pub steps_without_upload: u64,
-    /// Bytes of keys and values read by decode attention: the visible keys of each row, once per group of query heads.
+    /// Bytes of keys and values read by decode attention: the visible keys of each row, once per group of query
+    /// heads.
     pub kv_read: u64,
     /// Bytes of partial results (one per chunk of 64 keys) that decode attention wrote and read back.
     pub partials: u64,
@@ -106,8 +107,8 @@ impl Stream {
         self.done.partials.fetch_add(partials as u64, Ordering::Relaxed);
     }
 
-    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as the
-    /// next submission or synchronization; its errors are reported then.
+    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as
+    /// the next submission or synchronization; its errors are reported then.
     ///
     /// # Safety
     /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.
@@ -122,11 +123,11 @@ impl Stream {
             // SAFETY: as promised by the caller.
             return unsafe { launcher.launch(call) };
         }
-        // SAFETY: as promised by the caller. Memory outlives queued kernels: a freed block is returned to the device, or
-        // written by the host, only after all kernels that were queued before it was freed have been submitted, and no
-        // later kernel refers to it. The host writes to a live block only if no queued kernel uses that range
-        // ([`Gpu::upload_into`](super::Gpu::upload_into)). Index lists and counters are replaced by the one thread that issues operations; memory
-        // that the current step uses is overwritten only after a flush.
+        // SAFETY: as promised by the caller. Memory outlives queued kernels: a freed block is returned to the device,
+        // or written by the host, only after all kernels that were queued before it was freed have been submitted,
+        // and no later kernel refers to it. The host writes to a live block only if no queued kernel uses that range
+        // ([`Gpu::upload_into`](super::Gpu::upload_into)). Index lists and counters are replaced by the one thread
+        // that issues operations; memory that the current step uses is overwritten only after a flush.
         unsafe { queue.push(&**launcher, call) }
     }
 

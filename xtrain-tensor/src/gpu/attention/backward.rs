@@ -1,21 +1,20 @@
-//! The gradient of attention, in two passes: one over the rows for `dq`, one over the keys for `dk` and
-//! `dv`.
-use super::{CHUNK, Scene, TILE, TILE_LD, mma_ld, sized, tiles};
+//! The gradient of attention in two passes: over rows for `dq`, over keys for `dk` and `dv`.
+use super::{CHUNK, MaskArgs, TILE, TILE_LD, mma_ld, sized, tiles};
 use crate::gpu::{Arg, Gpu, Grid, args};
 use crate::operands::{AttnMask, Heads, Saved};
 use crate::{Device, Dtype, Result, Tensor};
 
-/// The kernels of one dtype and the shapes that they were written for.
+/// Kernels and launch geometry of one dtype and head size.
 struct Shape {
     delta: &'static str,
     dq: [&'static str; 4],
     dkv: [&'static str; 4],
-    /// Rows, or keys, of a tile.
+    /// Rows (or keys) per tile.
     tile: usize,
     threads: u32,
     dq_shared: usize,
     dkv_shared: usize,
-    /// Blocks that share the columns of `dk` and `dv`.
+    /// Number of blocks that split the columns of `dk` and `dv`.
     parts: usize,
 }
 
@@ -74,17 +73,17 @@ impl Shape {
     }
 }
 
-/// `[dq, dk, dv]`, operands checked; `dy` in the dtype of `q`.
+/// `[dq, dk, dv]`. `dy` has the dtype of `q`. The operands have been checked.
 pub(crate) fn attention_backward(
     gpu: &Gpu,
     saved: &Saved<'_>,
     dy: &Tensor,
     heads: Heads,
-    see: &AttnMask<'_>,
+    mask: &AttnMask<'_>,
 ) -> Result<[Tensor; 3]> {
     let Saved { q, k, v, y, lse } = *saved;
     let shape = if q.dtype() == Dtype::BF16 { Shape::bf16(heads.hd) } else { Shape::f32(heads.hd) };
-    let scene = Scene::upload(gpu, heads, see)?;
+    let mask_args = MaskArgs::upload(gpu, heads, mask)?;
     let at = |x: &Tensor| x.at(gpu, q.dtype());
     let [q_at, k_at, v_at, y_at, dy_at] = [at(q)?, at(k)?, at(v)?, at(y)?, at(dy)?];
     let (lse_at, delta) = (lse.at(gpu, Dtype::F32)?, gpu.buffer(lse.len() * 4)?);
@@ -94,25 +93,25 @@ pub(crate) fn attention_backward(
     unsafe { gpu.launch(shape.delta, Grid::over(lse.len() * 32, 256), args)? };
 
     let dq = Tensor::on_gpu(gpu, q.shape(), Dtype::F32)?;
-    let tiles = tiles::of_rows(see, &tiles::runs(see), heads.nh / heads.nkv, shape.tile);
+    let tiles = tiles::of_rows(mask, &tiles::runs(mask), heads.nh / heads.nkv, shape.tile);
     let tiles_at = gpu.indices(tiles.as_flattened())?;
     let read = args![q_at, k_at, v_at, dy_at, lse_at, delta.arg()];
     let own = args![dq.at(gpu, Dtype::F32)?, tiles_at];
-    let args = [read as &[Arg], own, &scene.seen(), &scene.heads()].concat();
+    let args = [read as &[Arg], own, &mask_args.args(), &mask_args.head_args()].concat();
     let grid = Grid::blocks([tiles.len(), heads.nkv, 1], shape.threads).shared(shape.dq_shared);
     // SAFETY: shapes and slots were checked by the operation; the tiles cover its rows.
     unsafe { gpu.launch(sized(shape.dq, heads.hd), grid, &args)? };
 
-    // a slot without a row has no gradient
+    // slots without a row get a zero gradient
     let device = Device::Gpu(gpu.clone());
     let (dk, dv) =
         (Tensor::zeros(&device, k.shape(), Dtype::F32)?, Tensor::zeros(&device, v.shape(), Dtype::F32)?);
-    let (order, tiles) = tiles::of_keys(see, shape.tile);
+    let (order, tiles) = tiles::of_keys(mask, shape.tile);
     let (order, tiles_at) = (gpu.indices(&order)?, gpu.indices(tiles.as_flattened())?);
     let own = args![dk.at(gpu, Dtype::F32)?, dv.at(gpu, Dtype::F32)?, tiles_at, order];
-    let args = [read as &[Arg], own, &scene.seen(), &scene.heads()].concat();
+    let args = [read as &[Arg], own, &mask_args.args(), &mask_args.head_args()].concat();
     let grid = Grid::blocks([tiles.len(), heads.nkv, shape.parts], shape.threads).shared(shape.dkv_shared);
-    // SAFETY: whole sequences from position 0, each position with a slot of its own, as the operation
+    // SAFETY: whole sequences from position 0, each position with its own slot, as the operation
     // checked.
     unsafe { gpu.launch(sized(shape.dkv, heads.hd), grid, &args)? };
     Ok([dq, dk, dv])

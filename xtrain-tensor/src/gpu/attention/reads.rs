@@ -1,5 +1,5 @@
-//! Gate: the attention of single rows reads each key and value that a row sees once for a group of query heads. The
-//! checked device counts the reads of the kernels; what the launcher counts is that.
+//! Gate: decode attention reads each visible key and value once per group of query heads. The checked device counts
+//! the reads of the kernels, and the launcher's own counter must agree.
 use crate::gpu::{watch, watched};
 use crate::ops::{self, AttnMask, Slots};
 use crate::testing::{self, arbitrary};
@@ -17,9 +17,9 @@ const SHAPES: [Shape; 6] = [
     ([3, 3, 72], &[62, 17], None),
 ];
 
-/// Bytes read of keys and values by kernels, those that the device says, and those that have to be.
+/// Bytes of keys and values: read by the kernels, counted by the launcher, and the minimum.
 fn read(device: &Device, dtype: Dtype, ([nh, nkv, hd], at, window): Shape) -> [u64; 3] {
-    let Device::Gpu(gpu) = device else { panic!("{device} is no GPU") };
+    let Device::Gpu(gpu) = device else { panic!("expected a GPU, found {device}") };
     let (page, each) = (16, 10);
     let table: Vec<Vec<u32>> = (0..at.len() as u32).map(|s| (s * each..(s + 1) * each).collect()).collect();
     let slots = Slots::Pages { page, table };
@@ -50,8 +50,8 @@ fn decode_attention_reads_keys_and_values_once() {
         for shape in SHAPES {
             let [measured, counted, ideal] = read(&device, dtype, shape);
             println!("{shape:?} in {dtype}: {measured} bytes read, {ideal} needed");
-            assert_eq!(measured, counted, "{shape:?} in {dtype}: read, and as the launcher counts");
-            // a group of more than 16 reads the values again, in f32
+            assert_eq!(measured, counted, "{shape:?} in {dtype}: bytes read and the launcher's count differ");
+            // in f32, a group of more than 16 heads reads the values more than once
             let again = dtype == Dtype::F32 && shape.0[0] > 16 * shape.0[1];
             assert!(again || 10 * measured <= 11 * ideal, "{shape:?} in {dtype}: {measured} of {ideal}");
         }

@@ -1,5 +1,5 @@
-//! Every shape of launch, by bits: bf16 against the reference in the order of `mma.sync`, one shape
-//! against another, and a row against itself in other company.
+//! Every launch geometry, bitwise: bf16 against the reference in the order of `mma.sync`, geometries against each
+//! other, and a row against itself with other rows.
 use std::ops::Range;
 
 use half::bf16;
@@ -170,16 +170,16 @@ fn rounded(mut x: Vec<f32>, dtype: Dtype) -> Vec<f32> {
 
 #[track_caller]
 fn same(got: &[f32], want: &[f32], what: &str) {
-    assert!(want.iter().all(|x| x.is_finite()), "{what}: a value that compares nothing");
+    assert!(want.iter().all(|x| x.is_finite()), "{what}: a non-finite value compares nothing");
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert_eq!(got.to_bits(), want.to_bits(), "{what} at {i}: got {got}, want {want}");
+        assert_eq!(got.to_bits(), want.to_bits(), "{what} at {i}: expected {want}, found {got}");
     }
 }
 
-/// By turns each schedule; one of them in the checked build.
-fn device(turn: usize) -> Device {
-    match SCHEDULES[turn % 4] {
+/// Cycles through the schedules; one of them uses the checked build.
+fn device(case: usize) -> Device {
+    match SCHEDULES[case % 4] {
         schedule @ Schedule::Priorities(_) => Device::checked(schedule).unwrap(),
         schedule => Device::emulated(schedule).unwrap(),
     }
@@ -250,7 +250,7 @@ fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
 }
 
 #[test]
-fn a_head_size_that_is_no_multiple_of_8_is_refused_by_name() {
+fn a_head_size_that_is_not_a_multiple_of_8_is_an_error() {
     let device = device(0);
     let slots = Slots::Runs { base: vec![0] };
     let see = AttnMask { seq: &[0], pos: &[0], slots: &slots, window: None };

@@ -1,16 +1,16 @@
-//! How the work of an attention is cut into blocks. No cut changes a bit.
+//! Partition of attention into blocks. The partition changes no bit of the result.
 use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::CHUNK;
 use crate::operands::AttnMask;
 
-/// Rows at neighbouring positions of one sequence.
-pub(super) fn runs(see: &AttnMask<'_>) -> Vec<Range<usize>> {
-    let follows = |n: usize| see.seq[n] == see.seq[n - 1] && see.pos[n] == see.pos[n - 1] + 1;
+/// Maximal runs of rows at consecutive positions of one sequence.
+pub(super) fn runs(mask: &AttnMask<'_>) -> Vec<Range<usize>> {
+    let follows = |n: usize| mask.seq[n] == mask.seq[n - 1] && mask.pos[n] == mask.pos[n - 1] + 1;
     let (mut runs, mut first) = (Vec::new(), 0);
-    for end in 1..=see.rows() {
-        if end == see.rows() || !follows(end) {
+    for end in 1..=mask.rows() {
+        if end == mask.rows() || !follows(end) {
             runs.push(first..end);
             first = end;
         }
@@ -18,14 +18,19 @@ pub(super) fn runs(see: &AttnMask<'_>) -> Vec<Range<usize>> {
     runs
 }
 
-/// Whether a run has so few rows that its chunks are better computed side by side.
+/// Whether a run is short enough for split-K over chunks to be faster than tiles.
 pub(super) fn split(run: &Range<usize>) -> bool {
     run.len() <= 4
 }
 
-/// Tiles of at most `size` (row, head of one group) pairs: (first row, pairs to skip, pairs), those with
-/// the most keys first.
-pub(super) fn of_rows(see: &AttnMask<'_>, runs: &[Range<usize>], group: usize, size: usize) -> Vec<[u32; 3]> {
+/// Tiles of at most `size` (row, head of one group) pairs: [first row, pairs to skip, number of pairs]. Tiles with
+/// the most keys come first.
+pub(super) fn of_rows(
+    mask: &AttnMask<'_>,
+    runs: &[Range<usize>],
+    group: usize,
+    size: usize,
+) -> Vec<[u32; 3]> {
     let mut tiles = Vec::new();
     for run in runs {
         let pairs = run.len() * group;
@@ -36,15 +41,15 @@ pub(super) fn of_rows(see: &AttnMask<'_>, runs: &[Range<usize>], group: usize, s
         );
     }
     let last = |&[row, skip, n]: &[u32; 3]| row as usize + (skip + n - 1) as usize / group;
-    tiles.sort_by_key(|tile| Reverse(see.keys(last(tile)).len()));
+    tiles.sort_by_key(|tile| Reverse(mask.keys(last(tile)).len()));
     tiles
 }
 
-/// The rows of each sequence by position, and tiles of `size` of its positions: (where its rows begin,
-/// their number, first position), those with the most rows first.
-pub(super) fn of_keys(see: &AttnMask<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3]>) {
-    let (mut order, mut tiles) = (Vec::with_capacity(see.rows()), Vec::new());
-    for (_, rows) in see.rows_by_sequence() {
+/// The rows of each sequence ordered by position, and tiles of `size` positions: [offset of the sequence's rows,
+/// number of rows, first position]. Tiles with the most rows come first.
+pub(super) fn of_keys(mask: &AttnMask<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3]>) {
+    let (mut order, mut tiles) = (Vec::with_capacity(mask.rows()), Vec::new());
+    for (_, rows) in mask.rows_by_sequence() {
         let (first, len) = (order.len() as u32, rows.len() as u32);
         order.extend(rows.into_iter().map(|n| n as u32));
         tiles.extend((0..len).step_by(size).map(|at| [first, len, at]));
@@ -53,13 +58,13 @@ pub(super) fn of_keys(see: &AttnMask<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 3
     (order, tiles)
 }
 
-/// The chunks with a key that row `n` sees.
-pub(super) fn chunks(see: &AttnMask<'_>, n: usize) -> usize {
-    let keys = see.keys(n);
+/// Number of chunks with a visible key for row `n`.
+pub(super) fn chunks(mask: &AttnMask<'_>, n: usize) -> usize {
+    let keys = mask.keys(n);
     keys.end.div_ceil(CHUNK) - keys.start / CHUNK
 }
 
-/// The most chunks that one of these rows sees.
-pub(super) fn most_chunks(see: &AttnMask<'_>, rows: &[u32]) -> usize {
-    rows.iter().map(|&n| chunks(see, n as usize)).max().unwrap_or(0)
+/// Maximum number of chunks over these rows.
+pub(super) fn max_chunks(mask: &AttnMask<'_>, rows: &[u32]) -> usize {
+    rows.iter().map(|&n| chunks(mask, n as usize)).max().unwrap_or(0)
 }

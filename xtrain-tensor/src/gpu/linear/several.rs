@@ -1,25 +1,27 @@
-//! Products of one `x` by several matrices in one launch, with the norm of its rows inside where they are few.
-use super::{MOST_ALONG_Y, Square, Tile, few};
+//! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
+//! prologue.
+use super::{MAX_GRID_Y, Tile, TileKernels, skinny};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor};
 
-/// Rows that the kernels norm themselves: each block norms all of them, which costs the reads of its weights at 8.
+/// Maximum number of rows for the kernels with a fused norm. Each block norms all rows; at 8 rows this reads as many
+/// bytes as the weights of the block.
 pub(crate) const FUSED_NORM_MAX_ROWS: usize = 8;
-/// Matrices of a launch.
+/// Maximum number of matrices per launch.
 const MATRICES: usize = 3;
 
-/// What the products read.
+/// Left operand of the products.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// Rows as they are, in the weights' dtype.
+    /// Rows in the weights' dtype.
     Plain(&'a Tensor),
-    /// The norm of f32 rows, by a gain and an eps.
+    /// RMSNorm of f32 rows, with gain and eps.
     Normed(&'a Tensor, Norm<'a>),
 }
 
 impl Source<'_> {
-    /// Rows and their width.
+    /// `[rows, width]`.
     fn shape(self) -> [usize; 2] {
         let (Source::Plain(x) | Source::Normed(x, _)) = self;
         [x.shape()[0], x.width()]
@@ -28,80 +30,80 @@ impl Source<'_> {
     fn args(self, gpu: &Gpu, dtype: Dtype) -> Result<Vec<Arg>> {
         Ok(match self {
             Source::Plain(x) => args![x.at(gpu, dtype)?].to_vec(),
-            Source::Normed(h, norm) => {
-                args![h.at(gpu, Dtype::F32)?, norm.gain.at(gpu, Dtype::F32)?, norm.eps].to_vec()
+            Source::Normed(h, Norm { gain, eps }) => {
+                args![h.at(gpu, Dtype::F32)?, gain.at(gpu, Dtype::F32)?, eps].to_vec()
             }
         })
     }
 }
 
-/// Whether the kernels take these operands.
-pub(crate) fn takes(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
-    // at least 8 outputs a block
+/// Whether the fused kernels support these operands.
+pub(crate) fn supports_fused(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
+    // at least 8 outputs per block
     let blocks: usize = ws.iter().map(|w| w.weight.out_features().div_ceil(8)).sum();
-    let few = match source {
+    let skinny = match source {
         Source::Plain(_) => true,
         Source::Normed(h, _) => h.shape()[0] <= FUSED_NORM_MAX_ROWS && h.dtype() == Dtype::F32,
     };
-    few && ws.len() <= MATRICES && blocks <= MOST_ALONG_Y
+    skinny && ws.len() <= MATRICES && blocks <= MAX_GRID_Y
 }
 
 /// The kernels of one operation.
 struct Kernels {
-    /// That which norms its rows, in bf16 and f32.
+    /// With a fused norm: bf16, f32.
     normed: [&'static str; 2],
-    /// For a few rows: 16 and 32 in bf16, f32.
-    few: [&'static str; 3],
-    square: Square,
-    /// Outputs that share lines of a block: 2 where half of them are of the gate, half of up.
-    halves: usize,
+    /// Skinny kernels: bf16 up to 16 rows, bf16 up to 32 rows, f32.
+    skinny: [&'static str; 3],
+    square: TileKernels,
+    /// Weight rows per output: 2 for gate and up, else 1.
+    operands_per_output: usize,
 }
 
 const LINEARS: Kernels = Kernels {
     normed: ["norm_linears_bf16", "norm_linears_f32"],
-    few: ["linears_skinny_bf16_16", "linears_skinny_bf16_32", "linears_skinny_f32"],
-    square: Square {
+    skinny: ["linears_skinny_bf16_16", "linears_skinny_bf16_32", "linears_skinny_f32"],
+    square: TileKernels {
         f32: ["linears_f32_128", "linears_f32_64"],
         bf16: ["linears_bf16_128", "linears_bf16_64"],
-        along: [true, true],
+        k_major: [true, true],
     },
-    halves: 1,
+    operands_per_output: 1,
 };
 const SWIGLU: Kernels = Kernels {
     normed: ["norm_swiglu_bf16", "norm_swiglu_f32"],
-    few: ["swiglu_skinny_bf16_16", "swiglu_skinny_bf16_32", "swiglu_skinny_f32"],
-    square: Square {
+    skinny: ["swiglu_skinny_bf16_16", "swiglu_skinny_bf16_32", "swiglu_skinny_f32"],
+    square: TileKernels {
         f32: ["swiglu_f32_128", "swiglu_f32_64"],
         bf16: ["swiglu_bf16_128", "swiglu_bf16_64"],
-        along: [true, true],
+        k_major: [true, true],
     },
-    halves: 2,
+    operands_per_output: 2,
 };
 
 impl Kernels {
-    /// The tile of products of so many outputs.
+    /// The tile for matrices with these numbers of outputs.
     fn tile(&self, source: Source<'_>, outs: &[usize], dtype: Dtype) -> Tile {
         match source {
-            Source::Normed(..) => Tile::Few,
+            Source::Normed(..) => Tile::Skinny,
             Source::Plain(x) => {
-                Tile::of_forward(x.shape()[0], outs.iter().sum::<usize>() * self.halves, dtype)
+                Tile::of_forward(x.shape()[0], outs.iter().sum::<usize>() * self.operands_per_output, dtype)
             }
         }
     }
 
-    /// The kernel, and its grid over the outputs of each matrix.
+    /// The kernel, and its grid over the outputs of all matrices.
     fn launch(&self, source: Source<'_>, tile: Tile, outs: &[usize], dtype: Dtype) -> (&'static str, Grid) {
         let ([rows, width], bf16) = (source.shape(), dtype == Dtype::BF16);
-        let (kernel, grid, side, along) = match (tile, source) {
-            (Tile::Few, Source::Normed(..)) => {
-                let (_, grid) = few([rows, 1, width], dtype);
+        let (kernel, grid, side, axis) = match (tile, source) {
+            (Tile::Skinny, Source::Normed(..)) => {
+                let (_, grid) = skinny([rows, 1, width], dtype);
                 (self.normed[usize::from(!bf16)], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
             }
-            (Tile::Few, Source::Plain(_)) => {
-                // the kernels of bf16 are for more than 8 rows
-                let (_, grid) = few([rows.max(FUSED_NORM_MAX_ROWS + 1), 1, width], dtype);
+            (Tile::Skinny, Source::Plain(_)) => {
+                // the bf16 kernels are for more than 8 rows
+                let (_, grid) = skinny([rows.max(FUSED_NORM_MAX_ROWS + 1), 1, width], dtype);
                 let which = if bf16 { usize::from(rows > 16) } else { 2 };
-                (self.few[which], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
+                (self.skinny[which], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
             }
             _ => {
                 let (kernel, grid) = tile.launch(&self.square, dtype, [rows, 1]);
@@ -109,18 +111,18 @@ impl Kernels {
             }
         };
         let mut grid = grid;
-        grid.blocks[along] = outs.iter().map(|n| n.div_ceil(side / self.halves) as u32).sum();
+        grid.blocks[axis] = outs.iter().map(|n| n.div_ceil(side / self.operands_per_output) as u32).sum();
         (kernel, grid)
     }
 }
 
-/// Products by up to three weights; operands have been checked.
+/// Products with up to three weights. The operands have been checked.
 pub(crate) fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     let outs: Vec<usize> = ws.iter().map(|w| w.weight.out_features()).collect();
     linears_by(gpu, source, ws, LINEARS.tile(source, &outs, ws[0].weight.dtype()))
 }
 
-/// [`linears`] by kernels of one tile.
+/// [`linears`] with a given tile.
 pub(super) fn linears_by(
     gpu: &Gpu,
     source: Source<'_>,
@@ -137,21 +139,21 @@ pub(super) fn linears_by(
         b_at[i] = bias_of(gpu, w)?;
     }
     let (kernel, grid) = LINEARS.launch(source, tile, &outs, dtype);
-    let places = [w_at, b_at, y_at].concat().into_iter().map(Arg::from);
+    let addresses = [w_at, b_at, y_at].concat().into_iter().map(Arg::from);
     let sizes = [rows, outs[0], outs[1], outs[2], width].map(|n| Arg::from(n as u32));
-    let args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(places).chain(sizes).collect();
+    let args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(addresses).chain(sizes).collect();
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
     // y_i [rows, out_i].
     unsafe { gpu.launch(kernel, grid, &args)? };
     Ok(ys)
 }
 
-/// The gated product; operands have been checked.
+/// `silu(x gateᵀ + b) * (x upᵀ + c)`. The operands have been checked.
 pub(crate) fn swiglu(gpu: &Gpu, source: Source<'_>, ws: [Affine<'_>; 2]) -> Result<Tensor> {
     swiglu_by(gpu, source, ws, SWIGLU.tile(source, &[ws[0].weight.out_features()], ws[0].weight.dtype()))
 }
 
-/// [`swiglu`] by kernels of one tile.
+/// [`swiglu`] with a given tile.
 pub(super) fn swiglu_by(
     gpu: &Gpu,
     source: Source<'_>,

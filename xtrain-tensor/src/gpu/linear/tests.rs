@@ -1,5 +1,5 @@
-//! Every tile of every product, by bits: f32 against the reference, bf16 against the order of `mma.sync`;
-//! and no row's bits depend on the rows beside it.
+//! Every tile of every product, bitwise: f32 against the reference, bf16 against the order of `mma.sync`. The bits of
+//! a row do not depend on the other rows.
 use half::bf16;
 
 use super::*;
@@ -27,9 +27,9 @@ fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf1
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
 
-const TILES: [Tile; 3] = [Tile::Few, Tile::Small, Tile::Large];
+const TILES: [Tile; 3] = [Tile::Skinny, Tile::Small, Tile::Large];
 
-/// Rows, outputs, inputs: whole tiles and parts, aligned lines and others.
+/// Rows, outputs, inputs: full and partial tiles, aligned and unaligned rows.
 const SHAPES: [[usize; 3]; 11] = [
     [1, 16, 256],
     [1, 35, 768],
@@ -53,18 +53,18 @@ fn on(device: &Device, shape: [usize; 2], x: &[f32], dtype: Dtype) -> Tensor {
     Tensor::new(device, &shape, x.to_vec()).unwrap().cast(dtype).unwrap()
 }
 
-fn gpu(turn: usize) -> Device {
-    Device::emulated(SCHEDULES[turn % 4]).unwrap()
+fn gpu(case: usize) -> Device {
+    Device::emulated(SCHEDULES[case % 4]).unwrap()
 }
 
 fn as_gpu(device: &Device) -> &Gpu {
     match device {
         Device::Gpu(gpu) => gpu,
-        Device::Reference(_) | Device::Cpu(_) => panic!("a processor"),
+        Device::Reference(_) | Device::Cpu(_) => panic!("expected a GPU"),
     }
 }
 
-/// The product of the definition.
+/// The product by definition.
 fn expected([rows, outs, width]: [usize; 3], x: &[f32], w: &[f32], dtype: Dtype) -> Vec<f32> {
     if dtype == Dtype::F32 {
         let device = Device::reference();
@@ -90,11 +90,11 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
                 let device = gpu(i + j);
                 let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
                 let x = on(&device, [rows, width], &x, dtype);
-                // the sum as it is; with a bias and a residual; with a bias, rounded
-                let how = (i + j) % 3;
-                let out = if how == 2 { Dtype::BF16 } else { Dtype::F32 };
+                // plain; with bias and residual; with bias, rounded
+                let variant = (i + j) % 3;
+                let out = if variant == 2 { Dtype::BF16 } else { Dtype::F32 };
                 let (bias, h) = (arbitrary(outs, 5), arbitrary(rows * outs, 6));
-                let value = |(n, sum): (usize, &f32)| match how {
+                let value = |(n, sum): (usize, &f32)| match variant {
                     0 => *sum,
                     1 => h[n] + (sum + bias[n % outs]),
                     _ => round_bf16(sum + bias[n % outs]),
@@ -102,16 +102,16 @@ fn every_tile_of_a_product_has_the_bits_of_its_definition() {
                 let want: Vec<f32> = sums.iter().enumerate().map(value).collect();
                 let bias = on(&device, [1, outs], &bias, Dtype::F32);
                 let h = on(&device, [rows, outs], &h, Dtype::F32);
-                let after = After {
-                    bias: (how > 0).then_some(&bias),
-                    residual: (how == 1).then_some(&h),
+                let epilogue = Epilogue {
+                    bias: (variant > 0).then_some(&bias),
+                    residual: (variant == 1).then_some(&h),
                     norm: None,
                 };
                 let y = Tensor::zeros(&device, &[rows, outs], out).unwrap();
                 let (gpu, to) = (as_gpu(&device), y.at(as_gpu(&device), out).unwrap());
                 let product = Forward { x: x.at(gpu, dtype).unwrap(), w: w.at(gpu).unwrap(), shape, dtype };
                 // SAFETY: operands of the shape, and room for their product.
-                unsafe { forward(gpu, product, after, (to, out), tile).unwrap() };
+                unsafe { forward(gpu, product, epilogue, to, out, tile).unwrap() };
                 compare_bits(&y.to_f32().unwrap().to_vec::<f32>().unwrap(), &want)
                     .unwrap_or_else(|e| panic!("{shape:?} {dtype} {tile:?} on {device}: {e}"));
                 compared += want.len();
@@ -157,13 +157,14 @@ fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
             let (gpu, dx) = (as_gpu(device), Tensor::zeros(device, &[rows, width], Dtype::F32).unwrap());
             let part = Part { dy: dy.at(gpu, dtype).unwrap(), w: weight.at(gpu).unwrap(), outs };
             let group = Group { parts: [part, part, Part::default()], dtype };
-            let (to, operands) =
-                (dx.at(gpu, Dtype::F32).unwrap(), (part.dy, x.at(gpu, dtype).unwrap(), dtype));
+            let to = dx.at(gpu, Dtype::F32).unwrap();
+            let operands =
+                RowProduct { dy: part.dy, x: x.at(gpu, dtype).unwrap(), shape: [outs, width], dtype };
             let dw_at = dw.at_mut(gpu, Dtype::F32).unwrap();
             // SAFETY: operands of these shapes, and room for their gradients.
             unsafe {
-                input(gpu, &group, [rows, width], (At(0), to), tile).unwrap();
-                weights(gpu, dw_at, operands, ([outs, width], &samples), tile).unwrap();
+                input(gpu, &group, [rows, width], At(0), to, tile).unwrap();
+                weights(gpu, dw_at, operands, &samples, tile).unwrap();
             }
             [dx.to_vec().unwrap(), dw.to_vec().unwrap()]
         };
@@ -183,7 +184,7 @@ fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
 }
 
 #[test]
-fn a_row_has_the_same_bits_beside_any_number_of_rows() {
+fn a_row_has_the_same_bits_with_any_number_of_other_rows() {
     let (outs, width, most) = (24, 520, 67);
     let (x, w) = (arbitrary(most * width, 1), arbitrary(outs * width, 2));
     for dtype in [Dtype::F32, Dtype::BF16] {
@@ -191,7 +192,7 @@ fn a_row_has_the_same_bits_beside_any_number_of_rows() {
         for (i, n) in [most, 1, 2, 8, 9, 16, 17, 31, 33, 65].into_iter().enumerate() {
             let device = gpu(i);
             let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
-            // the last n rows, so that a row's place in a tile changes too
+            // the last n rows, so that the position of a row in its tile changes too
             let x = on(&device, [n, width], &x[(most - n) * width..], dtype);
             let y: Vec<f32> = ops::linear(&x, &w, None, Dtype::F32).unwrap().to_vec().unwrap();
             let all = all.get_or_insert_with(|| y.clone());
@@ -201,13 +202,13 @@ fn a_row_has_the_same_bits_beside_any_number_of_rows() {
     }
 }
 
-/// The kernels that norm their rows, against the norm and the product one after another.
+/// The kernels with a fused norm, against separate norm and product kernels.
 #[test]
 fn products_of_normed_rows_have_the_bits_of_their_parts() {
-    for (turn, [rows, outs, width]) in SHAPES.into_iter().filter(|s| s[0] <= 8).enumerate() {
+    for (case, [rows, outs, width]) in SHAPES.into_iter().filter(|s| s[0] <= 8).enumerate() {
         for dtype in [Dtype::F32, Dtype::BF16] {
-            let device = gpu(turn);
-            let seed = 40 + turn as u64;
+            let device = gpu(case);
+            let seed = 40 + case as u64;
             let h = on(&device, [rows, width], &arbitrary(rows * width, seed), Dtype::F32);
             let gain = on(&device, [1, width], &arbitrary(width, seed + 1), Dtype::F32);
             let gain = gain.reshape(&[width]).unwrap();
@@ -241,13 +242,13 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
     }
 }
 
-/// Several products in one launch, and a norm after one, by every tile, against their parts one after another.
+/// Several products in one launch, and a fused norm epilogue, with every tile, against separate kernels.
 #[test]
 fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
     let mut compared = 0;
-    for (turn, [rows, outs, width]) in SHAPES.into_iter().enumerate() {
+    for (case, [rows, outs, width]) in SHAPES.into_iter().enumerate() {
         for (dtype, tile) in [Dtype::F32, Dtype::BF16].into_iter().flat_map(|d| TILES.map(|tile| (d, tile))) {
-            let (device, seed) = (gpu(turn + tile as usize), 60 + turn as u64);
+            let (device, seed) = (gpu(case + tile as usize), 60 + case as u64);
             let fill = |shape: [usize; 2], at: u64| {
                 on(&device, shape, &arbitrary(shape[0] * shape[1], seed + at), Dtype::F32)
             };
@@ -280,12 +281,16 @@ fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
             let (h, gain) = (fill([rows, outs], 8), vector(outs, 9));
             let want = ops::linear_add(&h, &x, &ws[0], affine[0].bias).unwrap();
             let [sum, n] = [Dtype::F32, dtype].map(|d| Tensor::zeros(&device, &[rows, outs], d).unwrap());
-            let after = After { bias: affine[0].bias, residual: Some(&h), norm: Some((&gain, 1e-6, &n)) };
+            let epilogue = Epilogue {
+                bias: affine[0].bias,
+                residual: Some(&h),
+                norm: Some(NormEpilogue { norm: Norm { gain: &gain, eps: 1e-6 }, out: &n }),
+            };
             let shape = [rows, outs, width];
             let product = Forward { x: x.at(gpu, dtype).unwrap(), w: ws[0].at(gpu).unwrap(), shape, dtype };
             // SAFETY: operands of the shape, and room for their product.
             unsafe {
-                forward(gpu, product, after, (sum.at(gpu, Dtype::F32).unwrap(), Dtype::F32), tile).unwrap()
+                forward(gpu, product, epilogue, sum.at(gpu, Dtype::F32).unwrap(), Dtype::F32, tile).unwrap()
             };
             same(&sum, &want, "the sum");
             same(&n, &ops::rms_norm(&want, &gain, 1e-6, dtype).unwrap(), "its norm");
@@ -296,11 +301,11 @@ fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
 
 #[test]
 fn a_product_of_more_blocks_than_a_grid_has_along_y_takes_a_square_tile() {
-    let most = 16 * MOST_ALONG_Y;
-    assert!(Tile::of_forward(1, most, Dtype::BF16) == Tile::Few);
-    assert!(Tile::of_forward(1, most + 1, Dtype::BF16) != Tile::Few);
-    // rows of x lie along y in the square tiles, outputs along x
+    let most = 16 * MAX_GRID_Y;
+    assert!(Tile::of_forward(1, most, Dtype::BF16) == Tile::Skinny);
+    assert!(Tile::of_forward(1, most + 1, Dtype::BF16) != Tile::Skinny);
+    // in the square tiles, rows of x map to grid y and outputs to grid x
     let shape = [1, most + 1, 8];
-    let grid = few(shape, Dtype::BF16).1;
-    assert!(grid.blocks[1] as usize > MOST_ALONG_Y, "{grid:?}");
+    let grid = skinny(shape, Dtype::BF16).1;
+    assert!(grid.blocks[1] as usize > MAX_GRID_Y, "{grid:?}");
 }

@@ -1,4 +1,4 @@
-//! Cuts of rows and vocabulary change no bit; a row keeps its k largest logits; a bad row is named.
+//! Splitting rows and vocabulary changes no bit; a row keeps its k largest logits; a non-finite row is reported.
 use super::*;
 use crate::reference::{self, RowLoss};
 use crate::testing::{arbitrary, compare_bits, emulated};
@@ -12,8 +12,8 @@ struct Operands {
     top_k: Option<usize>,
 }
 
-/// The matrices, the samples and the targets.
-fn made(device: &Device, o: &Operands) -> Result<(Tensor, Weight, Samples, Vec<Option<Target>>)> {
+/// Input, head, samples and targets.
+fn operands_of(device: &Device, o: &Operands) -> Result<(Tensor, Weight, Samples, Vec<Option<Target>>)> {
     let (n, v, c) = (o.lengths.iter().sum::<usize>(), o.out, o.width);
     let x = Tensor::new(device, &[n, c], arbitrary(n * c, 1))?.cast(o.dtype)?;
     let head = Weight::new(&Tensor::new(device, &[v, c], arbitrary(v * c, 2))?, o.dtype)?;
@@ -26,13 +26,13 @@ fn made(device: &Device, o: &Operands) -> Result<(Tensor, Weight, Samples, Vec<O
 
 const TEMPERATURE: f32 = 0.8;
 
-/// Values, `dx` and `dhead`; on a GPU with at most `most` logits at a time.
-fn computed(device: &Device, o: &Operands, most: usize) -> Result<[Vec<f32>; 3]> {
-    let (x, head, samples, targets) = made(device, o)?;
+/// Values, `dx` and `dhead`; on a GPU with at max_logits `max_logits` logits at a time.
+fn computed(device: &Device, o: &Operands, max_logits: usize) -> Result<[Vec<f32>; 3]> {
+    let (x, head, samples, targets) = operands_of(device, o)?;
     let rows = LossRows { targets: &targets, samples: &samples, temperature: TEMPERATURE, top_k: o.top_k };
     let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
     let (values, dx) = match device {
-        Device::Gpu(gpu) => bounded(gpu, (&x, &head), &rows, (Some(&mut dhead), most))?,
+        Device::Gpu(gpu) => loss_bounded(gpu, &x, &head, &rows, Some(&mut dhead), max_logits)?,
         Device::Reference(_) | Device::Cpu(_) => {
             ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead)?
         }
@@ -44,7 +44,7 @@ fn computed(device: &Device, o: &Operands, most: usize) -> Result<[Vec<f32>; 3]>
 /// The same from the logits of the head's product: the reference's values and gradients of each row, the
 /// gradients rounded where they enter the products.
 fn composed(device: &Device, o: &Operands) -> Result<[Vec<f32>; 3]> {
-    let (x, head, samples, targets) = made(device, o)?;
+    let (x, head, samples, targets) = operands_of(device, o)?;
     let z: Vec<f32> = ops::linear(&x, &head, None, Dtype::F32)?.to_vec()?;
     let (mut values, mut dz) = (Vec::new(), Vec::new());
     for (z, target) in z.chunks(o.out).zip(&targets) {
@@ -64,7 +64,7 @@ fn composed(device: &Device, o: &Operands) -> Result<[Vec<f32>; 3]> {
 }
 
 #[test]
-fn cuts_of_the_vocabulary_and_of_rows_change_no_bit_of_a_loss() {
+fn splitting_the_vocabulary_or_the_rows_changes_no_bit_of_a_loss() {
     let Some(device) = emulated(Schedule::Random(3)) else { return };
     let operands = |lengths, out, width, dtype, top_k| Operands { lengths, out, width, dtype, top_k };
     for o in [
@@ -79,10 +79,11 @@ fn cuts_of_the_vocabulary_and_of_rows_change_no_bit_of_a_loss() {
             Dtype::BF16 => composed(&device, &o).unwrap(),
             _ => computed(&Device::reference(), &o, 0).unwrap(),
         };
-        for most in [1 << 20, 256 * o.lengths.iter().sum::<usize>().min(256), 256 * o.out] {
-            let got = computed(&device, &o, most).unwrap();
+        for max_logits in [1 << 20, 256 * o.lengths.iter().sum::<usize>().min(256), 256 * o.out] {
+            let got = computed(&device, &o, max_logits).unwrap();
             for ((got, want), what) in got.iter().zip(&want).zip(["values", "dx", "dhead"]) {
-                let case = format!("{:?} x {} x {} in {}, {most} logits", o.lengths, o.out, o.width, o.dtype);
+                let case =
+                    format!("{:?} x {} x {} in {}, {max_logits} logits", o.lengths, o.out, o.width, o.dtype);
                 compare_bits(got, want).unwrap_or_else(|e| panic!("{what} of {case}: {e}"));
             }
         }
@@ -108,7 +109,7 @@ fn equal_logits_are_kept_in_the_order_of_their_indices() {
 }
 
 #[test]
-fn the_first_row_whose_logits_are_not_finite_is_named() {
+fn the_first_row_with_non_finite_logits_is_reported() {
     let Some(device) = emulated(Schedule::Random(3)) else { return };
     let x = Tensor::new(&device, &[4, 1], vec![1f32, f32::NAN, f32::INFINITY, f32::NAN]).unwrap();
     let head = Weight::new(&Tensor::new(&device, &[3, 1], vec![1f32; 3]).unwrap(), Dtype::F32).unwrap();

@@ -77,7 +77,8 @@ impl Graph for Chain {
         self.bind()?;
         let mut addresses: Vec<*mut c_void> = call.args.iter().map(Arg::address).collect();
         let params = self.functions.node(&call, &mut addresses)?;
-        // SAFETY: the node belongs to this graph; the driver copies the arguments, and launches in flight keep theirs.
+        // SAFETY: the node belongs to this graph; the driver copies the arguments, and launches in flight keep
+        // theirs.
         unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.nodes[at], &params) }
             .result()
             .map_err(driver_error(call.kernel))

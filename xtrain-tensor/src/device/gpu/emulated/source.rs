@@ -1,5 +1,5 @@
-//! Source location of a fault, taken from a backtrace of the faulty thread. Requires debug line information, which test
-//! builds have.
+//! Source location of a fault, taken from a backtrace of the faulty thread. Requires debug line information, which
+//! test builds have.
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
 
