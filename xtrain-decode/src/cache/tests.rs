@@ -5,7 +5,12 @@ use xtrain_tensor::ops::cat_seq;
 use xtrain_tensor::rng::{Purpose, draw};
 use xtrain_tensor::{Device, Dtype, Tensor, from_bf16, to_bf16};
 
-use super::*;
+use super::contiguous::Contiguous;
+use super::growing::Growing;
+use super::interface::{Cache, Snapshot};
+use super::kind::{KvKind, Room};
+use super::paged::Paged;
+use super::shape::CacheShape;
 
 const LAYERS: usize = 3;
 const WIDTH: usize = 6;

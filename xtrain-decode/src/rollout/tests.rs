@@ -2,7 +2,12 @@
 use xtrain_model::{Config, Model};
 use xtrain_tensor::{Device, Dtype};
 
-use super::*;
+use super::completion::{Completion, FinishReason};
+use super::engine::Engine;
+use super::fronts::{generate, generate_greedy_cached};
+use super::naive::{generate_naive, generate_naive_repeat_kv};
+use super::options::EngineOptions;
+use super::request::{Request, StopConditions};
 use crate::cache::KvKind;
 use crate::error::Error;
 use crate::sampler::SampleOptions;
@@ -65,6 +70,19 @@ fn same_as_naive(model: &Model, requests: &[Request], got: &[Completion], what: 
         assert_eq!((got.finish_reason, got.prompt_len), (want.finish_reason, want.prompt_len), "{what}");
     }
     assert_eq!(got.len(), requests.len(), "{what}");
+}
+
+#[test]
+fn the_oracle_with_expanded_heads_is_the_oracle() {
+    let f32 = model();
+    let bf16 = Model::init(&config(), Dtype::BF16, &Device::cpu(), 11).unwrap();
+    for (model, what) in [(&f32, "f32"), (&bf16, "bf16")] {
+        let requests = [request(1, &[1, 2, 3, 4, 5], 30), request(2, &[6], 9), Request::greedy(&[7; 40], 30)];
+        for request in requests {
+            let expanded = generate_naive_repeat_kv(model, &request).unwrap();
+            same_as_naive(model, &[request], &[expanded], what);
+        }
+    }
 }
 
 #[test]
@@ -213,22 +231,6 @@ fn completions_of_one_prompt_wait_where_the_cache_is_too_small_for_all() {
 }
 
 #[test]
-fn a_completion_that_waits_holds_no_memory_of_its_own() {
-    let model = model();
-    let mut engine =
-        Engine::new(&model, EngineOptions { max_batch: 3, ..options(KvKind::default()) }).unwrap();
-    engine.submit_group(request(0, &[1, 2, 3], 9), 1 << 16).unwrap();
-    engine.step().unwrap();
-    assert!(engine.live.iter().all(|s| s.tokens.capacity() == 12));
-    assert!(engine.queue.iter().all(|s| s.tokens.capacity() == 0));
-    let shared = &engine.live[0].request;
-    assert!(engine.queue.iter().all(|s| std::sync::Arc::ptr_eq(&s.request, shared)));
-    // a sequence that is stopped before it had a place has no token
-    assert!(engine.stop(60_000));
-    assert!(engine.take_finished()[0].tokens.is_empty());
-}
-
-#[test]
 fn the_text_of_a_completion_is_what_its_stream_adds_up_to() {
     let tokenizer = xtrain_model::tokenizer::Tokenizer::byte();
     let made = |tokens: Vec<u32>, finish_reason| {
@@ -284,7 +286,7 @@ fn a_row_without_a_choice_ends_its_sequence_and_no_other() {
         assert!(matches!(refused, Error::Sample { id: 7, position: 3, .. }), "{kv}: {refused}");
         assert_eq!(
             refused.to_string(),
-            "sequence 7, position 3: sampler: the logit of token 0 is NaN, want a finite one or -inf"
+            "sequence 7, position 3: sampler: logit of token 0: expected a finite value or -inf, found NaN"
         );
         same_as_naive(&model, &[good], &engine.run().unwrap(), &kv.to_string());
         assert_eq!(engine.cache().unwrap().usage().in_use, 0, "{kv}");
@@ -344,14 +346,17 @@ fn what_cannot_be_completed_is_refused_by_name() {
         Engine::new(&model, EngineOptions { max_seq_len: Some(20), ..options(KvKind::default()) }).unwrap();
     let hot = SampleOptions { temperature: -1.0, ..SampleOptions::default() };
     let refused = [
-        (request(4, &[], 1), "sequence 4: the prompt is empty"),
-        (request(4, &[1; 64], 1), "sequence 4: the prompt has 64 tokens, want at most 63"),
-        (request(4, &[1, 37], 1), "sequence 4: token 37 at position 1 is not below 37"),
-        (request(4, &[1], 0), "sequence 4: want at least 1 new token, got 0"),
-        (request(4, &[1], 20), "sequence 4 may need 21 positions, the engine has 20"),
+        (request(4, &[], 1), "sequence 4: the prompt is empty, expected at least 1 token"),
+        (request(4, &[1; 64], 1), "sequence 4: expected a prompt of at most 63 tokens, found 64"),
+        (request(4, &[1, 37], 1), "sequence 4: prompt position 1: expected a token id below 37, found 37"),
+        (request(4, &[1], 0), "sequence 4: expected at least 1 new token, found 0"),
+        (
+            request(4, &[1], 20),
+            "sequence 4: expected at most 20 positions for prompt and new tokens, found 21",
+        ),
         (
             Request { options: hot, ..request(4, &[1], 2) },
-            "sequence 4, position 1: temperature: want 0, or a finite number >= 1e-30, got -1.0",
+            "sequence 4, position 1: temperature: expected 0, or a finite number >= 1e-30, found -1.0",
         ),
     ];
     for (request, want) in refused {
@@ -366,12 +371,12 @@ fn what_cannot_be_completed_is_refused_by_name() {
         change(&mut o);
         Engine::new(&model, o).map(|_| ()).unwrap_err().to_string()
     };
-    assert_eq!(with(|o| o.max_batch = 0), "max_batch: want at least 1, got \"0\"");
-    assert_eq!(with(|o| o.prefill_chunk = Some(0)), "prefill_chunk: want at least 1, got \"0\"");
-    assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: want at least 1, got \"0\"");
+    assert_eq!(with(|o| o.max_batch = 0), "max_batch: expected at least 1, found 0");
+    assert_eq!(with(|o| o.prefill_chunk = Some(0)), "prefill_chunk: expected at least 1, found 0");
+    assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: expected at least 1, found 0");
     assert_eq!(
         with(|o| o.max_seq_len = Some(65)),
-        "positions: want at most the positions of the model, got \"65\""
+        "max_seq_len: expected at most the model's maximum number of positions, found 65"
     );
     assert!(with(|o| o.kv_capacity = Some(63)).starts_with("kv_capacity"));
 }
@@ -380,7 +385,7 @@ fn what_cannot_be_completed_is_refused_by_name() {
 fn steps_before_a_look_are_at_most_the_positions_of_a_sequence() {
     let turns = |look, positions| {
         EngineOptions { steps_per_sync: look, max_seq_len: positions, ..options(KvKind::default()) }
-            .turns(&config())
+            .max_steps(&config())
     };
     assert_eq!([turns(8, None), turns(1_000_000, None), turns(usize::MAX, Some(20))], [8, 64, 20]);
 }

@@ -1,24 +1,35 @@
 //! Keys and values as tensors of their own: appended, or expanded to the query heads.
 //!
 //! The hot path does neither: it writes in place and indexes the kv head.
-use super::shapes;
-use crate::{Device, Error, Result, Tensor, gpu};
+use half::bf16;
 
-/// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`.
+use super::shapes;
+use crate::{Device, Dtype, Error, Result, Tensor, gpu};
+
+/// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] unless all but the first dimension agree; [`Error::Dtype`] unless both are f32.
+/// [`Error::Shape`] unless all but the first dimension agree, and for bf16 rows of an odd number of values: a row is
+/// copied as 32-bit words on a GPU. [`Error::Dtype`] unless both are f32 or both bf16.
 pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    match (a.shape(), b.shape()) {
-        ([t, rest @ ..], [u, tail @ ..]) if rest == tail => {
-            if let Device::Gpu(gpu) = a.device() {
-                return gpu::cat_seq(gpu, a, b, &[&[t + u], rest].concat());
-            }
-            let mut y = a.data::<f32>()?.to_vec();
-            y.extend_from_slice(b.data()?);
-            Tensor::new(a.device(), &[&[t + u], rest].concat(), y)
-        }
-        _ => Err(Error::Shape { op: "cat_seq", want: "a [T, ..], b [U, ..]", got: shapes(&[a, b]) }),
+    const OP: &str = "cat_seq";
+    let ([t, rest @ ..], [u, tail @ ..]) = (a.shape(), b.shape()) else {
+        return Err(Error::Shape { op: OP, want: "a [T, ..], b [U, ..]", got: shapes(&[a, b]) });
+    };
+    if rest != tail {
+        return Err(Error::Shape { op: OP, want: "a [T, ..], b [U, ..]", got: shapes(&[a, b]) });
+    }
+    let row_bytes = rest.iter().product::<usize>() * a.dtype().bytes();
+    if !row_bytes.is_multiple_of(4) {
+        return Err(Error::Shape { op: OP, want: "bf16 rows of an even size", got: shapes(&[a, b]) });
+    }
+    let shape = [&[t + u], rest].concat();
+    if let Device::Gpu(gpu) = a.device() {
+        return gpu::cat_seq(gpu, a, b, &shape);
+    }
+    match a.dtype() {
+        Dtype::BF16 => Tensor::new(a.device(), &shape, [a.data::<bf16>()?, b.data()?].concat()),
+        _ => Tensor::new(a.device(), &shape, [a.data::<f32>()?, b.data()?].concat()),
     }
 }
 

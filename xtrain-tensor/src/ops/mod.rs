@@ -39,7 +39,7 @@ pub use normed::{Affine, linears, norm_linears, norm_swiglu, swiglu};
 pub use optim::{AdamWScalars, Update, Updated, adamw, adamw_all, global_norm, sum_of_squares};
 pub use packing::{Packing, Piece};
 pub use rms_norm::{rms_norm, rms_norm_backward};
-pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
+pub use rope::{RopeAngles, rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use rows::{SlotRange, copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub use sample::{SampleFailure, SampleRow, Sampled, sample_rows};
 pub use samples::Samples;

@@ -37,33 +37,64 @@ pub fn rope(x: &Tensor, theta: f64) -> Result<Tensor> {
     rope_at(x, theta, 0)
 }
 
+/// The angles of [`rope_at`] and [`rope_pos`]: a base frequency, or a table that already exists.
+///
+/// A model with scaled frequencies (linear, llama3, YaRN) has no single `theta`; its table holds them.
+#[derive(Debug, Clone, Copy)]
+pub enum RopeAngles<'a> {
+    /// Unscaled frequencies of this base. The call computes a table for its positions.
+    Theta(f64),
+    /// The rows of this table.
+    Table(&'a RopeTable),
+}
+
+impl From<f64> for RopeAngles<'_> {
+    fn from(theta: f64) -> Self {
+        RopeAngles::Theta(theta)
+    }
+}
+
+impl<'a> From<&'a RopeTable> for RopeAngles<'a> {
+    fn from(table: &'a RopeTable) -> Self {
+        RopeAngles::Table(table)
+    }
+}
+
 /// [`rope_rows`] of rows at positions `pos`, `pos + 1`, ...: each has the bits of the full
-/// [`rope`]'s row.
+/// [`rope`]'s row. `angles` is a `theta` or a `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].
-pub fn rope_at(x: &Tensor, theta: f64, pos: u32) -> Result<Tensor> {
+pub fn rope_at<'a>(x: &Tensor, angles: impl Into<RopeAngles<'a>>, pos: u32) -> Result<Tensor> {
     let n = x.shape().first().copied().unwrap_or(0);
     let positions: Vec<u32> = (0..n).map(|i| pos.saturating_add(i as u32)).collect();
-    at_theta(x, &positions, theta, RopeArgs::At(pos))
+    rotate(x, &positions, angles.into(), RopeArgs::At(pos))
 }
 
-/// [`rope_rows`] with a position for each row: each row equals [`rope_at`] of it alone.
+/// [`rope_rows`] with a position for each row: each row equals [`rope_at`] of it alone. `angles` is a `theta` or a
+/// `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].
-pub fn rope_pos(x: &Tensor, positions: &[u32], theta: f64) -> Result<Tensor> {
-    at_theta(x, positions, theta, RopeArgs::Pos(positions))
+pub fn rope_pos<'a>(x: &Tensor, positions: &[u32], angles: impl Into<RopeAngles<'a>>) -> Result<Tensor> {
+    rotate(x, positions, angles.into(), RopeArgs::Pos(positions))
 }
 
-fn at_theta(x: &Tensor, positions: &[u32], theta: f64, on_gpu: RopeArgs<'_>) -> Result<Tensor> {
-    let end = positions.iter().max().map_or(1, |&p| p as usize + 1);
-    let table = RopeTable::new(theta, x.width(), end)?;
+fn rotate(x: &Tensor, positions: &[u32], angles: RopeAngles<'_>, on_gpu: RopeArgs<'_>) -> Result<Tensor> {
+    let computed;
+    let table = match angles {
+        RopeAngles::Table(table) => table,
+        RopeAngles::Theta(theta) => {
+            let end = positions.iter().max().map_or(1, |&p| p as usize + 1);
+            computed = RopeTable::new(theta, x.width(), end)?;
+            &computed
+        }
+    };
     if let Device::Gpu(gpu) = x.device() {
-        check("rope", x, &table, positions)?;
-        return gpu::rope(gpu, x, &table, on_gpu, x.dtype());
+        check("rope", x, table, positions)?;
+        return gpu::rope(gpu, x, table, on_gpu, x.dtype());
     }
-    rope_rows(x, &table, positions, x.dtype())
+    rope_rows(x, table, positions, x.dtype())
 }
 
 fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) -> Result<Tensor> {

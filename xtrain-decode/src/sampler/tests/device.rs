@@ -1,4 +1,5 @@
 //! The operation on a device against the sampler: tokens and both log-probabilities, bit for bit.
+use super::super::error::SampleError;
 use super::reference::cases;
 use super::*;
 use xtrain_tensor::ops::{self, SampleFailure, SampleRow, Sampled};

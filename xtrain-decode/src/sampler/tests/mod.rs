@@ -4,7 +4,8 @@ mod device;
 mod draws;
 mod reference;
 
-use super::*;
+use super::choose::{Address, Sampler};
+use super::options::SampleOptions;
 
 fn sampler(options: SampleOptions) -> Sampler {
     Sampler::new(options).expect("options in their ranges")
