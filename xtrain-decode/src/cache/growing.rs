@@ -82,13 +82,11 @@ impl Kv {
 
     /// All parts, one after another. At least one part. Concatenating halves copies each row O(log parts) times.
     fn cat_all(parts: &[&Kv]) -> Result<Kv> {
-        match parts {
-            [one] => Ok((*one).clone()),
-            _ => {
-                let (left, right) = parts.split_at(parts.len() / 2);
-                Kv::cat_all(left)?.cat(&Kv::cat_all(right)?)
-            }
+        if let [one] = parts {
+            return Ok((*one).clone());
         }
+        let (left, right) = parts.split_at(parts.len() / 2);
+        Kv::cat_all(left)?.cat(&Kv::cat_all(right)?)
     }
 }
 

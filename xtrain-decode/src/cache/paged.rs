@@ -251,7 +251,9 @@ impl Cache for Paged {
             && let Some(pages) = table.get(seq as usize)
         {
             let kept = self.prefixes.insert(tokens, pages, *page);
-            kept.into_iter().for_each(|page| self.refs[page as usize] += 1);
+            for page in kept {
+                self.refs[page as usize] += 1;
+            }
         }
     }
 

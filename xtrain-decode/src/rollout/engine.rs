@@ -23,7 +23,10 @@ use crate::error::{Error, Result};
 /// use xtrain_model::{Config, Model};
 /// use xtrain_tensor::{Device, Dtype};
 ///
-/// let cfg = Config { vocab: 64, dim: 16, ffn_dim: 32, n_heads: 2, n_kv_heads: 2, head_dim: 8, ..Config::default() };
+/// let cfg = Config {
+///     vocab: 64, dim: 16, ffn_dim: 32, n_layers: 1, n_heads: 2, n_kv_heads: 2, head_dim: 8,
+///     max_positions: 128, rope_theta: 1e4, norm_eps: 1e-6, ..Config::default()
+/// };
 /// let mut model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
 /// let mut engine = Engine::new(&model, EngineOptions::default()).unwrap();
 /// model.params.norm.value_mut().unwrap(); // the engine borrows `model`

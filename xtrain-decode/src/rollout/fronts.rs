@@ -12,7 +12,8 @@ use crate::error::Result;
 /// # Errors
 /// As [`generate`].
 pub fn generate_greedy_cached(model: &Model, prompt: &[u32], max_new: usize) -> Result<Completion> {
-    single(generate(model, vec![Request::greedy(prompt, max_new)], EngineOptions::default())?)
+    let request = Request::greedy(prompt, max_new);
+    generate(model, vec![request], EngineOptions::default()).map(single)
 }
 
 /// A completion of `prompt` sampled at `temperature` (0: greedy). The sequence id is 0.
@@ -27,7 +28,7 @@ pub fn generate_cached(
     seed: u64,
 ) -> Result<Completion> {
     let request = Request::sampled(prompt, max_new, temperature, seed);
-    single(generate(model, vec![request], EngineOptions::default())?)
+    generate(model, vec![request], EngineOptions::default()).map(single)
 }
 
 /// `g` completions of one prompt, which runs once. Their ids are the id of `request` and the `g - 1` ids after it. Each
@@ -61,6 +62,6 @@ fn sized(options: EngineOptions, model: &Model, requests: &[Request]) -> EngineO
     EngineOptions { max_seq_len: options.max_seq_len.or(longest.map(|n| n.max(1))), ..options }
 }
 
-fn single(completions: Vec<Completion>) -> Result<Completion> {
-    Ok(completions.into_iter().next().expect("an accepted request gives one completion"))
+fn single(completions: Vec<Completion>) -> Completion {
+    completions.into_iter().next().expect("an accepted request gives one completion")
 }

@@ -169,12 +169,12 @@ impl<'m> Runner<'m> {
             }
             self.decode_step(plan, &mut sampler, step)?;
         }
-        let sampled = sampler.look().map_err(xtrain_model::Error::from)?;
+        let tokens = sampler.look().map_err(xtrain_model::Error::from)?;
         self.device_sampler = Some(sampler);
         let choices = |step: Vec<std::result::Result<DeviceSample, _>>| {
             step.into_iter().map(|sample| sample.ok().map(choice)).collect()
         };
-        Ok(sampled.into_iter().map(choices).collect())
+        Ok(tokens.into_iter().map(choices).collect())
     }
 
     /// Uploads what the device needs for all steps: tokens, positions, slots and RoPE angles.

@@ -481,6 +481,9 @@ mod tests {
             n_heads: 2,
             n_kv_heads: 2,
             head_dim: 4,
+            max_positions: 64,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
             ..Config::default()
         };
         let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 7).unwrap();

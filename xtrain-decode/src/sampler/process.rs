@@ -108,7 +108,7 @@ impl ProcessedLogits {
         self.weights[token] = integer_weight(1.0);
     }
 
-    /// Sets W_i to the integer weight of exp(z_i - max z).
+    /// Sets `W_i` to the integer weight of `exp(z_i - max z)`.
     fn compute_weights(&mut self) {
         let largest = softmax::max(&self.z);
         self.exps.clear();

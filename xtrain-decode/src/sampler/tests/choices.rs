@@ -1,10 +1,11 @@
-//! Greedy, ties, errors and log-probabilities.
+//! Greedy sampling, ties, errors and log-probabilities.
 use super::super::error::SampleError;
 use super::*;
 use xtrain_tensor::softmax::lse_row;
 use xtrain_tensor::testing::{arbitrary, ugly, val};
 
-/// Every kind of path must take the lowest of equal largest logits. Returns what did not.
+/// With equal largest logits, greedy, top-k 1 and a small top-p must take the lowest index. Returns the first that
+/// does not.
 fn ties_give_the_lowest_index() -> Result<(), String> {
     let cases = [vec![1.0, 3.0, 3.0, 2.0, 3.0], vec![0.0, -0.0, 0.0], vec![-7.5; 300]];
     let one = |options| SampleOptions { top_k: Some(1), ..options };
@@ -59,7 +60,7 @@ fn temperature_1e_minus_6_equals_greedy() {
 }
 
 #[test]
-fn a_row_without_a_choice_is_an_error() {
+fn a_row_without_a_token_is_an_error() {
     let pick = |options, row: &[f32]| sampler(options).pick(row, &[], address(0, 0, 0));
     for options in [SampleOptions::default(), SampleOptions::greedy()] {
         let error = pick(options, &[0.0, f32::NAN, 1.0]).expect_err("a NaN");
@@ -107,7 +108,7 @@ fn an_option_outside_its_range_is_named() {
 }
 
 #[test]
-fn the_largest_vocabulary_and_ugly_values_are_served() {
+fn the_largest_vocabulary_and_extreme_values_are_sampled() {
     let row = vec![0.25; Sampler::MAX_VOCAB];
     let mut flat = sampler(SampleOptions::default());
     assert_eq!(flat.distribution(&row, &[]).map(|d| d.total()), Ok(1 << 63));
