@@ -62,11 +62,11 @@ impl Batch<'_> {
             plan.prefill_rows += usize::from(is_prompt);
         }
         let rows = start..start + take;
-        let draw = (end == sequence.tokens().len()).then(|| {
+        let spec = (end == sequence.tokens().len()).then(|| {
             plan.sampled_rows.push(rows.end - 1);
-            sequence.draw(self.running[0].id, self.shares_logits(sequence))
+            sequence.sample_spec(self.running[0].id, self.shares_logits(sequence))
         });
-        plan.runs.push(Run { running: at, index: sequence.index, id: sequence.id, rows, draw });
+        plan.runs.push(Run { running: at, index: sequence.index, id: sequence.id, rows, spec });
     }
 
     fn shares_logits(self, sequence: &Sequence) -> bool {
@@ -76,7 +76,7 @@ impl Batch<'_> {
     /// Decode steps that need no token on the host in between, at most `max_steps`. `None`: a row is not a decode row,
     /// or other sequences wait for its logits.
     pub(super) fn decode_steps(self, plan: &Plan, max_steps: usize, cfg: &Config) -> Option<usize> {
-        let decodes = |run: &Run| run.rows.len() == 1 && run.draw.as_ref().is_some_and(|d| !d.shares_logits);
+        let decodes = |run: &Run| run.rows.len() == 1 && run.spec.as_ref().is_some_and(|d| !d.shares_logits);
         if plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {
             return None;
         }

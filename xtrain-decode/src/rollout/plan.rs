@@ -37,12 +37,12 @@ pub(super) struct Run {
     /// Its rows in the plan.
     pub(super) rows: Range<usize>,
     /// How a token is sampled from the last row. `None`: no token is sampled.
-    pub(super) draw: Option<Draw>,
+    pub(super) spec: Option<SampleSpec>,
 }
 
 /// How the next token of a sequence is sampled.
 #[derive(Debug)]
-pub(super) struct Draw {
+pub(super) struct SampleSpec {
     /// Which of the runner's samplers samples it.
     pub(super) sampler: SamplerId,
     /// The address of its random number.
@@ -59,10 +59,10 @@ pub(super) struct SamplerId(pub(super) usize);
 
 /// The first token of a sequence that took its prompt, and the logits after it, from another sequence.
 #[derive(Debug)]
-pub(super) struct ForkedDraw {
+pub(super) struct ForkedSample {
     /// Index of the sequence among the running ones.
     pub(super) running: usize,
-    pub(super) draw: Draw,
+    pub(super) spec: SampleSpec,
     /// `[V]`.
     pub(super) logits: Arc<[f32]>,
 }

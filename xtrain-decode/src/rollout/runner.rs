@@ -13,7 +13,7 @@ use super::completion::LogitRow;
 use super::gather;
 use super::options::{EngineOptions, LogitsRows};
 use super::outcome::{DecodedStep, Outcome, Sampled};
-use super::plan::{Draw, ForkedDraw, Plan, Run, SamplerId};
+use super::plan::{ForkedSample, Plan, Run, SampleSpec, SamplerId};
 use crate::cache::Cache;
 use crate::error::Result;
 use crate::sampler::{Choice, SampleError, SampleOptions, Sampler};
@@ -107,10 +107,10 @@ impl<'m> Runner<'m> {
         let data = logits.read::<f32>().map_err(xtrain_model::Error::from)?;
         let mut rows_of_logits = data.chunks_exact(self.model.config().vocab);
         let mut outcomes = Vec::new();
-        for Run { running, index, id, rows, draw } in &plan.runs {
+        for Run { running, index, id, rows, spec } in &plan.runs {
             for at in rows.clone() {
-                let draw = draw.as_ref().filter(|_| at + 1 == rows.end);
-                if draw.is_none() && self.logits_rows == LogitsRows::Sampled {
+                let spec = spec.as_ref().filter(|_| at + 1 == rows.end);
+                if spec.is_none() && self.logits_rows == LogitsRows::Sampled {
                     continue;
                 }
                 let logits =
@@ -118,9 +118,9 @@ impl<'m> Runner<'m> {
                 if let Some(watch) = &mut watch {
                     watch(LogitRow { index: *index, id: *id, position: plan.rows.pos[at] as usize, logits });
                 }
-                if let Some(draw) = draw {
-                    let shared = draw.shares_logits.then(|| logits.into());
-                    let choice = pick(&mut self.samplers, draw, logits);
+                if let Some(spec) = spec {
+                    let shared = spec.shares_logits.then(|| logits.into());
+                    let choice = pick(&mut self.samplers, spec, logits);
                     outcomes.push(Outcome { running: *running, choice, logits: shared });
                 }
             }
@@ -131,26 +131,26 @@ impl<'m> Runner<'m> {
     /// Samples on the GPU that holds the logits, so that they are not downloaded. `None`: on the CPU, if sequences that
     /// fork from a prompt need its logits, and if a row has no token, because the host gives the better error.
     fn sample_on_device(&self, plan: &Plan, logits: &Tensor) -> Result<Option<Vec<Outcome>>> {
-        let draws = || plan.runs.iter().filter_map(|run| Some((run.running, run.draw.as_ref()?)));
+        let specs = || plan.runs.iter().filter_map(|run| Some((run.running, run.spec.as_ref()?)));
         let on_gpu = matches!(logits.device(), Device::Gpu(_)) && self.logits_rows == LogitsRows::Sampled;
-        if !on_gpu || draws().any(|(_, draw)| draw.shares_logits) {
+        if !on_gpu || specs().any(|(_, spec)| spec.shares_logits) {
             return Ok(None);
         }
-        let rows: Vec<SampleRow<'_>> = draws().map(|(_, draw)| self.sample_row(draw, 0)).collect();
+        let rows: Vec<SampleRow<'_>> = specs().map(|(_, spec)| self.device_row(spec, 0)).collect();
         let samples = ops::sample_rows(logits, &rows).map_err(xtrain_model::Error::from)?;
         let outcome = |((running, _), sample): (_, std::result::Result<DeviceSample, _>)| {
             Some(Outcome { running, choice: Ok(choice(sample.ok()?)), logits: None })
         };
-        Ok(draws().zip(samples).map(outcome).collect())
+        Ok(specs().zip(samples).map(outcome).collect())
     }
 
     /// Samples the first tokens of sequences that forked their prompt.
-    pub(super) fn sample_forked(&mut self, draws: &[ForkedDraw]) -> Vec<Outcome> {
-        let mut outcome = |forked: &ForkedDraw| {
-            let choice = pick(&mut self.samplers, &forked.draw, &forked.logits);
+    pub(super) fn sample_forked(&mut self, forked: &[ForkedSample]) -> Vec<Outcome> {
+        let mut outcome = |forked: &ForkedSample| {
+            let choice = pick(&mut self.samplers, &forked.spec, &forked.logits);
             Outcome { running: forked.running, choice, logits: None }
         };
-        draws.iter().map(&mut outcome).collect()
+        forked.iter().map(&mut outcome).collect()
     }
 
     /// Takes `steps` decode steps without synchronizing. Afterwards the positions of the plan are those of the last
@@ -195,31 +195,31 @@ impl<'m> Runner<'m> {
         let cache = self.cache.as_mut().expect("several steps without a synchronization have a cache");
         let h = self.model.embed_sampled(sampler)?;
         let hidden = self.model.forward_hidden(&mut Eager, cache, &plan.rows, h)?;
-        let draws = plan.runs.iter().filter_map(|run| run.draw.as_ref());
-        let rows: Vec<SampleRow<'_>> = draws.map(|draw| self.sample_row(draw, step as u32)).collect();
+        let specs = plan.runs.iter().filter_map(|run| run.spec.as_ref());
+        let rows: Vec<SampleRow<'_>> = specs.map(|spec| self.device_row(spec, step as u32)).collect();
         Ok(sampler.draw(&self.model.logits(&hidden)?, &rows)?)
     }
 
     /// How a device samples the token `steps` steps after the next one.
-    fn sample_row<'a>(&self, draw: &'a Draw, steps: u32) -> SampleRow<'a> {
-        let options = self.samplers[draw.sampler.0].options();
+    fn device_row<'a>(&self, spec: &'a SampleSpec, steps: u32) -> SampleRow<'a> {
+        let options = self.samplers[spec.sampler.0].options();
         let &SampleOptions { temperature, top_k, top_p, min_p, repetition_penalty } = options;
         SampleRow {
-            seed: draw.address.seed,
-            id: draw.address.id,
-            position: draw.address.position + steps,
+            seed: spec.address.seed,
+            id: spec.address.id,
+            position: spec.address.position + steps,
             temperature,
             top_k: top_k.unwrap_or(0) as u32,
             top_p: top_p.unwrap_or(1.0),
             min_p: min_p.unwrap_or(0.0),
             penalty: repetition_penalty.unwrap_or(1.0),
-            seen: &draw.history,
+            seen: &spec.history,
         }
     }
 }
 
-fn pick(samplers: &mut [Sampler], draw: &Draw, logits: &[f32]) -> Result<Choice, SampleError> {
-    samplers[draw.sampler.0].pick(logits, &draw.history, draw.address)
+fn pick(samplers: &mut [Sampler], spec: &SampleSpec, logits: &[f32]) -> Result<Choice, SampleError> {
+    samplers[spec.sampler.0].pick(logits, &spec.history, spec.address)
 }
 
 fn choice(sample: DeviceSample) -> Choice {

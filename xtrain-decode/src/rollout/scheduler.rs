@@ -17,7 +17,7 @@ use super::completion::{Completion, Counters, Event, FinishReason};
 use super::groups::PromptGroups;
 use super::options::{EngineOptions, PrefixCaching};
 use super::outcome::{DecodedStep, Outcome, Sampled};
-use super::plan::{ForkedDraw, Plan, SamplerId};
+use super::plan::{ForkedSample, Plan, SamplerId};
 use super::request::Request;
 use super::sequence::{End, Sequence};
 use super::slots::{FreeSlots, SeqSlot};
@@ -147,7 +147,7 @@ impl<'m> Scheduler<'m> {
 
     /// Gives free slots to waiting sequences, in their order. Those that fork their prompt are added to `forked`: their
     /// first token is due.
-    pub(super) fn admit(&mut self, cache: &mut KvCache, forked: &mut Vec<ForkedDraw>) -> Result<()> {
+    pub(super) fn admit(&mut self, cache: &mut KvCache, forked: &mut Vec<ForkedSample>) -> Result<()> {
         let mut result = Ok(());
         while !(self.free_slots.is_empty() || self.admission_blocked && !self.running.is_empty()) {
             let Some(sequence) = self.waiting.pop_front() else { break };
@@ -164,7 +164,7 @@ impl<'m> Scheduler<'m> {
         &mut self,
         mut sequence: Sequence,
         cache: &mut KvCache,
-        forked: &mut Vec<ForkedDraw>,
+        forked: &mut Vec<ForkedSample>,
     ) -> Result<()> {
         let slot = self.free_slots.take(sequence.is_fresh().then_some(sequence.group));
         sequence.assign_slot(slot.number, self.cfg);
@@ -215,7 +215,7 @@ impl<'m> Scheduler<'m> {
         at: usize,
         from: u32,
         cache: &mut KvCache,
-        forked: &mut Vec<ForkedDraw>,
+        forked: &mut Vec<ForkedSample>,
     ) -> Result<()> {
         let first_id = self.running[0].id;
         let sequence = &mut self.running[at];
@@ -235,13 +235,13 @@ impl<'m> Scheduler<'m> {
         sequence.num_computed = len;
         self.counters.forks += 1;
         let logits = self.groups.logits(sequence.group).expect("a prompt to fork from has its logits");
-        forked.push(ForkedDraw { running: at, draw: sequence.draw(first_id, true), logits });
+        forked.push(ForkedSample { running: at, spec: sequence.sample_spec(first_id, true), logits });
         Ok(())
     }
 
     /// Sequences whose prompt another sequence has computed fork it; their first token is due. Those whose prompt
     /// nobody computes any more compute it themselves.
-    pub(super) fn fork_waiting(&mut self, cache: &mut KvCache, forked: &mut Vec<ForkedDraw>) -> Result<()> {
+    pub(super) fn fork_waiting(&mut self, cache: &mut KvCache, forked: &mut Vec<ForkedSample>) -> Result<()> {
         let mut result = Ok(());
         for at in 0..self.running.len() {
             let sequence = &self.running[at];

@@ -5,11 +5,11 @@ use xtrain_model::Config;
 use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::{Completion, Event, FinishReason};
-use super::plan::{Draw, SamplerId};
+use super::plan::{SampleSpec, SamplerId};
 use super::request::Request;
 use crate::sampler::{Address, Choice};
 
-/// A request and its tokens so far. Until it runs for the first time it owns no memory of its own.
+/// A request and its tokens so far. Until it runs for the first time it allocates no memory for tokens.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// Position in the order of submission.
@@ -105,10 +105,10 @@ impl Sequence {
     }
 
     /// How its next token is sampled. `first_id` is the id of the first running sequence.
-    pub(super) fn draw(&self, first_id: u64, shares_logits: bool) -> Draw {
+    pub(super) fn sample_spec(&self, first_id: u64, shares_logits: bool) -> SampleSpec {
         let id = if faults::on(Fault::SharedRandomState) { first_id } else { self.id };
         let penalized = self.request.options.repetition_penalty.is_some();
-        Draw {
+        SampleSpec {
             sampler: self.sampler,
             address: Address { seed: self.request.seed, id, position: self.tokens.len() as u32 },
             history: if penalized { self.tokens.clone() } else { Vec::new() },

@@ -1,8 +1,8 @@
 //! Tests of the sampler. Where a planted fault exists, a test shows that the check catches it.
 mod choices;
 mod device;
-mod draws;
 mod reference;
+mod samples;
 
 use super::choose::{Address, Sampler};
 use super::options::SampleOptions;
