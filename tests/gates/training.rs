@@ -25,7 +25,8 @@ pub(crate) struct Run {
 #[derive(Debug, Clone)]
 struct Way {
     threads: usize,
-    simd: Simd,
+    /// `None`: the reference.
+    simd: Option<Simd>,
     /// The seed of the sizes of micro-batches; none: a step is one.
     split: Option<u64>,
     keep: ActivationCheckpointing,
@@ -104,11 +105,11 @@ fn schedule() -> Schedule {
 
 impl Way {
     fn plain() -> Way {
-        Way { threads: 1, simd: Simd::detect(), split: None, keep: ActivationCheckpointing::Off }
+        Way { threads: 1, simd: Some(Simd::detect()), split: None, keep: ActivationCheckpointing::Off }
     }
 
     fn device(&self) -> Device {
-        Device::cpu_with(self.threads, self.simd)
+        self.simd.map_or_else(Device::reference, |simd| Device::cpu_with(self.threads, simd))
     }
 
     /// The samples of a step in micro-batches.
@@ -210,7 +211,7 @@ pub(crate) fn failed(e: impl std::fmt::Display) -> Difference {
 /// Every split of a step's samples, on other threads and instructions, against the step as one.
 pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference> {
     let mut dice = Dice::new(SEED ^ 2, run.number);
-    let simds: Vec<Simd> = Simd::available().collect();
+    let simds: Vec<Option<Simd>> = [None].into_iter().chain(Simd::available().map(Some)).collect();
     let want = whole(run, &Way::plain()).map_err(failed)?;
     let mut n = 0;
     for _ in 0..3 {

@@ -18,7 +18,7 @@ pub(super) struct Case {
     pub(super) oracle: Oracle,
     pub(super) kv: KvKind,
     pub(super) threads: usize,
-    pub(super) simd: Simd,
+    pub(super) simd: Option<Simd>,
     pub(super) how: How,
     pub(super) seqs: Vec<Seq>,
     /// How many positions back each layer sees.
@@ -28,7 +28,7 @@ pub(super) struct Case {
 /// How the oracle computes a sequence: alone, on one thread, in one pass over the whole of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Oracle {
-    pub(super) simd: Simd,
+    pub(super) simd: Option<Simd>,
     /// The training forward, watched by a tape.
     pub(super) tape: bool,
     /// Once more by a fresh forward for each token.
@@ -180,14 +180,16 @@ impl Case {
     }
 }
 
-/// The sets of instructions of this machine: those that emulate an fma which others have, and the rest.
-pub(super) fn simds() -> (Vec<Simd>, Vec<Simd>) {
-    Simd::available().partition(|s| *s < Simd::Avx2 && Simd::detect() >= Simd::Avx2)
+/// The reference (`None`) and the instruction sets of this machine: those that emulate an fma which others have, and
+/// the rest.
+pub(super) fn simds() -> (Vec<Option<Simd>>, Vec<Option<Simd>>) {
+    let all = [None].into_iter().chain(Simd::available().map(Some));
+    all.partition(|s| *s < Some(Simd::Avx2) && Simd::detect() >= Simd::Avx2)
 }
 
 /// A set of instructions. Those that emulate fma are drawn less often, and only where there is little to
 /// compute.
-fn simd(dice: &mut Dice, light: bool) -> Simd {
+fn simd(dice: &mut Dice, light: bool) -> Option<Simd> {
     let (slow, fast) = simds();
     match light && !slow.is_empty() && dice.one_in(8) {
         true => dice.pick(&slow),

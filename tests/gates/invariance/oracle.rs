@@ -10,17 +10,17 @@ use super::outcome::{Difference, What};
 use crate::dice::{Dice, values};
 
 thread_local! {
-    static DEVICES: RefCell<Vec<(usize, Simd, Device)>> = const { RefCell::new(Vec::new()) };
+    static DEVICES: RefCell<Vec<(usize, Option<Simd>, Device)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A device, made once.
-pub(super) fn device(threads: usize, simd: Simd) -> Device {
+pub(super) fn device(threads: usize, simd: Option<Simd>) -> Device {
     DEVICES.with_borrow_mut(|all| {
         if let Some(known) = all.iter().find(|d| (d.0, d.1) == (threads, simd)) {
             return known.2.clone();
         }
-        let made = Device::cpu_with(threads, simd);
-        assert_eq!(made.threads(), threads, "the system refuses threads");
+        let made = simd.map_or_else(Device::reference, |simd| Device::cpu_with(threads, simd));
+        assert!(simd.is_none() || made.threads() == threads, "the system refuses threads");
         all.push((threads, simd, made.clone()));
         made
     })

@@ -2,7 +2,7 @@
 use xtrain_model::{KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::{self, SlotRange, Slots, UnrotatedHeads};
+use xtrain_tensor::ops::{self, QkNorm, RopeArgs, SlotRange, Slots, UnrotatedHeads};
 
 use super::interface::Usage;
 use super::shape::CacheShape;
@@ -74,14 +74,13 @@ impl Pool {
             k: &heads(new.k)?,
             v: new.v,
             norms: match new.norms {
-                Some(([q, k], eps)) => Some(([q.value()?, k.value()?], eps)),
+                Some(([q, k], eps)) => Some(QkNorm { q_gain: q.value()?, k_gain: k.value()?, eps }),
                 None => None,
             },
-            table: new.turn.table,
-            pos: new.turn.pos,
+            rope: RopeArgs { table: new.turn.table, positions: new.turn.pos },
             slots: &slots,
         };
-        let q = ops::write_heads(&new, [&mut self.k[layer], &mut self.v[layer]])?;
+        let q = ops::write_heads(&new, &mut self.k[layer], &mut self.v[layer])?;
         self.finish_write(layer, rows, dropped)?;
         Ok(q)
     }

@@ -157,7 +157,7 @@ impl<'m> Runner<'m> {
     /// step.
     pub(super) fn decode_steps(&mut self, plan: &mut Plan, steps: usize) -> Result<Vec<DecodedStep>> {
         let rows = plan.runs.len();
-        let mut sampler = match self.device_sampler.take().filter(|sampler| sampler.room() >= rows) {
+        let mut sampler = match self.device_sampler.take().filter(|sampler| sampler.capacity() >= rows) {
             Some(sampler) => sampler,
             None => DeviceSampler::new(self.model.device(), rows.next_power_of_two(), self.max_steps)
                 .map_err(xtrain_model::Error::from)?,
@@ -169,7 +169,7 @@ impl<'m> Runner<'m> {
             }
             self.decode_step(plan, &mut sampler, step)?;
         }
-        let tokens = sampler.look().map_err(xtrain_model::Error::from)?;
+        let tokens = sampler.read_back().map_err(xtrain_model::Error::from)?;
         self.device_sampler = Some(sampler);
         let choices = |step: Vec<std::result::Result<DeviceSample, _>>| {
             step.into_iter().map(|sample| sample.ok().map(choice)).collect()
@@ -188,7 +188,7 @@ impl<'m> Runner<'m> {
         };
         let positions = |&pos: &u32| (0..steps).map(move |step| pos as usize + step);
         self.model.prefetch_rope(plan.rows.pos.iter().flat_map(positions))?;
-        Ok(sampler.begin(&plan.rows.id, (0..steps).map(lists).collect())?)
+        Ok(sampler.stage(&plan.rows.id, (0..steps).map(lists).collect())?)
     }
 
     fn decode_step(&mut self, plan: &Plan, sampler: &mut DeviceSampler, step: usize) -> ModelResult<()> {
@@ -197,7 +197,7 @@ impl<'m> Runner<'m> {
         let hidden = self.model.forward_hidden(&mut Eager, cache, &plan.rows, h)?;
         let specs = plan.runs.iter().filter_map(|run| run.spec.as_ref());
         let rows: Vec<SampleRow<'_>> = specs.map(|spec| self.device_row(spec, step as u32)).collect();
-        Ok(sampler.draw(&self.model.logits(&hidden)?, &rows)?)
+        Ok(sampler.sample(&self.model.logits(&hidden)?, &rows)?)
     }
 
     /// How a device samples the token `steps` steps after the next one.

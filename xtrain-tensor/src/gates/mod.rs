@@ -102,12 +102,13 @@ impl Comparison {
 
 /// The device that all others are held to.
 fn reference() -> Device {
-    Device::cpu_with(1, Simd::Reference)
+    Device::reference()
 }
 
-/// Every instruction set of this machine, with these numbers of threads.
+/// The reference, and every instruction set of this machine with these numbers of threads.
 fn devices(threads: &[usize]) -> Vec<Device> {
-    Simd::available().flat_map(|simd| threads.iter().map(move |&n| Device::cpu_with(n, simd))).collect()
+    let cpus = Simd::available().flat_map(|simd| threads.iter().map(move |&n| Device::cpu_with(n, simd)));
+    [reference()].into_iter().chain(cpus).collect()
 }
 
 /// How a device stands in the name of a case.
