@@ -1,11 +1,13 @@
-//! The contiguous cache: one run of slots for each sequence, allocated at once.
+//! The contiguous cache: one run of slots per sequence, allocated at construction.
 use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
+use super::interface::{Cache, Snapshot, Usage};
+use super::kind::{KvKind, Room};
 use super::ledger::Ledger;
 use super::pool::{Pool, slot};
-use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
+use super::shape::CacheShape;
 
 /// `room.positions` slots for each of `room.sequences` sequences.
 #[derive(Debug)]
@@ -13,14 +15,15 @@ pub struct Contiguous {
     pool: Pool,
     ledger: Ledger,
     slots: Slots,
+    /// Slots per sequence.
     capacity: usize,
 }
 
 impl Contiguous {
-    /// Allocates the whole room.
+    /// Allocates all slots.
     ///
     /// # Errors
-    /// When the device has no memory for it.
+    /// If the device has no memory for them.
     pub fn new(shape: CacheShape, room: Room) -> Result<Contiguous> {
         let Room { sequences, positions: capacity, .. } = room;
         Ok(Contiguous {
@@ -33,29 +36,29 @@ impl Contiguous {
 
     fn check_room(&self, seq: u32, len: usize) -> Result<()> {
         self.ledger.check_exists(seq)?;
-        match self.capacity {
-            most if len > most => Err(Error::CacheFull { seq, pos: most as u32 }),
-            _ => Ok(()),
+        if len > self.capacity {
+            return Err(Error::CacheFull { seq, pos: self.capacity as u32 });
         }
+        Ok(())
     }
 
-    /// Room for the rows of a pass at `layer`.
+    /// Checks the rows of a pass at `layer`.
     fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
         self.ledger.enter(layer, rows)?;
         let room = self.ledger.ahead().try_for_each(|(seq, len)| self.check_room(seq, len));
         room.inspect_err(|_| self.ledger.abandon())
     }
 
-    /// The rows are written.
+    /// Called when the rows are written.
     fn leave(&mut self, layer: usize) -> KvView<'_, Tensor> {
         self.ledger.leave(layer);
-        KvView { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots }
+        self.pool.view(layer, &self.slots)
     }
 }
 
 impl KvStore<Eager> for Contiguous {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
-        self.pool.check(&k, &v, rows)?;
+        self.pool.shape().check(&k, &v, rows)?;
         self.enter(layer, rows)?;
         self.pool.write(layer, [&k, &v], rows, &self.slots)?;
         Ok(self.leave(layer))
@@ -81,7 +84,7 @@ impl Cache for Contiguous {
     }
 
     fn shape(&self) -> &CacheShape {
-        &self.pool.shape
+        self.pool.shape()
     }
 
     fn seq_len(&self, seq: u32) -> usize {
@@ -89,8 +92,8 @@ impl Cache for Contiguous {
     }
 
     fn usage(&self) -> Usage {
-        let begun = (0..self.ledger.sequences()).filter(|&s| self.ledger.len(s as u32) > 0).count();
-        self.pool.usage(begun * self.capacity, self.ledger.positions())
+        let used = (0..self.ledger.sequences()).filter(|&s| self.ledger.len(s as u32) > 0).count();
+        self.pool.usage(used * self.capacity, self.ledger.positions())
     }
 
     fn bytes(&self) -> usize {
@@ -106,7 +109,7 @@ impl Cache for Contiguous {
     }
 
     fn free(&mut self, seq: u32) {
-        self.ledger.forget(seq);
+        self.ledger.clear(seq);
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {

@@ -1,124 +1,240 @@
-//! The growing cache: keys and values concatenated anew at every step, the classic baseline.
-use xtrain_model::{Eager, Error, KvStore, KvView, Result, Rows};
+//! The growing cache: one key tensor and one value tensor per sequence and layer. Read this cache first.
+//!
+//! A forward pass does the following in each layer:
+//!
+//! 1. [`rope_at`](ops::rope_at) rotates the new queries and keys of one sequence, [`rope_pos`](ops::rope_pos) those of
+//!    several (`rotate.rs`).
+//! 2. [`cat_seq`](ops::cat_seq) appends the new keys and values to those of their sequence.
+//! 3. Attention reads the tensors of the sequence. With several sequences in the batch, their tensors are first
+//!    concatenated into one.
+//!
+//! The other caches differ in where keys and values are stored, and give bitwise equal results.
+use std::collections::BTreeMap;
+
+use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::{SlotRange, Slots};
+use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::ops::{self, Slots};
 
+use super::interface::{Cache, Snapshot, Usage};
+use super::kind::{KvKind, Room};
 use super::ledger::Ledger;
-use super::pool::Pool;
-use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
+use super::rotate::rotate_heads;
+use super::shape::CacheShape;
 
-/// Sequences one after another without a gap. Every pass copies all that is held, as
-/// [`cat_seq`](xtrain_tensor::ops::cat_seq) does for one sequence.
+/// The classic baseline. Every step copies all that its sequences hold, so a sequence of `n` tokens costs O(n²) copies.
 #[derive(Debug)]
 pub struct Growing {
-    pool: Pool,
-    ledger: Ledger,
-    /// Where each sequence begins, layer by layer: a pass changes one after the other.
-    slots: Vec<Slots>,
-    /// Positions that each sequence was promised room for.
-    promised: Vec<usize>,
+    shape: CacheShape,
     room: Room,
+    ledger: Ledger,
+    /// `layers[layer][seq]`. `None`: the sequence holds nothing.
+    layers: Vec<Vec<Option<Kv>>>,
+    /// What attention reads: the tensors of the batch in the layer that was extended last.
+    view: Option<View>,
+    /// Number of positions reserved for each sequence.
+    reserved: Vec<usize>,
+    written: u64,
+    copied: u64,
 }
 
-/// What a sequence becomes: the first `keep` positions of sequence `from`, and room for `len`.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    from: u32,
-    keep: usize,
-    len: usize,
+/// Keys and values `[T, nkv, hd]`. A clone shares the values.
+#[derive(Debug, Clone)]
+struct Kv {
+    k: Tensor,
+    v: Tensor,
+}
+
+/// Keys and values of the sequences of a batch, one after another.
+#[derive(Debug)]
+struct View {
+    kv: Kv,
+    slots: Slots,
+}
+
+impl Kv {
+    fn len(&self) -> usize {
+        self.k.shape()[0]
+    }
+
+    fn bytes(&self) -> usize {
+        (self.k.len() + self.v.len()) * self.k.dtype().bytes()
+    }
+
+    /// `self` followed by `next`.
+    fn cat(&self, next: &Kv) -> Result<Kv> {
+        Ok(Kv { k: ops::cat_seq(&self.k, &next.k)?, v: ops::cat_seq(&self.v, &next.v)? })
+    }
+
+    /// The given rows.
+    fn gather(&self, rows: &[u32]) -> Result<Kv> {
+        Ok(Kv { k: ops::gather_rows(&self.k, rows)?, v: ops::gather_rows(&self.v, rows)? })
+    }
+
+    /// The first `len` rows. `None` for 0.
+    fn prefix(&self, len: usize) -> Result<Option<Kv>> {
+        if len == 0 {
+            return Ok(None);
+        }
+        let all = len == self.len();
+        if all { Ok(Some(self.clone())) } else { self.gather(&(0..len as u32).collect::<Vec<_>>()).map(Some) }
+    }
+
+    /// All parts, one after another. At least one part. Concatenating halves copies each row O(log parts) times.
+    fn cat_all(parts: &[&Kv]) -> Result<Kv> {
+        if let [one] = parts {
+            return Ok((*one).clone());
+        }
+        let (left, right) = parts.split_at(parts.len() / 2);
+        Kv::cat_all(left)?.cat(&Kv::cat_all(right)?)
+    }
 }
 
 impl Growing {
-    /// An empty cache; the room bounds what it may grow to.
+    /// An empty cache. `room` limits its growth.
     ///
     /// # Errors
-    /// When the device has no memory for it.
+    /// None: nothing is allocated. The other kinds of cache return an error here if the device has no memory.
     pub fn new(shape: CacheShape, room: Room) -> Result<Growing> {
         Ok(Growing {
             ledger: Ledger::new(shape.n_layers, room.sequences),
-            slots: vec![Slots::Runs { base: vec![0; room.sequences] }; shape.n_layers],
-            pool: Pool::new(shape, 0)?,
-            promised: vec![0; room.sequences],
+            layers: vec![vec![None; room.sequences]; shape.n_layers],
+            view: None,
+            reserved: vec![0; room.sequences],
+            written: 0,
+            copied: 0,
+            shape,
             room,
         })
     }
 
-    /// Every sequence as it is.
-    fn parts(&self) -> Vec<Part> {
-        let part = |s: u32| Part { from: s, keep: self.ledger.len(s), len: self.ledger.len(s) };
-        (0..self.ledger.sequences() as u32).map(part).collect()
-    }
-
-    /// Every sequence with room for its rows of the pass under way.
-    fn ahead(&self) -> Vec<Part> {
-        let mut parts = self.parts();
-        self.ledger.ahead().for_each(|(s, len)| parts[s as usize].len = len);
-        parts
-    }
-
-    /// Lays out `layer` anew.
-    fn rebuild(&mut self, layer: usize, parts: &[Part]) -> Result<()> {
-        let (mut end, mut base, mut moves) = (0, Vec::new(), Vec::new());
-        for &Part { from, keep, len } in parts {
-            if keep > 0 {
-                moves.push(SlotRange { from: self.slots[layer].slot(from, 0), to: end, len: keep });
-            }
-            base.push(end);
-            end += len;
+    /// Appends the keys and values of `rows` to their sequences in `layer`, and sets the view.
+    fn append(&mut self, layer: usize, new: &Kv, rows: &Rows) -> Result<()> {
+        let mut rows_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (row, &seq) in rows.seq.iter().enumerate() {
+            rows_of.entry(seq).or_default().push(row as u32);
         }
-        self.pool.rebuild(layer, end, &moves)?;
-        self.slots[layer] = Slots::Runs { base };
+        for (&seq, own) in &rows_of {
+            let new = if own.len() == new.len() { new.clone() } else { new.gather(own)? };
+            // Rows of a pass that failed after this layer are dropped here.
+            let held = self.prefix(layer, seq, self.ledger.len(seq))?;
+            self.layers[layer][seq as usize] = Some(match held {
+                Some(held) => {
+                    self.copied += held.bytes() as u64;
+                    held.cat(&new)?
+                }
+                None => new,
+            });
+        }
+        let seqs: Vec<u32> = rows_of.into_keys().collect();
+        self.set_view(layer, &seqs)?;
+        self.written += (rows.len() * self.shape.layer_bytes_per_token()) as u64;
         Ok(())
     }
 
-    /// Gives sequence `seq` the first `len` positions of `from`, and nothing else any room.
-    fn become_part(&mut self, seq: u32, from: u32, len: usize) -> Result<()> {
-        let mut parts = self.parts();
-        parts[seq as usize] = Part { from, keep: len, len };
-        (0..self.slots.len()).try_for_each(|layer| self.rebuild(layer, &parts))?;
-        self.ledger.set_len(seq, len);
-        self.promised[seq as usize] = len;
+    /// Makes `layer` of these sequences readable as one tensor.
+    fn set_view(&mut self, layer: usize, seqs: &[u32]) -> Result<()> {
+        let (mut base, mut end, mut parts) = (vec![0; self.room.sequences], 0, Vec::new());
+        for &seq in seqs {
+            let kv = self.layers[layer][seq as usize].as_ref().expect("its rows have just been appended");
+            base[seq as usize] = end;
+            end += kv.len();
+            parts.push(kv);
+        }
+        let kv = match parts[..] {
+            [] => Kv { k: self.shape.zeros(0)?, v: self.shape.zeros(0)? },
+            _ => Kv::cat_all(&parts)?,
+        };
+        if parts.len() > 1 {
+            self.copied += kv.bytes() as u64;
+        }
+        self.view = Some(View { kv, slots: Slots::Runs { base } });
         Ok(())
     }
 
-    /// Promises `seq` room for `len` positions, if what the others were promised leaves it.
-    fn promise(&mut self, seq: u32, len: usize) -> Result<()> {
+    /// The first `len` positions of `seq` in `layer`.
+    fn prefix(&self, layer: usize, seq: u32, len: usize) -> Result<Option<Kv>> {
+        match &self.layers[layer][seq as usize] {
+            Some(kv) => kv.prefix(len),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes `to` hold the first `len` positions of `from` in every layer.
+    fn copy_prefix(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
+        self.view = None;
+        for layer in 0..self.layers.len() {
+            self.layers[layer][to as usize] = self.prefix(layer, from, len)?;
+        }
+        self.ledger.set_len(to, len);
+        self.reserved[to as usize] = len;
+        Ok(())
+    }
+
+    /// Reserves `len` positions for `seq`, if the reservations of the other sequences leave enough.
+    fn reserve_positions(&mut self, seq: u32, len: usize) -> Result<()> {
         self.ledger.check_exists(seq)?;
-        let others = self.promised.iter().sum::<usize>() - self.promised[seq as usize];
-        let most = self.room.positions.min(self.room.slots.unwrap_or(usize::MAX).saturating_sub(others));
-        if len > most {
-            return Err(Error::CacheFull { seq, pos: most as u32 });
+        let others = self.reserved.iter().sum::<usize>() - self.reserved[seq as usize];
+        let limit = self.room.positions.min(self.room.slots.unwrap_or(usize::MAX).saturating_sub(others));
+        if len > limit {
+            return Err(Error::CacheFull { seq, pos: limit as u32 });
         }
-        self.promised[seq as usize] = self.promised[seq as usize].max(len);
+        self.reserved[seq as usize] = self.reserved[seq as usize].max(len);
         Ok(())
     }
 
-    /// Room for all rows of the pass under way, or for none.
-    fn promise_pass(&mut self) -> Result<()> {
-        let before = self.promised.clone();
+    /// Reserves room for all rows of the current pass, or for none.
+    fn reserve_pass(&mut self) -> Result<()> {
+        let before = self.reserved.clone();
         let done = (0..self.ledger.n_touched()).try_for_each(|n| {
             let (seq, len) = self.ledger.touched(n);
-            self.promise(seq, len)
+            self.reserve_positions(seq, len)
         });
         if done.is_err() {
-            self.promised = before;
-            self.ledger.abandon();
+            self.reserved = before;
         }
         done
+    }
+
+    /// The planted fault: position 2 of the last layer stays zero.
+    fn drop_write(&self, layer: usize, new: Kv, rows: &Rows) -> Result<Kv> {
+        if !faults::on(Fault::DroppedCacheWrite) || layer + 1 < self.shape.n_layers {
+            return Ok(new);
+        }
+        let dropped: Vec<u32> = (0..rows.len()).filter(|&n| rows.pos[n] == 2).map(|n| n as u32).collect();
+        if dropped.is_empty() {
+            return Ok(new);
+        }
+        let (mut new, zeros) = (new, self.shape.zeros(dropped.len())?);
+        ops::scatter_rows(&mut new.k, &zeros, &dropped)?;
+        ops::scatter_rows(&mut new.v, &zeros, &dropped)?;
+        Ok(new)
     }
 }
 
 impl KvStore<Eager> for Growing {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
-        self.pool.check(&k, &v, rows)?;
+        self.shape.check(&k, &v, rows)?;
         self.ledger.enter(layer, rows)?;
-        if layer == 0 {
-            self.promise_pass()?;
-        }
-        self.rebuild(layer, &self.ahead())?;
-        self.pool.write(layer, [&k, &v], rows, &self.slots[layer])?;
+        let reserved = if layer == 0 { self.reserve_pass() } else { Ok(()) };
+        let appended = reserved
+            .and_then(|()| self.drop_write(layer, Kv { k, v }, rows))
+            .and_then(|new| self.append(layer, &new, rows));
+        appended.inspect_err(|_| self.ledger.abandon())?;
         self.ledger.leave(layer);
-        Ok(KvView { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots[layer] })
+        let View { kv, slots } = self.view.as_ref().expect("it has just been set");
+        Ok(KvView { k: &kv.k, v: &kv.v, slots })
+    }
+
+    fn append_rotated(
+        &mut self,
+        _: &mut Eager,
+        layer: usize,
+        new: Qkv<'_, Tensor>,
+        rows: &Rows,
+    ) -> Result<(Tensor, KvView<'_, Tensor>)> {
+        let (q, k) = rotate_heads(&new)?;
+        Ok((q, self.extend(layer, k, new.v.clone(), rows)?))
     }
 }
 
@@ -128,39 +244,43 @@ impl Cache for Growing {
     }
 
     fn shape(&self) -> &CacheShape {
-        &self.pool.shape
+        &self.shape
     }
 
     fn seq_len(&self, seq: u32) -> usize {
         self.ledger.len(seq)
     }
 
+    /// A slot is a position of a sequence: none is allocated in advance.
     fn usage(&self) -> Usage {
-        self.pool.usage(self.pool.n_slots(), self.ledger.positions())
+        let positions = self.ledger.positions();
+        let Growing { written, copied, .. } = *self;
+        Usage { slots: positions, in_use: positions, positions, written, copied }
     }
 
+    /// The tensors of the sequences. The concatenated view of one layer is scratch and not counted.
     fn bytes(&self) -> usize {
-        self.pool.bytes()
+        self.layers.iter().flatten().flatten().map(Kv::bytes).sum()
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.promise(seq, len)
+        self.reserve_positions(seq, len)
     }
 
     fn free(&mut self, seq: u32) {
         if self.ledger.check_exists(seq).is_ok() {
-            self.become_part(seq, seq, 0).expect("tensors of one dtype are copied to fewer slots");
+            self.copy_prefix(seq, seq, 0).expect("an empty prefix copies nothing");
         }
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
         self.ledger.check_held(from, len)?;
-        self.promise(to, len)?;
-        self.become_part(to, from, len)
+        self.reserve_positions(to, len)?;
+        self.copy_prefix(from, to, len)
     }
 
     fn rewind(&mut self, Snapshot { seq, len }: Snapshot) -> Result<()> {
         self.ledger.check_held(seq, len)?;
-        self.become_part(seq, seq, len)
+        self.copy_prefix(seq, seq, len)
     }
 }

@@ -1,56 +1,39 @@
-//! The kinds of cache by name, and how one is made.
+//! The kinds of cache by name, and the room of a cache.
 use std::fmt;
 use std::str::FromStr;
 
-use xtrain_model::{Model, Result};
-
-use super::{Cache, CacheShape, Contiguous, Growing, Paged};
 use crate::error::Error;
 
-/// A kind of cache, as `--kv` names it.
+/// A kind of cache, as named by `--kv`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvKind {
-    /// None: every token recomputes its whole sequence.
+    /// No cache: every token recomputes its whole sequence.
     Off,
-    /// Concatenation at every step.
+    /// One tensor per sequence and layer, concatenated at every step.
     Growing,
-    /// One preallocated run of slots for each sequence.
+    /// One preallocated run of slots per sequence.
     Contiguous,
-    /// Pages of so many positions, at least one, shared between completions of one prompt.
+    /// Pages of a fixed number of positions, shared between completions of one prompt.
     Paged {
-        /// Positions in a page.
+        /// Positions in a page, at least one.
         page: usize,
     },
 }
 
-/// What a cache has room for.
+/// The room of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Sequences, numbered from 0.
+    /// Number of sequences, which are numbered from 0.
     pub sequences: usize,
     /// Positions of the longest sequence.
     pub positions: usize,
-    /// Positions of all sequences together; none: `sequences` times `positions`.
+    /// Positions of all sequences together. `None`: `sequences` x `positions`.
     pub slots: Option<usize>,
 }
 
 impl KvKind {
-    /// Positions in a page unless told otherwise: a chunk of attention, which is then read where it lies.
+    /// The default page size: the chunk of keys that attention reads at a time, so that a page is read in place.
     pub const PAGE: usize = 64;
-
-    /// An empty cache of this kind for `model`; none for [`KvKind::Off`]. A page of 0 counts as 1.
-    ///
-    /// # Errors
-    /// When the device has no memory for it.
-    pub fn cache(self, model: &Model, room: Room) -> Result<Option<Box<dyn Cache>>> {
-        let shape = CacheShape::of(model);
-        Ok(match self {
-            KvKind::Off => None,
-            KvKind::Growing => Some(Box::new(Growing::new(shape, room)?)),
-            KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room)?)),
-            KvKind::Paged { page } => Some(Box::new(Paged::new(shape, room, page.max(1))?)),
-        })
-    }
 }
 
 impl Default for KvKind {
@@ -73,8 +56,9 @@ impl fmt::Display for KvKind {
 impl FromStr for KvKind {
     type Err = Error;
 
-    /// `off`, `growing`, `contiguous`, `paged` (pages of 64) or `paged:PAGE`.
+    /// Parses `off`, `growing`, `contiguous`, `paged` (pages of 64 positions) or `paged:PAGE`.
     fn from_str(s: &str) -> Result<KvKind, Error> {
+        const WANT: &str = "off, growing, contiguous, paged or paged:PAGE with a page of at least 1";
         let page = |s: &str| s.parse().ok().filter(|&page| page >= 1).map(|page| KvKind::Paged { page });
         let kind = match s {
             "off" => Some(KvKind::Off),
@@ -83,7 +67,6 @@ impl FromStr for KvKind {
             "paged" => Some(KvKind::default()),
             _ => s.strip_prefix("paged:").and_then(page),
         };
-        const WANT: &str = "off, growing, contiguous, paged or paged:PAGE with a page of at least 1";
         kind.ok_or_else(|| Error::Option { field: "kv", want: WANT, got: s.to_owned() })
     }
 }

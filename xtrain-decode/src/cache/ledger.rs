@@ -1,21 +1,21 @@
-//! Which positions a cache holds, and whether the rows of a pass follow them.
+//! The lengths of the sequences in a cache, and the position checks for the rows of a pass.
 use xtrain_model::{Error, Result, Rows};
 
-/// The lengths of sequences, and the pass under way.
+/// The lengths of the sequences, and the current pass.
 #[derive(Debug)]
 pub(super) struct Ledger {
     n_layers: usize,
-    /// Positions that every layer holds.
+    /// Number of positions that every layer holds, by sequence.
     len: Vec<u32>,
-    /// The same with the rows of the pass under way, for the sequences in `touched`.
+    /// Lengths after the current pass, for the sequences in `touched`.
     ahead: Vec<u32>,
-    /// The sequences of the pass under way.
+    /// The sequences of the current pass.
     touched: Vec<u32>,
-    /// Its rows.
+    /// Number of rows in the current pass.
     n_rows: usize,
-    /// The layer whose turn it is.
+    /// The layer that the current pass must extend next.
     next: usize,
-    /// Scratch: the position that is due.
+    /// Scratch: the next position of each sequence.
     due: Vec<u32>,
 }
 
@@ -26,57 +26,56 @@ impl Ledger {
         Ledger { n_layers, len, ahead, touched: Vec::new(), n_rows: 0, next: 0, due }
     }
 
-    /// Sequences.
+    /// Number of sequences.
     pub(super) fn sequences(&self) -> usize {
         self.len.len()
     }
 
-    /// Positions that every layer holds.
+    /// Number of positions that every layer holds. 0 for a sequence that does not exist.
     pub(super) fn len(&self, seq: u32) -> usize {
         self.len.get(seq as usize).map_or(0, |&n| n as usize)
     }
 
-    /// The lengths of all sequences added up.
+    /// Sum of the lengths of all sequences.
     pub(super) fn positions(&self) -> usize {
         self.len.iter().map(|&n| n as usize).sum()
     }
 
-    /// The sequences of the pass under way and the lengths they will have.
+    /// The sequences of the current pass and their lengths after it.
     pub(super) fn ahead(&self) -> impl Iterator<Item = (u32, usize)> {
         (0..self.n_touched()).map(|n| self.touched(n))
     }
 
-    /// Sequences of the pass under way.
+    /// Number of sequences in the current pass.
     pub(super) fn n_touched(&self) -> usize {
         self.touched.len()
     }
 
-    /// The `n`-th sequence of the pass under way and the length it will have.
+    /// The `n`-th sequence of the current pass and its length after it.
     pub(super) fn touched(&self, n: usize) -> (u32, usize) {
         let seq = self.touched[n];
         (seq, self.ahead[seq as usize] as usize)
     }
 
-    /// Ends the pass under way without its rows, and sets the length of `seq`.
+    /// Abandons the current pass, and sets the length of `seq`.
     pub(super) fn set_len(&mut self, seq: u32, len: usize) {
         self.abandon();
         self.len[seq as usize] = len as u32;
     }
 
-    /// Ends the pass under way without its rows; `seq` holds nothing.
-    pub(super) fn forget(&mut self, seq: u32) {
+    /// Abandons the current pass, and sets the length of `seq` to 0.
+    pub(super) fn clear(&mut self, seq: u32) {
         if self.check_exists(seq).is_ok() {
             self.set_len(seq, 0);
         }
     }
 
-    /// Ends the pass under way without its rows.
+    /// Ends the current pass. Its rows do not count.
     pub(super) fn abandon(&mut self) {
         self.next = 0;
     }
 
-    /// Takes `rows` for `layer` if each stands where its sequence ends. Layer 0 begins a pass; one that
-    /// was left unfinished is forgotten then.
+    /// Checks that `rows` follow their sequences in `layer`. Layer 0 starts a pass and abandons an unfinished one.
     pub(super) fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
         if layer == 0 {
             self.next = 0;
@@ -89,7 +88,7 @@ impl Ledger {
         self.check(layer, rows).inspect_err(|_| self.abandon())
     }
 
-    /// The rows are in `layer`; after the last one they count.
+    /// The rows are written in `layer`. After the last layer they count.
     pub(super) fn leave(&mut self, layer: usize) {
         self.next = layer + 1;
         if self.next == self.n_layers {
@@ -110,7 +109,7 @@ impl Ledger {
         self.touched.iter().for_each(|&s| self.due[s as usize] = self.len[s as usize]);
         for (&seq, &pos) in rows.seq.iter().zip(&rows.pos) {
             let (at, want) = (seq as usize, self.due[seq as usize]);
-            // A later layer must get the rows of layer 0, no others.
+            // every layer gets the rows of layer 0
             let beyond = layer > 0 && pos >= self.ahead[at];
             if want != pos || beyond {
                 return Err(Error::CachePosition { layer, seq, want, got: pos });
@@ -125,22 +124,19 @@ impl Ledger {
         }
         if rows.len() != self.n_rows {
             let short = self.touched.iter().find(|&&s| self.due[s as usize] < self.ahead[s as usize]);
-            let seq = *short.expect("fewer rows than layer 0 had leave one sequence short");
+            let seq = *short.expect("with fewer rows than in layer 0 one sequence is short");
             let (want, got) = (self.ahead[seq as usize], self.due[seq as usize]);
             return Err(Error::CachePosition { layer, seq, want, got });
         }
         Ok(())
     }
 
-    /// Refuses a sequence that there is no place for.
+    /// Checks that `seq` is a sequence of this cache.
     pub(super) fn check_exists(&self, seq: u32) -> Result<()> {
-        match self.len.get(seq as usize) {
-            Some(_) => Ok(()),
-            None => Err(Error::CacheFull { seq, pos: 0 }),
-        }
+        if (seq as usize) < self.len.len() { Ok(()) } else { Err(Error::CacheFull { seq, pos: 0 }) }
     }
 
-    /// Refuses a mark beyond what `seq` holds.
+    /// Checks that `seq` holds at least `len` positions.
     pub(super) fn check_held(&self, seq: u32, len: usize) -> Result<()> {
         self.check_exists(seq)?;
         let want = self.len(seq);

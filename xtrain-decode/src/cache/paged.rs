@@ -1,36 +1,39 @@
-//! The paged cache: slots are handed out a page at a time, shared, and copied on write.
+//! The paged cache: slots are allocated in pages, shared between sequences, and copied on write.
 use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
+use super::interface::{Cache, Snapshot, Usage};
+use super::kind::{KvKind, Room};
 use super::ledger::Ledger;
 use super::pool::{Pool, slot};
-use super::prefix::Prefixes;
-use super::{Cache, CacheShape, KvKind, Room, Snapshot, Usage};
+use super::prefix::PrefixIndex;
+use super::shape::CacheShape;
 
-/// A pool of pages, counted by the sequences that hold them. It grows by doubling up to its limit.
+/// A pool of reference-counted pages. It grows by doubling up to its limit.
 #[derive(Debug)]
 pub struct Paged {
     pool: Pool,
     ledger: Ledger,
     slots: Slots,
+    /// Positions in a page.
     page: usize,
-    /// The most positions of a sequence.
+    /// Maximum number of positions of a sequence.
     positions: usize,
-    /// The most pages.
+    /// Maximum number of pages.
     limit: usize,
-    /// Who holds each page: sequences, and `known`.
+    /// References to each page: the sequences that hold it, and one more if `prefixes` keeps it.
     refs: Vec<u32>,
     free: Vec<u32>,
-    /// Pages that are kept for sequences to come.
-    known: Prefixes,
-    /// What an allocation has done so far, to be undone if it fails.
-    journal: Vec<Taken>,
+    /// Pages that are kept for later sequences.
+    prefixes: PrefixIndex,
+    /// Changes of the current allocation, to be undone if it fails.
+    journal: Vec<Allocated>,
 }
 
-/// A page was put at place `at` of the table of `seq`, where `old` was.
+/// A new page at index `at` of the page table of `seq`. `old`: the shared page that it replaced. `None`: it was added.
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct Allocated {
     seq: u32,
     at: usize,
     old: Option<u32>,
@@ -40,11 +43,11 @@ impl Paged {
     /// An empty cache with pages of `page` positions, at least one.
     ///
     /// # Errors
-    /// When the device has no memory for it.
+    /// If the device has no memory for it.
     pub fn new(shape: CacheShape, room: Room, page: usize) -> Result<Paged> {
-        let each = room.positions.div_ceil(page);
-        let whole = room.sequences.saturating_mul(each);
-        let limit = room.slots.map_or(whole, |slots| slots / page).min(u32::MAX as usize);
+        let pages_per_sequence = room.positions.div_ceil(page);
+        let all = room.sequences.saturating_mul(pages_per_sequence);
+        let limit = room.slots.map_or(all, |slots| slots / page).min(u32::MAX as usize);
         Ok(Paged {
             ledger: Ledger::new(shape.n_layers, room.sequences),
             pool: Pool::new(shape, 0)?,
@@ -54,7 +57,7 @@ impl Paged {
             limit,
             refs: Vec::new(),
             free: Vec::new(),
-            known: Prefixes::default(),
+            prefixes: PrefixIndex::default(),
             journal: Vec::new(),
         })
     }
@@ -67,7 +70,7 @@ impl Paged {
         }
     }
 
-    /// Who holds a page: sequences, and one more where it is kept for sequences to come.
+    /// References to a page: the sequences that hold it, and one more if it is kept as a prefix.
     pub fn references(&self, page: u32) -> u32 {
         self.refs.get(page as usize).copied().unwrap_or(0)
     }
@@ -75,11 +78,11 @@ impl Paged {
     fn table(&mut self, seq: u32) -> &mut Vec<u32> {
         match &mut self.slots {
             Slots::Pages { table, .. } => &mut table[seq as usize],
-            Slots::Runs { .. } => unreachable!("made with pages"),
+            Slots::Runs { .. } => unreachable!("the constructor makes pages"),
         }
     }
 
-    /// A page of its own for each position of `seq` from its length up to `len`.
+    /// Gives `seq` an unshared page for each position from its length up to `len`.
     fn make_room(&mut self, seq: u32, len: usize) -> Result<()> {
         self.ledger.check_exists(seq)?;
         let held = self.ledger.len(seq);
@@ -92,7 +95,7 @@ impl Paged {
             if old.is_some_and(|p| self.refs[p as usize] == 1) {
                 continue;
             }
-            let new = self.take()?.ok_or_else(|| full(held.max(at * self.page)))?;
+            let new = self.take_page()?.ok_or_else(|| full(held.max(at * self.page)))?;
             match old {
                 None => self.table(seq).push(new),
                 Some(shared) => {
@@ -102,14 +105,13 @@ impl Paged {
                     self.table(seq)[at] = new;
                 }
             }
-            self.journal.push(Taken { seq, at, old });
+            self.journal.push(Allocated { seq, at, old });
         }
         Ok(())
     }
 
-    /// A free page, now held once; where the limit is reached one that was kept for sequences to come, or
-    /// none.
-    fn take(&mut self) -> Result<Option<u32>> {
+    /// A free page with one reference. At the limit, a kept prefix is evicted. `None`: there is nothing to evict.
+    fn take_page(&mut self) -> Result<Option<u32>> {
         let n = self.refs.len();
         if self.free.is_empty() && n < self.limit {
             let grown = (2 * n).max(self.ledger.sequences()).max(1).min(self.limit);
@@ -117,14 +119,15 @@ impl Paged {
             self.refs.resize(grown, 0);
             self.free.extend((n as u32..grown as u32).rev());
         }
-        let Paged { free, known, refs, .. } = self;
-        let page = free.pop().or_else(|| known.evict(|page| refs[page as usize] == 1));
+        let Paged { free, prefixes, refs, .. } = self;
+        let page = free.pop().or_else(|| prefixes.evict(|page| refs[page as usize] == 1));
         if let Some(page) = page {
             self.refs[page as usize] = 1;
         }
         Ok(page)
     }
 
+    /// Removes one reference.
     fn release(&mut self, page: u32) {
         let refs = &mut self.refs[page as usize];
         *refs -= 1;
@@ -133,20 +136,20 @@ impl Paged {
         }
     }
 
-    /// Releases the pages of `seq` from place `keep` on.
+    /// Releases all but the first `keep` pages of `seq`.
     fn trim(&mut self, seq: u32, keep: usize) {
         while self.pages(seq).len() > keep {
-            let page = self.table(seq).pop().expect("it is longer than what is kept");
+            let page = self.table(seq).pop().expect("the table is longer than `keep`");
             self.release(page);
         }
     }
 
-    /// Keeps what an allocation has done, or undoes all of it.
-    fn settle(&mut self, done: Result<()>) -> Result<()> {
+    /// Ends an allocation: keeps its changes, or undoes all of them if it failed.
+    fn finish_allocation(&mut self, done: Result<()>) -> Result<()> {
         if done.is_err() {
-            while let Some(Taken { seq, at, old }) = self.journal.pop() {
+            while let Some(Allocated { seq, at, old }) = self.journal.pop() {
                 let new = match old {
-                    None => self.table(seq).pop().expect("it was pushed"),
+                    None => self.table(seq).pop().expect("the journal says it was added"),
                     Some(shared) => {
                         self.refs[shared as usize] += 1;
                         std::mem::replace(&mut self.table(seq)[at], shared)
@@ -160,35 +163,31 @@ impl Paged {
         done
     }
 
-    /// Room for all rows of the pass under way, or for none.
+    /// Allocates room for all rows of the current pass, or for none.
     fn make_room_for_pass(&mut self) -> Result<()> {
-        let mut done = Ok(());
-        for n in 0..self.ledger.n_touched() {
+        let done = (0..self.ledger.n_touched()).try_for_each(|n| {
             let (seq, len) = self.ledger.touched(n);
-            done = self.make_room(seq, len);
-            if done.is_err() {
-                break;
-            }
-        }
-        self.settle(done)
+            self.make_room(seq, len)
+        });
+        self.finish_allocation(done)
     }
 
-    /// Room for the rows of a pass, at its first layer for all of them.
+    /// Checks the rows of a pass at `layer`. Its first layer allocates room for all layers.
     fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
         self.ledger.enter(layer, rows)?;
         if layer == 0 { self.make_room_for_pass() } else { Ok(()) }
     }
 
-    /// The rows are written.
+    /// Called when the rows are written.
     fn leave(&mut self, layer: usize) -> KvView<'_, Tensor> {
         self.ledger.leave(layer);
-        KvView { k: &self.pool.k[layer], v: &self.pool.v[layer], slots: &self.slots }
+        self.pool.view(layer, &self.slots)
     }
 }
 
 impl KvStore<Eager> for Paged {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
-        self.pool.check(&k, &v, rows)?;
+        self.pool.shape().check(&k, &v, rows)?;
         self.enter(layer, rows)?;
         self.pool.write(layer, [&k, &v], rows, &self.slots)?;
         Ok(self.leave(layer))
@@ -214,7 +213,7 @@ impl Cache for Paged {
     }
 
     fn shape(&self) -> &CacheShape {
-        &self.pool.shape
+        self.pool.shape()
     }
 
     fn seq_len(&self, seq: u32) -> usize {
@@ -232,18 +231,18 @@ impl Cache for Paged {
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
         let done = self.make_room(seq, len);
-        self.settle(done)
+        self.finish_allocation(done)
     }
 
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
-        // a page that others read too is copied before it is written
+        // a shared page is copied before it is written
         let own = self.pages(seq).get(pos / self.page).is_some_and(|&page| self.refs[page as usize] == 1);
         own.then(|| slot(&self.slots, seq, pos) as u32)
     }
 
     fn free(&mut self, seq: u32) {
         self.trim(seq, 0);
-        self.ledger.forget(seq);
+        self.ledger.clear(seq);
     }
 
     fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
@@ -251,8 +250,10 @@ impl Cache for Paged {
         if let Slots::Pages { table, page } = &self.slots
             && let Some(pages) = table.get(seq as usize)
         {
-            let held = self.known.add(tokens, pages, *page);
-            held.into_iter().for_each(|page| self.refs[page as usize] += 1);
+            let kept = self.prefixes.insert(tokens, pages, *page);
+            for page in kept {
+                self.refs[page as usize] += 1;
+            }
         }
     }
 
@@ -261,9 +262,9 @@ impl Cache for Paged {
             return 0;
         }
         self.trim(seq, 0);
-        let found = self.known.find(&tokens[..tokens.len().min(self.positions)], self.page);
-        let len = found.len() * self.page;
-        for page in found {
+        let pages = self.prefixes.find(&tokens[..tokens.len().min(self.positions)], self.page);
+        let len = pages.len() * self.page;
+        for page in pages {
             self.refs[page as usize] += 1;
             self.table(seq).push(page);
         }

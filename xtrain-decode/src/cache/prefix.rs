@@ -1,74 +1,75 @@
-//! Pages that outlive their sequence: what was computed for a prompt serves the next that begins like it.
+//! The prefix index: pages that are kept for later prompts that begin with the same tokens.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xtrain_tensor::faults::{self, Fault};
 
-/// Whole pages by all tokens up to their end. A page is found by the page before it and its own tokens,
-/// compared one by one: nothing is taken on the word of a hash. What a page holds is a function of these
-/// tokens and of the weights, which cannot change while an engine borrows its model.
+/// Whole pages by all tokens up to their end. The key of a page is the page before it and its own tokens, which are
+/// compared one by one: no hash decides. The contents of a page are a function of these tokens and of the weights,
+/// which cannot change while an engine borrows its model.
 #[derive(Debug, Default)]
-pub(super) struct Prefixes {
-    pages: BTreeMap<Place, Known>,
+pub(super) struct PrefixIndex {
+    pages: BTreeMap<PageKey, KeptPage>,
     clock: u64,
 }
 
-/// The page before, or none, and the tokens of this one.
-type Place = (Option<u32>, Arc<[u32]>);
+/// The page before this one (`None`: this is the first), and the tokens of this one.
+type PageKey = (Option<u32>, Arc<[u32]>);
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KeptPage {
     page: u32,
-    /// When it was last found or added.
-    used: u64,
+    /// The time of the last match or insertion.
+    last_used: u64,
 }
 
-impl Prefixes {
-    /// The pages of the longest known prefix of `tokens`, in order; `size` tokens each.
+impl PrefixIndex {
+    /// The pages of the longest kept prefix of `tokens`, in order, of `size` tokens each.
     pub(super) fn find(&mut self, tokens: &[u32], size: usize) -> Vec<u32> {
         self.clock += 1;
-        let (mut before, mut found) = (None, Vec::new());
+        let (mut before, mut pages) = (None, Vec::new());
         for chunk in tokens.chunks_exact(size) {
-            let known = match faults::on(Fault::PrefixOfOtherTokens) {
-                true => self.pages.iter_mut().find(|(place, _)| place.0 == before).map(|(_, known)| known),
-                false => self.pages.get_mut(&(before, chunk.into())),
+            let kept = if faults::on(Fault::PrefixOfOtherTokens) {
+                self.pages.iter_mut().find(|(key, _)| key.0 == before).map(|(_, kept)| kept)
+            } else {
+                self.pages.get_mut(&(before, chunk.into()))
             };
-            let Some(known) = known else { break };
-            known.used = self.clock;
-            before = Some(known.page);
-            found.push(known.page);
+            let Some(kept) = kept else { break };
+            kept.last_used = self.clock;
+            before = Some(kept.page);
+            pages.push(kept.page);
         }
-        found
+        pages
     }
 
-    /// Makes `tokens` known as the contents of `pages`, whole pages of `size` alone; those of `pages` that
-    /// were not known before are held from now on, and returned.
-    pub(super) fn add(&mut self, tokens: &[u32], pages: &[u32], size: usize) -> Vec<u32> {
+    /// Keeps `pages`, which hold `tokens`: whole pages of `size` tokens only. Returns the pages that were not kept
+    /// before; each needs one more reference.
+    pub(super) fn insert(&mut self, tokens: &[u32], pages: &[u32], size: usize) -> Vec<u32> {
         self.clock += 1;
-        let (used, mut before, mut held) = (self.clock, None, Vec::new());
+        let (last_used, mut before, mut added) = (self.clock, None, Vec::new());
         for (chunk, &page) in tokens.chunks_exact(size).zip(pages) {
-            let known = self.pages.entry((before, chunk.into())).or_insert_with(|| {
-                held.push(page);
-                Known { page, used }
+            let kept = self.pages.entry((before, chunk.into())).or_insert_with(|| {
+                added.push(page);
+                KeptPage { page, last_used }
             });
-            known.used = used;
-            before = Some(known.page);
+            kept.last_used = last_used;
+            before = Some(kept.page);
         }
-        held
+        added
     }
 
-    /// Forgets the page that was used longest ago, of those that no other page follows and that `idle`
-    /// says nobody else holds; none where there is no such page.
+    /// Removes the least recently used page, of those that no kept page follows and for which `idle` returns `true`.
+    /// `None`: there is no such page.
     pub(super) fn evict(&mut self, idle: impl Fn(u32) -> bool) -> Option<u32> {
         let followed = |page: u32| {
             let first = (Some(page), Arc::from([]));
             self.pages.range(first..).next().is_some_and(|((before, _), _)| *before == Some(page))
         };
-        let leaves = self.pages.iter().filter(|(_, known)| idle(known.page) && !followed(known.page));
-        // of pages used at one time the last one added has the longest prefix before it
-        let (place, known) = leaves.min_by_key(|(_, known)| known.used)?;
-        let (place, page) = (place.clone(), known.page);
-        self.pages.remove(&place);
+        let leaves = self.pages.iter().filter(|(_, kept)| idle(kept.page) && !followed(kept.page));
+        // of the pages of one lookup, which have the same time, only the last one has no follower
+        let (key, kept) = leaves.min_by_key(|(_, kept)| kept.last_used)?;
+        let (key, page) = (key.clone(), kept.page);
+        self.pages.remove(&key);
         Some(page)
     }
 }
@@ -79,9 +80,9 @@ mod tests {
 
     #[test]
     fn a_prefix_is_found_by_its_tokens_page_by_page() {
-        let mut known = Prefixes::default();
-        assert_eq!(known.add(&[1, 2, 3, 4, 5], &[7, 8, 9], 2), [7, 8], "whole pages alone");
-        assert_eq!(known.add(&[1, 2, 6, 6], &[10, 11], 2), [11], "the first page is known already");
+        let mut index = PrefixIndex::default();
+        assert_eq!(index.insert(&[1, 2, 3, 4, 5], &[7, 8, 9], 2), [7, 8], "whole pages only");
+        assert_eq!(index.insert(&[1, 2, 6, 6], &[10, 11], 2), [11], "the first page is kept already");
         for (tokens, want) in [
             (&[1, 2, 3, 4, 9, 9][..], &[7, 8][..]),
             (&[1, 2, 6, 6], &[7, 11]),
@@ -90,19 +91,19 @@ mod tests {
             (&[1, 3], &[]),
             (&[], &[]),
         ] {
-            assert_eq!(known.find(tokens, 2), want, "{tokens:?}");
+            assert_eq!(index.find(tokens, 2), want, "{tokens:?}");
         }
     }
 
     #[test]
-    fn the_page_used_longest_ago_goes_first_and_none_that_others_follow_or_hold() {
-        let mut known = Prefixes::default();
-        known.add(&[1, 2, 3, 4], &[0, 1], 2);
-        known.add(&[1, 2, 5, 6], &[0, 2], 2);
-        known.find(&[1, 2, 3, 4], 2);
-        assert_eq!(known.evict(|page| page != 2), Some(1), "2 is held, 0 is followed");
-        assert_eq!(known.evict(|_| true), Some(2));
-        assert_eq!(known.evict(|_| true), Some(0));
-        assert_eq!(known.evict(|_| true), None);
+    fn the_least_recently_used_page_without_followers_or_holders_is_evicted() {
+        let mut index = PrefixIndex::default();
+        index.insert(&[1, 2, 3, 4], &[0, 1], 2);
+        index.insert(&[1, 2, 5, 6], &[0, 2], 2);
+        index.find(&[1, 2, 3, 4], 2);
+        assert_eq!(index.evict(|page| page != 2), Some(1), "2 is held, 0 is followed");
+        assert_eq!(index.evict(|_| true), Some(2));
+        assert_eq!(index.evict(|_| true), Some(0));
+        assert_eq!(index.evict(|_| true), None);
     }
 }

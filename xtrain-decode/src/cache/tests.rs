@@ -1,11 +1,16 @@
-//! The conformance suite: one set of promises, run over every kind of cache.
+//! The conformance suite: the same tests for every kind of cache.
 use half::bf16;
 use xtrain_model::{Error, KvStore, Result, Rows};
 use xtrain_tensor::ops::cat_seq;
 use xtrain_tensor::rng::{Purpose, draw};
 use xtrain_tensor::{Device, Dtype, Tensor, from_bf16, to_bf16};
 
-use super::*;
+use super::contiguous::Contiguous;
+use super::growing::Growing;
+use super::interface::{Cache, Snapshot};
+use super::kind::{KvKind, Room};
+use super::paged::Paged;
+use super::shape::CacheShape;
 
 const LAYERS: usize = 3;
 const WIDTH: usize = 6;
@@ -30,7 +35,7 @@ fn kinds(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
     all.into_iter().map(|c| (format!("{} {dtype}", c.kind()), c)).collect()
 }
 
-/// The value of a token's key (0) or value (1) in a layer: exact in bf16.
+/// An element of the key (`which` = 0) or value (1) of a token in a layer. Exact in bf16.
 fn value(token: u32, layer: usize, which: usize, at: usize) -> f32 {
     ((token as usize * 7 + layer * 3 + which * 5 + at) % 251) as f32
 }
@@ -57,7 +62,7 @@ fn extend(cache: &mut dyn Cache, layer: usize, rows: &Rows) -> Result<()> {
     cache.extend(layer, tensor(dtype, rows, layer, 0), tensor(dtype, rows, layer, 1), rows).map(|_| ())
 }
 
-/// One pass, and what it saw checked against the tokens that each sequence should hold after it.
+/// Runs one pass, and checks that its sequences hold the keys and values of the tokens in `want` afterwards.
 #[track_caller]
 fn pass(cache: &mut dyn Cache, rows: &Rows, want: &[Vec<u32>], what: &str) {
     let dtype = cache.shape().dtype;
@@ -121,7 +126,7 @@ fn any_order_of_calls_leaves_what_was_written() {
                         }
                         3 => cache.reserve(from, 40).unwrap(),
                         4 => {
-                            // Of a pass that ends after its first layers nothing remains.
+                            // a pass that ends after its first layers leaves nothing
                             let rows = append(&mut held.clone(), &[(from, 1), (to, 2)]);
                             if held.iter().all(|h| h.len() < 38) {
                                 (0..some(LAYERS - 1)).for_each(|l| extend(&mut *cache, l, &rows).unwrap());
@@ -146,14 +151,14 @@ fn any_order_of_calls_leaves_what_was_written() {
                 let rows = append(&mut held, &all);
                 pass(&mut *cache, &rows, &held, &name);
                 (0..4).for_each(|s| cache.free(s));
-                assert_eq!(cache.usage().in_use, 0, "{name}: all room is free again");
+                assert_eq!(cache.usage().in_use, 0, "{name}: all slots are free again");
             }
         }
     }
 }
 
 #[test]
-fn a_position_out_of_turn_is_refused_on_every_layer_and_nothing_changes() {
+fn a_position_out_of_order_is_refused_on_every_layer_and_nothing_changes() {
     for (name, mut cache) in kinds(Dtype::F32, room(2, 20)) {
         let mut held = vec![Vec::new(); 2];
         let rows = append(&mut held, &[(0, 1), (0, 2), (1, 3)]);
@@ -172,7 +177,7 @@ fn a_position_out_of_turn_is_refused_on_every_layer_and_nothing_changes() {
                 (0..bad).for_each(|layer| extend(&mut *cache, layer, &good).unwrap());
             }
             if bad > 0 {
-                // A later layer gets the rows of layer 0, no more and no fewer.
+                // a later layer must get the rows of layer 0, no more and no fewer
                 for tokens in [vec![(0, 4)], vec![(0, 4), (1, 5), (1, 6)]] {
                     let rows = append(&mut held.clone(), &tokens);
                     assert!(extend(&mut *cache, bad, &rows).is_err(), "{name}");
@@ -223,7 +228,7 @@ fn keys_of_another_shape_or_dtype_are_refused() {
 }
 
 #[test]
-fn bytes_are_those_of_the_formula() {
+fn bytes_follow_the_formula() {
     for dtype in [Dtype::F32, Dtype::BF16] {
         for (name, mut cache) in kinds(dtype, room(3, 30)) {
             let per_token = 2 * LAYERS * 2 * 3 * if dtype == Dtype::F32 { 4 } else { 2 };
@@ -260,24 +265,48 @@ fn a_write_in_place_copies_nothing() {
             }
         }
         assert_eq!(cache.usage().copied, copied, "{name}");
-        assert!(addresses.chunks(LAYERS).all(|a| a == &addresses[..LAYERS]), "{name}: the pool stays put");
+        assert!(
+            addresses.chunks(LAYERS).all(|a| a == &addresses[..LAYERS]),
+            "{name}: the pool does not move"
+        );
     }
 }
 
 #[test]
 fn the_growing_cache_of_one_sequence_is_cat_seq() {
-    let mut cache = Growing::new(shape(Dtype::F32), room(1, 64)).unwrap();
-    let (mut held, mut want) =
-        (vec![Vec::new()], Tensor::zeros(&Device::cpu(), &[0, 2, 3], Dtype::F32).unwrap());
-    for n in [1, 5, 2, 1, 1] {
-        let rows = append(&mut held, &(0..n).map(|i| (0, i + n)).collect::<Vec<_>>());
-        want = cat_seq(&want, &tensor(Dtype::F32, &rows, 1, 0)).unwrap();
-        for layer in 0..LAYERS {
-            let [k, v] = [0, 1].map(|which| tensor(Dtype::F32, &rows, layer, which));
-            let seen = cache.extend(layer, k, v, &rows).unwrap();
-            assert!(layer != 1 || floats(seen.k) == floats(&want));
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        let mut cache = Growing::new(shape(dtype), room(1, 64)).unwrap();
+        let (mut held, mut want) =
+            (vec![Vec::new()], Tensor::zeros(&Device::cpu(), &[0, 2, 3], dtype).unwrap());
+        for n in [1, 5, 2, 1, 1] {
+            let rows = append(&mut held, &(0..n).map(|i| (0, i + n)).collect::<Vec<_>>());
+            want = cat_seq(&want, &tensor(dtype, &rows, 1, 0)).unwrap();
+            for layer in 0..LAYERS {
+                let [k, v] = [0, 1].map(|which| tensor(dtype, &rows, layer, which));
+                let view = cache.extend(layer, k, v, &rows).unwrap();
+                assert!(layer != 1 || floats(view.k) == floats(&want), "{dtype}");
+            }
         }
     }
+}
+
+#[test]
+fn the_growing_cache_holds_its_sequences_and_nothing_else() {
+    let mut cache = Growing::new(shape(Dtype::F32), room(3, 64)).unwrap();
+    let mut held = vec![Vec::new(); 3];
+    let rows = append(&mut held, &[(0, 1), (0, 2), (0, 3), (2, 4)]);
+    pass(&mut cache, &rows, &held, "prompts");
+    let per_token = cache.bytes_per_token();
+    assert_eq!((cache.bytes(), cache.usage().slots), (4 * per_token, 4));
+    // the three positions of sequence 0 and the one of sequence 2 are copied into one view
+    assert_eq!(cache.usage().copied, 4 * per_token as u64);
+    cache.free(0);
+    assert_eq!(cache.bytes(), per_token);
+    held[0].clear();
+    let rows = append(&mut held, &[(2, 5)]);
+    pass(&mut cache, &rows, &held, "one sequence");
+    // alone in its pass, a sequence is read where it is; its old position is copied by the concatenation
+    assert_eq!(cache.usage().copied, 5 * per_token as u64);
 }
 
 #[test]
@@ -298,7 +327,7 @@ fn completions_of_one_prompt_share_its_pages_until_they_write() {
     let rows = append(&mut held, &[(0, 20), (1, 21), (2, 22)]);
     pass(&mut cache, &rows, &held, "written");
     assert_eq!(prompt[..2].iter().map(|&p| cache.references(p)).collect::<Vec<_>>(), [3, 3]);
-    assert!((0..3).all(|s| cache.references(cache.pages(s)[2]) == 1), "each has a last page of its own");
+    assert!((0..3).all(|s| cache.references(cache.pages(s)[2]) == 1), "each has its own last page");
     assert_eq!(cache.usage().copied % (2 * cache.bytes_per_token() as u64), 0);
 
     (0..3).for_each(|s| cache.free(s));
@@ -307,7 +336,7 @@ fn completions_of_one_prompt_share_its_pages_until_they_write() {
 }
 
 #[test]
-fn an_allocation_that_fails_half_way_is_undone() {
+fn a_failed_allocation_is_undone() {
     let room = Room { sequences: 3, positions: 64, slots: Some(20) };
     let mut cache = Paged::new(shape(Dtype::F32), room, 4).unwrap();
     let mut held = vec![Vec::new(); 3];
@@ -316,7 +345,7 @@ fn an_allocation_that_fails_half_way_is_undone() {
     cache.fork(0, 1, 6).unwrap();
     held[1] = held[0].clone();
     let before: Vec<Vec<u32>> = (0..3).map(|s| cache.pages(s).to_vec()).collect();
-    // Five pages, two of them taken: a copy on write, then four more are asked for.
+    // five pages, of which two are in use: one copy on write, then four more pages are needed
     let mut tokens = vec![(1, 7)];
     tokens.extend((0..13).map(|i| (2, i)));
     let rows = append(&mut held.clone(), &tokens);
@@ -326,7 +355,7 @@ fn an_allocation_that_fails_half_way_is_undone() {
     assert_eq!((cache.references(before[0][1]), cache.usage().in_use), (2, 8));
     lengths(&cache, &held, "after");
     let rows = append(&mut held, &[(1, 7), (0, 8), (2, 9)]);
-    pass(&mut cache, &rows, &held, "one page less fits");
+    pass(&mut cache, &rows, &held, "with one page less it fits");
 }
 
 #[test]
@@ -343,7 +372,7 @@ fn pages_grow_by_doubling() {
 }
 
 #[test]
-fn kinds_read_what_they_print() {
+fn kinds_parse_what_they_print() {
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page: 5 }];
     for kind in kinds {
         assert_eq!(kind.to_string().parse::<KvKind>().unwrap(), kind);

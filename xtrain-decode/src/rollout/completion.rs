@@ -1,4 +1,4 @@
-//! What the engine gives: tokens as they come, and whole completions.
+//! What the engine returns: tokens as they are sampled, completions, and counters.
 use std::fmt;
 
 use xtrain_model::tokenizer::Tokenizer;
@@ -6,13 +6,13 @@ use xtrain_model::tokenizer::Tokenizer;
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// Its last token is an end of text.
+    /// Its last token is an end-of-text token.
     Eos,
-    /// Its last token is one it was to stop at, or the caller stopped it.
+    /// Its last token is a stop token, or the caller stopped it.
     Stop,
-    /// It has as many new tokens as were asked for.
+    /// It has the maximum number of new tokens.
     Length,
-    /// It fills the model's positions.
+    /// It has reached the context limit: the maximum number of positions of the model.
     Context,
 }
 
@@ -30,25 +30,25 @@ impl fmt::Display for FinishReason {
 /// A finished sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
-    /// Its place in the order of submission.
+    /// Index of the sequence in the order of submission.
     pub index: usize,
-    /// Its own number.
+    /// The sequence id.
     pub id: u64,
-    /// Tokens of its prompt.
+    /// Number of prompt tokens.
     pub prompt_len: usize,
-    /// The new tokens, the one that ended it included.
+    /// The new tokens, including the one that ended the sequence.
     pub tokens: Vec<u32>,
-    /// The log-probability of each under the logits as they are.
+    /// The log-probability of each new token under the unprocessed logits.
     pub logprobs: Vec<f32>,
-    /// The log-probability of each under penalty, temperature and filters.
+    /// The log-probability of each new token after penalty, temperature and filters.
     pub processed_logprobs: Vec<f32>,
     /// Why it ended.
     pub finish_reason: FinishReason,
 }
 
 impl Completion {
-    /// The tokens that are text: all, without the end of text that ended it. The pieces of a
-    /// [`Stream`](xtrain_model::tokenizer::Stream) over them concatenate to [`Completion::text`].
+    /// The tokens that are text: all but the end-of-text token that ended the sequence. The pieces of a
+    /// [`StreamDecoder`](xtrain_model::tokenizer::StreamDecoder) over them concatenate to [`Completion::text`].
     pub fn text_tokens(&self) -> &[u32] {
         let ended = usize::from(self.finish_reason == FinishReason::Eos);
         &self.tokens[..self.tokens.len().saturating_sub(ended)]
@@ -63,75 +63,75 @@ impl Completion {
 /// A new token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Event {
-    /// The place of its sequence in the order of submission.
+    /// Index of the sequence in the order of submission.
     pub index: usize,
-    /// The sequence's own number.
+    /// The sequence id.
     pub id: u64,
-    /// The token's position.
+    /// The position of the token.
     pub position: usize,
     /// The token.
     pub token: u32,
-    /// Its log-probability under the logits as they are.
+    /// Its log-probability under the unprocessed logits.
     pub logprob: f32,
-    /// Its log-probability under penalty, temperature and filters.
+    /// Its log-probability after penalty, temperature and filters.
     pub processed_logprob: f32,
-    /// Why the sequence ends with it, if it does.
+    /// Why the sequence ends with this token. `None`: it does not end.
     pub finish: Option<FinishReason>,
 }
 
 impl Event {
-    /// Whether the token is one of [`Completion::text_tokens`].
+    /// Returns `true` if the token is one of [`Completion::text_tokens`].
     pub fn is_text(&self) -> bool {
         self.finish != Some(FinishReason::Eos)
     }
 }
 
-/// A row of logits, for who wants to look.
+/// A row of logits, as passed to the callback of [`Engine::step_watched`](crate::Engine::step_watched).
 #[derive(Debug, Clone, Copy)]
 pub struct LogitRow<'a> {
-    /// The place of its sequence in the order of submission.
+    /// Index of the sequence in the order of submission.
     pub index: usize,
-    /// The sequence's own number.
+    /// The sequence id.
     pub id: u64,
-    /// The position of the row; the logits are of the token after it.
+    /// The position of the row. The logits predict the token after it.
     pub position: usize,
     /// `[V]`.
     pub logits: &'a [f32],
 }
 
-/// What one step did.
+/// The results and the work of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step<'a> {
     /// The new tokens.
     pub events: &'a [Event],
     /// Forward passes.
     pub passes: usize,
-    /// Rows of prompts that ran.
+    /// Prompt rows that ran.
     pub prefill_rows: usize,
-    /// Rows of new tokens that ran.
+    /// Decode rows that ran.
     pub decode_rows: usize,
-    /// Rows that the head ran on.
+    /// Rows that the LM head ran on.
     pub head_rows: usize,
 }
 
-/// What an engine has done so far.
+/// Counts of the work of an engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Forward passes.
     pub passes: u64,
-    /// Rows that went through the layers: of one sequence its prompt and new tokens less one.
+    /// Rows that ran through the layers. For one sequence: prompt tokens + new tokens - 1.
     pub layer_rows: u64,
-    /// Those of them at positions of a prompt; of completions of one prompt they run once.
+    /// Prompt rows among them. The prompt of a group runs once.
     pub prefill_rows: u64,
-    /// Rows that went through the head: of one sequence its new tokens.
+    /// Rows that ran through the LM head. For one sequence: its new tokens.
     pub head_rows: u64,
-    /// Rows that ran for nothing: of sequences whose end the host had not seen yet. They are none of the other rows.
+    /// Rows that ran after the end of their sequence, because the host had not synchronized yet. No other counter
+    /// includes them.
     pub surplus_rows: u64,
-    /// Sequences that took a prompt from another's room.
+    /// Sequences that forked their prompt from another sequence.
     pub forks: u64,
-    /// Rows that did not run because an earlier sequence had left theirs; see
-    /// [`PrefixCaching`](super::PrefixCaching).
+    /// Rows that did not run because the prefix cache held them; see [`PrefixCaching`](crate::PrefixCaching).
     pub prefix_cache_hits: u64,
-    /// Sequences that gave up their room, to be recomputed.
+    /// Times that a sequence was preempted, to be recomputed.
     pub preemptions: u64,
 }

@@ -1,177 +1,126 @@
-//! The engine: every step is one forward over rows of prompts and of new tokens alike.
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-
+//! The engine: a scheduler and a runner.
 use xtrain_model::Model;
-use xtrain_tensor::ops::DeviceSampler;
 
-use super::pass::Watch;
+use super::completion::{Completion, Counters, LogitRow, Step};
+use super::options::EngineOptions;
 use super::plan::Plan;
-use super::sequence::{End, Sequence};
-use super::{Completion, Counters, EngineOptions, Event, FinishReason, LogitRow, Request, Step};
+use super::request::Request;
+use super::runner::{Runner, Watch};
+use super::scheduler::Scheduler;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::sampler::Sampler;
 
-/// Completes requests, as many at a time as it has room for.
+/// Completes requests with continuous batching.
 ///
-/// A step runs the rows that are due: the next token of each sequence and, where one has just begun, its
-/// prompt or a part of it. Sequences that end leave at once and waiting ones take their place. What a
-/// sequence becomes does not depend on the others, on the cache, or on any option here.
+/// Each step is one forward pass over the scheduled rows: the next token of each running sequence, and prompts or
+/// chunks of prompts. Finished sequences leave at once and waiting ones take their slots. The tokens of a sequence do
+/// not depend on other sequences, on the kind of cache, or on any [`EngineOptions`].
+///
+/// An engine borrows its model, so no cached prefix survives an optimizer step. This does not compile:
+///
+/// ```compile_fail,E0502
+/// use xtrain_decode::{Engine, EngineOptions, Request};
+/// use xtrain_model::{Config, Model};
+/// use xtrain_tensor::{Device, Dtype};
+///
+/// let cfg = Config {
+///     vocab: 64, dim: 16, ffn_dim: 32, n_layers: 1, n_heads: 2, n_kv_heads: 2, head_dim: 8,
+///     max_positions: 128, rope_theta: 1e4, norm_eps: 1e-6, ..Config::default()
+/// };
+/// let mut model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+/// let mut engine = Engine::new(&model, EngineOptions::default()).unwrap();
+/// model.params.norm.value_mut().unwrap(); // the engine borrows `model`
+/// engine.submit(Request::greedy(&[1, 2, 3], 4)).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Engine<'m> {
-    pub(super) model: &'m Model,
-    pub(super) options: EngineOptions,
-    pub(super) cache: Option<Box<dyn Cache>>,
-    /// Positions that a sequence may have.
-    positions: usize,
-    /// Requests that have no lane, in their order.
-    pub(super) queue: VecDeque<Sequence>,
-    /// Sequences that have one, the oldest first.
-    pub(super) live: Vec<Sequence>,
-    pub(super) free: Vec<SeqSlot>,
-    /// Prompts of several sequences that are not all under way.
-    pub(super) groups: BTreeMap<usize, Group>,
-    /// Whether the cache was too small: nothing new begins until a sequence ends.
-    pub(super) admission_blocked: bool,
-    pub(super) counters: Counters,
-    pub(super) samplers: Vec<Sampler>,
-    /// Where a GPU keeps what it drew until the host looks.
-    pub(super) draws: Option<DeviceSampler>,
-    /// Whether the host has to see the next step, to say why a row has no token.
-    pub(super) force_sync: bool,
-    submitted: usize,
+    model: &'m Model,
+    scheduler: Scheduler<'m>,
+    runner: Runner<'m>,
+    /// The plan of the current step, kept for its memory.
     plan: Plan,
-    pub(super) events: Vec<Event>,
-    pub(super) finished: Vec<Completion>,
-}
-
-/// A place in the cache that no sequence has.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SeqSlot {
-    pub(super) number: u32,
-    /// The group whose prompt is still there.
-    pub(super) holds: Option<usize>,
-}
-
-/// Several completions of one prompt.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// Sequences without a token.
-    pub(super) fresh: usize,
-    /// The logits after the prompt, once they are known.
-    pub(super) logits: Option<Arc<[f32]>>,
+    /// Positions that a sequence may have.
+    max_seq_len: usize,
 }
 
 impl<'m> Engine<'m> {
-    /// An engine without a request. Nothing is computed.
+    /// Creates an engine without requests. Nothing is computed.
     ///
     /// # Errors
-    /// [`Error::Option`] for an option outside its range.
+    /// [`Error::Option`] for an option outside its range. [`Error::Model`] if the device has no memory for the cache.
     pub fn new(model: &'m Model, options: EngineOptions) -> Result<Engine<'m>> {
         options.check(model.config())?;
-        let room = options.room(model.config());
-        let lanes = (0..room.sequences as u32).rev();
         Ok(Engine {
             model,
-            options,
-            cache: options.cache(model)?,
-            positions: room.positions,
-            queue: VecDeque::new(),
-            live: Vec::new(),
-            free: lanes.map(|number| SeqSlot { number, holds: None }).collect(),
-            groups: BTreeMap::new(),
-            admission_blocked: false,
-            counters: Counters::default(),
-            samplers: Vec::new(),
-            draws: None,
-            force_sync: false,
-            submitted: 0,
+            scheduler: Scheduler::new(model.config(), options),
+            runner: Runner::new(model, &options)?,
             plan: Plan::default(),
-            events: Vec::new(),
-            finished: Vec::new(),
+            max_seq_len: options.room(model.config()).positions,
         })
     }
 
-    /// Puts `request` at the end of the queue; returns its place in the order of submission.
+    /// Adds `request` to the waiting sequences. Returns its index in the order of submission.
     ///
     /// # Errors
-    /// Those of [`Request::check`]; [`Error::TooLong`] when it may need more positions than there are.
+    /// Those of [`Request::check`]; [`Error::TooLong`] if it may need more positions than the engine has for a sequence.
     pub fn submit(&mut self, request: Request) -> Result<usize> {
         self.submit_group(request, 1)
     }
 
-    /// Puts `g` completions of one prompt at the end of the queue: `request` under its id and the
-    /// `g - 1` ids after it. The prompt is computed once and its room shared; a completion that waits for a
-    /// place takes no room, neither in the cache nor for its tokens. Returns the place of the
-    /// first in the order of submission.
+    /// Adds `g` completions of one prompt to the waiting sequences: `request` with its id, and the `g - 1` ids after
+    /// it. The prompt runs once and its cache room is shared. A waiting completion uses no memory, neither in the cache
+    /// nor for its tokens. Returns the index of the first in the order of submission.
     ///
     /// # Errors
     /// As [`Engine::submit`]; [`Error::Option`] for `g` = 0 or ids beyond 2^64.
     pub fn submit_group(&mut self, request: Request, g: usize) -> Result<usize> {
         let cfg = self.model.config();
         request.check(cfg)?;
-        let (id, got) = (request.id, request.required_len(cfg));
-        if got > self.positions {
-            return Err(Error::TooLong { id, want: self.positions, got });
+        let (id, found) = (request.id, request.required_len(cfg));
+        if found > self.max_seq_len {
+            return Err(Error::TooLong { id, want: self.max_seq_len, got: found });
         }
         if g == 0 || id.checked_add(g as u64 - 1).is_none() {
             let want = "at least 1 completion, with ids below 2^64";
             return Err(Error::Option { field: "completions", want, got: format!("{g} from id {id}") });
         }
-        let first = self.submitted;
-        let sampler = self.sampler_for(&request)?;
-        let request = Arc::new(request);
-        self.queue.extend((0..g).map(|n| Sequence::new(request.clone(), first, n, sampler)));
-        if g > 1 && self.cache.is_some() {
-            self.groups.insert(first, Group { fresh: g, logits: None });
-        }
-        self.submitted += g;
-        Ok(first)
+        let position = request.prompt.len();
+        let sampler = self.runner.sampler(request.options);
+        let sampler = sampler.map_err(|source| Error::Sample { id, position, source })?;
+        Ok(self.scheduler.submit(request, g, sampler, self.runner.cache().is_some()))
     }
 
-    fn sampler_for(&mut self, request: &Request) -> Result<usize> {
-        if let Some(at) = self.samplers.iter().position(|s| *s.options() == request.options) {
-            return Ok(at);
-        }
-        let (id, position) = (request.id, request.prompt.len());
-        let sampler =
-            Sampler::new(request.options).map_err(|source| Error::Sample { id, position, source })?;
-        self.samplers.push(sampler);
-        Ok(self.samplers.len() - 1)
-    }
-
-    /// Whether nothing is left to do.
+    /// Returns `true` if there are neither running nor waiting sequences.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.live.is_empty()
+        self.scheduler.is_idle()
     }
 
-    /// Sequences under way.
+    /// Number of running sequences.
     pub fn live(&self) -> usize {
-        self.live.len()
+        self.scheduler.num_running()
     }
 
-    /// Sequences that wait for a place.
+    /// Number of waiting sequences.
     pub fn waiting(&self) -> usize {
-        self.queue.len()
+        self.scheduler.num_waiting()
     }
 
-    /// What has been done so far.
+    /// Counts of the work done so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.scheduler.counters()
     }
 
-    /// The cache; none for [`KvKind::Off`](crate::KvKind::Off).
+    /// The cache. `None` for [`KvKind::Off`](crate::KvKind::Off).
     pub fn cache(&self) -> Option<&dyn Cache> {
-        self.cache.as_deref()
+        self.runner.cache()
     }
 
-    /// The completions that have ended since the last call, in the order of their ends.
+    /// Takes the completions that have finished since the last call, in the order in which they finished.
     pub fn take_finished(&mut self) -> Vec<Completion> {
-        std::mem::take(&mut self.finished)
+        self.scheduler.take_finished()
     }
 
-    /// Runs until nothing is left to do; the completions in the order of submission.
+    /// Runs until the engine is idle. Returns the completions in the order of submission.
     ///
     /// # Errors
     /// As [`Engine::step`].
@@ -184,18 +133,19 @@ impl<'m> Engine<'m> {
         Ok(all)
     }
 
-    /// One forward over the rows that are due, and a token for each sequence whose last row ran. On a GPU, where
-    /// nothing but new tokens is due, up to [`EngineOptions::look`] forwards and as many tokens of each.
+    /// Runs one forward pass over the scheduled rows and samples a token for each sequence whose last row ran. On a GPU,
+    /// if all scheduled rows are decode rows, runs up to [`EngineOptions::steps_per_sync`] forward passes and samples
+    /// as many tokens of each sequence.
     ///
     /// # Errors
-    /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left, the others
-    /// have gone on. [`Error::Model`] when the model refuses, or when the cache has no room for one
-    /// sequence alone: nothing has changed then.
+    /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left the engine, the other sequences
+    /// have their tokens. [`Error::Model`] if the forward pass fails, or if the cache has no room for a single
+    /// sequence: nothing has changed then.
     pub fn step(&mut self) -> Result<Step<'_>> {
         self.advance(None)
     }
 
-    /// [`Engine::step`]; `watch` sees every row of logits that the head computes.
+    /// [`Engine::step`]; `watch` receives every row of logits that the LM head computes.
     ///
     /// # Errors
     /// As [`Engine::step`].
@@ -203,72 +153,79 @@ impl<'m> Engine<'m> {
         self.advance(Some(watch))
     }
 
+    /// Ends the sequence of this index in the order of submission. It keeps the tokens it has and finishes with
+    /// [`FinishReason::Stop`](crate::FinishReason::Stop). Returns `false` if it is neither running nor waiting.
+    pub fn stop(&mut self, index: usize) -> bool {
+        self.scheduler.stop(index, self.runner.cache_mut())
+    }
+
     fn advance(&mut self, watch: Watch<'_>) -> Result<Step<'_>> {
-        self.events.clear();
-        let before = self.counters;
-        let begun = self.admit();
-        self.retire();
-        begun?;
-        let mut plan = std::mem::take(&mut self.plan);
-        let ran = self.fill(&mut plan).and_then(|()| match self.steps_ahead(&plan) {
-            Some(steps) if watch.is_none() => self.run_ahead(&mut plan, steps),
-            _ => self.run_rows(&plan, watch),
-        });
-        self.plan = plan;
-        self.retire();
+        self.scheduler.clear_events();
+        let before = self.scheduler.counters();
+        let admitted = self.admit();
+        self.scheduler.retire(self.runner.cache_mut());
+        admitted?;
+        let ran = self.execute(watch);
+        self.scheduler.retire(self.runner.cache_mut());
         ran?;
-        let prefill_rows = (self.counters.prefill_rows - before.prefill_rows) as usize;
+        let after = self.scheduler.counters();
+        let prefill_rows = (after.prefill_rows - before.prefill_rows) as usize;
         Ok(Step {
-            events: &self.events,
-            passes: (self.counters.passes - before.passes) as usize,
+            events: self.scheduler.events(),
+            passes: (after.passes - before.passes) as usize,
             prefill_rows,
-            decode_rows: (self.counters.layer_rows - before.layer_rows) as usize - prefill_rows,
-            head_rows: (self.counters.head_rows - before.head_rows) as usize,
+            decode_rows: (after.layer_rows - before.layer_rows) as usize - prefill_rows,
+            head_rows: (after.head_rows - before.head_rows) as usize,
         })
     }
 
-    /// Ends the sequence of that place in the order of submission, as stopped with the tokens it has;
-    /// whether there was one under way or waiting.
-    pub fn stop(&mut self, index: usize) -> bool {
-        let mut all = self.live.iter_mut().chain(&mut self.queue);
-        let Some(sequence) = all.find(|s| s.index == index) else { return false };
-        sequence.end = Some(End::Finished(FinishReason::Stop));
-        if let Some(at) = self.queue.iter().position(|s| s.index == index) {
-            let sequence = self.queue.remove(at).expect("it was found there");
-            self.count_out(&sequence);
-            self.finished.push(sequence.into_completion(FinishReason::Stop));
-        }
-        self.retire();
-        true
+    /// Admits waiting sequences and samples the first tokens of those that fork a prompt.
+    fn admit(&mut self) -> Result<()> {
+        let mut forked = Vec::new();
+        let admitted = self.scheduler.admit(self.runner.cache_mut(), &mut forked);
+        let outcomes = self.runner.sample_forked(&forked);
+        admitted.and(self.scheduler.accept_outcomes(outcomes))
     }
 
-    /// Sequences that have ended leave; their room is free.
-    pub(super) fn retire(&mut self) {
-        let mut at = 0;
-        while at < self.live.len() {
-            let Some(end) = self.live[at].end else {
-                at += 1;
-                continue;
-            };
-            let sequence = self.live.remove(at);
-            self.admission_blocked = false;
-            self.leave_lane(&sequence);
-            self.count_out(&sequence);
-            if let End::Finished(reason) = end {
-                self.finished.push(sequence.into_completion(reason));
-            }
+    /// Running sequences that wait for a prompt fork it if it is computed now, and get their first tokens.
+    fn fork_waiting(&mut self) -> Result<()> {
+        let mut forked = Vec::new();
+        let result = self.scheduler.fork_waiting(self.runner.cache_mut(), &mut forked);
+        let outcomes = self.runner.sample_forked(&forked);
+        result.and(self.scheduler.accept_outcomes(outcomes))
+    }
+
+    /// Plans and runs one step.
+    fn execute(&mut self, watch: Watch<'_>) -> Result<()> {
+        self.fork_waiting()?;
+        let max_steps = if watch.is_none() { self.runner.max_multi_steps() } else { 0 };
+        self.scheduler.plan(&mut self.plan, max_steps, self.runner.cache_mut())?;
+        match self.plan.multi_step {
+            Some(steps) => self.execute_steps(steps),
+            None => self.execute_once(watch),
         }
     }
 
-    /// A sequence that leaves without a token is no longer waited for by its group.
-    fn count_out(&mut self, sequence: &Sequence) {
-        if !sequence.is_fresh() || sequence.end == Some(End::Refused) {
-            return;
+    /// One forward pass. The host has the tokens afterwards.
+    fn execute_once(&mut self, watch: Watch<'_>) -> Result<()> {
+        if self.plan.rows.is_empty() {
+            return Ok(());
         }
-        if let Some(group) = self.groups.get_mut(&sequence.group) {
-            group.fresh -= 1;
-            if group.fresh == 0 {
-                self.groups.remove(&sequence.group);
+        let hidden = self.runner.forward(&self.plan)?;
+        self.scheduler.mark_computed(&self.plan, self.runner.cache_mut());
+        let sampled = self.runner.sample(&self.plan, &hidden, watch)?;
+        let accepted = self.scheduler.accept(sampled);
+        accepted.and(self.fork_waiting())
+    }
+
+    /// Several decode steps. The host gets the tokens of all of them at the end.
+    fn execute_steps(&mut self, steps: usize) -> Result<()> {
+        match self.runner.decode_steps(&mut self.plan, steps) {
+            Ok(decoded) => self.scheduler.accept_steps(&self.plan, &decoded, self.runner.cache_mut()),
+            Err(error) => {
+                // No token was taken, so the rows of these steps are dropped. The first error is the one to report.
+                let _ = self.scheduler.rewind(&self.plan, self.runner.cache_mut());
+                Err(error)
             }
         }
     }

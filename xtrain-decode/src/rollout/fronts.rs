@@ -1,7 +1,10 @@
-//! The usual calls, each a thin front of the engine.
+//! The usual calls as functions over the engine.
 use xtrain_model::Model;
 
-use super::{Completion, Engine, EngineOptions, Request};
+use super::completion::Completion;
+use super::engine::Engine;
+use super::options::EngineOptions;
+use super::request::Request;
 use crate::error::Result;
 
 /// The greedy completion of `prompt`.
@@ -9,10 +12,11 @@ use crate::error::Result;
 /// # Errors
 /// As [`generate`].
 pub fn generate_greedy_cached(model: &Model, prompt: &[u32], max_new: usize) -> Result<Completion> {
-    only(generate(model, vec![Request::greedy(prompt, max_new)], EngineOptions::default())?)
+    let request = Request::greedy(prompt, max_new);
+    generate(model, vec![request], EngineOptions::default()).map(single)
 }
 
-/// A completion of `prompt` drawn at `temperature` (0: greedy); the sequence's id is 0.
+/// A completion of `prompt` sampled at `temperature` (0: greedy). The sequence id is 0.
 ///
 /// # Errors
 /// As [`generate`].
@@ -24,14 +28,14 @@ pub fn generate_cached(
     seed: u64,
 ) -> Result<Completion> {
     let request = Request::sampled(prompt, max_new, temperature, seed);
-    only(generate(model, vec![request], EngineOptions::default())?)
+    generate(model, vec![request], EngineOptions::default()).map(single)
 }
 
-/// `g` completions of one prompt, which is computed once; their ids are those of `request` and the
-/// `g - 1` after it. Each equals its single completion by bits.
+/// `g` completions of one prompt, which runs once. Their ids are the id of `request` and the `g - 1` ids after it. Each
+/// is bitwise equal to the completion of that id alone.
 ///
 /// # Errors
-/// As [`generate`]; an option error for `g` = 0.
+/// As [`generate`]; [`Error::Option`](crate::Error::Option) for `g` = 0.
 pub fn generate_cached_batch(model: &Model, request: Request, g: usize) -> Result<Vec<Completion>> {
     let options = EngineOptions { max_batch: g.clamp(1, 64), ..EngineOptions::default() };
     let mut engine = Engine::new(model, sized(options, model, std::slice::from_ref(&request)))?;
@@ -39,7 +43,7 @@ pub fn generate_cached_batch(model: &Model, request: Request, g: usize) -> Resul
     engine.run()
 }
 
-/// The completions of `requests`, in their order. The cache is made for the longest of them.
+/// The completions of `requests`, in their order. The cache is sized for the longest of them.
 ///
 /// # Errors
 /// As [`Engine::new`], [`Engine::submit`] and [`Engine::step`].
@@ -52,12 +56,12 @@ pub fn generate(model: &Model, requests: Vec<Request>, options: EngineOptions) -
     engine.run()
 }
 
-/// `options` with no more positions for a sequence than `requests` need, unless they say how many.
+/// `options` with `max_seq_len` set to the positions that `requests` need, unless it is set already.
 fn sized(options: EngineOptions, model: &Model, requests: &[Request]) -> EngineOptions {
     let longest = requests.iter().map(|r| r.required_len(model.config())).max();
     EngineOptions { max_seq_len: options.max_seq_len.or(longest.map(|n| n.max(1))), ..options }
 }
 
-fn only(completions: Vec<Completion>) -> Result<Completion> {
-    Ok(completions.into_iter().next().expect("one request that was not refused is one completion"))
+fn single(completions: Vec<Completion>) -> Completion {
+    completions.into_iter().next().expect("an accepted request gives one completion")
 }

@@ -1,8 +1,8 @@
-//! Some rows of a tensor.
+//! Selected rows of a tensor.
 use xtrain_model::Result;
 use xtrain_tensor::{Tensor, ops};
 
-/// Rows `which` of `x [N, C]`, in that order; `x` itself, shared, when they are all of its rows.
+/// Rows `which` of `x [N, C]`, in that order. All rows in order are `x` itself, without a copy.
 pub(super) fn rows(x: &Tensor, which: &[usize]) -> Result<Tensor> {
     if which.len() == x.shape()[0] && which.iter().enumerate().all(|(at, &n)| at == n) {
         return Ok(x.clone());

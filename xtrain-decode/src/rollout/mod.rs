@@ -1,16 +1,30 @@
-//! Rollouts: requests in, completions out, many sequences in one list of rows.
-mod ahead;
+//! The rollout engine: requests in, completions out, many sequences in one batch.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `request`, `options`, `completion` | what callers pass in and get back |
+//! | `naive` | the oracle: the whole sequence again for every token |
+//! | `engine` | the public API, composed of the scheduler and the runner |
+//! | `scheduler` | sequences, slots, admission, preemption, prefix reuse |
+//! | `batching`, `sequence`, `groups`, `slots` | parts of the scheduler |
+//! | `plan`, `outcome` | the data that goes from scheduler to runner, and back |
+//! | `runner` | the model, the cache and the samplers |
+//! | `fronts` | the usual calls as functions |
+mod batching;
 mod completion;
 mod engine;
 mod fronts;
 mod gather;
+mod groups;
 mod naive;
 mod options;
-mod pass;
+mod outcome;
 mod plan;
 mod request;
-mod schedule;
+mod runner;
+mod scheduler;
 mod sequence;
+mod slots;
 
 #[cfg(test)]
 mod tests;
@@ -18,6 +32,6 @@ mod tests;
 pub use completion::{Completion, Counters, Event, FinishReason, LogitRow, Step};
 pub use engine::Engine;
 pub use fronts::{generate, generate_cached, generate_cached_batch, generate_greedy_cached};
-pub use naive::generate_naive;
+pub use naive::{generate_naive, generate_naive_repeat_kv};
 pub use options::{EngineOptions, LogitsRows, PrefixCaching};
 pub use request::{Request, StopConditions};

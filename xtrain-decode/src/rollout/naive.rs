@@ -1,30 +1,58 @@
-//! The oracle: no cache, no batch, one fresh forward over the whole sequence for every token.
-use xtrain_model::{Eager, Model, NoCache, Rows};
+//! The oracles: no cache and no batch. Every token recomputes the whole sequence.
+use xtrain_model::{Eager, KvStore, KvView, Model, NoCache, Qkv, Result as ModelResult, Rows};
+use xtrain_tensor::ops::{self, Slots};
+use xtrain_tensor::{Dtype, Tensor};
 
-use super::{Completion, Request};
+use super::completion::Completion;
+use super::gather;
+use super::request::Request;
+use crate::cache::rotate_heads;
 use crate::error::{Error, Result};
 use crate::sampler::{Address, Sampler};
 
-/// The completion of `request` by recomputing everything for every token. It shares the forward pass
-/// and the sampler with the engine and nothing else.
+/// The completion of `request`, with a new forward pass over the whole sequence for every token. It shares the model and
+/// the sampler with the engine and nothing else.
 ///
 /// # Errors
-/// As [`Engine::submit`](super::Engine::submit) and [`Engine::step`](super::Engine::step).
+/// As [`Engine::submit`](crate::Engine::submit) and [`Engine::step`](crate::Engine::step).
 pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
+    complete(model, request, |rows| Ok(model.forward(&mut Eager, &mut NoCache::new(rows)?, rows)?))
+}
+
+/// [`generate_naive`] with keys and values expanded to the query heads: [`rope_at`](ops::rope_at) rotates the sequence,
+/// [`repeat_kv`](ops::repeat_kv) copies each kv head once for each of its query heads, and the attention has as many kv
+/// heads as query heads. Same bits, by other operations.
+///
+/// # Errors
+/// As [`generate_naive`].
+pub fn generate_naive_repeat_kv(model: &Model, request: &Request) -> Result<Completion> {
+    complete(model, request, |rows| {
+        let mut expanded = RepeatKv::new(model.config().n_heads);
+        Ok(model.forward(&mut Eager, &mut expanded, rows)?)
+    })
+}
+
+/// Samples tokens until the request ends. `hidden` gives the final hidden states `[T, C]` of a whole sequence.
+fn complete(
+    model: &Model,
+    request: &Request,
+    hidden: impl Fn(&Rows) -> Result<Tensor>,
+) -> Result<Completion> {
     let (cfg, id, seed) = (model.config(), request.id, request.seed);
     request.check(cfg)?;
     let prompt_len = request.prompt.len();
-    let refused = |position| move |source| Error::Sample { id, position, source };
-    let mut sampler = Sampler::new(request.options).map_err(refused(prompt_len))?;
+    let failed = |position| move |source| Error::Sample { id, position, source };
+    let mut sampler = Sampler::new(request.options).map_err(failed(prompt_len))?;
     let (mut all, mut logprobs, mut processed_logprobs) = (request.prompt.clone(), Vec::new(), Vec::new());
     loop {
-        let logits = last_logits(model, &all)?;
+        let last = gather::rows(&hidden(&Rows::whole(&[&all]))?, &[all.len() - 1])?;
+        let logits = model.logits(&last)?.to_vec::<f32>().map_err(xtrain_model::Error::from)?;
         let address = Address { seed, id, position: all.len() as u32 };
-        let choice = sampler.pick(&logits, &all, address).map_err(refused(all.len()))?;
+        let choice = sampler.pick(&logits, &all, address).map_err(failed(all.len()))?;
         all.push(choice.token);
         logprobs.push(choice.logprob);
         processed_logprobs.push(choice.processed_logprob);
-        if let Some(finish_reason) = request.ends(choice.token, logprobs.len(), cfg) {
+        if let Some(finish_reason) = request.finish_reason(choice.token, logprobs.len(), cfg) {
             let tokens = all.split_off(prompt_len);
             return Ok(Completion {
                 index: 0,
@@ -39,10 +67,39 @@ pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
     }
 }
 
-/// The logits `[V]` after the last of `tokens`.
-fn last_logits(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
-    let rows = Rows::whole(&[tokens]);
-    let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
-    let last = super::gather::rows(&hidden, &[tokens.len() - 1])?;
-    Ok(model.logits(&last)?.to_vec::<f32>().map_err(xtrain_model::Error::from)?)
+/// No cache, one sequence from position 0, one kv head for each query head.
+struct RepeatKv {
+    n_heads: usize,
+    kv: Option<(Tensor, Tensor)>,
+    slots: Slots,
+}
+
+impl RepeatKv {
+    fn new(n_heads: usize) -> RepeatKv {
+        RepeatKv { n_heads, kv: None, slots: Slots::Runs { base: vec![0] } }
+    }
+
+    /// `[N, nkv, hd]` → `[N, nh, hd]`. bf16 values are widened and rounded back, which is exact.
+    fn expand(&self, x: &Tensor) -> ModelResult<Tensor> {
+        Ok(ops::repeat_kv(&x.cast(Dtype::F32)?, self.n_heads)?.cast(x.dtype())?)
+    }
+}
+
+impl KvStore<Eager> for RepeatKv {
+    fn extend(&mut self, _: usize, k: Tensor, v: Tensor, _: &Rows) -> ModelResult<KvView<'_, Tensor>> {
+        let expanded = (self.expand(&k)?, self.expand(&v)?);
+        let (k, v) = self.kv.insert(expanded);
+        Ok(KvView { k, v, slots: &self.slots })
+    }
+
+    fn append_rotated(
+        &mut self,
+        _: &mut Eager,
+        layer: usize,
+        new: Qkv<'_, Tensor>,
+        rows: &Rows,
+    ) -> ModelResult<(Tensor, KvView<'_, Tensor>)> {
+        let (q, k) = rotate_heads(&new)?;
+        Ok((q, self.extend(layer, k, new.v.clone(), rows)?))
+    }
 }

@@ -1,51 +1,51 @@
-//! How the engine works. Nothing here changes a bit of a completion.
+//! The options of the engine. None of them changes a bit of a completion.
 use xtrain_model::{Config, Model};
 
 use crate::cache::{Cache, KvKind, Room};
 use crate::error::{Error, Result};
 
-/// How the engine works.
+/// Options of an [`Engine`](crate::Engine). None of them changes a bit of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Where keys and values are kept.
+    /// The kind of KV cache.
     pub kv: KvKind,
-    /// The most rows of one prompt in a step; none: the whole prompt.
+    /// Maximum number of rows of one prompt in a step. `None`: the whole prompt.
     pub prefill_chunk: Option<usize>,
-    /// The most sequences at a time.
+    /// Maximum number of running sequences.
     pub max_batch: usize,
-    /// The most rows in a step; none: no bound. Without a cache one sequence runs whatever its length.
+    /// Maximum number of rows in a step. `None`: no limit. Without a cache one sequence always runs, whatever its length.
     pub max_batched_tokens: Option<usize>,
-    /// Positions of the longest sequence; none: those of the model.
+    /// Positions of the longest sequence. `None`: the model's maximum.
     pub max_seq_len: Option<usize>,
-    /// Positions in the cache, all sequences together; none: room for `max_batch` longest ones.
+    /// KV slots in the cache, for all sequences together. `None`: room for `max_batch` sequences of `max_seq_len`.
     pub kv_capacity: Option<usize>,
-    /// The rows that the head runs on.
+    /// The rows that the LM head runs on.
     pub logits_rows: LogitsRows,
-    /// What happens to the pages of prompts that are done.
+    /// Whether cached rows are kept for later prompts that begin with the same tokens.
     pub prefix_caching: PrefixCaching,
-    /// On a GPU, the most steps between two looks of the host at what was drawn; a step that says its tokens one by one
-    /// wants 1. A processor looks every step.
+    /// On a GPU, the maximum number of decode steps between two synchronizations of the host. 1 gives each token as soon
+    /// as it is sampled. The CPU synchronizes after every step.
     pub steps_per_sync: usize,
 }
 
-/// What happens to the pages of a sequence when it leaves.
+/// What happens to the KV pages of a sequence when it leaves the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PrefixCaching {
-    /// They are free.
+    /// They are freed.
     #[default]
     Off,
-    /// A paged cache keeps them, as long as it has other room, for prompts that begin with the same tokens:
-    /// these rows do not run again.
+    /// A paged cache keeps them as long as it has other free pages. A prompt that begins with the same tokens does not
+    /// run these rows again.
     On,
 }
 
-/// The rows that the head runs on.
+/// The rows that the LM head runs on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogitsRows {
-    /// Those that a token is drawn from.
+    /// Rows that a token is sampled from.
     #[default]
     Sampled,
-    /// All, for who compares logits.
+    /// All rows, to compare logits.
     All,
 }
 
@@ -66,7 +66,7 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// Refuses what no engine for a model of `cfg` can do.
+    /// Checks the options for a model of `cfg`.
     ///
     /// # Errors
     /// The first field outside its range.
@@ -90,20 +90,20 @@ impl EngineOptions {
             return Err(Error::Option { field: "max_batch", want: "at most 1048576", got });
         }
         if let Some(n) = self.max_seq_len.filter(|&n| n > cfg.max_positions) {
-            let want = "at most the positions of the model";
+            let want = "at most the model's maximum number of positions";
             return Err(Error::Option { field: "max_seq_len", want, got: n.to_string() });
         }
         let Room { positions, slots, .. } = self.room(cfg);
         match slots.filter(|&n| self.kv == KvKind::Contiguous && n < positions) {
             Some(n) => {
-                let want = "at least the positions of one sequence, for a contiguous cache";
+                let want = "at least max_seq_len, for a contiguous cache";
                 Err(Error::Option { field: "kv_capacity", want, got: n.to_string() })
             }
             None => Ok(()),
         }
     }
 
-    /// What the cache has room for.
+    /// The room of the cache.
     pub fn room(&self, cfg: &Config) -> Room {
         let positions = self.max_seq_len.unwrap_or(cfg.max_positions).min(cfg.max_positions);
         let sequences = match (self.kv, self.kv_capacity) {
@@ -113,8 +113,8 @@ impl EngineOptions {
         Room { sequences, positions, slots: self.kv_capacity }
     }
 
-    /// The most steps before a look: no sequence has more than its positions.
-    pub(super) fn turns(&self, cfg: &Config) -> usize {
+    /// Maximum number of decode steps between two synchronizations. No sequence has more tokens than positions.
+    pub(super) fn max_steps(&self, cfg: &Config) -> usize {
         self.steps_per_sync.min(self.room(cfg).positions)
     }
 

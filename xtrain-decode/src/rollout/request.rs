@@ -1,38 +1,38 @@
-//! What is asked of the engine.
+//! What the engine completes.
 use xtrain_model::Config;
 
-use super::FinishReason;
+use super::completion::FinishReason;
 use crate::error::{Error, Result};
 use crate::sampler::SampleOptions;
 
-/// One completion to be made. It is a function of the weights and of what stands here, nothing else.
+/// One completion. Its tokens are a function of the weights and of these fields, and of nothing else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// The sequence's own number: with `seed` the address of its random numbers.
+    /// The sequence id. With `seed` it is the address of the random numbers.
     pub id: u64,
-    /// The run's seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// The tokens that are given, at least one.
+    /// The prompt, at least one token.
     pub prompt: Vec<u32>,
-    /// How tokens are chosen.
+    /// How tokens are sampled.
     pub options: SampleOptions,
-    /// The most new tokens, at least one.
+    /// Maximum number of new tokens, at least one.
     pub max_new: usize,
     /// The tokens that end the sequence.
     pub stop: StopConditions,
 }
 
-/// The tokens that end a sequence. The one that did stays in the completion, with its log-probability.
+/// The tokens that end a sequence. The token that did stays in the completion, with its log-probability.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopConditions {
-    /// Ends of text: [`FinishReason::Eos`]. Empty: they are ignored.
+    /// End-of-text tokens: [`FinishReason::Eos`]. Empty: end-of-text tokens do not end the sequence.
     pub eos: Vec<u32>,
-    /// Others: [`FinishReason::Stop`].
+    /// Other stop tokens: [`FinishReason::Stop`].
     pub tokens: Vec<u32>,
 }
 
 impl StopConditions {
-    /// Why `token` ends its sequence, if it does; a token in both lists is an end of text.
+    /// The finish reason if `token` ends its sequence. A token in both lists is an end of text.
     pub fn reason(&self, token: u32) -> Option<FinishReason> {
         let eos = self.eos.contains(&token).then_some(FinishReason::Eos);
         eos.or_else(|| self.tokens.contains(&token).then_some(FinishReason::Stop))
@@ -40,26 +40,26 @@ impl StopConditions {
 }
 
 impl Request {
-    /// Greedy, id 0, seed 0, ended by nothing but its length.
+    /// Greedy sampling, id 0, seed 0, no stop tokens.
     pub fn greedy(prompt: &[u32], max_new: usize) -> Request {
         let (options, stop) = (SampleOptions::greedy(), StopConditions::default());
         Request { id: 0, seed: 0, prompt: prompt.to_vec(), options, max_new, stop }
     }
 
-    /// Drawn at `temperature` (0: greedy) with `seed`, id 0, ended by nothing but its length.
+    /// Sampling at `temperature` (0: greedy) with `seed`, id 0, no stop tokens.
     pub fn sampled(prompt: &[u32], max_new: usize, temperature: f32, seed: u64) -> Request {
         let options = SampleOptions { temperature, ..SampleOptions::default() };
         Request { seed, options, ..Request::greedy(prompt, max_new) }
     }
 
-    /// The positions that the sequence may come to have in a model of `cfg`.
+    /// Positions that the sequence may need in a model of `cfg`: prompt and new tokens, up to the context limit.
     pub fn required_len(&self, cfg: &Config) -> usize {
         self.prompt.len().saturating_add(self.max_new).min(cfg.max_positions)
     }
 
-    /// Why the sequence ends with `token` as its `n`-th new one, if it does. Of several reasons: end of
+    /// The finish reason if the sequence ends with `token` as its `n`-th new token. The first that applies of: end of
     /// text, stop, length, context.
-    pub(crate) fn ends(&self, token: u32, n: usize, cfg: &Config) -> Option<FinishReason> {
+    pub(crate) fn finish_reason(&self, token: u32, n: usize, cfg: &Config) -> Option<FinishReason> {
         let full = if n >= self.max_new {
             Some(FinishReason::Length)
         } else if self.prompt.len() + n >= cfg.max_positions {
@@ -70,11 +70,11 @@ impl Request {
         self.stop.reason(token).or(full)
     }
 
-    /// Refuses what a model of `cfg` cannot complete.
+    /// Checks that a model of `cfg` can complete the request.
     ///
     /// # Errors
-    /// An empty or too long prompt, a token outside the vocabulary, no new token asked for, a sampling
-    /// option outside its range; each names the id.
+    /// An empty or too long prompt, a token outside the vocabulary, `max_new` = 0, a sampling option outside its
+    /// range. Each error names the id.
     pub fn check(&self, cfg: &Config) -> Result<()> {
         let (id, got) = (self.id, self.prompt.len());
         if got == 0 {
@@ -87,7 +87,7 @@ impl Request {
             return Err(Error::Vocab { id, position, want: cfg.vocab, got: self.prompt[position] });
         }
         if self.max_new == 0 {
-            return Err(Error::NothingAsked { id });
+            return Err(Error::NoNewTokens { id });
         }
         self.options.check().map_err(|source| Error::Sample { id, position: got, source })
     }

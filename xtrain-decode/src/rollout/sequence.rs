@@ -1,35 +1,36 @@
-//! One sequence on its way through the engine.
+//! One sequence in the engine: its request and its tokens so far.
 use std::sync::Arc;
 
 use xtrain_model::Config;
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::SampleRow;
 
-use super::{Completion, Event, FinishReason, Request};
-use crate::error::{Error, Result};
-use crate::sampler::{Address, Choice, SampleOptions, Sampler};
+use super::completion::{Completion, Event, FinishReason};
+use super::plan::{SampleSpec, SamplerId};
+use super::request::Request;
+use crate::sampler::{Address, Choice};
 
-/// A request, and what has come of it. While it waits for its first place it holds nothing of its own.
+/// A request and its tokens so far. Until it runs for the first time it allocates no memory for tokens.
 #[derive(Debug)]
 pub(super) struct Sequence {
+    /// Position in the order of submission.
     pub(super) index: usize,
-    /// The index of the first request with this very prompt, of those submitted together.
+    /// Index of the first sequence that was submitted with the same prompt in the same call.
     pub(super) group: usize,
-    /// Its own number.
+    /// The sequence id.
     pub(super) id: u64,
-    /// What was asked for, under the id of the first of the group.
-    pub(super) request: Arc<Request>,
-    /// Which of the engine's samplers draws for it.
-    pub(super) sampler: usize,
-    /// The prompt and the new tokens, once it has had a place.
-    pub(super) tokens: Vec<u32>,
-    /// Tokens that the cache holds.
-    pub(super) done: usize,
-    /// Its number in the cache.
-    pub(super) lane: u32,
-    /// Whether another sequence is computing its prompt.
-    pub(super) waits: bool,
+    /// Its slot in the batch, which is also its number in the cache.
+    pub(super) slot: u32,
+    /// Tokens whose keys and values the cache holds.
+    pub(super) num_computed: usize,
+    /// Another sequence is computing its prompt.
+    pub(super) waits_for_prompt: bool,
+    /// How it ended. `None`: it has not ended.
     pub(super) end: Option<End>,
+    /// The request of the group, with the id of the first sequence in it.
+    request: Arc<Request>,
+    sampler: SamplerId,
+    /// The prompt and the new tokens. Empty until it runs for the first time.
+    tokens: Vec<u32>,
     logprobs: Vec<f32>,
     processed_logprobs: Vec<f32>,
 }
@@ -38,112 +39,90 @@ pub(super) struct Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Finished(FinishReason),
-    /// Its logits gave no token.
-    Refused,
+    /// No token could be sampled from its logits.
+    SamplingFailed,
 }
 
 impl Sequence {
-    /// The `n`-th completion of `request`, whose first has the place `first` in the order of submission.
-    pub(super) fn new(request: Arc<Request>, first: usize, n: usize, sampler: usize) -> Sequence {
+    /// The `n`-th completion of `request`. `first` is the index of the group's first sequence.
+    pub(super) fn new(request: Arc<Request>, first: usize, n: usize, sampler: SamplerId) -> Sequence {
         Sequence {
             index: first + n,
             group: first,
             id: request.id + n as u64,
+            slot: 0,
+            num_computed: 0,
+            waits_for_prompt: false,
+            end: None,
             request,
             sampler,
             tokens: Vec::new(),
-            done: 0,
-            lane: 0,
-            waits: false,
-            end: None,
             logprobs: Vec::new(),
             processed_logprobs: Vec::new(),
         }
     }
 
-    /// Takes the place `lane`: the first time with room for every token that it may come to have, so that
-    /// no step allocates.
-    pub(super) fn take_lane(&mut self, lane: u32, cfg: &Config) {
-        self.lane = lane;
+    /// Assigns a sequence slot. The first time it also allocates room for every token that the sequence may get, so
+    /// that no step allocates.
+    pub(super) fn assign_slot(&mut self, slot: u32, cfg: &Config) {
+        self.slot = slot;
         if self.tokens.is_empty() {
-            let (all, prompt) = (self.request.required_len(cfg), &self.request.prompt);
-            self.tokens.reserve_exact(all);
+            let (total, prompt) = (self.request.required_len(cfg), &self.request.prompt);
+            self.tokens.reserve_exact(total);
             self.tokens.extend_from_slice(prompt);
-            self.logprobs.reserve_exact(all - prompt.len());
-            self.processed_logprobs.reserve_exact(all - prompt.len());
+            self.logprobs.reserve_exact(total - prompt.len());
+            self.processed_logprobs.reserve_exact(total - prompt.len());
         }
     }
 
-    pub(super) fn prompt_len(&self) -> usize {
-        self.request.prompt.len()
+    /// The prompt and the new tokens.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
-    /// Whether it has no new token yet.
+    pub(super) fn prompt(&self) -> &[u32] {
+        &self.request.prompt
+    }
+
+    /// Tokens that the model has not run on.
+    pub(super) fn num_pending(&self) -> usize {
+        self.tokens.len() - self.num_computed
+    }
+
+    /// It has no new token yet.
     pub(super) fn is_fresh(&self) -> bool {
         self.logprobs.is_empty()
     }
 
-    /// Whether its room holds the whole prompt.
+    /// The cache holds its whole prompt.
     pub(super) fn holds_prompt(&self) -> bool {
-        !self.waits && self.done >= self.prompt_len()
+        !self.waits_for_prompt && self.num_computed >= self.prompt().len()
     }
 
-    /// DeviceSampler the next token from `logits`; `first` is the id of the first sequence of the step.
-    pub(super) fn draw(
-        &mut self,
-        sampler: &mut Sampler,
-        logits: &[f32],
-        cfg: &Config,
-        first: u64,
-    ) -> Result<Event> {
-        let choice = sampler.pick(logits, self.history(), self.address(first)).map_err(|source| {
-            self.end = Some(End::Refused);
-            Error::Sample { id: self.id, position: self.tokens.len(), source }
-        })?;
-        Ok(self.accept(choice, cfg))
-    }
-
-    /// Where the random number of the next token stands; `first` is the id of the first sequence of the
-    /// step.
-    fn address(&self, first: u64) -> Address {
-        let id = if faults::on(Fault::SharedRandomState) { first } else { self.id };
-        Address { seed: self.request.seed, id, position: self.tokens.len() as u32 }
-    }
-
-    /// The ids that the sampler looks at.
-    fn history(&self) -> &[u32] {
-        if self.request.options.repetition_penalty.is_some() { &self.tokens } else { &[] }
-    }
-
-    /// Steps until it ends for want of tokens or positions.
-    pub(super) fn left(&self, cfg: &Config) -> usize {
+    /// Tokens that it may still get before it reaches its length or the context limit.
+    pub(super) fn remaining(&self, cfg: &Config) -> usize {
         self.request.required_len(cfg) - self.tokens.len()
     }
 
-    /// How a device draws the next token, or that of so many steps `ahead`; `first` as for [`Sequence::draw`].
-    pub(super) fn sample_row(&self, first: u64, ahead: u32) -> SampleRow<'_> {
-        let SampleOptions { temperature, top_k, top_p, min_p, repetition_penalty } = self.request.options;
-        let Address { seed, id, position } = self.address(first);
-        SampleRow {
-            seed,
-            id,
-            position: position + ahead,
-            temperature,
-            top_k: top_k.unwrap_or(0) as u32,
-            top_p: top_p.unwrap_or(1.0),
-            min_p: min_p.unwrap_or(0.0),
-            penalty: repetition_penalty.unwrap_or(1.0),
-            seen: self.history(),
+    /// How its next token is sampled. `first_id` is the id of the first running sequence.
+    pub(super) fn sample_spec(&self, first_id: u64, shares_logits: bool) -> SampleSpec {
+        let id = if faults::on(Fault::SharedRandomState) { first_id } else { self.id };
+        let penalized = self.request.options.repetition_penalty.is_some();
+        SampleSpec {
+            sampler: self.sampler,
+            address: Address { seed: self.request.seed, id, position: self.tokens.len() as u32 },
+            history: if penalized { self.tokens.clone() } else { Vec::new() },
+            shares_logits,
         }
     }
 
-    /// Takes the next token.
-    pub(super) fn accept(&mut self, choice: Choice, cfg: &Config) -> Event {
+    /// Appends a new token and ends the sequence if the token ends it.
+    pub(super) fn push(&mut self, choice: Choice, cfg: &Config) -> Event {
         let position = self.tokens.len();
         self.tokens.push(choice.token);
         self.logprobs.push(choice.logprob);
         self.processed_logprobs.push(choice.processed_logprob);
-        let finish = self.request.ends(choice.token, self.logprobs.len(), cfg);
+        let finish = self.request.finish_reason(choice.token, self.logprobs.len(), cfg);
         self.end = finish.map(End::Finished);
         Event {
             index: self.index,
@@ -157,7 +136,7 @@ impl Sequence {
     }
 
     pub(super) fn into_completion(self, finish_reason: FinishReason) -> Completion {
-        let prompt_len = self.prompt_len();
+        let prompt_len = self.prompt().len();
         let mut tokens = self.tokens;
         tokens.drain(..prompt_len.min(tokens.len()));
         Completion {
@@ -169,5 +148,11 @@ impl Sequence {
             processed_logprobs: self.processed_logprobs,
             finish_reason,
         }
+    }
+
+    /// Capacity of the token buffer, and whether `other` shares the request.
+    #[cfg(test)]
+    pub(super) fn memory(&self, other: &Sequence) -> (usize, bool) {
+        (self.tokens.capacity(), Arc::ptr_eq(&self.request, &other.request))
     }
 }

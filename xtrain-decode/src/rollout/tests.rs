@@ -1,8 +1,13 @@
-//! What the engine does beyond its bits: who runs when, what is counted, what is refused.
+//! Scheduling, counters and refusals of the engine. That its bits are right is also tested in tests/gates.
 use xtrain_model::{Config, Model};
 use xtrain_tensor::{Device, Dtype};
 
-use super::*;
+use super::completion::{Completion, FinishReason};
+use super::engine::Engine;
+use super::fronts::{generate, generate_greedy_cached};
+use super::naive::{generate_naive, generate_naive_repeat_kv};
+use super::options::EngineOptions;
+use super::request::{Request, StopConditions};
 use crate::cache::KvKind;
 use crate::error::Error;
 use crate::sampler::SampleOptions;
@@ -50,7 +55,7 @@ fn options(kv: KvKind) -> EngineOptions {
     EngineOptions { kv, max_batch: 8, ..EngineOptions::default() }
 }
 
-/// The engine's completions against the oracle's, by bits; ids differ.
+/// Checks that the completions are bitwise equal to those of the oracle, for each request by its id.
 #[track_caller]
 fn same_as_naive(model: &Model, requests: &[Request], got: &[Completion], what: &str) {
     let by_id = |id: u64| got.iter().find(|c| c.id == id);
@@ -68,7 +73,20 @@ fn same_as_naive(model: &Model, requests: &[Request], got: &[Completion], what: 
 }
 
 #[test]
-fn every_row_that_runs_is_needed() {
+fn the_oracle_with_expanded_heads_is_the_oracle() {
+    let f32 = model();
+    let bf16 = Model::init(&config(), Dtype::BF16, &Device::cpu(), 11).unwrap();
+    for (model, what) in [(&f32, "f32"), (&bf16, "bf16")] {
+        let requests = [request(1, &[1, 2, 3, 4, 5], 30), request(2, &[6], 9), Request::greedy(&[7; 40], 30)];
+        for request in requests {
+            let expanded = generate_naive_repeat_kv(model, &request).unwrap();
+            same_as_naive(model, &[request], &[expanded], what);
+        }
+    }
+}
+
+#[test]
+fn no_row_runs_that_is_not_needed() {
     let model = model();
     for kv in KINDS {
         for prefill_chunk in [None, Some(1), Some(3)] {
@@ -81,7 +99,7 @@ fn every_row_that_runs_is_needed() {
             let usage = engine.cache().unwrap().usage();
             let per_token = engine.cache().unwrap().bytes_per_token() as u64;
             assert_eq!(usage.written, c.layer_rows * per_token, "{kv}");
-            assert_eq!(usage.in_use, 0, "{kv}: all room is given back");
+            assert_eq!(usage.in_use, 0, "{kv}: all slots are free again");
         }
     }
 }
@@ -93,9 +111,9 @@ fn a_prompt_of_several_completions_runs_once() {
     for kv in KINDS {
         for max_batch in [1, 2, 3, 8] {
             for prefill_chunk in [None, Some(2)] {
-                let what = format!("{kv}, {max_batch} at a time, chunk {prefill_chunk:?}");
+                let what = format!("{kv}, max_batch {max_batch}, chunk {prefill_chunk:?}");
                 let mut engine =
-                    Engine::new(&model, EngineOptions { max_batch, prefill_chunk, ..options(kv) }).unwrap();
+                    Engine::new(&model, EngineOptions { prefill_chunk, max_batch, ..options(kv) }).unwrap();
                 engine.submit_group(request(10, &prompt, 6), 5).unwrap();
                 engine.submit_group(request(20, &prompt[..3], 4), 2).unwrap();
                 let got = engine.run().unwrap();
@@ -125,20 +143,22 @@ fn completions_of_one_prompt_share_its_pages() {
 }
 
 #[test]
-fn finished_sequences_leave_at_once_and_waiting_ones_take_their_place() {
+fn waiting_sequences_take_the_slots_of_finished_ones_at_once() {
     let model = model();
     let requests: Vec<Request> =
-        (0..7u64).map(|i| request(i, &[1 + i as u32; 3][..1 + i as usize % 3], 1 + i as usize * 2)).collect();
+        (0..7u64).map(|i| request(i, &[1 + i as u32; 3][..=i as usize % 3], 1 + i as usize * 2)).collect();
     for kv in KINDS {
         let mut engine = Engine::new(&model, EngineOptions { max_batch: 3, ..options(kv) }).unwrap();
-        requests.iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
+        for request in &requests {
+            engine.submit(request.clone()).unwrap();
+        }
         let mut order = Vec::new();
         while !engine.is_idle() {
             let (waiting, live) = (engine.waiting(), engine.live());
             let step = engine.step().unwrap();
             let rows = step.prefill_rows + step.decode_rows;
             order.extend(step.events.iter().filter(|e| e.finish.is_some()).map(|e| e.id));
-            assert_eq!(step.events.len(), (live + waiting).min(3), "{kv}: every place is taken");
+            assert_eq!(step.events.len(), (live + waiting).min(3), "{kv}: every slot is taken");
             assert_eq!(step.head_rows, step.events.len(), "{kv}");
             assert!(rows >= step.events.len(), "{kv}");
         }
@@ -148,7 +168,7 @@ fn finished_sequences_leave_at_once_and_waiting_ones_take_their_place() {
 }
 
 #[test]
-fn a_bound_on_rows_is_kept() {
+fn a_step_has_at_most_max_batched_tokens_rows() {
     let model = model();
     let requests: Vec<Request> =
         (0..4u64).map(|i| request(i, &[5, 6, 7, 8, 9, 10, 11][i as usize..], 5)).collect();
@@ -156,7 +176,9 @@ fn a_bound_on_rows_is_kept() {
         let bounded =
             EngineOptions { max_batched_tokens: Some(max_batched_tokens), ..options(KvKind::default()) };
         let mut engine = Engine::new(&model, bounded).unwrap();
-        requests.iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
+        for request in &requests {
+            engine.submit(request.clone()).unwrap();
+        }
         while !engine.is_idle() {
             let step = engine.step().unwrap();
             assert!((1..=max_batched_tokens).contains(&(step.prefill_rows + step.decode_rows)), "{step:?}");
@@ -166,7 +188,7 @@ fn a_bound_on_rows_is_kept() {
 }
 
 #[test]
-fn a_sequence_that_gave_up_its_room_comes_to_the_same_tokens() {
+fn a_preempted_sequence_gets_the_same_tokens() {
     let model = model();
     let prompts: [&[u32]; 4] = [&[1, 2, 3], &[4; 9], &[5, 6], &[7, 8, 9, 10]];
     for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 4 }] {
@@ -189,12 +211,12 @@ fn a_sequence_that_gave_up_its_room_comes_to_the_same_tokens() {
 }
 
 #[test]
-fn completions_of_one_prompt_wait_where_the_cache_is_too_small_for_all() {
+fn completions_of_one_prompt_wait_if_the_cache_is_too_small_for_all() {
     let model = model();
     let (prompt, g) = ([4, 5, 6, 7, 8, 9, 10], 12);
     let all: Vec<Request> = (30..30 + g).map(|id| request(id, &prompt, 20)).collect();
     for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 5 }] {
-        // one whole sequence has 27 positions; twelve would have 324, or 247 with one prompt
+        // one sequence has 27 positions; twelve have 324, or 247 with a shared prompt
         for kv_capacity in [30, 45, 90] {
             let tight =
                 EngineOptions { kv_capacity: Some(kv_capacity), max_batch: g as usize, ..options(kv) };
@@ -213,25 +235,9 @@ fn completions_of_one_prompt_wait_where_the_cache_is_too_small_for_all() {
 }
 
 #[test]
-fn a_completion_that_waits_holds_no_memory_of_its_own() {
-    let model = model();
-    let mut engine =
-        Engine::new(&model, EngineOptions { max_batch: 3, ..options(KvKind::default()) }).unwrap();
-    engine.submit_group(request(0, &[1, 2, 3], 9), 1 << 16).unwrap();
-    engine.step().unwrap();
-    assert!(engine.live.iter().all(|s| s.tokens.capacity() == 12));
-    assert!(engine.queue.iter().all(|s| s.tokens.capacity() == 0));
-    let shared = &engine.live[0].request;
-    assert!(engine.queue.iter().all(|s| std::sync::Arc::ptr_eq(&s.request, shared)));
-    // a sequence that is stopped before it had a place has no token
-    assert!(engine.stop(60_000));
-    assert!(engine.take_finished()[0].tokens.is_empty());
-}
-
-#[test]
-fn the_text_of_a_completion_is_what_its_stream_adds_up_to() {
+fn the_streamed_pieces_of_a_completion_concatenate_to_its_text() {
     let tokenizer = xtrain_model::tokenizer::Tokenizer::byte();
-    let made = |tokens: Vec<u32>, finish_reason| {
+    let completion = |tokens: Vec<u32>, finish_reason| {
         let (logprobs, processed_logprobs) = (vec![0.0; tokens.len()], vec![0.0; tokens.len()]);
         Completion { index: 0, id: 0, prompt_len: 1, tokens, logprobs, processed_logprobs, finish_reason }
     };
@@ -245,7 +251,7 @@ fn the_text_of_a_completion_is_what_its_stream_adds_up_to() {
         (vec![256], FinishReason::Eos, ""),
         (vec![], FinishReason::Stop, ""),
     ] {
-        let completion = made(tokens, reason);
+        let completion = completion(tokens, reason);
         assert_eq!(completion.text(&tokenizer), want);
         let mut stream = tokenizer.stream();
         let pieces: Vec<String> = completion.text_tokens().iter().map(|&id| stream.push(id)).collect();
@@ -266,13 +272,17 @@ fn a_cache_too_small_for_one_sequence_is_an_error() {
         assert_eq!(engine.run(), Err(Error::Model(full)), "{kv}");
         assert!(engine.stop(0));
         let left = engine.run().unwrap();
-        assert_eq!(left.iter().map(|c| c.id).collect::<Vec<_>>(), [0, 1], "{kv}: the other goes on");
+        assert_eq!(
+            left.iter().map(|c| c.id).collect::<Vec<_>>(),
+            [0, 1],
+            "{kv}: the other sequence completes"
+        );
         assert_eq!(left[0].finish_reason, FinishReason::Stop);
     }
 }
 
 #[test]
-fn a_row_without_a_choice_ends_its_sequence_and_no_other() {
+fn a_row_without_a_token_ends_its_sequence_and_no_other() {
     let mut model = model();
     model.params.embed.value_mut().unwrap().data_mut::<f32>().unwrap()[5 * 24] = f32::NAN;
     for kv in KINDS {
@@ -284,7 +294,7 @@ fn a_row_without_a_choice_ends_its_sequence_and_no_other() {
         assert!(matches!(refused, Error::Sample { id: 7, position: 3, .. }), "{kv}: {refused}");
         assert_eq!(
             refused.to_string(),
-            "sequence 7, position 3: sampler: the logit of token 0 is NaN, want a finite one or -inf"
+            "sequence 7, position 3: sampler: logit of token 0: expected a finite value or -inf, found NaN"
         );
         same_as_naive(&model, &[good], &engine.run().unwrap(), &kv.to_string());
         assert_eq!(engine.cache().unwrap().usage().in_use, 0, "{kv}");
@@ -292,7 +302,7 @@ fn a_row_without_a_choice_ends_its_sequence_and_no_other() {
 }
 
 #[test]
-fn a_token_that_ends_a_sequence_stays_in_it() {
+fn the_token_that_ends_a_sequence_is_part_of_the_completion() {
     let model = model();
     let long = generate_greedy_cached(&model, &[3, 1, 4], 20).unwrap();
     let end = long.tokens[6];
@@ -312,7 +322,7 @@ fn a_token_that_ends_a_sequence_stays_in_it() {
 }
 
 #[test]
-fn a_sequence_ends_where_the_model_has_no_more_positions() {
+fn a_sequence_ends_at_the_context_limit() {
     let model = model();
     for kv in KINDS.into_iter().chain([KvKind::Off]) {
         let all =
@@ -324,6 +334,7 @@ fn a_sequence_ends_where_the_model_has_no_more_positions() {
 
 #[test]
 fn a_caller_can_stop_a_sequence() {
+    use FinishReason::{Length, Stop};
     let model = model();
     let mut engine =
         Engine::new(&model, EngineOptions { max_batch: 2, ..options(KvKind::default()) }).unwrap();
@@ -332,26 +343,28 @@ fn a_caller_can_stop_a_sequence() {
     assert!(engine.stop(0) && engine.stop(3) && !engine.stop(3) && !engine.stop(9));
     let got = engine.run().unwrap();
     let ends: Vec<_> = got.iter().map(|c| (c.id, c.tokens.len(), c.finish_reason)).collect();
-    use FinishReason::{Length, Stop};
     assert_eq!(ends, [(0, 1, Stop), (1, 9, Length), (2, 9, Length), (3, 0, Stop)]);
     assert_eq!(engine.counters().prefill_rows, 2);
 }
 
 #[test]
-fn what_cannot_be_completed_is_refused_by_name() {
+fn invalid_requests_and_options_are_refused_by_name() {
     let model = model();
     let mut engine =
         Engine::new(&model, EngineOptions { max_seq_len: Some(20), ..options(KvKind::default()) }).unwrap();
     let hot = SampleOptions { temperature: -1.0, ..SampleOptions::default() };
     let refused = [
-        (request(4, &[], 1), "sequence 4: the prompt is empty"),
-        (request(4, &[1; 64], 1), "sequence 4: the prompt has 64 tokens, want at most 63"),
-        (request(4, &[1, 37], 1), "sequence 4: token 37 at position 1 is not below 37"),
-        (request(4, &[1], 0), "sequence 4: want at least 1 new token, got 0"),
-        (request(4, &[1], 20), "sequence 4 may need 21 positions, the engine has 20"),
+        (request(4, &[], 1), "sequence 4: the prompt is empty, expected at least 1 token"),
+        (request(4, &[1; 64], 1), "sequence 4: expected a prompt of at most 63 tokens, found 64"),
+        (request(4, &[1, 37], 1), "sequence 4: prompt position 1: expected a token id below 37, found 37"),
+        (request(4, &[1], 0), "sequence 4: expected at least 1 new token, found 0"),
+        (
+            request(4, &[1], 20),
+            "sequence 4: expected at most 20 positions for prompt and new tokens, found 21",
+        ),
         (
             Request { options: hot, ..request(4, &[1], 2) },
-            "sequence 4, position 1: temperature: want 0, or a finite number >= 1e-30, got -1.0",
+            "sequence 4, position 1: temperature: expected 0, or a finite number >= 1e-30, found -1.0",
         ),
     ];
     for (request, want) in refused {
@@ -366,21 +379,23 @@ fn what_cannot_be_completed_is_refused_by_name() {
         change(&mut o);
         Engine::new(&model, o).map(|_| ()).unwrap_err().to_string()
     };
-    assert_eq!(with(|o| o.max_batch = 0), "max_batch: want at least 1, got \"0\"");
-    assert_eq!(with(|o| o.prefill_chunk = Some(0)), "prefill_chunk: want at least 1, got \"0\"");
-    assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: want at least 1, got \"0\"");
+    assert_eq!(with(|o| o.max_batch = 0), "max_batch: expected at least 1, found 0");
+    assert_eq!(with(|o| o.prefill_chunk = Some(0)), "prefill_chunk: expected at least 1, found 0");
+    assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: expected at least 1, found 0");
     assert_eq!(
         with(|o| o.max_seq_len = Some(65)),
-        "positions: want at most the positions of the model, got \"65\""
+        "max_seq_len: expected at most the model's maximum number of positions, found 65"
     );
     assert!(with(|o| o.kv_capacity = Some(63)).starts_with("kv_capacity"));
 }
 
 #[test]
-fn steps_before_a_look_are_at_most_the_positions_of_a_sequence() {
-    let turns = |look, positions| {
-        EngineOptions { steps_per_sync: look, max_seq_len: positions, ..options(KvKind::default()) }
-            .turns(&config())
+fn steps_per_sync_are_at_most_the_positions_of_a_sequence() {
+    let max_steps = |steps_per_sync, max_seq_len| {
+        EngineOptions { max_seq_len, steps_per_sync, ..options(KvKind::default()) }.max_steps(&config())
     };
-    assert_eq!([turns(8, None), turns(1_000_000, None), turns(usize::MAX, Some(20))], [8, 64, 20]);
+    assert_eq!(
+        [max_steps(8, None), max_steps(1_000_000, None), max_steps(usize::MAX, Some(20))],
+        [8, 64, 20]
+    );
 }

@@ -1,66 +1,51 @@
-//! What the sampler refuses.
-use std::fmt;
+//! The errors of the sampler.
+use thiserror::Error;
 
-/// Why there is no choice.
-#[derive(Debug, Clone, PartialEq)]
+/// Why no token can be sampled.
+#[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SampleError {
     /// An option outside its range.
+    #[error("{field}: expected {want}, found {got}")]
     Option {
-        /// Its name.
+        /// The field of [`SampleOptions`](crate::SampleOptions).
         field: &'static str,
-        /// Its range.
+        /// The expected range.
         want: &'static str,
-        /// What was found.
+        /// The value found.
         got: String,
     },
-    /// A row of no logits, or of more than [`Sampler::MAX_VOCAB`](super::Sampler::MAX_VOCAB).
+    /// A row without logits, or with more than [`Sampler::MAX_VOCAB`](crate::sampler::Sampler::MAX_VOCAB).
+    #[error("sampler: expected 1..=524288 logits, found {got}")]
     Vocab {
-        /// The logits in the row.
+        /// Number of logits in the row.
         got: usize,
     },
-    /// A logit that is a NaN or +inf.
+    /// A logit that is NaN or +inf.
+    #[error("sampler: logit of token {token}: expected a finite value or -inf, found {got}")]
     NotFinite {
-        /// Its token.
+        /// The token.
         token: usize,
         /// The logit.
         got: f32,
     },
-    /// A row whose logits are all -inf: nothing can be chosen.
+    /// A row whose logits are all -inf: no token can be sampled.
+    #[error("sampler: expected at least one logit above -inf, found none")]
     NothingLeft,
     /// An id in the history that the row has no logit for.
+    #[error("sampler: history at index {at}: expected an id below {vocab}, found {got}")]
     History {
-        /// Its place in the history.
+        /// The index in the history.
         at: usize,
         /// The id.
         got: u32,
-        /// The logits in the row.
+        /// Number of logits in the row.
         vocab: usize,
     },
-    /// A row whose largest logit leaves the range of f32 under penalty and temperature.
+    /// A row whose largest logit leaves the range of f32 after penalty and temperature.
+    #[error("sampler: largest logit after penalty and temperature: expected a finite value, found {got}")]
     Overflow {
-        /// What it became.
+        /// The logit after penalty and temperature.
         got: f32,
     },
 }
-
-impl fmt::Display for SampleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SampleError::Option { field, want, got } => write!(f, "{field}: want {want}, got {got}"),
-            SampleError::Vocab { got } => write!(f, "sampler: want 1..=524288 logits, got {got}"),
-            SampleError::NotFinite { token, got } => {
-                write!(f, "sampler: the logit of token {token} is {got}, want a finite one or -inf")
-            }
-            SampleError::NothingLeft => write!(f, "sampler: every logit is -inf"),
-            SampleError::History { at, got, vocab } => {
-                write!(f, "sampler: history holds id {got} at index {at}, want ids below {vocab}")
-            }
-            SampleError::Overflow { got } => {
-                write!(f, "sampler: penalty and temperature drive the largest logit to {got}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SampleError {}

@@ -1,18 +1,19 @@
 //! The sampling options and their ranges.
-use super::SampleError;
+use super::error::SampleError;
 
-/// How a token is chosen. The default draws from the whole softmax.
+/// How a token is sampled. The default samples from the whole softmax.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleOptions {
-    /// Divides the logits: 0, which takes the largest, or from [`SampleOptions::COLDEST`].
+    /// Softmax temperature: 0 (greedy) or at least [`SampleOptions::COLDEST`].
     pub temperature: f32,
-    /// Keeps so many of the largest, >= 1; of ties the lower indices.
+    /// Keeps the `k` most likely tokens, at least 1. Of equal logits the lower ids are kept. `None`: keeps all.
     pub top_k: Option<usize>,
-    /// Removes the smallest whose probabilities add up to at most 1 - top_p; in (0, 1].
+    /// Removes the least likely tokens whose probabilities add up to at most `1 - top_p`. In (0, 1]. `None`: keeps all.
     pub top_p: Option<f32>,
-    /// Keeps the tokens with at least so much of the largest probability; in [0, 1].
+    /// Keeps tokens with at least this fraction of the largest probability. In [0, 1]. `None`: keeps all.
     pub min_p: Option<f32>,
-    /// Divides positive and multiplies other logits of ids that were seen before; finite and > 0.
+    /// Divides the positive logits of ids in prompt and output by this value, and multiplies the others. Finite and
+    /// above 0. `None`: no penalty.
     pub repetition_penalty: Option<f32>,
 }
 
@@ -23,19 +24,19 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
-    /// The lowest temperature above 0: any logit below 10^8 can be divided by it. At 10^-6 all but the
-    /// largest logits have no weight already.
+    /// The lowest temperature above 0: any logit below 10^8 can be divided by it. At 10^-6 all but the largest logits
+    /// have weight 0 already.
     pub const COLDEST: f32 = 1e-30;
 
-    /// The largest logit, always.
+    /// Greedy sampling: always the largest logit.
     pub fn greedy() -> SampleOptions {
         SampleOptions { temperature: 0.0, ..SampleOptions::default() }
     }
 
-    /// Whether every option is in its range.
+    /// Checks that every option is in its range.
     ///
     /// # Errors
-    /// The first that is not: its name, its range and what it is.
+    /// [`SampleError::Option`] for the first option that is not.
     pub fn check(&self) -> Result<(), SampleError> {
         let require = |holds: bool, field, want, got: String| {
             if holds { Ok(()) } else { Err(SampleError::Option { field, want, got }) }
@@ -58,8 +59,8 @@ impl SampleOptions {
         Ok(())
     }
 
-    /// Whether z is x for every row: no penalty, temperature 1, no filter.
-    pub(super) fn leave_logits_alone(&self) -> bool {
+    /// The processed logits equal the given ones for every row: no penalty, temperature 1, no filter.
+    pub(super) fn leaves_logits_unchanged(&self) -> bool {
         *self == SampleOptions::default()
     }
 }

@@ -181,4 +181,22 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn cat_seq_of_bf16_equals_the_host_concatenation() {
+        for device in devices(&[1, 3]) {
+            for (t, u) in [(0, 3), (5, 0), (1, 1), (33, 2)] {
+                let values: Vec<half::bf16> = (0..(t + u) * 6)
+                    .map(|i| half::bf16::from_bits((i as u16).wrapping_mul(0x9e37) | 0x8000))
+                    .collect();
+                let of = |x: &[half::bf16]| Tensor::new(&device, &[x.len() / 6, 2, 3], x.to_vec()).unwrap();
+                let (a, b) = values.split_at(t * 6);
+                let y = ops::cat_seq(&of(a), &of(b)).unwrap();
+                let bits = |x: &[half::bf16]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&y.to_vec().unwrap()), bits(&values), "{t} + {u} on {}", name(&device));
+            }
+            let odd = Tensor::zeros(&device, &[2, 3], Dtype::BF16).unwrap();
+            assert!(ops::cat_seq(&odd, &odd).is_err());
+        }
+    }
 }

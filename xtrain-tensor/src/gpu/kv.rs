@@ -2,13 +2,14 @@
 use super::{Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
-/// `concat(a, b)`; `shape` is the shape of the result.
+/// `a` followed by `b`, f32 or bf16: copied as 32-bit words, of which both have a whole number.
 pub(crate) fn cat_seq(gpu: &Gpu, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
-    let y = Tensor::on_gpu(gpu, shape, Dtype::F32)?;
-    let (m, n) = (a.len() as u32, b.len() as u32);
-    let args = args![a.at(gpu, Dtype::F32)?, b.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, m, n];
-    // SAFETY: a of m f32, b of n, y of m + n.
-    unsafe { gpu.launch("cat_seq_f32", Grid::over(y.len(), 256), args)? };
+    let dtype = if a.dtype() == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
+    let y = Tensor::on_gpu(gpu, shape, dtype)?;
+    let words = |x: &Tensor| (x.len() * dtype.bytes() / 4) as u32;
+    let args = args![a.at(gpu, dtype)?, b.at(gpu, dtype)?, y.at(gpu, dtype)?, words(a), words(b)];
+    // SAFETY: a of m words, b of n, y of m + n.
+    unsafe { gpu.launch("cat_seq_f32", Grid::over(words(&y) as usize, 256), args)? };
     Ok(y)
 }
 

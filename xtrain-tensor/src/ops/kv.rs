@@ -6,15 +6,22 @@ use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`.
+/// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] unless all but the first dimension agree; [`Error::Dtype`] unless both are f32.
+/// [`Error::Shape`] unless all but the first dimension agree, and for bf16 rows of an odd number of values: a row is
+/// copied as 32-bit words on a GPU. [`Error::Dtype`] unless both are f32 or both bf16.
 pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    match (a.shape(), b.shape()) {
-        ([_, rest @ ..], [_, tail @ ..]) if rest == tail => backend(a.device()).cat_seq(a, b),
-        _ => Err(Error::Shape { op: "cat_seq", want: "a [T, ..], b [U, ..]", got: shapes(&[a, b]) }),
+    const OP: &str = "cat_seq";
+    let rest = match (a.shape(), b.shape()) {
+        ([_, rest @ ..], [_, tail @ ..]) if rest == tail => rest,
+        _ => return Err(Error::Shape { op: OP, want: "a [T, ..], b [U, ..]", got: shapes(&[a, b]) }),
+    };
+    let row_bytes = rest.iter().product::<usize>() * a.dtype().bytes();
+    if !row_bytes.is_multiple_of(4) {
+        return Err(Error::Shape { op: OP, want: "bf16 rows of an even size", got: shapes(&[a, b]) });
     }
+    backend(a.device()).cat_seq(a, b)
 }
 
 /// Query head `h` reads kv head `h / (nh / nkv)`: `[N, nkv, hd]` → `[N, nh, hd]`, f32.

@@ -36,7 +36,7 @@ pub use normed::{linears, swiglu};
 pub use optim::{adamw, adamw_all, global_norm, sum_of_squares};
 pub use packing::Packing;
 pub use rms_norm::{rms_norm, rms_norm_backward};
-pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
+pub use rope::{RopeAngles, rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub use sample::sample_rows;
 pub use silu_mul::{silu_mul, silu_mul_backward};

@@ -38,33 +38,62 @@ pub fn rope(x: &Tensor, theta: f64) -> Result<Tensor> {
     rope_at(x, theta, 0)
 }
 
+/// The angles of [`rope_at`] and [`rope_pos`]: a base frequency, or a table that already exists.
+///
+/// A model with scaled frequencies (linear, llama3, YaRN) has no single `theta`; its table holds them.
+#[derive(Debug, Clone, Copy)]
+pub enum RopeAngles<'a> {
+    /// Unscaled frequencies of this base. The call computes a table for its positions.
+    Theta(f64),
+    /// The rows of this table.
+    Table(&'a RopeTable),
+}
+
+impl From<f64> for RopeAngles<'_> {
+    fn from(theta: f64) -> Self {
+        RopeAngles::Theta(theta)
+    }
+}
+
+impl<'a> From<&'a RopeTable> for RopeAngles<'a> {
+    fn from(table: &'a RopeTable) -> Self {
+        RopeAngles::Table(table)
+    }
+}
+
 /// [`rope_rows`] of rows at positions `first`, `first + 1`, ... Each row is bit-identical to the row at its position of
-/// [`rope`] over a whole sequence.
+/// [`rope`] over a whole sequence. `angles` is a `theta` or a `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].
-pub fn rope_at(x: &Tensor, theta: f64, first: u32) -> Result<Tensor> {
+pub fn rope_at<'a>(x: &Tensor, angles: impl Into<RopeAngles<'a>>, first: u32) -> Result<Tensor> {
     let n = x.shape().first().copied().unwrap_or(0);
     let positions: Vec<u32> = (0..n).map(|i| first.saturating_add(i as u32)).collect();
-    let rope = RopeArgs { table: &table(x, theta, &positions)?, positions: &positions };
+    let rope = RopeArgs { table: &table(x, angles.into(), &positions)?, positions: &positions };
     check("rope", x, rope)?;
     backend(x.device()).rope_at(x, rope, first)
 }
 
-/// [`rope_rows`] with a position for each row. Each row is bit-identical to [`rope_at`] of that row alone.
+/// [`rope_rows`] with a position for each row. Each row is bit-identical to [`rope_at`] of that row alone. `angles` is a
+/// `theta` or a `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].
-pub fn rope_pos(x: &Tensor, positions: &[u32], theta: f64) -> Result<Tensor> {
-    let rope = RopeArgs { table: &table(x, theta, positions)?, positions };
+pub fn rope_pos<'a>(x: &Tensor, positions: &[u32], angles: impl Into<RopeAngles<'a>>) -> Result<Tensor> {
+    let rope = RopeArgs { table: &table(x, angles.into(), positions)?, positions };
     check("rope", x, rope)?;
     backend(x.device()).rope_pos(x, rope)
 }
 
-/// A table with the rows of `positions`.
-fn table(x: &Tensor, theta: f64, positions: &[u32]) -> Result<RopeTable> {
-    let end = positions.iter().max().map_or(1, |&p| p as usize + 1);
-    RopeTable::new(theta, x.width(), end)
+/// A table with the rows of `positions`. A clone of a table shares its rows.
+fn table(x: &Tensor, angles: RopeAngles<'_>, positions: &[u32]) -> Result<RopeTable> {
+    match angles {
+        RopeAngles::Table(table) => Ok(table.clone()),
+        RopeAngles::Theta(theta) => {
+            let end = positions.iter().max().map_or(1, |&p| p as usize + 1);
+            RopeTable::new(theta, x.width(), end)
+        }
+    }
 }
 
 /// Refuses heads `x [N, H, hd]` that do not fit the table, and positions beyond it.

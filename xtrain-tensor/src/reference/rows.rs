@@ -72,9 +72,11 @@ pub(crate) fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<(
 
 /// `a` followed by `b` along the first dimension.
 pub(crate) fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let mut y = a.data::<f32>()?.to_vec();
-    y.extend_from_slice(b.data()?);
-    Tensor::new(a.device(), &[&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat(), y)
+    let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
+    match a.dtype() {
+        Dtype::BF16 => Tensor::new(a.device(), &shape, [a.data::<bf16>()?, b.data()?].concat()),
+        _ => Tensor::new(a.device(), &shape, [a.data::<f32>()?, b.data()?].concat()),
+    }
 }
 
 /// `[N, nkv, hd]` to `[N, nh, hd]`: query head `h` reads kv head `h / (nh / nkv)`.

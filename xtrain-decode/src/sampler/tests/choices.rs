@@ -1,8 +1,11 @@
-//! Greedy, ties, errors and log-probabilities.
+//! Greedy sampling, ties, errors and log-probabilities.
+use super::super::error::SampleError;
 use super::*;
+use xtrain_tensor::softmax::lse_row;
 use xtrain_tensor::testing::{arbitrary, ugly, val};
 
-/// Every kind of path must take the lowest of equal largest logits. Returns what did not.
+/// With equal largest logits, greedy, top-k 1 and a small top-p must take the lowest index. Returns the first that
+/// does not.
 fn ties_give_the_lowest_index() -> Result<(), String> {
     let cases = [vec![1.0, 3.0, 3.0, 2.0, 3.0], vec![0.0, -0.0, 0.0], vec![-7.5; 300]];
     let one = |options| SampleOptions { top_k: Some(1), ..options };
@@ -57,11 +60,14 @@ fn temperature_1e_minus_6_equals_greedy() {
 }
 
 #[test]
-fn a_row_without_a_choice_is_an_error() {
+fn a_row_without_a_token_is_an_error() {
     let pick = |options, row: &[f32]| sampler(options).pick(row, &[], address(0, 0, 0));
     for options in [SampleOptions::default(), SampleOptions::greedy()] {
         let error = pick(options, &[0.0, f32::NAN, 1.0]).expect_err("a NaN");
-        assert_eq!(error.to_string(), "sampler: the logit of token 1 is NaN, want a finite one or -inf");
+        assert_eq!(
+            error.to_string(),
+            "sampler: logit of token 1: expected a finite value or -inf, found NaN"
+        );
         let error = pick(options, &[0.0, 1.0, f32::INFINITY]).expect_err("+inf");
         assert_eq!(error, SampleError::NotFinite { token: 2, got: f32::INFINITY });
         assert_eq!(pick(options, &[f32::NEG_INFINITY; 9]), Err(SampleError::NothingLeft));
@@ -81,19 +87,19 @@ fn an_option_outside_its_range_is_named() {
     let cases = [
         (
             SampleOptions { temperature: -1.0, ..default },
-            "temperature: want 0, or a finite number >= 1e-30, got -1.0",
+            "temperature: expected 0, or a finite number >= 1e-30, found -1.0",
         ),
         (
             SampleOptions { temperature: f32::NAN, ..default },
-            "temperature: want 0, or a finite number >= 1e-30, got NaN",
+            "temperature: expected 0, or a finite number >= 1e-30, found NaN",
         ),
-        (SampleOptions { top_k: Some(0), ..default }, "top_k: want at least 1, got 0"),
-        (SampleOptions { top_p: Some(0.0), ..default }, "top_p: want a number in (0, 1], got 0"),
-        (SampleOptions { top_p: Some(1.5), ..default }, "top_p: want a number in (0, 1], got 1.5"),
-        (SampleOptions { min_p: Some(-0.1), ..default }, "min_p: want a number in [0, 1], got -0.1"),
+        (SampleOptions { top_k: Some(0), ..default }, "top_k: expected at least 1, found 0"),
+        (SampleOptions { top_p: Some(0.0), ..default }, "top_p: expected a number in (0, 1], found 0"),
+        (SampleOptions { top_p: Some(1.5), ..default }, "top_p: expected a number in (0, 1], found 1.5"),
+        (SampleOptions { min_p: Some(-0.1), ..default }, "min_p: expected a number in [0, 1], found -0.1"),
         (
             SampleOptions { repetition_penalty: Some(0.0), ..default },
-            "repetition_penalty: want a finite number > 0, got 0",
+            "repetition_penalty: expected a finite number > 0, found 0",
         ),
     ];
     for (options, want) in cases {
@@ -102,7 +108,7 @@ fn an_option_outside_its_range_is_named() {
 }
 
 #[test]
-fn the_largest_vocabulary_and_ugly_values_are_served() {
+fn the_largest_vocabulary_and_extreme_values_are_sampled() {
     let row = vec![0.25; Sampler::MAX_VOCAB];
     let mut flat = sampler(SampleOptions::default());
     assert_eq!(flat.distribution(&row, &[]).map(|d| d.total()), Ok(1 << 63));
@@ -153,13 +159,11 @@ fn a_choice_depends_on_its_arguments_alone() {
 fn nothing_is_allocated_after_the_first_row() {
     let options = SampleOptions { top_k: Some(40), top_p: Some(0.95), ..SampleOptions::default() };
     let mut sampler = sampler(options);
-    let buffers =
-        |s: &Sampler| [s.z.as_ptr() as usize, s.weights.as_ptr() as usize, s.ranks.as_ptr() as usize];
     let row = wide_row(500, 2.0);
     sampler.pick(&row, &[], address(0, 0, 0)).expect("a choice");
-    let before = buffers(&sampler);
+    let before = sampler.buffers();
     for position in 1..100 {
         sampler.pick(&row[..500 - position as usize], &[], address(0, 0, position)).expect("a choice");
     }
-    assert_eq!(buffers(&sampler), before);
+    assert_eq!(sampler.buffers(), before);
 }

@@ -1,11 +1,12 @@
-//! The operation on a device against the sampler: tokens and both log-probabilities, bit for bit.
+//! Device sampling is bitwise equal to the sampler: tokens and both log-probabilities.
+use super::super::error::SampleError;
 use super::reference::cases;
 use super::*;
 use xtrain_tensor::ops::{self, SampleFailure, SampleRow, Sampled};
 use xtrain_tensor::testing::emulated;
 use xtrain_tensor::{Device, Schedule, Tensor};
 
-/// A row of logits with what is known about the choice of its token.
+/// A row of logits and how its token is sampled.
 struct Row {
     logits: Vec<f32>,
     history: Vec<u32>,
@@ -30,7 +31,7 @@ impl Row {
         }
     }
 
-    /// Token and bits, or the reason for none.
+    /// The token and the bits of its log-probabilities, or why there is none.
     fn want(&self) -> Result<(u32, [u32; 2]), SampleFailure> {
         match sampler(self.options).pick(&self.logits, &self.history, self.address) {
             Ok(choice) => Ok((choice.token, [choice.logprob, choice.processed_logprob].map(f32::to_bits))),
@@ -42,13 +43,14 @@ impl Row {
     }
 }
 
-/// The processor, and the emulated GPU under two schedules where there is one.
+/// The CPU, and the emulated GPU with two schedules if it is compiled in.
 fn devices() -> Vec<Device> {
     let gpus = [Schedule::Forward, Schedule::Priorities(3)].into_iter().filter_map(emulated);
     std::iter::once(Device::cpu()).chain(gpus).collect()
 }
 
-/// Rows of one length, all at once, against the sampler row by row. Returns how many had a token.
+/// Checks rows of one length, sampled in one call, against the sampler row by row. Returns the number of rows with a
+/// token.
 #[track_caller]
 fn check(device: &Device, rows: &[Row]) -> usize {
     let v = rows[0].logits.len();
@@ -64,7 +66,7 @@ fn check(device: &Device, rows: &[Row]) -> usize {
 }
 
 #[test]
-fn a_device_draws_the_sampler_s_tokens_from_every_fixture() {
+fn a_device_samples_the_same_tokens_from_every_fixture() {
     let mut rows: Vec<Row> = Vec::new();
     for (n, case) in cases().into_iter().enumerate() {
         for position in [0, 77] {
@@ -75,14 +77,14 @@ fn a_device_draws_the_sampler_s_tokens_from_every_fixture() {
     }
     rows.sort_by_key(|row| row.logits.len());
     for device in devices() {
-        let drawn: usize =
+        let sampled: usize =
             rows.chunk_by(|a, b| a.logits.len() == b.logits.len()).map(|rows| check(&device, rows)).sum();
-        assert_eq!(drawn, rows.len());
+        assert_eq!(sampled, rows.len());
     }
 }
 
 #[test]
-fn a_device_draws_the_sampler_s_tokens_from_long_rows() {
+fn a_device_samples_the_same_tokens_from_long_rows() {
     let options = [
         SampleOptions::default(),
         SampleOptions { temperature: 0.7, top_k: Some(50), ..SampleOptions::default() },
@@ -105,7 +107,7 @@ fn a_device_draws_the_sampler_s_tokens_from_long_rows() {
 }
 
 #[test]
-fn a_device_names_the_rows_that_cannot_be_drawn_from() {
+fn a_device_names_the_rows_without_a_token() {
     let row = |logits: &[f32], temperature| Row {
         logits: logits.to_vec(),
         history: vec![],

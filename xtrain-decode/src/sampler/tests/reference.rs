@@ -1,4 +1,5 @@
-//! The distributions against the reference's, against the contract's own words, and by a million draws.
+//! The distributions are checked against a reference, against a direct implementation of docs/numerics.md, and with a
+//! million samples.
 use super::*;
 use serde_json::Value;
 use xtrain_tensor::rng::{Purpose, uniform_u64};
@@ -12,18 +13,18 @@ pub(super) struct Case {
     pub(super) probs: Vec<f64>,
 }
 
-/// The cases whose filters are among ours.
+/// The reference cases that use supported filters only.
 pub(super) fn cases() -> Vec<Case> {
     let tensors = include_bytes!("../../../../tests/data/sampling/tensors.safetensors");
     let tensors = safetensors::SafeTensors::deserialize(tensors).expect("tensors");
     let json = include_str!("../../../../tests/data/sampling/cases.json");
     let json: Value = serde_json::from_str(json).expect("cases");
     let floats = |name: &str| tensors.tensor(name).expect("a tensor").data().to_vec();
-    let known = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"];
+    let supported = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"];
     let mut cases = Vec::new();
     for case in json["cases"].as_array().expect("a list") {
         let params = case["params"].as_object().expect("parameters");
-        if params.keys().any(|key| !known.contains(&key.as_str())) {
+        if params.keys().any(|key| !supported.contains(&key.as_str())) {
             continue;
         }
         let number = |key: &str| params.get(key).and_then(Value::as_f64).map(|v| v as f32);
@@ -57,7 +58,7 @@ fn unfiltered(case: &Case) -> Vec<f32> {
     sampler.distribution(&case.row, &case.history).expect("a distribution").logits().to_vec()
 }
 
-/// Whether logits of one value stand on both sides of top-k's cut: we keep k of them, the reference all.
+/// Equal logits are on both sides of the top-k cut. We keep k tokens, the reference keeps all of the equal ones.
 fn tie_at_top_k(case: &Case) -> bool {
     let Some(k) = case.options.top_k.filter(|&k| k < case.row.len()) else { return false };
     let mut z = unfiltered(case);
@@ -65,8 +66,8 @@ fn tie_at_top_k(case: &Case) -> bool {
     z[k - 1] == z[k]
 }
 
-/// Whether the reference kept some tokens of a value and removed others. (The fixture's own flag
-/// `tie_at_cut` looks at the logits before a repetition penalty and misses three cases.)
+/// The reference kept some tokens of a value and removed others. (The fixture's own flag `tie_at_cut` uses the logits
+/// before the repetition penalty and misses three cases.)
 fn tie_at_cut(case: &Case) -> bool {
     let z = unfiltered(case);
     let kept = |i: &usize| case.probs[*i] > 0.0;
@@ -108,7 +109,7 @@ fn every_case_has_the_support_and_the_probabilities_of_the_reference() {
         let size = distribution.logits().iter().filter(|z| z.is_finite()).fold(0f32, |a, z| a.max(z.abs()));
         let relative = if divisions { f64::from(size) * 2f64.powi(-21) } else { 0.0 };
         for (token, (&got, &want)) in got.iter().zip(&want).enumerate() {
-            // Below e^-87 of the largest our exp gives 0.
+            // exp gives 0 below e^-87 of the largest probability
             let same_support = (got > 0.0) == (want > 0.0) || got == 0.0 && want < largest * 1.7e-38;
             assert!(same_support, "{}: token {token} has {got:e}, want {want:e}", case.id);
             let close = (got - want).abs() < absolute + relative * want;
@@ -146,7 +147,7 @@ fn deviate((statistic, freedom): (f64, f64)) -> f64 {
 }
 
 #[test]
-fn a_million_addressed_draws_follow_the_reference() {
+fn a_million_samples_follow_the_reference() {
     /// p = 1e-3, one-sided.
     const LIMIT: f64 = 3.0902;
     let cases: Vec<Case> =
@@ -175,8 +176,8 @@ fn a_million_addressed_draws_follow_the_reference() {
     assert!(deviate(sum).abs() < LIMIT, "chi-square {sum:?}");
 }
 
-/// The contract's filters, word for word: a full sort, and a walk.
-fn kept_by_the_contract(options: SampleOptions, z: &[f32], weights: &[u64]) -> Vec<bool> {
+/// The filters as docs/numerics.md states them: a full sort, then one pass.
+fn kept_by_definition(options: SampleOptions, z: &[f32], weights: &[u64]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..z.len()).collect();
     order.sort_by(|&a, &b| z[b].partial_cmp(&z[a]).expect("no NaN").then(a.cmp(&b)));
     order.truncate(options.top_k.unwrap_or(usize::MAX));
@@ -200,7 +201,7 @@ fn kept_by_the_contract(options: SampleOptions, z: &[f32], weights: &[u64]) -> V
 }
 
 #[test]
-fn the_filters_keep_what_the_contract_keeps() {
+fn the_filters_keep_what_the_definition_keeps() {
     for seed in 0..400u64 {
         let n = 1 + (seed as usize * 13) % 300;
         let mut row = ugly(n, seed);
@@ -216,7 +217,7 @@ fn the_filters_keep_what_the_contract_keeps() {
         let plain = SampleOptions { temperature: options.temperature, ..SampleOptions::default() };
         let mut plain = sampler(plain);
         let whole = plain.distribution(&row, &[]).expect("a distribution");
-        let want = kept_by_the_contract(options, whole.logits(), whole.weights());
+        let want = kept_by_definition(options, whole.logits(), whole.weights());
         let mut sampler = sampler(options);
         let got = sampler.distribution(&row, &[]).expect("a distribution");
         for (i, &kept) in want.iter().enumerate() {

@@ -5,19 +5,69 @@ use xtrain_tensor::{
     softmax,
 };
 
-use super::{SampleError, Sampler};
+use super::error::SampleError;
+use super::options::SampleOptions;
 
-impl Sampler {
-    /// z = the logits under penalty and temperature (undivided at temperature 0).
-    pub(super) fn scale(&mut self, logits: &[f32], history: &[u32]) -> Result<(), SampleError> {
+/// The logits of one row after processing, and their integer weights. The buffers are reused from row to row.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ProcessedLogits {
+    /// Scaled logits, -inf where removed.
+    z: Vec<f32>,
+    /// `exp(z - max z)`.
+    exps: Vec<f32>,
+    /// Integer weights, 0 where removed.
+    weights: Vec<u64>,
+    /// Ranks, for the filters that order tokens.
+    ranks: Vec<u64>,
+}
+
+impl ProcessedLogits {
+    /// Maximum number of logits in a row.
+    pub(super) const MAX_VOCAB: usize = 1 << 19;
+
+    /// The processed logits, -inf where removed.
+    pub(super) fn logits(&self) -> &[f32] {
+        &self.z
+    }
+
+    /// The integer weights, 0 where removed.
+    pub(super) fn weights(&self) -> &[u64] {
+        &self.weights
+    }
+
+    /// The addresses of the buffers.
+    #[cfg(test)]
+    pub(super) fn buffers(&self) -> [usize; 3] {
+        [self.z.as_ptr() as usize, self.weights.as_ptr() as usize, self.ranks.as_ptr() as usize]
+    }
+
+    /// Processes a row of logits.
+    pub(super) fn process(
+        &mut self,
+        options: &SampleOptions,
+        logits: &[f32],
+        history: &[u32],
+    ) -> Result<(), SampleError> {
+        self.scale(options, logits, history)?;
+        if options.temperature == 0.0 {
+            self.keep_greedy();
+        } else {
+            self.compute_weights();
+            self.filter(options);
+        }
+        Ok(())
+    }
+
+    /// Sets z to the logits after penalty and temperature. At temperature 0 they are not divided.
+    fn scale(&mut self, options: &SampleOptions, logits: &[f32], history: &[u32]) -> Result<(), SampleError> {
         let vocab = logits.len();
         if vocab == 0 || vocab > Self::MAX_VOCAB {
             return Err(SampleError::Vocab { got: vocab });
         }
-        // all of them first, which takes lanes; where, only when there is one
-        let wrong = |x: &f32| x.is_nan() || *x == f32::INFINITY;
-        if logits.iter().fold(false, |any, x| any | wrong(x))
-            && let Some(token) = logits.iter().position(wrong)
+        // the check of all logits is vectorized; the index is searched only if the check fails
+        let invalid = |x: &f32| x.is_nan() || *x == f32::INFINITY;
+        if logits.iter().fold(false, |any, x| any | invalid(x))
+            && let Some(token) = logits.iter().position(invalid)
         {
             return Err(SampleError::NotFinite { token, got: logits[token] });
         }
@@ -29,27 +79,27 @@ impl Sampler {
         }
         self.z.clear();
         self.z.extend_from_slice(logits);
-        if let Some(penalty) = self.options.repetition_penalty {
-            // From the logit as given, so an id that stands in the history twice counts once.
+        if let Some(penalty) = options.repetition_penalty {
+            // computed from the given logit, so that an id that occurs twice in the history is penalized once
             for &id in history {
                 let x = logits[id as usize];
                 self.z[id as usize] = if x > 0.0 { x / penalty } else { x * penalty };
             }
         }
-        if self.options.temperature != 0.0 {
-            self.z.iter_mut().for_each(|z| *z /= self.options.temperature);
+        if options.temperature != 0.0 {
+            self.z.iter_mut().for_each(|z| *z /= options.temperature);
         }
         let largest = softmax::max(&self.z);
         if largest.is_infinite() { Err(SampleError::Overflow { got: largest }) } else { Ok(()) }
     }
 
     /// Keeps the lowest index among the largest z.
-    pub(super) fn keep_greedy(&mut self) {
+    fn keep_greedy(&mut self) {
         let best = softmax::max(&self.z);
         let is_best = |&z: &f32| z == best;
         let last_wins = faults::on(Fault::GreedyLastOfEqualMaxima);
         let at = if last_wins { self.z.iter().rposition(is_best) } else { self.z.iter().position(is_best) };
-        let token = at.expect("the largest is among them");
+        let token = at.expect("the maximum is an element");
         let kept = self.z[token];
         self.z.fill(f32::NEG_INFINITY);
         self.z[token] = kept;
@@ -58,8 +108,8 @@ impl Sampler {
         self.weights[token] = integer_weight(1.0);
     }
 
-    /// W_i = the integer weight of exp(z_i - max z).
-    pub(super) fn weigh(&mut self) {
+    /// Sets `W_i` to the integer weight of `exp(z_i - max z)`.
+    fn compute_weights(&mut self) {
         let largest = softmax::max(&self.z);
         self.exps.clear();
         softmax::exp_below(&self.z, largest, &mut self.exps);
@@ -67,9 +117,9 @@ impl Sampler {
         self.weights.extend(self.exps.iter().map(|&w| integer_weight(w)));
     }
 
-    /// Top-k, top-p, min-p, in this order: a removed token has z = -inf and weight 0.
-    pub(super) fn filter(&mut self) {
-        let (top_k, top_p) = (self.options.top_k.filter(|&k| k < self.z.len()), self.options.top_p);
+    /// Top-k, top-p, min-p, in this order. A removed token has z = -inf and weight 0.
+    fn filter(&mut self, options: &SampleOptions) {
+        let (top_k, top_p) = (options.top_k.filter(|&k| k < self.z.len()), options.top_p);
         if top_k.is_some() || top_p.is_some() {
             self.ranks.clear();
             self.ranks.extend(self.z.iter().enumerate().map(|(i, &z)| rank(z, i)));
@@ -85,7 +135,7 @@ impl Sampler {
             let removed = affordable(&mut self.ranks, &self.weights, budget);
             self.remove_lowest(removed);
         }
-        if let Some(p) = self.options.min_p {
+        if let Some(p) = options.min_p {
             let largest = softmax::max(&self.z);
             for (z, weight) in self.z.iter_mut().zip(&mut self.weights) {
                 if exp(*z - largest) < p {
@@ -95,7 +145,7 @@ impl Sampler {
         }
     }
 
-    /// Removes the tokens of the first `n` ranks, and these ranks.
+    /// Removes the tokens of the first `n` ranks, and the ranks.
     fn remove_lowest(&mut self, n: usize) {
         for rank in self.ranks.drain(..n) {
             let token = token_of(rank);
@@ -109,21 +159,21 @@ fn integer_weight(w: f32) -> u64 {
     if w > 0.0 { ((f64::from(w) * (1u64 << 44) as f64) as u64).max(1) } else { 0 }
 }
 
-/// A number that rises with z and, where z is equal, falls with the index.
+/// A key that increases with z and, for equal z, decreases with the index.
 fn rank(z: f32, index: usize) -> u64 {
-    // + 0 makes one zero of both.
+    // + 0 maps -0 to +0
     let bits = (z + 0.0).to_bits();
     let rising = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     u64::from(rising) << 32 | u64::from(!(index as u32))
 }
 
-/// The index that a rank was made of.
+/// The index in a rank.
 fn token_of(rank: u64) -> usize {
     !(rank as u32) as usize
 }
 
-/// How many of the lowest ranks have weights that add up to at most `budget`, never all of them; they
-/// are brought to the front. A search by halves: expected time is linear.
+/// The number of lowest ranks whose weights add up to at most `budget`, but never all of them. Moves these ranks to the
+/// front. Binary search with partial selection: expected time is linear.
 fn affordable(ranks: &mut [u64], weights: &[u64], budget: u64) -> usize {
     let (mut low, mut high, mut spent) = (0, ranks.len(), 0);
     while low < high {

@@ -1,16 +1,16 @@
-//! The draw itself: who can be reached, and that addresses are independent.
+//! Which tokens can be sampled, and that addresses are independent.
 use super::*;
 
-/// Every token with a weight must be drawn by the least u of its range, and tokens without one never.
-/// Returns how many fail.
+/// The smallest `u` of its range must give each token with a weight. No `u` gives a token without one. Returns the number
+/// of failures.
 fn unreached(row: &[f32], options: SampleOptions) -> usize {
     let mut sampler = sampler(options);
     let distribution = sampler.distribution(row, &[]).expect("a distribution");
     let (mut before, mut failures) = (0u128, 0);
     for (token, &weight) in distribution.weights().iter().enumerate() {
         if weight > 0 {
-            let least = (before << 64).div_ceil(u128::from(distribution.total()));
-            failures += usize::from(distribution.token(least as u64) as usize != token);
+            let smallest = (before << 64).div_ceil(u128::from(distribution.total()));
+            failures += usize::from(distribution.token(smallest as u64) as usize != token);
             before += u128::from(weight);
         }
     }
@@ -19,7 +19,7 @@ fn unreached(row: &[f32], options: SampleOptions) -> usize {
 }
 
 #[test]
-fn every_token_with_a_weight_is_reached_and_no_other() {
+fn every_token_with_a_weight_can_be_sampled_and_no_other() {
     let default = SampleOptions::default();
     for options in [
         default,
@@ -41,7 +41,7 @@ fn a_running_sum_in_f32_is_caught() {
     assert!(failures > 1000, "{failures} tokens were missed");
 }
 
-/// The tokens that a flat row of 200 gives to 2,000 positions.
+/// The tokens of 2,000 positions, sampled from a uniform row of 200 logits.
 fn tokens(seed: u64, id: u64) -> Vec<f64> {
     let row = [0.0; 200];
     let mut sampler = sampler(SampleOptions::default());
@@ -52,7 +52,7 @@ fn tokens(seed: u64, id: u64) -> Vec<f64> {
     (0..2000).map(&mut token).collect()
 }
 
-/// The correlation of two lists, in standard deviations of that of independent ones.
+/// The correlation of two lists, in standard deviations of the correlation of independent lists.
 fn correlation(a: &[f64], b: &[f64]) -> f64 {
     let n = a.len() as f64;
     let mean = |x: &[f64]| x.iter().sum::<f64>() / n;
@@ -63,7 +63,7 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
     product(a, ma, b, mb) / (product(a, ma, a, ma) * product(b, mb, b, mb)).sqrt() * n.sqrt()
 }
 
-/// Neighbouring seeds, ids and positions must give uncorrelated tokens. Returns those that do not.
+/// Neighbouring seeds, ids and positions must give uncorrelated tokens. Returns the pairs that are correlated.
 fn correlated() -> Vec<String> {
     let mut found = Vec::new();
     for (seed, id) in [(0, 0), (1, 7), (41, 3), (u64::MAX - 1, 1 << 40)] {

@@ -1,7 +1,7 @@
-//! The draw by integer weights.
+//! Sampling by integer weights.
 use xtrain_tensor::faults::{self, Fault};
 
-/// What a row leaves to draw from: every kept token with its integer weight.
+/// The distribution of the next token: every kept token with its integer weight.
 #[derive(Debug, Clone, Copy)]
 pub struct Distribution<'a> {
     z: &'a [f32],
@@ -14,23 +14,23 @@ impl<'a> Distribution<'a> {
         Distribution { z, weights, total: weights.iter().sum() }
     }
 
-    /// The logits under penalty and temperature, -inf where removed.
+    /// The logits after penalty and temperature, -inf where removed.
     pub fn logits(&self) -> &'a [f32] {
         self.z
     }
 
-    /// W_i = max(1, trunc(exp(z_i - max z) * 2^44)), 0 where removed or exp gives 0.
+    /// `W_i = max(1, trunc(exp(z_i - max z) * 2^44))`. 0 where removed or where exp gives 0.
     pub fn weights(&self) -> &'a [u64] {
         self.weights
     }
 
-    /// S, the sum of the weights, above 0.
+    /// The sum `S` of the weights, above 0.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The lowest i with W_0 + ... + W_i > u * S >> 64. The sums are of integers: any device, scan and
-    /// batch gives the same token.
+    /// The lowest `i` with `W_0 + ... + W_i > u * S >> 64`. Integer sums have no order: every device, scan and batch gives
+    /// the same token.
     pub fn token(&self, u: u64) -> u32 {
         if faults::on(Fault::SamplerF32RunningSum) {
             return self.token_by_f32(u);
@@ -44,7 +44,7 @@ impl<'a> Distribution<'a> {
         self.weights.iter().position(reached).expect("r is below the sum of the weights") as u32
     }
 
-    /// The planted fault: 24 bits against a running sum of rounded probabilities.
+    /// The planted fault: 24 random bits against a running f32 sum of probabilities.
     fn token_by_f32(&self, u: u64) -> u32 {
         let r = (u >> 40) as f32 / (1 << 24) as f32;
         let mut sum = 0.0;

@@ -1,0 +1,127 @@
+//! The cache trait.
+use std::fmt::Debug;
+
+use xtrain_model::{Eager, KvStore, KvView, Qkv, Result, Rows};
+use xtrain_tensor::Tensor;
+
+use super::kind::KvKind;
+use super::shape::CacheShape;
+
+/// The keys and values of many sequences, for forward passes without a tape.
+///
+/// A forward pass extends layer 0, then layer 1, and so on, with the same rows. On every layer the position of each row
+/// must follow the positions that its sequence holds. A pass that fails leaves every layer as it was: the rows count
+/// once the last layer has them.
+pub trait Cache: KvStore<Eager> + Debug {
+    /// The kind of this cache.
+    fn kind(&self) -> KvKind;
+
+    /// The shape of one position.
+    fn shape(&self) -> &CacheShape;
+
+    /// Number of positions of `seq` that every layer holds. 0 for a sequence that does not exist.
+    fn seq_len(&self, seq: u32) -> usize;
+
+    /// Slots in use and bytes moved.
+    fn usage(&self) -> Usage;
+
+    /// Bytes of the tensors that hold keys and values: slots x bytes per token.
+    fn bytes(&self) -> usize;
+
+    /// Reserves room for the positions of `seq` below `len`.
+    ///
+    /// # Errors
+    /// [`Error::CacheFull`](xtrain_model::Error::CacheFull) with the first position that does not fit. Nothing has
+    /// changed then.
+    fn reserve(&mut self, seq: u32, len: usize) -> Result<()>;
+
+    /// The slot of a reserved position, in every layer. `None`: the slot is known only when the row is written.
+    fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
+        let _ = (seq, pos);
+        None
+    }
+
+    /// Removes everything that `seq` holds and frees its room.
+    fn free(&mut self, seq: u32);
+
+    /// Makes `to` hold the first `len` positions of `from`, shared or copied. What `to` held before is removed.
+    ///
+    /// # Errors
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if `from` holds fewer positions;
+    /// [`Error::CacheFull`](xtrain_model::Error::CacheFull) if `to` does not exist or does not fit.
+    fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()>;
+
+    /// Removes the positions of a sequence from `mark.len` on.
+    ///
+    /// # Errors
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions.
+    fn rewind(&mut self, mark: Snapshot) -> Result<()>;
+
+    /// Keeps the whole pages of `seq`, whose first tokens are `tokens`, for later sequences, even after `seq` is freed.
+    /// They are evicted when no other page is free. Only a paged cache keeps prefixes.
+    fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
+        let _ = (seq, tokens);
+    }
+
+    /// Makes `seq`, which holds nothing, hold the longest kept prefix of `tokens`. Returns its length.
+    fn match_prefix(&mut self, seq: u32, tokens: &[u32]) -> usize {
+        let _ = (seq, tokens);
+        0
+    }
+
+    /// A mark to [`rewind`](Cache::rewind) to. It is valid until the sequence is rewound below it, freed, or forked
+    /// onto.
+    fn snapshot(&self, seq: u32) -> Snapshot {
+        Snapshot { seq, len: self.seq_len(seq) }
+    }
+
+    /// Number of layers.
+    fn num_layers(&self) -> usize {
+        self.shape().n_layers
+    }
+
+    /// 2 x layers x kv heads x head size x bytes of the dtype.
+    fn bytes_per_token(&self) -> usize {
+        self.shape().bytes_per_token()
+    }
+}
+
+impl KvStore<Eager> for Box<dyn Cache> {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
+        (**self).extend(layer, k, v, rows)
+    }
+
+    fn append_rotated(
+        &mut self,
+        f: &mut Eager,
+        layer: usize,
+        new: Qkv<'_, Tensor>,
+        rows: &Rows,
+    ) -> Result<(Tensor, KvView<'_, Tensor>)> {
+        (**self).append_rotated(f, layer, new, rows)
+    }
+}
+
+/// A length of a sequence, to rewind to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The sequence.
+    pub seq: u32,
+    /// Number of positions.
+    pub len: usize,
+}
+
+/// KV slots, each with room for one position in every layer, and the bytes moved into them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Allocated slots.
+    pub slots: usize,
+    /// Slots that sequences hold or that keep a prefix. A shared slot counts once.
+    pub in_use: usize,
+    /// Sum of the lengths of all sequences. A shared position counts for each sequence.
+    pub positions: usize,
+    /// Bytes written for new rows: rows x bytes per token.
+    pub written: u64,
+    /// Bytes copied from slot to slot: growth, forks, copies on write.
+    pub copied: u64,
+}

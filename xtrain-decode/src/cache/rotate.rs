@@ -1,0 +1,31 @@
+//! QK-norm and RoPE as separate operations.
+use xtrain_model::{HeadNorm, Qkv, Result};
+use xtrain_tensor::ops::{self, RopeArgs};
+use xtrain_tensor::{Dtype, Tensor};
+
+/// The queries `[N, nh, hd]` and keys `[N, nkv, hd]` of new rows after QK-norm, if the model has one, and RoPE.
+pub(crate) fn rotate_heads(new: &Qkv<'_, Tensor>) -> Result<(Tensor, Tensor)> {
+    let [q_norm, k_norm] = [0, 1].map(|which| new.norms.map(|norms| norms[which]));
+    Ok((norm_rope(new.q, q_norm, new.rope)?, norm_rope(new.k, k_norm, new.rope)?))
+}
+
+/// `[N, H hd]` → `[N, H, hd]`. Norm and rotation are computed in f32, and the result is rounded once to the dtype of
+/// `x`.
+fn norm_rope(x: &Tensor, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Result<Tensor> {
+    let (hd, dtype) = (rope.table.head_dim(), x.dtype());
+    let mut x = x.reshape(&[x.shape()[0], x.width() / hd, hd])?;
+    if let Some(HeadNorm { gain, eps }) = norm {
+        x = ops::rms_norm(&x, gain.value()?, eps, Dtype::F32)?;
+    }
+    let rotated = match first_of_consecutive(rope.positions) {
+        Some(first) => ops::rope_at(&x, rope.table, first)?,
+        None => ops::rope_pos(&x, rope.positions, rope.table)?,
+    };
+    Ok(rotated.cast(dtype)?)
+}
+
+/// The first position, if the positions are consecutive: one sequence.
+fn first_of_consecutive(pos: &[u32]) -> Option<u32> {
+    let consecutive = pos.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
+    pos.first().copied().filter(|_| consecutive)
+}

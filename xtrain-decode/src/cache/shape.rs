@@ -1,0 +1,60 @@
+//! The shape of the keys and values of one position.
+use xtrain_model::{Model, Result, Rows};
+use xtrain_tensor::{Device, Dtype, Error, Tensor};
+
+/// The shape of the keys and values of one position, and their device.
+#[derive(Debug, Clone)]
+pub struct CacheShape {
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Number of key and value heads.
+    pub n_kv_heads: usize,
+    /// Size of a head.
+    pub head_dim: usize,
+    /// The model's compute dtype: f32 or bf16.
+    pub dtype: Dtype,
+    /// The device of the keys and values.
+    pub device: Device,
+}
+
+impl CacheShape {
+    /// The shape of a model's keys and values.
+    pub fn of(model: &Model) -> CacheShape {
+        let cfg = model.config();
+        CacheShape {
+            n_layers: cfg.n_layers,
+            n_kv_heads: cfg.n_kv_heads,
+            head_dim: cfg.head_dim,
+            dtype: model.compute(),
+            device: model.device().clone(),
+        }
+    }
+
+    /// 2 x layers x kv heads x head size x bytes of the dtype.
+    pub fn bytes_per_token(&self) -> usize {
+        self.n_layers * self.layer_bytes_per_token()
+    }
+
+    /// Bytes of the key and the value of one position in one layer.
+    pub(super) fn layer_bytes_per_token(&self) -> usize {
+        2 * self.n_kv_heads * self.head_dim * self.dtype.bytes()
+    }
+
+    /// `n` rows of zeros `[n, nkv, hd]`.
+    pub(super) fn zeros(&self, n: usize) -> Result<Tensor> {
+        Ok(Tensor::zeros(&self.device, &[n, self.n_kv_heads, self.head_dim], self.dtype)?)
+    }
+
+    /// Checks that `k` and `v` are `[N, nkv, hd]` for the `N` rows, in the dtype of the cache.
+    pub(super) fn check(&self, k: &Tensor, v: &Tensor, rows: &Rows) -> Result<()> {
+        let want = [rows.len(), self.n_kv_heads, self.head_dim];
+        if k.shape() != want || v.shape() != want {
+            let got = vec![k.shape().to_vec(), v.shape().to_vec()];
+            return Err(Error::Shape { op: "cache", want: "k and v [N, nkv, hd]", got }.into());
+        }
+        match [k, v].iter().find(|t| t.dtype() != self.dtype) {
+            Some(t) => Err(Error::Dtype { op: "cache", want: "the cache's dtype", got: t.dtype() }.into()),
+            None => Ok(()),
+        }
+    }
+}
