@@ -2,8 +2,8 @@
 //!
 //! A forward pass does the following in each layer:
 //!
-//! 1. [`rope_at`](ops::rope_at) rotates the new queries and keys of one sequence, [`rope_pos`](ops::rope_pos) those of
-//!    several (`rotate.rs`).
+//! 1. [`rope_at`](ops::rope_at) rotates the new queries and keys of one sequence, [`rope_pos`](ops::rope_pos) those
+//!    of several (`rotate.rs`).
 //! 2. [`cat_seq`](ops::cat_seq) appends the new keys and values to those of their sequence.
 //! 3. Attention reads the tensors of the sequence. With several sequences in the batch, their tensors are first
 //!    concatenated into one.
@@ -22,7 +22,8 @@ use super::ledger::Ledger;
 use super::rotate::rotate_heads;
 use super::shape::CacheShape;
 
-/// The classic baseline. Every step copies all that its sequences hold, so a sequence of `n` tokens costs O(n²) copies.
+/// The classic baseline. Every step copies all that its sequences hold, so a sequence of `n` tokens costs O(n²)
+/// copies.
 #[derive(Debug)]
 pub struct Growing {
     shape: CacheShape,

@@ -9,9 +9,9 @@ use super::shape::CacheShape;
 
 /// The keys and values of many sequences, for forward passes without a tape.
 ///
-/// A forward pass extends layer 0, then layer 1, and so on, with the same rows. On every layer the position of each row
-/// must follow the positions that its sequence holds. A pass that fails leaves every layer as it was: the rows count
-/// once the last layer has them.
+/// A forward pass extends layer 0, then layer 1, and so on, with the same rows. On every layer the position of each
+/// row must follow the positions that its sequence holds. A pass that fails leaves every layer as it was: the rows
+/// count once the last layer has them.
 pub trait Cache: KvStore<Eager> + Debug {
     /// The kind of this cache.
     fn kind(&self) -> KvKind;
@@ -57,8 +57,8 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions.
     fn rewind(&mut self, mark: Snapshot) -> Result<()>;
 
-    /// Keeps the whole pages of `seq`, whose first tokens are `tokens`, for later sequences, even after `seq` is freed.
-    /// They are evicted when no other page is free. Only a paged cache keeps prefixes.
+    /// Keeps the whole pages of `seq`, whose first tokens are `tokens`, for later sequences, even after `seq` is
+    /// freed. They are evicted when no other page is free. Only a paged cache keeps prefixes.
     fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
         let _ = (seq, tokens);
     }

@@ -31,7 +31,8 @@ pub struct Paged {
     journal: Vec<Allocated>,
 }
 
-/// A new page at index `at` of the page table of `seq`. `old`: the shared page that it replaced. `None`: it was added.
+/// A new page at index `at` of the page table of `seq`. `old`: the shared page that it replaced. `None`: it was
+/// added.
 #[derive(Debug, Clone, Copy)]
 struct Allocated {
     seq: u32,

@@ -56,8 +56,8 @@ impl Pool {
         self.finish_write(layer, rows, dropped)
     }
 
-    /// Applies QK-norm and RoPE to the heads of `rows` and writes keys and values into the slots of their positions, in
-    /// one operation. Returns the queries `[N, nh, hd]`.
+    /// Applies QK-norm and RoPE to the heads of `rows` and writes keys and values into the slots of their positions,
+    /// in one operation. Returns the queries `[N, nh, hd]`.
     pub(super) fn append_rotated(
         &mut self,
         layer: usize,

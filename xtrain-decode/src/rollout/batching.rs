@@ -73,8 +73,8 @@ impl Batch<'_> {
         sequence.is_fresh() && self.groups.contains(sequence.group)
     }
 
-    /// Decode steps that need no token on the host in between, at most `max_steps`. `None`: a row is not a decode row,
-    /// or other sequences wait for its logits.
+    /// Decode steps that need no token on the host in between, at most `max_steps`. `None`: a row is not a decode
+    /// row, or other sequences wait for its logits.
     pub(super) fn decode_steps(self, plan: &Plan, max_steps: usize, cfg: &Config) -> Option<usize> {
         let decodes = |run: &Run| run.rows.len() == 1 && run.spec.as_ref().is_some_and(|d| !d.shares_logits);
         if plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {

@@ -62,14 +62,15 @@ impl<'m> Engine<'m> {
     /// Adds `request` to the waiting sequences. Returns its index in the order of submission.
     ///
     /// # Errors
-    /// Those of [`Request::check`]; [`Error::TooLong`] if it may need more positions than the engine has for a sequence.
+    /// Those of [`Request::check`]; [`Error::TooLong`] if it may need more positions than the engine has for a
+    /// sequence.
     pub fn submit(&mut self, request: Request) -> Result<usize> {
         self.submit_group(request, 1)
     }
 
     /// Adds `g` completions of one prompt to the waiting sequences: `request` with its id, and the `g - 1` ids after
-    /// it. The prompt runs once and its cache room is shared. A waiting completion uses no memory, neither in the cache
-    /// nor for its tokens. Returns the index of the first in the order of submission.
+    /// it. The prompt runs once and its cache room is shared. A waiting completion uses no memory, neither in the
+    /// cache nor for its tokens. Returns the index of the first in the order of submission.
     ///
     /// # Errors
     /// As [`Engine::submit`]; [`Error::Option`] for `g` = 0 or ids beyond 2^64.
@@ -133,14 +134,14 @@ impl<'m> Engine<'m> {
         Ok(all)
     }
 
-    /// Runs one forward pass over the scheduled rows and samples a token for each sequence whose last row ran. On a GPU,
-    /// if all scheduled rows are decode rows, runs up to [`EngineOptions::steps_per_sync`] forward passes and samples
-    /// as many tokens of each sequence.
+    /// Runs one forward pass over the scheduled rows and samples a token for each sequence whose last row ran. On a
+    /// GPU, if all scheduled rows are decode rows, runs up to [`EngineOptions::steps_per_sync`] forward passes and
+    /// samples as many tokens of each sequence.
     ///
     /// # Errors
-    /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left the engine, the other sequences
-    /// have their tokens. [`Error::Model`] if the forward pass fails, or if the cache has no room for a single
-    /// sequence: nothing has changed then.
+    /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left the engine, the other
+    /// sequences have their tokens. [`Error::Model`] if the forward pass fails, or if the cache has no room for a
+    /// single sequence: nothing has changed then.
     pub fn step(&mut self) -> Result<Step<'_>> {
         self.advance(None)
     }

@@ -31,8 +31,8 @@ pub fn generate_cached(
     generate(model, vec![request], EngineOptions::default()).map(single)
 }
 
-/// `g` completions of one prompt, which runs once. Their ids are the id of `request` and the `g - 1` ids after it. Each
-/// is bitwise equal to the completion of that id alone.
+/// `g` completions of one prompt, which runs once. Their ids are the id of `request` and the `g - 1` ids after it.
+/// Each is bitwise equal to the completion of that id alone.
 ///
 /// # Errors
 /// As [`generate`]; [`Error::Option`](crate::Error::Option) for `g` = 0.

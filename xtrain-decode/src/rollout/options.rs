@@ -13,7 +13,8 @@ pub struct EngineOptions {
     pub prefill_chunk: Option<usize>,
     /// Maximum number of running sequences.
     pub max_batch: usize,
-    /// Maximum number of rows in a step. `None`: no limit. Without a cache one sequence always runs, whatever its length.
+    /// Maximum number of rows in a step. `None`: no limit. Without a cache one sequence always runs, whatever its
+    /// length.
     pub max_batched_tokens: Option<usize>,
     /// Positions of the longest sequence. `None`: the model's maximum.
     pub max_seq_len: Option<usize>,
@@ -23,8 +24,8 @@ pub struct EngineOptions {
     pub logits_rows: LogitsRows,
     /// Whether cached rows are kept for later prompts that begin with the same tokens.
     pub prefix_caching: PrefixCaching,
-    /// On a GPU, the maximum number of decode steps between two synchronizations of the host. 1 gives each token as soon
-    /// as it is sampled. The CPU synchronizes after every step.
+    /// On a GPU, the maximum number of decode steps between two synchronizations of the host. 1 gives each token as
+    /// soon as it is sampled. The CPU synchronizes after every step.
     pub steps_per_sync: usize,
 }
 
@@ -34,8 +35,8 @@ pub enum PrefixCaching {
     /// They are freed.
     #[default]
     Off,
-    /// A paged cache keeps them as long as it has other free pages. A prompt that begins with the same tokens does not
-    /// run these rows again.
+    /// A paged cache keeps them as long as it has other free pages. A prompt that begins with the same tokens does
+    /// not run these rows again.
     On,
 }
 

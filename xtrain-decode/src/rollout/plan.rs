@@ -1,7 +1,7 @@
 //! The plan of one step: the rows that run, and which of them get a token. Pure data.
 //!
-//! The scheduler writes a plan and the runner executes it. A plan holds everything that the runner needs to know about
-//! the sequences.
+//! The scheduler writes a plan and the runner executes it. A plan holds everything that the runner needs to know
+//! about the sequences.
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ pub(super) struct Plan {
     pub(super) sampled_rows: Vec<usize>,
     /// Rows at prompt positions.
     pub(super) prefill_rows: usize,
-    /// `Some(n)`: `n` decode steps that run on the device without synchronizing. `None`: one forward pass, after which
-    /// the host has the tokens.
+    /// `Some(n)`: `n` decode steps that run on the device without synchronizing. `None`: one forward pass, after
+    /// which the host has the tokens.
     pub(super) multi_step: Option<usize>,
 }
 

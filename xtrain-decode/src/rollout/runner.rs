@@ -1,10 +1,10 @@
 //! The runner: executes plans with the model, the cache and the samplers.
 //!
-//! On a GPU it can take several decode steps before it synchronizes. Which rows run, at which positions and with which
-//! random numbers does not depend on the sampled tokens, so the host uploads all of it before the first step. Tokens
-//! and log-probabilities stay on the device, where each step reads the tokens of the step before. The scheduler drops
-//! the tokens after the end of a sequence, so tokens, bits and the order of ends are those of one synchronization per
-//! step.
+//! On a GPU it can take several decode steps before it synchronizes. Which rows run, at which positions and with
+//! which random numbers does not depend on the sampled tokens, so the host uploads all of it before the first step.
+//! Tokens and log-probabilities stay on the device, where each step reads the tokens of the step before. The
+//! scheduler drops the tokens after the end of a sequence, so tokens, bits and the order of ends are those of one
+//! synchronization per step.
 use xtrain_model::{Eager, Model, NoCache, Result as ModelResult};
 use xtrain_tensor::ops::{self, DeviceSampler, SampleRow, Sampled as DeviceSample};
 use xtrain_tensor::{Device, Dtype, Tensor};
@@ -63,8 +63,8 @@ impl<'m> Runner<'m> {
         Ok(SamplerId(self.samplers.len() - 1))
     }
 
-    /// Decode steps that it can take without synchronizing. 0: the host needs every token (on the CPU, without a cache,
-    /// with the logits of all rows, or with one step per synchronization).
+    /// Decode steps that it can take without synchronizing. 0: the host needs every token (on the CPU, without a
+    /// cache, with the logits of all rows, or with one step per synchronization).
     pub(super) fn max_multi_steps(&self) -> usize {
         let on_gpu = matches!(self.model.device(), Device::Gpu(_));
         let possible = on_gpu && self.cache.is_some() && self.logits_rows == LogitsRows::Sampled;
@@ -128,8 +128,8 @@ impl<'m> Runner<'m> {
         Ok(outcomes)
     }
 
-    /// Samples on the GPU that holds the logits, so that they are not downloaded. `None`: on the CPU, if sequences that
-    /// fork from a prompt need its logits, and if a row has no token, because the host gives the better error.
+    /// Samples on the GPU that holds the logits, so that they are not downloaded. `None`: on the CPU, if sequences
+    /// that fork from a prompt need its logits, and if a row has no token, because the host gives the better error.
     fn sample_on_device(&self, plan: &Plan, logits: &Tensor) -> Result<Option<Vec<Outcome>>> {
         let specs = || plan.runs.iter().filter_map(|run| Some((run.running, run.spec.as_ref()?)));
         let on_gpu = matches!(logits.device(), Device::Gpu(_)) && self.logits_rows == LogitsRows::Sampled;

@@ -145,8 +145,8 @@ impl<'m> Scheduler<'m> {
         true
     }
 
-    /// Gives free slots to waiting sequences, in their order. Those that fork their prompt are added to `forked`: their
-    /// first token is due.
+    /// Gives free slots to waiting sequences, in their order. Those that fork their prompt are added to `forked`:
+    /// their first token is due.
     pub(super) fn admit(&mut self, cache: &mut KvCache, forked: &mut Vec<ForkedSample>) -> Result<()> {
         let mut result = Ok(());
         while !(self.free_slots.is_empty() || self.admission_blocked && !self.running.is_empty()) {
@@ -348,7 +348,8 @@ impl<'m> Scheduler<'m> {
         result
     }
 
-    /// Takes the tokens of several decode steps, in the order of the steps, and retires the sequences that end in them.
+    /// Takes the tokens of several decode steps, in the order of the steps, and retires the sequences that end in
+    /// them.
     ///
     /// Tokens after the end of a sequence are dropped. From a step on in which a row has no token, nothing is taken:
     /// the next step repeats it with a synchronization.

@@ -29,8 +29,8 @@ impl<'a> Distribution<'a> {
         self.total
     }
 
-    /// The lowest `i` with `W_0 + ... + W_i > u * S >> 64`. Integer sums have no order: every device, scan and batch gives
-    /// the same token.
+    /// The lowest `i` with `W_0 + ... + W_i > u * S >> 64`. Integer sums have no order: every device, scan and batch
+    /// gives the same token.
     pub fn token(&self, u: u64) -> u32 {
         if faults::on(Fault::SamplerF32RunningSum) {
             return self.token_by_f32(u);

@@ -1,4 +1,5 @@
-//! Samples one token from one row of logits: a pure function of the row, the ids before it, the options and an address.
+//! Samples one token from one row of logits: a pure function of the row, the ids before it, the options and an
+//! address.
 //!
 //! The token distribution is held as integer weights, whose sum does not depend on an order. Random numbers are
 //! addressed by seed, sequence id and position, so there is no random state. The filters and their order are those of

@@ -8,7 +8,8 @@ pub struct SampleOptions {
     pub temperature: f32,
     /// Keeps the `k` most likely tokens, at least 1. Of equal logits the lower ids are kept. `None`: keeps all.
     pub top_k: Option<usize>,
-    /// Removes the least likely tokens whose probabilities add up to at most `1 - top_p`. In (0, 1]. `None`: keeps all.
+    /// Removes the least likely tokens whose probabilities add up to at most `1 - top_p`. In (0, 1]. `None`: keeps
+    /// all.
     pub top_p: Option<f32>,
     /// Keeps tokens with at least this fraction of the largest probability. In [0, 1]. `None`: keeps all.
     pub min_p: Option<f32>,

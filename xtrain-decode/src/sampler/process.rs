@@ -172,8 +172,8 @@ fn token_of(rank: u64) -> usize {
     !(rank as u32) as usize
 }
 
-/// The number of lowest ranks whose weights add up to at most `budget`, but never all of them. Moves these ranks to the
-/// front. Binary search with partial selection: expected time is linear.
+/// The number of lowest ranks whose weights add up to at most `budget`, but never all of them. Moves these ranks to
+/// the front. Binary search with partial selection: expected time is linear.
 fn affordable(ranks: &mut [u64], weights: &[u64], budget: u64) -> usize {
     let (mut low, mut high, mut spent) = (0, ranks.len(), 0);
     while low < high {

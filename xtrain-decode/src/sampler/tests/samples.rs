@@ -1,8 +1,8 @@
 //! Which tokens can be sampled, and that addresses are independent.
 use super::*;
 
-/// The smallest `u` of its range must give each token with a weight. No `u` gives a token without one. Returns the number
-/// of failures.
+/// The smallest `u` of its range must give each token with a weight. No `u` gives a token without one. Returns the
+/// number of failures.
 fn unreached(row: &[f32], options: SampleOptions) -> usize {
     let mut sampler = sampler(options);
     let distribution = sampler.distribution(row, &[]).expect("a distribution");
