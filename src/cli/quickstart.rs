@@ -112,7 +112,7 @@ fn write_corpus(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<(), Cli
         if writer.count() >= TOKENS {
             break;
         }
-        writer.push(&tokenizer.encode(&document)?, Role::Learnt)?;
+        writer.push(&tokenizer.encode(&document)?, Role::Target)?;
         writer.end_document()?;
     }
     Ok(writer.finish()?)

@@ -60,7 +60,7 @@ impl Cut {
 
     fn pieces(&self, tokens: &Tokens, part: &Range<u64>) -> Result<Pieces, DataError> {
         let long = if self.task == Task::Sft { Overflow::Truncate } else { Overflow::Split };
-        Pieces::cut(tokens, part, (self.context as u64, long))
+        Pieces::cut(tokens, part, self.context as u64, long)
     }
 
     /// The windows that an evaluation of `part` reads, each by itself: of at most `limit` predictions from the
@@ -77,7 +77,7 @@ impl Cut {
         let limit = if limit == 0 { u64::MAX } else { limit as u64 };
         if self.packing == Packing::Stream {
             let end = part.end.min(part.start.saturating_add(limit).saturating_add(1));
-            return Ok(evaluation_windows(part.start..end, self.context as u64).collect());
+            return Ok(evaluation_windows(&(part.start..end), self.context as u64).collect());
         }
         let (mut windows, mut read) = (self.pieces(tokens, &part)?.ranges, 0);
         let beyond = windows.iter().position(|window| {
@@ -123,8 +123,8 @@ impl Reading {
             }
             Packing::Documents => {
                 let pieces = cut.pieces(&source.tokens, &split.train)?;
-                let packed = DocumentWindows::pack(&pieces, context, (seed, order))?;
-                (Trained::Documents(packed), Some(pieces.tally))
+                let packed = DocumentWindows::pack(&pieces, context, seed, order)?;
+                (Trained::Documents(packed), Some(pieces.packing_stats))
             }
         };
         Ok(Reading { windows, held_out, tally })

@@ -10,7 +10,7 @@ use crate::fixtures::{json, path};
 
 /// What the message of a case has to hold beside a path; where `should_say` names a thing, it is that thing.
 const SAYS: [(&str, &str); 62] = [
-    ("st_empty_file", "got 0"),
+    ("st_empty_file", "found 0"),
     ("st_header_len_2pow63", "9223372036854775808"),
     ("st_header_len_past_eof", "the header says"),
     ("st_truncated_data", "bytes"),

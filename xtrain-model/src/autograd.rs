@@ -67,9 +67,9 @@ impl Back<'_> {
         (dtype, x): (Dtype, &Tensor),
     ) -> Result<Tensor> {
         let rounded = dy.cast(dtype)?;
-        ops::linear_backward_weight(self.grads.slot_mut(weight), &rounded, x, self.samples)?;
+        ops::linear_backward_weight(self.grads.accumulator_mut(weight), &rounded, x, self.samples)?;
         if let Some(bias) = bias {
-            ops::linear_backward_bias(self.grads.slot_mut(bias), dy, self.samples)?;
+            ops::linear_backward_bias(self.grads.accumulator_mut(bias), dy, self.samples)?;
         }
         Ok(rounded)
     }
@@ -186,14 +186,14 @@ impl<'t> Functional for Tape<'t> {
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Var> {
         let y = w.rows(id)?;
         let (slot, id) = (w.index(), id.to_vec());
-        Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.slot_mut(slot), &id, &dy)?)))
+        Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.accumulator_mut(slot), &id, &dy)?)))
     }
 
     fn rms_norm(&mut self, x: &Var, w: &Param, eps: f32) -> Result<Var> {
         let y = ops::rms_norm(&x.value, w.value()?, eps, w.compute())?;
         let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.index());
         Ok(self.record(y, move |b, dy| {
-            let (others, dw) = (b.nodes[x.node].take(), (b.grads.slot_mut(slot), b.samples));
+            let (others, dw) = (b.nodes[x.node].take(), (b.grads.accumulator_mut(slot), b.samples));
             let dx = ops::rms_norm_backward(&x.value, (&gain, eps), &dy, dw, others)?;
             b.add(&x, dx)
         }))
@@ -238,7 +238,7 @@ impl<'t> Functional for Tape<'t> {
         let y = ops::norm_rope(&heads, (w.value()?, eps), (&table, &pos))?;
         let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.index());
         Ok(self.record(y, move |b, dy| {
-            let dw = (b.grads.slot_mut(slot), b.samples);
+            let dw = (b.grads.accumulator_mut(slot), b.samples);
             let dx = ops::norm_rope_backward(&heads, (&gain, eps), (&table, &pos), &dy, dw)?;
             b.add(&x, dx.reshape(x.value.shape())?)
         }))

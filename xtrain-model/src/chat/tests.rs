@@ -114,7 +114,7 @@ fn the_template_is_that_of_the_name_or_of_the_tools_or_the_built_in_one() {
     assert_eq!(source(None, &tools).unwrap(), "t");
     assert_eq!(source(Some("default"), &tools).unwrap(), "d");
     let error = source(Some("rag"), &tools).unwrap_err().to_string();
-    assert_eq!(error, "chat template \"rag\": there is none; there are default, tool_use");
+    assert_eq!(error, "chat template \"rag\" not found; templates: default, tool_use");
     let built_in = ChatTemplate::of(&Tokenizer::byte(), None, &Options::default()).unwrap();
     assert!(built_in.source() == BUILT_IN && built_in.has_generation());
 }
@@ -157,16 +157,16 @@ fn values_are_printed_as_python_prints_them() {
 fn what_is_no_message_is_refused() {
     for (json, want) in [
         ("{}", "a list of messages, found an object"),
-        ("[]", "an empty one"),
+        ("[]", "an empty list"),
         ("[1]", "found a number"),
         ("[{}]", "no role"),
         ("[{\"role\": 1}]", "a number as role"),
-        ("[", "want JSON"),
+        ("[", "expected JSON"),
         ("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "64 deep"),
     ] {
         let error = Json::parse(json).and_then(|json| Message::list(&json)).unwrap_err().to_string();
         assert!(error.contains(want), "{json}: {error}");
     }
     let long = ChatTemplate::parse(&" ".repeat(MAX_TEMPLATE + 1)).unwrap_err().to_string();
-    assert!(long.contains("its length: want at most 1048576 bytes, got 1048577"), "{long}");
+    assert!(long.contains("length: expected at most 1048576 bytes, found 1048577"), "{long}");
 }

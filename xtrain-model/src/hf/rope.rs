@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 use xtrain_tensor::{RopeScaling, Truncate, Yarn};
 
-use super::{only, refuse};
+use super::fields::{only, refuse};
 use crate::config::Config;
 use crate::error::{Error, Result};
 

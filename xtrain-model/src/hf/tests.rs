@@ -1,6 +1,10 @@
+use serde_json::{Value, json};
 use xtrain_tensor::RopeScaling;
 
+use super::config_json::UNIT_FACTORS;
 use super::*;
+use crate::config::{Biases, Config};
+use crate::error::Result;
 
 fn json() -> Value {
     serde_json::from_str(include_str!("../../../tests/data/models/qwen3_tied/config.json")).unwrap()
@@ -171,7 +175,7 @@ fn what_is_not_served_is_refused_by_name() {
 #[test]
 fn factors_of_one_change_nothing() {
     let plain = from_json(&json()).unwrap();
-    for field in FACTORS {
+    for field in UNIT_FACTORS {
         assert_eq!(of("qwen3", |j| j[field] = json!(1)).unwrap(), plain, "{field}");
     }
 }

@@ -1,7 +1,7 @@
 //! Sliding windows in a `config.json`: which layers have one.
 use serde_json::{Value, json};
 
-use super::refuse;
+use super::fields::refuse;
 use crate::config::Config;
 use crate::error::Result;
 

@@ -3,7 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use xtrain_tensor::testing::times;
 
-use super::super::checksum::Summed;
+use super::super::checksum::ChecksummedReader;
 use super::super::control::{self, Verified};
 use super::super::header;
 use super::super::manifest::Manifest;
@@ -103,7 +103,7 @@ impl ReadFile for Bytes<'_> {
 /// Whether the header is accepted; if it is, another reader accepts it as well and sees the same tensors.
 fn accepts(bytes: &[u8]) -> bool {
     let mut reader = Bytes(bytes, 0);
-    let mut from = Summed { file: &mut reader, crc: 0 };
+    let mut from = ChecksummedReader::new(&mut reader);
     let Ok(found) = header::read(Path::new("mutated"), &mut from) else { return false };
     let other = safetensors::SafeTensors::deserialize(bytes).expect("what is accepted is a safetensors file");
     assert_eq!(other.len(), found.len());

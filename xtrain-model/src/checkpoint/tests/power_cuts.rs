@@ -15,25 +15,25 @@ struct Moment {
 
 /// Opens `fs`, saves each of `samples`, and returns every moment in between.
 fn moments(fs: SimulatedFs, mut acknowledged: Option<Sample>, samples: &[Sample]) -> Vec<Moment> {
-    fs.remember();
+    fs.start_history();
     let checkpoints = opened(&fs);
-    let (mut marks, mut found) = (vec![(fs.remembered().len(), acknowledged.clone(), None)], Vec::new());
+    let (mut marks, mut found) = (vec![(fs.history().len(), acknowledged.clone(), None)], Vec::new());
     for sample in samples {
         let mut durable = 0;
         let count = |step: &SaveStep| {
             if *step == SaveStep::Acknowledged {
-                durable = fs.remembered().len();
+                durable = fs.history().len();
             }
         };
         let mut count = count;
         let saved = sample.with(|snapshot| checkpoints.save_observed(snapshot, &mut count)).unwrap();
         assert!(saved.not_pruned.is_none());
         marks.push((durable, acknowledged.replace(sample.clone()), Some(sample.clone())));
-        marks.push((fs.remembered().len(), acknowledged.clone(), None));
+        marks.push((fs.history().len(), acknowledged.clone(), None));
     }
     marks.push((usize::MAX, acknowledged, None));
     let mut marks = marks.into_iter().peekable();
-    for (at, fs) in fs.remembered().into_iter().chain([fs.fork()]).enumerate() {
+    for (at, fs) in fs.history().into_iter().chain([fs.fork()]).enumerate() {
         while marks.peek().is_some_and(|mark| mark.0 <= at) {
             marks.next();
         }

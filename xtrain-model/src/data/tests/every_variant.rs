@@ -1,6 +1,6 @@
 //! Every variant of [`DataError`], from a file or a call that is wrong in one way.
 use super::*;
-use crate::named_cases::{check, variants};
+use xtrain_tensor::testing::named_cases::{check, variants};
 
 /// The refusal of a file of that name.
 fn file(name: &str, bytes: &[u8]) -> DataError {
@@ -39,18 +39,18 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "bytes that are no text",
                 file("in.txt", b"ab\xffc"),
-                &["in.txt: want UTF-8 text, ", "at byte 2"],
+                &["in.txt: expected UTF-8 text, ", "at byte 2"],
             ),
             (
                 "a line that is no JSON",
                 file("in.jsonl", b"{\"text\": \"a\"}\n[\n"),
-                &["in.jsonl: line 2: want "],
+                &["in.jsonl: line 2: expected "],
             ),
-            ("an empty packed file", packed(b""), &["in.tok: length: want at least 64 bytes"]),
-            ("another packed file", packed(&[7; 64]), &["in.tok: magic: want "]),
-            ("an id above the vocabulary", id, &["tokens in memory: token 1 is 9, the vocabulary ends at 5"]),
-            ("too few tokens", short, &["the training data", "want at least 5 tokens, found 4"]),
-            ("no file to prepare", nothing, &["prepare: want at least one file, got none"]),
+            ("an empty packed file", packed(b""), &["in.tok: length: expected at least 64 bytes"]),
+            ("another packed file", packed(&[7; 64]), &["in.tok: magic: expected "]),
+            ("an id above the vocabulary", id, &["tokens in memory: token 1 is 9, expected an id below 5"]),
+            ("too few tokens", short, &["the training data", "expected at least 5 tokens, found 4"]),
+            ("no file to prepare", nothing, &["prepare: expected at least one file, found none"]),
             (
                 "a word without a token",
                 word_without_a_token("in.txt", "b"),

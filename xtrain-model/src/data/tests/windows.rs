@@ -18,7 +18,7 @@ fn evaluation_covers_each_target_once() {
         [(0..100, 7), (5..6, 3), (5..5, 3), (3..5, 64), (10..75, 64), (10..76, 64), (0..64, 1)]
     {
         let mut targets = Vec::new();
-        for window in evaluation_windows(part.clone(), context) {
+        for window in evaluation_windows(&part, context) {
             assert!(window.end - window.start <= context + 1);
             targets.extend(window.start + 1..window.end);
         }
@@ -99,7 +99,7 @@ fn data_shorter_than_a_context_is_refused() {
     let error = Windows::new(0..2, 64, 0, Order::Random).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the training data (a context and one more): want at least 65 tokens, found 2"
+        "the training data (a context and one more token): expected at least 65 tokens, found 2"
     );
     assert!(Tokens::from_ids(vec![1, 5], 5).unwrap_err().to_string().contains("token 1 is 5"));
     assert_eq!(TokenWindow::new(&[], &[]), TokenWindow::default());
