@@ -1,4 +1,4 @@
-//! Reverse-mode differentiation: a tape of rules, run backwards.
+//! Reverse-mode automatic differentiation with a tape.
 use std::rc::Rc;
 
 use xtrain_tensor::ops::{self, Samples, Slots};
@@ -11,20 +11,20 @@ use crate::param::Param;
 use crate::params::Linear;
 use crate::rows::Rows;
 
-/// A value and its place on the tape.
+/// A value and its node on the tape.
 #[derive(Debug, Clone)]
 pub struct Var {
     /// The value.
     pub value: Tensor,
     node: usize,
-    /// What its gradient may be rounded to, where only products read it.
+    /// The dtype that the gradient may be rounded to, if only matrix products read it.
     rounded: Dtype,
 }
 
 type Rule<'t> = Box<dyn FnOnce(&mut Back<'_>) -> Result<()> + 't>;
 
-/// Records each operation with the rule that takes its gradient back. A parameter's gradient is
-/// added into [`Grads`] chunk by chunk, sample by sample.
+/// Records each operation with its backward rule. Gradients of parameters are added to [`Grads`] chunk by chunk, sample by
+/// sample.
 pub struct Tape<'t> {
     rules: Vec<Option<Rule<'t>>>,
     samples: Rc<Samples>,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Tape<'_> {
     }
 }
 
-/// The gradients of a pass that runs backwards.
+/// The state of a backward pass.
 struct Back<'g> {
     nodes: Vec<Option<Tensor>>,
     grads: &'g mut Grads,
@@ -44,12 +44,12 @@ struct Back<'g> {
 }
 
 impl Back<'_> {
-    /// The gradient of a node whose uses have all been walked.
+    /// The gradient of a node after all its uses have been processed.
     fn take(&mut self, node: usize) -> Tensor {
-        self.nodes[node].take().expect("every recorded value is used by a later one")
+        self.nodes[node].take().expect("every recorded value is used by a later node")
     }
 
-    /// Adds one use's gradient: two uses commute.
+    /// Adds the gradient of one use. The sum of two uses is commutative.
     fn add(&mut self, x: &Var, g: Tensor) -> Result<()> {
         match &mut self.nodes[x.node] {
             Some(sum) => ops::accumulate(sum, &g)?,
@@ -58,8 +58,8 @@ impl Back<'_> {
         Ok(())
     }
 
-    /// Adds the gradients of a projection's own matrix and bias: the matrix reads `dy` rounded to `dtype`,
-    /// which is returned, the bias reads it unrounded.
+    /// Adds the gradients of a projection's matrix and bias. The matrix reads `dy` rounded to `dtype`, which is returned.
+    /// The bias reads it unrounded.
     fn own_gradients(
         &mut self,
         (weight, bias): (usize, Option<usize>),
@@ -75,27 +75,27 @@ impl Back<'_> {
     }
 }
 
-/// The slots of a projection's matrix and bias.
+/// The accumulator indices of a projection's matrix and bias.
 fn slots_of(w: &Linear) -> (usize, Option<usize>) {
     (w.weight.index(), w.bias.as_ref().map(Param::index))
 }
 
 impl<'t> Tape<'t> {
-    /// An empty tape for a pass over rows of these samples.
+    /// An empty tape for a forward pass over rows of these samples.
     pub fn new(samples: Samples) -> Tape<'t> {
         Tape { rules: Vec::new(), samples: Rc::new(samples) }
     }
 
-    /// Runs the tape backwards from `y`, whose gradient is `dy`, and adds the parameters' gradients
-    /// into `grads`. A tape runs once.
+    /// Runs the backward pass from `y` with gradient `dy` and adds the gradients of parameters to `grads`. Consumes the
+    /// tape.
     ///
     /// # Errors
-    /// When `dy` does not have the shape of `y`.
+    /// If `dy` does not have the shape of `y`.
     pub fn backward(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<()> {
         self.run((y, dy), grads).map(|_| ())
     }
 
-    /// [`Tape::backward`]; returns the gradient of `leaf`, which the pass has used.
+    /// [`Tape::backward`] that returns the gradient of `leaf`, which the forward pass must have used.
     ///
     /// # Errors
     /// As [`Tape::backward`].
@@ -109,12 +109,12 @@ impl<'t> Tape<'t> {
         Ok(nodes[leaf.node].take().expect("the pass has used the leaf"))
     }
 
-    /// A value that comes from outside of the tape.
+    /// A value from outside the tape.
     pub(crate) fn leaf(&mut self, value: Tensor) -> Var {
         self.place(value, Dtype::F32)
     }
 
-    /// The gradients that no rule has taken.
+    /// Runs the rules in reverse order. Returns the remaining gradients.
     fn run(self, (y, dy): (&Var, Tensor), grads: &mut Grads) -> Result<Vec<Option<Tensor>>> {
         let nodes = (0..self.rules.len()).map(|_| None).collect();
         let mut back = Back { nodes, grads, samples: &self.samples };
@@ -125,7 +125,7 @@ impl<'t> Tape<'t> {
         Ok(back.nodes)
     }
 
-    /// A value whose gradient is taken by the rule of an earlier node of its group.
+    /// A value whose gradient is consumed by the rule of an earlier node of its group.
     fn place(&mut self, value: Tensor, rounded: Dtype) -> Var {
         self.rules.push(None);
         Var { value, node: self.rules.len() - 1, rounded }
@@ -140,7 +140,7 @@ impl<'t> Tape<'t> {
         Var { value, node, rounded: Dtype::F32 }
     }
 
-    /// Linears that read one `x`.
+    /// Linear projections of the same `x`.
     fn linears<const G: usize>(&mut self, x: &Var, ws: [&Linear; G]) -> Result<[Var; G]> {
         let mut packed = Vec::with_capacity(G);
         let mut ys = Vec::with_capacity(G);
@@ -153,7 +153,7 @@ impl<'t> Tape<'t> {
             packed.push(weight);
         }
         let (x, slots, nodes) = (x.clone(), ws.map(slots_of), ys.iter().map(|y| y.node).collect::<Vec<_>>());
-        // the first of the group is walked last: the gradients of all of them are there
+        // the backward pass reaches the first node of the group last, when the gradients of all nodes are available
         let first = nodes[0];
         self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {
             let mut dys = Vec::with_capacity(G);

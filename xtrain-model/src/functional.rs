@@ -1,4 +1,4 @@
-//! The operations a forward pass may use, over values that a tape may or may not watch.
+//! The operations of a forward pass, over values with or without a tape.
 use xtrain_tensor::ops::{self, Affine, AttnMask, Slots};
 use xtrain_tensor::{RopeTable, Tensor};
 
@@ -7,37 +7,37 @@ use crate::param::Param;
 use crate::params::Linear;
 use crate::rows::Rows;
 
-/// What `Model::forward` is written against; read `f.rms_norm(&x, w, eps)` as one reads it in PyTorch.
+/// The operations that `Model::forward` uses. `f.rms_norm(&x, w, eps)` reads as in PyTorch.
 #[allow(missing_docs, reason = "each is the operation of that name in `xtrain_tensor::ops`")]
 pub trait Functional {
-    /// A value: a bare tensor, or one with a place on the tape.
+    /// A value: a tensor, or a tensor with its node on the tape.
     type X: Clone;
     /// The residual stream, f32.
     type H: Clone;
 
     fn embedding(&mut self, w: &Param, id: &[u32]) -> Result<Self::H>;
     fn rms_norm(&mut self, h: &Self::H, w: &Param, eps: f32) -> Result<Self::X>;
-    /// Linears that read one normed `h`: their gradients by it are one running sum.
+    /// Linear projections of the same normalized `h`. The gradient of `h` is one running sum over them.
     fn norm_linears<const G: usize>(
         &mut self,
         h: &Self::H,
         norm: (&Param, f32),
         ws: [&Linear; G],
     ) -> Result<[Self::X; G]>;
-    /// `silu(gate(n)) up(n)` of the normed `h`.
+    /// `silu(gate(n)) up(n)` of the normalized `h`.
     fn norm_swiglu(&mut self, h: &Self::H, norm: (&Param, f32), gate_up: [&Linear; 2]) -> Result<Self::X>;
-    /// `h + (x Wᵀ + b)`: a projection back into the residual stream, which the norm `next` reads.
+    /// `h + (x Wᵀ + b)`: a projection into the residual stream. `next` is the norm that reads the result.
     fn linear_add(&mut self, h: &Self::H, x: &Self::X, w: &Linear, next: (&Param, f32)) -> Result<Self::H>;
-    /// `[N, H hd]` → `[N, H, hd]`: the norm over heads if there is one, then the rotation.
+    /// `[N, H hd]` → `[N, H, hd]`: the optional norm over each head, then the RoPE rotation.
     fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>)
     -> Result<Self::X>;
-    /// Over the keys that each row sees: those of its sequence up to its own, the last of them where there is
-    /// a window.
+    /// Attention of each row over the keys of its sequence up to its own position, limited to the sliding window if the
+    /// layer has one.
     fn attention(&mut self, q: &Self::X, kv: KvView<'_, Self::X>, see: AttnRows<'_>) -> Result<Self::X>;
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }
 
-/// By what angles rows are rotated.
+/// The RoPE angles of rows.
 #[derive(Debug, Clone, Copy)]
 pub struct RopeArgs<'a> {
     /// Cosines and sines by position.
@@ -46,36 +46,36 @@ pub struct RopeArgs<'a> {
     pub pos: &'a [u32],
 }
 
-/// New rows on their way to an attention: projections that are not yet normed or turned.
+/// Projections of new rows before QK-norm and RoPE rotation.
 #[derive(Debug, Clone, Copy)]
 pub struct Qkv<'a, X> {
     /// Queries `[N, nh hd]`.
     pub q: &'a X,
     /// Keys `[N, nkv hd]`.
     pub k: &'a X,
-    /// Values `[N, nkv, hd]`, as they stay.
+    /// Values `[N, nkv, hd]`, in their final form.
     pub v: &'a X,
-    /// The gains over a head of queries and over one of keys, and their eps.
+    /// The QK-norm gains of queries and keys, and their eps. `None`: no QK-norm.
     pub norms: Option<([&'a Param; 2], f32)>,
-    /// By what angles queries and keys are rotated.
+    /// The RoPE angles of queries and keys.
     pub turn: RopeArgs<'a>,
 }
 
-/// Keys and values `[S, nkv, hd]` that the rows of a pass may attend to, and where they lie.
+/// Keys and values `[S, nkv, hd]` that the rows of a forward pass may attend to, and their KV slots.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "told above")]
+#[allow(missing_docs, reason = "documented above")]
 pub struct KvView<'a, X> {
     pub k: &'a X,
     pub v: &'a X,
     pub slots: &'a Slots,
 }
 
-/// What the rows of a pass see in a layer.
+/// The rows of a forward pass and the attention mask of a layer.
 #[derive(Debug, Clone, Copy)]
 pub struct AttnRows<'a> {
     /// The rows.
     pub rows: &'a Rows,
-    /// How many positions back they see, their own included; none: all.
+    /// Sliding-window size, including the current token. `None`: full attention.
     pub window: Option<usize>,
 }
 
@@ -90,12 +90,12 @@ pub(crate) fn split_heads(x: &Tensor, head_dim: usize) -> Result<Tensor> {
     Ok(x.reshape(&[x.shape()[0], x.width() / head_dim, head_dim])?)
 }
 
-/// A residual stream without a tape.
+/// The residual stream without a tape.
 #[derive(Debug, Clone)]
 pub struct Residual {
     /// `[N, C]`, f32.
     pub h: Tensor,
-    /// Its norm by the gain of this slot, where a device took it when it added last.
+    /// The normalized stream and the index of its gain, if the last addition computed it.
     normed: Option<(usize, Tensor)>,
 }
 
@@ -106,13 +106,13 @@ impl From<Tensor> for Residual {
 }
 
 impl Residual {
-    /// Its norm by this gain, if it was taken.
+    /// The stream normalized with this gain. `None`: not computed yet.
     fn normed(&self, gain: &Param) -> Option<&Tensor> {
         self.normed.as_ref().filter(|(slot, _)| *slot == gain.index()).map(|(_, n)| n)
     }
 }
 
-/// No tape: values are tensors, and nothing outlives its last use.
+/// Execution without a tape: values are tensors and are freed after their last use.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Eager;
 

@@ -1,25 +1,25 @@
-//! Where a forward pass finds the keys and values of earlier positions.
+//! The keys and values of a forward pass.
 use xtrain_tensor::ops::Slots;
 
 use crate::error::{Error, Result};
 use crate::functional::{Functional, KvView, Qkv};
 use crate::rows::Rows;
 
-/// A home for keys and values. A cache implements it for [`Eager`](crate::Eager) alone, so that a
-/// pass under a tape cannot be handed one: the compiler refuses it.
+/// Storage of keys and values. A KV cache implements it only for [`Eager`](crate::Eager): using a cache under a tape does
+/// not compile.
 pub trait KvStore<F: Functional> {
-    /// Takes the keys and values `[N, nkv, hd]` of `rows` at `layer`; returns all that the rows may
-    /// see, theirs included.
+    /// Appends the keys and values `[N, nkv, hd]` of `rows` at `layer`. Returns all keys and values that the rows may
+    /// attend to, including their own.
     ///
     /// # Errors
-    /// When there is no room, or a row does not follow what is held.
+    /// If the cache is full, or a row does not follow the cached positions.
     fn extend(&mut self, layer: usize, k: F::X, v: F::X, rows: &Rows) -> Result<KvView<'_, F::X>>;
 
-    /// Norms and turns the heads of `rows`, then [`extend`](KvStore::extend): the queries `[N, nh, hd]`, and all
-    /// that they may see.
+    /// Applies QK-norm and RoPE to the heads of `rows`, then calls [`extend`](KvStore::extend). Returns the queries
+    /// `[N, nh, hd]` and all keys and values that they may attend to.
     ///
     /// # Errors
-    /// As [`extend`](KvStore::extend), and for a position that the table has no angles for.
+    /// As [`extend`](KvStore::extend); a position outside the RoPE table.
     fn append_rotated(
         &mut self,
         f: &mut F,
@@ -34,7 +34,7 @@ pub trait KvStore<F: Functional> {
     }
 }
 
-/// No memory: the rows of a pass see each other. This is training, and naive recompute.
+/// No cache: the rows of a forward pass attend to each other. Used for training and for naive recomputation.
 #[derive(Debug)]
 pub struct NoCache<X> {
     kv: Option<(X, X)>,
@@ -42,10 +42,10 @@ pub struct NoCache<X> {
 }
 
 impl<X> NoCache<X> {
-    /// For one pass over `rows`: whole sequences from position 0, each in one run of rows.
+    /// For one forward pass over `rows`: complete sequences from position 0, each in consecutive rows.
     ///
     /// # Errors
-    /// [`Error::CachePosition`] for the first row that is out of place.
+    /// [`Error::CachePosition`] for the first row out of order.
     pub fn new(rows: &Rows) -> Result<NoCache<X>> {
         let mut base: Vec<usize> = Vec::new();
         for (n, (&seq, &pos)) in rows.seq.iter().zip(&rows.pos).enumerate() {

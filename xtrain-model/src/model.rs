@@ -1,5 +1,5 @@
-//! The Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with QK-norm or without, RoPE, SwiGLU.
-//! The forward, written once.
+//! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE, SwiGLU.
+//! The forward pass is written once.
 use xtrain_tensor::ops::{self, DeviceSampler};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
@@ -10,7 +10,7 @@ use crate::kv::KvStore;
 use crate::params::{Block, Params};
 use crate::rows::Rows;
 
-/// A model: its shape, its parameters and its rotary table.
+/// A model: its config, its parameters and its RoPE table.
 #[derive(Debug, Clone)]
 pub struct Model {
     cfg: Config,
@@ -20,27 +20,27 @@ pub struct Model {
 }
 
 impl Model {
-    /// A model of these parameters.
+    /// A model with these parameters.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for a shape that no model can have.
+    /// [`Error::Config`](crate::Error::Config) for an invalid config.
     pub fn new(cfg: Config, params: Params) -> Result<Model> {
         cfg.check()?;
         let rope = RopeTable::scaled((cfg.rope_theta, &cfg.rope_scaling), cfg.head_dim, cfg.max_positions)?;
         Ok(Model { cfg, rope, params })
     }
 
-    /// The same model, each layer of which sees so many positions back, its own included; none: all.
+    /// The model with these sliding-window sizes, one per layer, including the current token. `None`: full attention.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) unless there is one for each layer, and each is at least 1.
+    /// [`Error::Config`](crate::Error::Config) unless there is one window per layer and each is at least 1.
     pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Result<Model> {
         self.cfg.check_windows(&windows)?;
         self.cfg.windows = windows;
         Ok(self)
     }
 
-    /// A model with values drawn from `seed`, computing in `compute` (f32 or bf16).
+    /// A model with random weights from `seed` and compute dtype `compute` (f32 or bf16). See [`Params::init`].
     ///
     /// # Errors
     /// As [`Model::new`].
@@ -48,30 +48,30 @@ impl Model {
         Model::new(cfg.clone(), Params::init(cfg, compute, device, seed)?)
     }
 
-    /// The same model on another device.
+    /// The model on another device.
     ///
     /// # Errors
-    /// When the device has no memory for it; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for packed matrices
-    /// alone.
+    /// If the device is out of memory; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for a model opened for
+    /// inference.
     pub fn to_device(&self, device: &Device) -> Result<Model> {
         Ok(Model { params: self.params.to_device(device)?, ..self.clone() })
     }
 
-    /// The same model without the f32 values of its matrices: packed, to be run and not to be trained or
-    /// written. Its bits are the same.
+    /// The model for inference: packed weights without f32 master weights. It cannot be trained or exported. Results are
+    /// bit-identical.
     ///
     /// # Errors
-    /// When the device has no memory for it.
+    /// If the device is out of memory.
     pub fn for_inference(&self) -> Result<Model> {
         Ok(Model { params: self.params.for_inference()?, ..self.clone() })
     }
 
-    /// The shape.
+    /// The config.
     pub fn config(&self) -> &Config {
         &self.cfg
     }
 
-    /// The type of products and stored activations.
+    /// The dtype of matrix products and stored activations.
     pub fn compute(&self) -> Dtype {
         self.params.embed.compute()
     }
@@ -81,10 +81,10 @@ impl Model {
         self.params.embed.device()
     }
 
-    /// The final hidden states `[N, C]` of `rows`, normalised. The only forward pass there is.
+    /// The normalized final hidden states `[N, C]` of `rows`. The only forward pass.
     ///
     /// # Errors
-    /// When an id or a position is out of range, or `kv` refuses a row.
+    /// An id or a position out of range; a row that `kv` rejects.
     pub fn forward<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows) -> Result<F::X>
     where
         F: Functional,
@@ -94,7 +94,7 @@ impl Model {
         self.forward_hidden(f, kv, rows, h)
     }
 
-    /// [`Model::forward`] of rows whose residual stream before the first block is `h [N, C]`; their ids are not read.
+    /// [`Model::forward`] from `h [N, C]`, the residual stream of `rows` before the first block. Does not read the ids.
     ///
     /// # Errors
     /// As [`Model::forward`].
@@ -109,18 +109,18 @@ impl Model {
         self.final_norm(f, &h)
     }
 
-    /// Has ready what passes over rows at these positions ask for, so that a GPU is not sent it between them.
+    /// Uploads the RoPE table entries of these positions, so that later forward passes need no upload.
     ///
     /// # Errors
-    /// When the device has no memory for it.
+    /// If the device is out of memory.
     pub fn prefetch_rope(&self, positions: impl Iterator<Item = usize>) -> Result<()> {
         Ok(self.rope.prefetch(self.device(), positions)?)
     }
 
-    /// The residual stream `[N, C]` before the first block of rows whose tokens were drawn and not looked at.
+    /// The residual stream `[N, C]` before the first block, for sampled tokens that are still on the device.
     ///
     /// # Errors
-    /// When the tokens lie on another device.
+    /// If the tokens are on another device.
     pub fn embed_sampled(&self, draws: &DeviceSampler) -> Result<Residual> {
         Ok(self.params.embed.sampled_rows(draws)?.into())
     }
@@ -149,7 +149,7 @@ impl Model {
         f.linear_add(&h, &y, &block.down, (next, eps))
     }
 
-    /// The hidden states of a residual stream that has passed all blocks.
+    /// The hidden states of the residual stream after the last block.
     pub(crate) fn final_norm<F: Functional>(&self, f: &mut F, h: &F::H) -> Result<F::X> {
         f.rms_norm(h, &self.params.norm, self.cfg.norm_eps as f32)
     }
@@ -181,7 +181,7 @@ impl Model {
     /// Logits `[N, V]`, f32, of hidden states `[N, C]`.
     ///
     /// # Errors
-    /// When `hidden` has another width or dtype.
+    /// If `hidden` has a different width or dtype.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(ops::linear(hidden, &*self.params.head().packed()?, None, Dtype::F32)?)
     }

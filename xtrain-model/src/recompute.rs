@@ -1,6 +1,6 @@
-//! The gradient with a layer's input kept and its forward run again in the backward: one layer's
-//! activations are in memory at a time, for one more forward. The bits are those of
-//! [`objective::backward`](crate::objective::backward), since both run the same text on the same inputs.
+//! Activation checkpointing: keeps only the input of each layer and recomputes the layer's forward in the backward pass.
+//! The activations of one layer are in memory at a time, at the cost of one more forward pass. The gradients are
+//! bit-identical to [`objective::backward`](crate::objective::backward): both run the same code on the same inputs.
 use xtrain_tensor::ops::{LogProb, Samples};
 use xtrain_tensor::{
     Tensor,
@@ -16,10 +16,10 @@ use crate::model::Model;
 use crate::objective::{Batch, LogitsProcessing, TrainingExample};
 use crate::rows::Rows;
 
-/// As [`objective::backward`](crate::objective::backward), in less memory.
+/// As [`objective::backward`](crate::objective::backward), with less memory.
 ///
 /// # Errors
-/// As there.
+/// As [`objective::backward`](crate::objective::backward).
 pub(crate) fn backward(
     model: &Model,
     samples: &[TrainingExample],
@@ -51,7 +51,7 @@ pub(crate) fn backward(
     Ok(values)
 }
 
-/// The gradient by a layer's input, from that by its output.
+/// The gradient of a layer's input from the gradient of its output.
 fn layer_backward(
     (model, layer): (&Model, usize),
     (rows, samples): (&Rows, &Samples),

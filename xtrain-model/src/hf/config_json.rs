@@ -6,9 +6,9 @@ use crate::error::Result;
 
 use super::fields::{flag, only, refuse, size};
 use super::rope;
-use super::windows::{self, Rule};
+use super::windows::{self, WindowRule};
 
-/// The families, as `model_type` names them.
+/// The supported model families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     Qwen3,
@@ -18,7 +18,7 @@ enum Family {
 }
 
 impl Family {
-    /// `model_type` and the class in `architectures`.
+    /// The `model_type` and the class in `architectures`.
     fn names(self) -> [&'static str; 2] {
         match self {
             Family::Qwen3 => ["qwen3", "Qwen3ForCausalLM"],
@@ -28,15 +28,15 @@ impl Family {
         }
     }
 
-    fn rule(self) -> Rule {
+    fn window_rule(self) -> WindowRule {
         match self {
-            Family::Qwen3 | Family::Qwen2 => Rule::Switched,
-            Family::Llama => Rule::Never,
-            Family::Mistral => Rule::Always,
+            Family::Qwen3 | Family::Qwen2 => WindowRule::Switched,
+            Family::Llama => WindowRule::Never,
+            Family::Mistral => WindowRule::Always,
         }
     }
 
-    /// The family that has what `cfg` has.
+    /// The family that can represent `cfg`.
     fn of(cfg: &Config) -> Result<Family> {
         let windowed = cfg.windows.iter().any(Option::is_some);
         match (cfg.qk_norm, cfg.biases) {
@@ -44,16 +44,16 @@ impl Family {
             (false, Biases { qkv: true, o: false, mlp: false }) => Ok(Family::Qwen2),
             (false, Biases { qkv: false, o: false, mlp: false }) if windowed => Ok(Family::Mistral),
             (false, Biases { qkv, o, .. }) if qkv == o => Ok(Family::Llama),
-            (_, biases) => refuse("biases", "those of one of the families", format!("{biases:?}")),
+            (_, biases) => refuse("biases", "those of a supported family", format!("{biases:?}")),
         }
     }
 }
 
-/// The config as a `config.json` of the family that has its norms, biases and windows. `eos` are the ids
-/// that end a text.
+/// Converts the config to a `config.json` of the family that supports its norms, biases and windows. `eos` are the
+/// end-of-text ids.
 ///
 /// # Errors
-/// [`Error::Config`] for a model that no family has: its biases, windows or rotary scaling.
+/// [`Error::Config`](crate::Error::Config) for biases, windows or RoPE scaling that no family supports.
 pub fn to_json(cfg: &Config, eos: &[u32]) -> Result<Value> {
     let family = Family::of(cfg)?;
     let [model_type, architecture] = family.names();
@@ -90,11 +90,11 @@ pub fn to_json(cfg: &Config, eos: &[u32]) -> Result<Value> {
     if family == Family::Llama {
         json["mlp_bias"] = json!(cfg.biases.mlp);
     }
-    windows::write(&mut json, family.rule(), cfg)?;
+    windows::write(&mut json, family.window_rule(), cfg)?;
     Ok(json)
 }
 
-/// Ids as `eos_token_id`: null, a number, or a list.
+/// The value of `eos_token_id` for `eos`: null, a number or a list.
 pub fn eos_json(eos: &[u32]) -> Value {
     match eos {
         [] => Value::Null,
@@ -103,11 +103,11 @@ pub fn eos_json(eos: &[u32]) -> Value {
     }
 }
 
-/// The ids of `eos_token_id`, a number or a list, of a `config.json` or a `generation_config.json`; none
-/// where it is absent or null.
+/// The ids of `eos_token_id` in a `config.json` or a `generation_config.json`: a number or a list. Empty if the field is
+/// absent or null.
 ///
 /// # Errors
-/// [`Error::Config`] for anything else.
+/// [`Error::Config`](crate::Error::Config) for any other value.
 pub fn eos_ids(json: &Value) -> Result<Vec<u32>> {
     let id = |v: &Value| match v.as_u64().and_then(|x| u32::try_from(x).ok()) {
         Some(id) => Ok(id),
@@ -120,10 +120,10 @@ pub fn eos_ids(json: &Value) -> Result<Vec<u32>> {
     }
 }
 
-/// Factors that this forward does not have: who writes another one than 1 wants another forward.
+/// Factors that the forward pass does not support. They must be 1 or absent.
 pub(super) const UNIT_FACTORS: [&str; 3] = ["embedding_multiplier", "residual_multiplier", "logits_scaling"];
 
-/// What a config of a family that is served does not have at all.
+/// Fields that the forward pass does not support. They must be absent.
 const UNSUPPORTED: [&str; 7] = [
     "quantization_config",
     "attn_logit_softcapping",
@@ -134,15 +134,14 @@ const UNSUPPORTED: [&str; 7] = [
     "num_local_experts",
 ];
 
-/// Reads a `config.json` of a family that the forward serves; what it does not serve is refused here,
-/// by name.
+/// Reads a `config.json` of a supported family. Rejects unsupported fields by name.
 ///
 /// # Errors
-/// [`Error::Config`] with the field, what it must be and what it is.
+/// [`Error::Config`](crate::Error::Config) with the field, its valid values and its value.
 pub fn from_json(json: &Value) -> Result<Config> {
     let kind = json["model_type"].as_str().unwrap_or("none");
-    let known = [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral];
-    let Some(family) = known.into_iter().find(|family| family.names()[0] == kind) else {
+    let families = [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral];
+    let Some(family) = families.into_iter().find(|family| family.names()[0] == kind) else {
         return refuse("model_type", "qwen3, qwen2, llama or mistral", kind);
     };
     only(json, "hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
@@ -178,8 +177,8 @@ pub fn from_json(json: &Value) -> Result<Config> {
         biases: biases(json, family)?,
         rope_scaling,
         windows: match n_layers {
-            // a list as long as an absurd number is not made before the number is refused
-            1..=1024 => windows::read(json, family.rule(), n_layers)?,
+            // do not allocate a list for an invalid number of layers, which `check` rejects below
+            1..=1024 => windows::read(json, family.window_rule(), n_layers)?,
             _ => Vec::new(),
         },
     };

@@ -8,7 +8,7 @@ pub(super) fn refuse<T>(field: &'static str, want: &'static str, got: impl ToStr
     Err(Error::Config { field, want, got: got.to_string() })
 }
 
-/// Refuses a field that is there and says something that the forward does not do.
+/// Rejects a field that is present with an unsupported value.
 pub(super) fn only(
     json: &Value,
     field: &'static str,
@@ -22,7 +22,7 @@ pub(super) fn only(
     }
 }
 
-/// A field that is true or false; absent, it is false.
+/// A boolean field. Absent: false.
 pub(super) fn flag(json: &Value, field: &'static str) -> Result<bool> {
     match &json[field] {
         Value::Null => Ok(false),
@@ -36,7 +36,7 @@ pub(super) fn size(json: &Value, field: &'static str, absent: Option<usize>) -> 
         (Value::Null, Some(size)) => Ok(size),
         (value, _) => match value.as_u64().and_then(|n| usize::try_from(n).ok()) {
             Some(n) => Ok(n),
-            None => refuse(field, "a whole number", value),
+            None => refuse(field, "a non-negative integer", value),
         },
     }
 }

@@ -1,3 +1,4 @@
+//! Tests of reading and writing `config.json`.
 use serde_json::{Value, json};
 use xtrain_tensor::RopeScaling;
 
@@ -18,7 +19,7 @@ fn of(kind: &str, change: impl FnOnce(&mut Value)) -> Result<Config> {
     from_json(&json)
 }
 
-/// What is written is what is read, in the spelling of transformers 5 and in that of 4.
+/// Checks that a written config is read back unchanged, in the spelling of transformers 5 and of 4.
 #[track_caller]
 fn round_trip(cfg: &Config) {
     let mut json = to_json(cfg, &[2]).unwrap();
@@ -39,7 +40,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn both_spellings_are_one_config() {
+fn both_spellings_give_the_same_config() {
     let old = include_str!("../../../tests/data/models/qwen3_tied/config_v4.json");
     assert_eq!(from_json(&serde_json::from_str(old).unwrap()).unwrap(), from_json(&json()).unwrap());
 }
@@ -145,7 +146,7 @@ fn rotary_scalings_are_read_in_both_spellings() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_by_name() {
+fn unsupported_fields_are_refused_by_name() {
     for (field, value, says) in [
         ("model_type", json!("gpt2"), "gpt2"),
         ("hidden_act", json!("gelu"), "hidden_act"),
@@ -181,7 +182,7 @@ fn factors_of_one_change_nothing() {
 }
 
 #[test]
-fn what_no_family_has_is_not_written() {
+fn a_config_that_no_family_supports_is_not_written() {
     let base = from_json(&json()).unwrap();
     for cfg in [
         Config { biases: Biases { qkv: true, o: false, mlp: false }, ..base.clone() },
@@ -219,7 +220,7 @@ fn mutated_configs_do_no_harm() {
         };
         let mut text = seed.clone();
         for _ in 0..1 + random(3) {
-            // the value after a colon, by chance, or a byte
+            // replace a random value or a random character
             let colons: Vec<usize> = text.match_indices(':').map(|(at, _)| at + 1).collect();
             match (colons.is_empty(), random(3)) {
                 (false, 0 | 1) => {
@@ -244,6 +245,6 @@ fn mutated_configs_do_no_harm() {
             Err(_) => {}
         }
     }
-    println!("config.json: {accepted} of {cases} mutations are still configs");
+    println!("config.json: {accepted} of {cases} mutations are valid configs");
     assert!(accepted > 0 && accepted < cases / 2, "{accepted} of {cases}");
 }
