@@ -4,7 +4,7 @@ use std::path::Path;
 
 use xtrain::decode::{EngineOptions, Request, StopConditions, generate};
 use xtrain::model::chat::{ChatTemplate, Message, Options};
-use xtrain::model::data::{Content, DocumentWindows, Order, Overflow, Pieces, Tokens};
+use xtrain::model::data::{Content, DocumentWindows, Overflow, Pieces, Tokens, WindowOrder};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokens = Tokens::from_files(&[file], &tokenizer, Content::Conversations)?;
     // Whole conversations in windows: none sees another, one that is too long keeps its beginning.
     let pieces = Pieces::cut(&tokens, &(0..tokens.len()), CONTEXT, Overflow::Truncate)?;
-    let windows = DocumentWindows::pack(&pieces, CONTEXT, 0, Order::Epochs)?;
+    let windows = DocumentWindows::pack(&pieces, CONTEXT, 0, WindowOrder::Epochs)?;
     println!("{} conversations in {} windows", pieces.packing_stats.documents, windows.per_epoch());
 
     let cfg = Config {

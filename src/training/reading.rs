@@ -3,8 +3,8 @@ use std::ops::Range;
 
 use crate::config::{self, Packing, RunConfig, Task};
 use crate::model::data::{
-    DataError, DocumentWindows, Order, Overflow, PackingStats, Pieces, Split, TokenWindow, Tokens, Windows,
-    evaluation_windows,
+    DataError, DocumentWindows, Overflow, PackingStats, Pieces, Split, TokenWindow, Tokens, WindowOrder,
+    Windows, evaluation_windows,
 };
 use crate::model::tokenizer::Tokenizer;
 
@@ -112,8 +112,8 @@ impl Reading {
     pub fn new(config: &RunConfig, source: &Source, seed: u64) -> Result<Reading, DataError> {
         let (cut, split) = (Cut::of(config), &source.split);
         let order = match config.train.order {
-            config::Order::Random => Order::Random,
-            config::Order::Shuffled => Order::Epochs,
+            config::Order::Random => WindowOrder::Random,
+            config::Order::Shuffled => WindowOrder::Epochs,
         };
         let held_out = cut.evaluation(&source.tokens, split.validation.clone(), config.train.eval_tokens)?;
         let context = cut.context as u64;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use xtrain::decode::SampleOptions;
 use xtrain::decode::sampler::{Address, Sampler};
-use xtrain::model::checkpoint::{CheckpointDir, LoadOptions, SimulatedFs, Snapshot, TensorView, newest_good};
+use xtrain::model::checkpoint::{
+    CheckpointContents, CheckpointDir, LoadOptions, SimulatedFs, TensorView, newest_good,
+};
 use xtrain::tensor::ops::{self, AttnMask, LossRows, Samples, Slots, Target, Weight};
 use xtrain::tensor::testing::{arbitrary, compare_bits};
 use xtrain::tensor::{Device, Dtype, Simd, Tensor};
@@ -95,7 +97,8 @@ pub(crate) fn power_cuts() -> Seen {
         let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &data };
         let config = serde_json::json!({ "hidden_size": 3 });
         let (numerics, dtype, model, files) = ("1", "f32", &[norm][..], &[][..]);
-        let snapshot = Snapshot { config: &config, numerics, dtype, step, model, files, trainer: None };
+        let snapshot =
+            CheckpointContents { config: &config, numerics, dtype, step, model, files, trainer: None };
         let _ = checkpoints.save(&snapshot).map_err(refused)?;
         promised.push((fs.history().len(), Some(step)));
     }

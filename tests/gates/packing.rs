@@ -1,7 +1,7 @@
 //! The gate of packed data: what a window of documents gives is what each of them gives alone.
 use std::ops::Range;
 
-use xtrain::model::data::{DocumentWindows, Order, Overflow, Pieces, Role, Tokens};
+use xtrain::model::data::{DocumentWindows, Overflow, Pieces, Role, Tokens, WindowOrder};
 use xtrain::model::{
     Config, Grads, Model, Result, Trainer, TrainingExample, normalize_loss_weights, objective,
 };
@@ -55,7 +55,7 @@ fn case(number: u64) -> Result<usize, Difference> {
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).map_err(failed)?;
     let (context, long) = (dice.pick(&[8, 33, 64]), dice.pick(&[Overflow::Split, Overflow::Truncate]));
     let pieces = Pieces::cut(&tokens, &(0..tokens.len()), context, long).map_err(failed)?;
-    let windows = DocumentWindows::pack(&pieces, context, number, Order::Epochs).map_err(failed)?;
+    let windows = DocumentWindows::pack(&pieces, context, number, WindowOrder::Epochs).map_err(failed)?;
     let mut compared = 0;
     for step in 0..windows.per_epoch() {
         let got = windows.batch(&tokens, step, 1).map_err(failed)?.remove(0);
@@ -131,7 +131,7 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         let all = documents(&mut dice, cfg.vocab, &[513, 257, 100]);
         let tokens = Tokens::from_documents(all.clone(), 37).unwrap();
         let pieces = Pieces::cut(&tokens, &(0..870), 867, Overflow::Split).unwrap();
-        let windows = DocumentWindows::pack(&pieces, 867, 0, Order::Epochs).unwrap();
+        let windows = DocumentWindows::pack(&pieces, 867, 0, WindowOrder::Epochs).unwrap();
         let together = TrainingExample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
         let starts = together.starts.clone();
         let apart: Vec<TrainingExample> = all.iter().map(|document| alone(document)).collect();
@@ -151,7 +151,7 @@ fn a_step_of_packed_conversations_counts_their_answers() {
     let learnt = |d: &Vec<(u32, Role)>| d[1..].iter().filter(|token| token.1 == Role::Target).count() as u64;
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).unwrap();
     let pieces = Pieces::cut(&tokens, &(0..60), 64, Overflow::Truncate).unwrap();
-    let windows = DocumentWindows::pack(&pieces, 64, 0, Order::Epochs).unwrap();
+    let windows = DocumentWindows::pack(&pieces, 64, 0, WindowOrder::Epochs).unwrap();
     assert_eq!(windows.per_epoch(), 1);
     let mut trainer: Trainer = run.trainer(&Device::cpu()).unwrap();
     let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(TrainingExample::from).collect();

@@ -8,11 +8,11 @@ use xtrain_tensor::faults::{self, Fault};
 use super::dir_ops::{ensure_dir, list, remove_tree, rename, sync_dir};
 use super::error::{CheckpointError, Refused, Result};
 use super::fs::{FileSystem, Kind, Lock};
-use super::load::{Checkpoint, Loaded, load_into};
+use super::load::{Checkpoint, LoadedCheckpoint, load_into};
 use super::manifest;
 use super::options::LoadOptions;
 use super::save::{self, Observer, SaveStep};
-use super::snapshot::Snapshot;
+use super::snapshot::CheckpointContents;
 use super::tensors::{NamedTensor, NewSink, TensorSink};
 
 /// The checkpoints of a run, locked for writing.
@@ -26,7 +26,7 @@ pub struct CheckpointDir {
 /// A completed, durable save.
 #[derive(Debug)]
 #[must_use = "older checkpoints may not have been removed"]
-pub struct Saved {
+pub struct SavedCheckpoint {
     /// The checkpoint directory.
     pub path: PathBuf,
     /// Why older checkpoints could not be removed. The save is durable in any case.
@@ -37,7 +37,7 @@ pub struct Saved {
 #[derive(Debug)]
 pub struct Newest<T = NamedTensor> {
     /// The loaded checkpoint.
-    pub loaded: Loaded<T>,
+    pub loaded: LoadedCheckpoint<T>,
     /// Newer checkpoints that are damaged. The caller reports them.
     pub refused: Vec<Refused>,
 }
@@ -84,7 +84,7 @@ impl CheckpointDir {
     /// # Errors
     /// [`CheckpointError::Argument`] for a snapshot that could not be loaded again;
     /// [`CheckpointError::Io`] naming the path. Earlier checkpoints stay intact.
-    pub fn save(&self, snapshot: &Snapshot<'_>) -> Result<Saved> {
+    pub fn save(&self, snapshot: &CheckpointContents<'_>) -> Result<SavedCheckpoint> {
         self.save_observed(snapshot, &mut |_| {})
     }
 
@@ -94,9 +94,9 @@ impl CheckpointDir {
     /// As for [`CheckpointDir::save`].
     pub fn save_observed(
         &self,
-        snapshot: &Snapshot<'_>,
+        snapshot: &CheckpointContents<'_>,
         observe: &mut dyn FnMut(&SaveStep),
-    ) -> Result<Saved> {
+    ) -> Result<SavedCheckpoint> {
         snapshot.check()?;
         let name = step_name(snapshot.step);
         let path = self.dir.join(&name);
@@ -111,13 +111,13 @@ impl CheckpointDir {
         observe(&SaveStep::Acknowledged);
         let not_pruned = self.prune(snapshot.step).err();
         observe(&SaveStep::Pruned);
-        Ok(Saved { path, not_pruned })
+        Ok(SavedCheckpoint { path, not_pruned })
     }
 
     /// Everything up to the acknowledgement: writes into `temporary`, then renames it to `path`.
     fn write_and_publish(
         &self,
-        snapshot: &Snapshot<'_>,
+        snapshot: &CheckpointContents<'_>,
         temporary: &Path,
         path: &Path,
         observe: &mut Observer<'_>,

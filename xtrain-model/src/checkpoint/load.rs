@@ -30,7 +30,7 @@ pub struct TrainerState {
 
 /// A checkpoint, completely verified.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded<T = NamedTensor> {
+pub struct LoadedCheckpoint<T = NamedTensor> {
     /// The checkpoint directory.
     pub path: PathBuf,
     /// config.json.
@@ -53,7 +53,7 @@ pub struct Loaded<T = NamedTensor> {
 ///
 /// # Errors
 /// [`CheckpointError`], naming the file and, where one is involved, the tensor.
-pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Loaded> {
+pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<LoadedCheckpoint> {
     load_into(fs, dir, options, &NamedTensor::begin)
 }
 
@@ -66,7 +66,7 @@ pub fn load_into<T: TensorSink>(
     dir: &Path,
     options: &LoadOptions<'_>,
     begin: NewSink<'_, T>,
-) -> Result<Loaded<T>> {
+) -> Result<LoadedCheckpoint<T>> {
     let checkpoint = Checkpoint::open(fs, dir)?;
     let config = checkpoint.config()?;
     let tensors = checkpoint.model(&config, options, begin)?;
@@ -79,7 +79,7 @@ pub fn load_into<T: TensorSink>(
     }
     let trainer = checkpoint.trainer(options)?;
     let Manifest { numerics, dtype, step, .. } = checkpoint.manifest;
-    Ok(Loaded { path: dir.into(), config, numerics, dtype, step, tensors, files, trainer })
+    Ok(LoadedCheckpoint { path: dir.into(), config, numerics, dtype, step, tensors, files, trainer })
 }
 
 /// A checkpoint of which only the manifest is verified so far.

@@ -14,12 +14,12 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use xtrain_model::checkpoint::{CheckpointDir, LoadOptions, RealFs, Snapshot, TensorView, newest_good};
+//! use xtrain_model::checkpoint::{CheckpointDir, LoadOptions, RealFs, CheckpointContents, TensorView, newest_good};
 //!
 //! let run = std::env::temp_dir().join(format!("xtrain-doc-{}", std::process::id()));
 //! let checkpoints = CheckpointDir::open(Arc::new(RealFs), &run, 2)?;
 //! let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &[1.0, -0.0, 1e-40] };
-//! checkpoints.save(&Snapshot {
+//! checkpoints.save(&CheckpointContents {
 //!     config: &serde_json::json!({"hidden_size": 3}),
 //!     numerics: "1",
 //!     dtype: "f32",
@@ -57,19 +57,21 @@ mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{CheckpointDir, Newest, Saved, newest_described, newest_good, newest_good_into};
+pub use directory::{
+    CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_good, newest_good_into,
+};
 pub use error::{CheckpointError, ParseError, Refused, Result};
 pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
 pub(crate) use header::encode as safetensors_header;
 pub use header::{StoredDtype, TensorInfo};
 pub(crate) use load::read_json;
-pub use load::{Loaded, TrainerState, load, load_into};
+pub use load::{LoadedCheckpoint, TrainerState, load, load_into};
 pub use options::{LoadOptions, NonFinite, ShapeCheck, TrainerPart};
 pub(crate) use read_ahead::ReadBuffer;
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
-pub use snapshot::{Snapshot, TrainerView};
+pub use snapshot::{CheckpointContents, TrainerView};
 pub use tensor_view::TensorView;
 pub use tensors::{NamedTensor, NewSink, TensorSink, require_shapes};
 pub use weights::{Weights, describe, load_weights, load_weights_into};

@@ -8,7 +8,7 @@ use super::error::{CheckpointError, Result};
 use super::fs::FileSystem;
 use super::header;
 use super::manifest::{self, FileRecord, Manifest, TensorRecord};
-use super::snapshot::{Snapshot, TrainerView};
+use super::snapshot::{CheckpointContents, TrainerView};
 use super::tensor_view::TensorView;
 use super::tensors;
 use crate::quant::Quant;
@@ -63,7 +63,7 @@ pub(super) struct Pending<'a> {
 pub(super) fn write<'a>(
     fs: &'a dyn FileSystem,
     dir: &'a Path,
-    snapshot: &Snapshot<'_>,
+    snapshot: &CheckpointContents<'_>,
     observe: &'a mut Observer<'a>,
 ) -> Result<Pending<'a>> {
     fs.create_dir(dir).map_err(CheckpointError::io("create", dir))?;

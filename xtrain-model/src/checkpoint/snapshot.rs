@@ -20,7 +20,7 @@ pub struct TrainerView<'a> {
 
 /// The content of a checkpoint, in the order of writing.
 #[derive(Debug, Clone, Copy)]
-pub struct Snapshot<'a> {
+pub struct CheckpointContents<'a> {
     /// config.json.
     pub config: &'a Value,
     /// The version of the numeric contract that produced the weights.
@@ -37,7 +37,7 @@ pub struct Snapshot<'a> {
     pub trainer: Option<TrainerView<'a>>,
 }
 
-impl Snapshot<'_> {
+impl CheckpointContents<'_> {
     /// Rejects a snapshot that could not be loaded again.
     pub(super) fn check(&self) -> Result<()> {
         check_tensors("model tensors", self.model)?;

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::error::DataError;
-use super::order::Order;
+use super::order::WindowOrder;
 use super::order::{draw, epoch_window};
 use super::split::evaluation_windows;
 use super::token_window::TokenWindow;
@@ -97,7 +97,7 @@ pub struct DocumentWindows {
     /// The start of each window in `pieces`, followed by the end of the last one.
     starts: Vec<usize>,
     seed: u64,
-    order: Order,
+    order: WindowOrder,
 }
 
 impl DocumentWindows {
@@ -112,7 +112,7 @@ impl DocumentWindows {
         pieces: &Pieces,
         context: u64,
         seed: u64,
-        order: Order,
+        order: WindowOrder,
     ) -> Result<DocumentWindows, DataError> {
         let ranges = &pieces.ranges;
         if let Some(long) = ranges.iter().find(|piece| inputs(piece) > context) {
@@ -158,8 +158,8 @@ impl DocumentWindows {
     /// The pieces of example `index` of the `batch` examples of `step`.
     pub fn ranges(&self, step: u64, index: u32, batch: u32) -> &[Range<u64>] {
         let window = match self.order {
-            Order::Random => draw(self.seed, step, index, self.per_epoch()),
-            Order::Epochs => {
+            WindowOrder::Random => draw(self.seed, step, index, self.per_epoch()),
+            WindowOrder::Epochs => {
                 let number = u128::from(step) * u128::from(batch) + u128::from(index);
                 epoch_window(self.seed, number, self.per_epoch()).window
             }

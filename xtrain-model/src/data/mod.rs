@@ -24,9 +24,9 @@ mod writer;
 
 pub use documents::{DocumentWindows, Overflow, PackingStats, Pieces};
 pub use error::DataError;
-pub use order::Order;
+pub use order::WindowOrder;
 pub use permutation::Permutation;
-pub use prepare::{Content, Prepared, Progress, prepare};
+pub use prepare::{Content, PrepareProgress, Prepared, prepare};
 pub use role::Role;
 pub use split::{Split, evaluation_windows};
 pub use token_file::TokenFile;

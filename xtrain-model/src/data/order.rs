@@ -5,7 +5,7 @@ use super::permutation::Permutation;
 
 /// The order of training windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum WindowOrder {
     /// Each window is drawn uniformly: example i of step t has the random number at address (seed, t, i). A window of
     /// running text starts anywhere.
     Random,

@@ -25,7 +25,7 @@ pub enum Content {
 
 /// The progress of [`prepare`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct PrepareProgress {
     /// Number of input bytes processed.
     pub bytes: u64,
     /// Number of bytes of all inputs.
@@ -81,7 +81,7 @@ pub fn prepare(
     inputs: &[PathBuf],
     output: &Path,
     tokenizer: &Tokenizer,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(PrepareProgress),
 ) -> Result<Prepared, DataError> {
     let mut writer = TokenWriter::create(output, tokenizer)?;
     let bytes = feed(inputs, tokenizer, Content::Any, &mut writer, progress)?;
@@ -96,7 +96,7 @@ pub(super) fn feed(
     tokenizer: &Tokenizer,
     content: Content,
     sink: &mut impl DocumentSink,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(PrepareProgress),
 ) -> Result<u64, DataError> {
     if inputs.is_empty() {
         return Err(DataError::argument("prepare", "at least one file", "none"));
@@ -108,7 +108,7 @@ pub(super) fn feed(
     let of = lengths.iter().sum();
     let mut done = 0;
     for (path, length) in inputs.iter().zip(lengths) {
-        let mut report = |bytes: u64| progress(Progress { bytes: done + bytes.min(length), of });
+        let mut report = |bytes: u64| progress(PrepareProgress { bytes: done + bytes.min(length), of });
         if is_jsonl(path) {
             feed_jsonl(path, tokenizer, content, sink, &mut report)?;
         } else if content == Content::Conversations {

@@ -182,6 +182,6 @@ fn progress_rises_to_the_whole() {
     let out = dir.0.join("out.tok");
     let done = prepare(&inputs, &out, &Tokenizer::byte(), &mut |p| seen.push(p)).unwrap();
     assert!(seen.len() >= 4 && seen.windows(2).all(|w| w[0].bytes <= w[1].bytes));
-    assert_eq!(seen.last(), Some(&Progress { bytes: 3_500_013, of: 3_500_013 }));
+    assert_eq!(seen.last(), Some(&PrepareProgress { bytes: 3_500_013, of: 3_500_013 }));
     assert_eq!(done, Prepared { bytes: 3_500_013, tokens: 3_500_003, documents: 2 });
 }

@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use super::error::DataError;
-use super::order::Order;
+use super::order::WindowOrder;
 use super::order::{EpochWindow, draw, epoch_window};
 use super::permutation::ROUNDS;
 use super::token_window::TokenWindow;
@@ -16,7 +16,7 @@ pub struct Windows {
     part: Range<u64>,
     context: u64,
     seed: u64,
-    order: Order,
+    order: WindowOrder,
 }
 
 impl Windows {
@@ -24,7 +24,7 @@ impl Windows {
     ///
     /// # Errors
     /// A context of 0; a part that does not hold `context + 1` tokens.
-    pub fn new(part: Range<u64>, context: u64, seed: u64, order: Order) -> Result<Windows, DataError> {
+    pub fn new(part: Range<u64>, context: u64, seed: u64, order: WindowOrder) -> Result<Windows, DataError> {
         if context == 0 {
             return Err(DataError::argument("windows", "a context of at least 1", 0));
         }
@@ -49,8 +49,8 @@ impl Windows {
     pub fn range(&self, step: u64, index: u32, batch: u32) -> Range<u64> {
         let length = self.part.end - self.part.start;
         let offset = match self.order {
-            Order::Random => draw(self.seed, step, index, length - self.context),
-            Order::Epochs => {
+            WindowOrder::Random => draw(self.seed, step, index, length - self.context),
+            WindowOrder::Epochs => {
                 let leftover = (length - 1) % self.context;
                 let number = u128::from(step) * u128::from(batch) + u128::from(index);
                 let EpochWindow { epoch, window } = epoch_window(self.seed, number, self.per_epoch());

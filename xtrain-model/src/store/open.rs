@@ -5,7 +5,7 @@ use xtrain_tensor::{Device, Dtype};
 
 use super::files::{ParamLoader, build, check_shapes, eos_of, tokenizer_in_dir};
 use crate::checkpoint::{
-    LoadOptions, Loaded, RealFs, Refused, TrainerPart, load_weights_into, newest_good_into,
+    LoadOptions, LoadedCheckpoint, RealFs, Refused, TrainerPart, load_weights_into, newest_good_into,
 };
 use crate::gguf::{self, Imported};
 use crate::hf;
@@ -57,7 +57,7 @@ fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, Stor
         LoadOptions { shapes: Some(&check_shapes), trainer: TrainerPart::Verify, ..LoadOptions::default() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
         let newest = newest_good_into(&RealFs, path, &options, &begin)?;
-        let Loaded { config, tensors, path, .. } = newest.loaded;
+        let LoadedCheckpoint { config, tensors, path, .. } = newest.loaded;
         (config, tensors, path, newest.refused)
     } else {
         let weights = load_weights_into(&RealFs, path, &options, &begin)?;

@@ -7,7 +7,9 @@ use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::files::{NUMERICS, ParamLoader, STATES, build, check_shapes, eos_of};
 use super::save::RunState;
-use crate::checkpoint::{Control, LoadOptions, Loaded, NamedTensor, RealFs, Refused, newest_good_into};
+use crate::checkpoint::{
+    Control, LoadOptions, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good_into,
+};
 use crate::error::Error;
 use crate::hf;
 use crate::optim::{AdamW, OptimConfig};
@@ -48,7 +50,7 @@ pub fn resume(
     let params = ParamOptions { compute, device, master_weights: MasterWeights::Keep };
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(&params, name, shape);
     let newest = newest_good_into(&RealFs, run, &options, &begin)?;
-    let Loaded { config, tensors, path, trainer, numerics, .. } = newest.loaded;
+    let LoadedCheckpoint { config, tensors, path, trainer, numerics, .. } = newest.loaded;
     let not_resumable = |what: String| StoreError::NotATrainer { path: path.clone(), what };
     if numerics != NUMERICS {
         return Err(not_resumable(format!(

@@ -2,7 +2,9 @@
 use xtrain_tensor::Tensor;
 
 use super::files::{GENERATION, NUMERICS, STATES};
-use crate::checkpoint::{CheckpointDir, Control, Cursor, Saved, Snapshot, TensorView, TrainerView};
+use crate::checkpoint::{
+    CheckpointContents, CheckpointDir, Control, Cursor, SavedCheckpoint, TensorView, TrainerView,
+};
 use crate::error::Error;
 use crate::export_source::ExportSource;
 use crate::hf;
@@ -29,7 +31,7 @@ pub fn save(
     trainer: &Trainer,
     tokenizer: &Tokenizer,
     run_state: RunState,
-) -> Result<Saved, StoreError> {
+) -> Result<SavedCheckpoint, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
     let eos = tokenizer.eos_ids();
     let named = host_tensors(model)?;
@@ -55,7 +57,7 @@ pub fn save(
     let generation = generation_config(eos);
     let mut files: Vec<(&str, &[u8])> = tokenizer.files();
     files.push((GENERATION, generation.as_bytes()));
-    Ok(dir.save(&Snapshot {
+    Ok(dir.save(&CheckpointContents {
         config: &hf::to_json(model.config(), eos)?,
         numerics: NUMERICS,
         dtype: &model.compute().to_string(),
@@ -73,13 +75,13 @@ pub fn save(
 ///
 /// # Errors
 /// As [`CheckpointDir::save`]; a model that no supported family can represent.
-pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<Saved, StoreError> {
+pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<SavedCheckpoint, StoreError> {
     let ExportSource { model, tokenizer, eos } = *source;
     let named = host_tensors(model)?;
     let generation = generation_config(eos);
     let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
     files.push((GENERATION, generation.as_bytes()));
-    Ok(dir.save(&Snapshot {
+    Ok(dir.save(&CheckpointContents {
         config: &hf::to_json(model.config(), eos)?,
         numerics: NUMERICS,
         dtype: &model.compute().to_string(),

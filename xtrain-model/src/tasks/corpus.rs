@@ -3,7 +3,7 @@ use xtrain_tensor::rng::{Purpose, uniform_u64};
 
 use super::sentences::sentence;
 use super::sums::Sums;
-use super::task::Part;
+use super::task::PromptSet;
 use crate::data::{DataError, Tokens};
 use crate::tokenizer::Tokenizer;
 
@@ -38,7 +38,7 @@ impl Corpus {
         if mix.sums == 0 && mix.sentences == 0 {
             return Err(DataError::argument("corpus", "a weight above 0", "0 for all kinds of documents"));
         }
-        Ok(Corpus { seed, mix, pairs: Sums::default().pairs(Part::Train) })
+        Ok(Corpus { seed, mix, pairs: Sums::default().pairs(PromptSet::Train) })
     }
 
     /// Document `n`, below 2^63: one line without a line break.

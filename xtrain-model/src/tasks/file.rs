@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::task::{Part, Task};
+use super::task::{PromptSet, Task};
 use crate::data::DataError;
 use crate::data::jsonl::{self, fields, kind_of};
 
@@ -57,8 +57,8 @@ impl Task for FileTask {
         &self.name
     }
 
-    fn prompts(&self, part: Part) -> Vec<String> {
-        if part == Part::HeldOut { self.prompts.clone() } else { Vec::new() }
+    fn prompts(&self, part: PromptSet) -> Vec<String> {
+        if part == PromptSet::HeldOut { self.prompts.clone() } else { Vec::new() }
     }
 
     fn answer(&self, prompt: &str) -> Option<String> {

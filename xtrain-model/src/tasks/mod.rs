@@ -10,4 +10,4 @@ mod tests;
 pub use corpus::{Corpus, Mix};
 pub use file::FileTask;
 pub use sums::Sums;
-pub use task::{Part, Task, exact_match};
+pub use task::{PromptSet, Task, exact_match};

@@ -1,5 +1,5 @@
 //! Sums of two numbers from 0 to 99: `37+45=082`.
-use super::task::{Part, Task};
+use super::task::{PromptSet, Task};
 use crate::data::Permutation;
 
 /// Exclusive upper bound of operands.
@@ -29,14 +29,14 @@ impl Sums {
     pub const ANSWER_LEN: usize = 3;
 
     /// Whether `a + b` belongs to `part`. Operands are below 100.
-    pub fn belongs(&self, a: u32, b: u32, part: Part) -> bool {
+    pub fn belongs(&self, a: u32, b: u32, part: PromptSet) -> bool {
         let (low, high) = (u64::from(a.min(b)), u64::from(a.max(b)));
         let held_out = self.order.at(high * (high + 1) / 2 + low) < HELD_OUT;
-        held_out == (part == Part::HeldOut)
+        held_out == (part == PromptSet::HeldOut)
     }
 
     /// The ordered pairs of `part`, in increasing order.
-    pub fn pairs(&self, part: Part) -> Vec<(u32, u32)> {
+    pub fn pairs(&self, part: PromptSet) -> Vec<(u32, u32)> {
         let all = (0..OPERANDS).flat_map(|a| (0..OPERANDS).map(move |b| (a, b)));
         all.filter(|&(a, b)| self.belongs(a, b, part)).collect()
     }
@@ -57,7 +57,7 @@ impl Task for Sums {
         "sums"
     }
 
-    fn prompts(&self, part: Part) -> Vec<String> {
+    fn prompts(&self, part: PromptSet) -> Vec<String> {
         self.pairs(part).into_iter().map(|(a, b)| Sums::prompt(a, b)).collect()
     }
 

@@ -3,7 +3,7 @@ use std::fmt::Debug;
 
 /// A part of a task's prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum PromptSet {
     /// Prompts that may occur in training text.
     Train,
     /// Prompts that never occur in training text, to measure accuracy.
@@ -16,7 +16,7 @@ pub trait Task: Debug {
     fn name(&self) -> &str;
 
     /// The prompts of `part`, in a fixed order.
-    fn prompts(&self, part: Part) -> Vec<String>;
+    fn prompts(&self, part: PromptSet) -> Vec<String>;
 
     /// The correct completion of `prompt`. `None`: the task does not contain the prompt.
     fn answer(&self, prompt: &str) -> Option<String>;

@@ -10,7 +10,7 @@ const MIX: Mix = Mix { sums: 3, sentences: 1 };
 #[test]
 fn a_tenth_of_the_pairs_is_held_out_and_no_pair_is_both() {
     let sums = Sums::default();
-    let (train, held_out) = (sums.pairs(Part::Train), sums.pairs(Part::HeldOut));
+    let (train, held_out) = (sums.pairs(PromptSet::Train), sums.pairs(PromptSet::HeldOut));
     assert_eq!(train.len() + held_out.len(), 10_000);
     assert!((990..=1010).contains(&held_out.len()), "{}", held_out.len());
     let held_out: HashSet<_> = held_out.into_iter().collect();
@@ -19,7 +19,7 @@ fn a_tenth_of_the_pairs_is_held_out_and_no_pair_is_both() {
 
 #[test]
 fn the_held_out_pairs_do_not_depend_on_the_digits_of_the_answer() {
-    let held_out = Sums::default().pairs(Part::HeldOut);
+    let held_out = Sums::default().pairs(PromptSet::HeldOut);
     for digit in 0..10 {
         let ones = held_out.iter().filter(|(a, b)| (a + b) % 10 == digit).count();
         let tens = held_out.iter().filter(|(a, b)| (a + b) / 10 % 10 == digit).count();
@@ -42,7 +42,7 @@ fn a_sum_has_one_answer_and_it_is_checked_exactly() {
     for prompt in ["", "=", "+=", "37+45", "7+5=", "+1+45=", "é7+45=", "100+45=", "37+45= "] {
         assert_eq!(sums.answer(prompt), None, "{prompt:?}");
     }
-    for prompt in sums.prompts(Part::HeldOut) {
+    for prompt in sums.prompts(PromptSet::HeldOut) {
         assert!(sums.check(&prompt, &sums.answer(&prompt).unwrap()));
     }
 }
@@ -50,7 +50,7 @@ fn a_sum_has_one_answer_and_it_is_checked_exactly() {
 #[test]
 fn a_held_out_pair_never_occurs_in_the_corpus() {
     let sums = Sums::default();
-    let prompts: HashSet<String> = sums.prompts(Part::HeldOut).into_iter().collect();
+    let prompts: HashSet<String> = sums.prompts(PromptSet::HeldOut).into_iter().collect();
     let mut seen = HashSet::new();
     for document in Corpus::new(0, MIX).unwrap().documents().take(60_000) {
         if let Some((question, answer)) = document.split_once('=') {
@@ -122,7 +122,7 @@ fn a_task_file_keeps_the_order_of_its_prompts() {
     let task = opened("good.jsonl", lines).unwrap();
     assert!(task.name().ends_with("good"));
     assert_eq!(
-        (task.prompts(Part::HeldOut), task.prompts(Part::Train)),
+        (task.prompts(PromptSet::HeldOut), task.prompts(PromptSet::Train)),
         (vec!["b".into(), "a".into()], vec![])
     );
     assert!(task.check("b", " 2\nmore") && !task.check("b", "2 2") && !task.check("c", "2"));

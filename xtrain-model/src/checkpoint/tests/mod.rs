@@ -67,10 +67,10 @@ impl Sample {
     }
 
     /// What `save` does with the sample as a snapshot.
-    fn with<R>(&self, save: impl FnOnce(&Snapshot<'_>) -> R) -> R {
+    fn with<R>(&self, save: impl FnOnce(&CheckpointContents<'_>) -> R) -> R {
         let (model, optimizer) = (views(&self.model), views(&self.optimizer));
         let trainer = Some(TrainerView { control: &self.control, optimizer: &optimizer });
-        save(&Snapshot {
+        save(&CheckpointContents {
             config: &self.config,
             numerics: "1",
             dtype: "f32",
@@ -82,7 +82,7 @@ impl Sample {
     }
 
     /// Whether a checkpoint holds this sample, by bits.
-    fn is(&self, loaded: &Loaded) -> bool {
+    fn is(&self, loaded: &LoadedCheckpoint) -> bool {
         let trainer = loaded.trainer.as_ref().expect("samples are saved with their trainer");
         self.config == loaded.config
             && self.control == trainer.control

@@ -62,12 +62,14 @@ fn what_could_not_be_loaded_is_not_saved() {
     );
     let fs = SimulatedFs::default();
     for name in ["", "..", "a/b", "config.json", "manifest.json", "trainer"] {
-        let save =
-            |snapshot: &Snapshot<'_>| opened(&fs).save(&Snapshot { files: &[(name, b"")], ..*snapshot });
+        let save = |snapshot: &CheckpointContents<'_>| {
+            opened(&fs).save(&CheckpointContents { files: &[(name, b"")], ..*snapshot })
+        };
         let error = Sample::small(1, 0).with(save).unwrap_err();
         assert!(matches!(error, CheckpointError::Argument { what: "files", .. }), "{name}: {error}");
     }
-    let save = |snapshot: &Snapshot<'_>| opened(&fs).save(&Snapshot { step: 2, ..*snapshot });
+    let save =
+        |snapshot: &CheckpointContents<'_>| opened(&fs).save(&CheckpointContents { step: 2, ..*snapshot });
     let error = Sample::small(1, 0).with(save).unwrap_err();
     assert!(matches!(error, CheckpointError::Argument { what: "control.step", .. }), "{error}");
     let error = CheckpointDir::open(Arc::new(fs), run(), 1).err().unwrap();
@@ -185,7 +187,7 @@ fn a_run_without_checkpoints_says_so() {
 }
 
 /// Loads a checkpoint without its trainer's state.
-fn without_the_trainer(fs: &SimulatedFs, dir: &Path) -> Result<Loaded> {
+fn without_the_trainer(fs: &SimulatedFs, dir: &Path) -> Result<LoadedCheckpoint> {
     load(fs, dir, &LoadOptions { trainer: TrainerPart::Verify, ..LoadOptions::default() })
 }
 

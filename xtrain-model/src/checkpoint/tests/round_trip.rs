@@ -76,7 +76,8 @@ fn two_saves_of_one_snapshot_are_the_same_bytes() {
 #[test]
 fn a_checkpoint_without_a_trainer_has_none() {
     let (fs, sample) = (SimulatedFs::default(), Sample::small(1, 0));
-    let _ = sample.with(|snapshot| opened(&fs).save(&Snapshot { trainer: None, ..*snapshot })).unwrap();
+    let _ =
+        sample.with(|snapshot| opened(&fs).save(&CheckpointContents { trainer: None, ..*snapshot })).unwrap();
     assert!(newest(&fs).unwrap().loaded.trainer.is_none());
 }
 

@@ -25,7 +25,7 @@ fn each_piece_goes_into_the_fullest_window_that_holds_it() {
     // predictions: 2, 9, 4, 10, 1, 5, 6 in windows of 10
     let tokens = tokens(&[3, 10, 5, 11, 2, 6, 7]);
     let pieces = cut(&tokens, 10, Overflow::Split);
-    let packed = DocumentWindows::pack(&pieces, 10, 0, Order::Epochs).unwrap();
+    let packed = DocumentWindows::pack(&pieces, 10, 0, WindowOrder::Epochs).unwrap();
     let windows: Vec<&[Range<u64>]> =
         packed.starts.windows(2).map(|at| &packed.pieces[at[0]..at[1]]).collect();
     let want: [&[Range<u64>]; 4] =
@@ -41,7 +41,7 @@ fn an_epoch_reads_every_document_once_and_predicts_nothing_across_an_end() {
         let lengths: Vec<usize> = (0..1 + roll(0, 40)).map(|i| 1 + roll(1 + i as u32, 30)).collect();
         let (tokens, context) = (tokens(&lengths), 1 + roll(100, 16) as u64);
         let pieces = cut(&tokens, context, Overflow::Split);
-        let Ok(windows) = DocumentWindows::pack(&pieces, context, case, Order::Epochs) else {
+        let Ok(windows) = DocumentWindows::pack(&pieces, context, case, WindowOrder::Epochs) else {
             assert!(pieces.ranges.is_empty(), "{lengths:?}");
             continue;
         };
@@ -70,7 +70,7 @@ fn an_epoch_reads_every_document_once_and_predicts_nothing_across_an_end() {
 fn windows_are_a_function_of_seed_and_step() {
     let tokens = tokens(&[7, 3, 12, 5, 9, 2, 4, 8, 6, 11]);
     let pieces = cut(&tokens, 8, Overflow::Split);
-    for order in [Order::Random, Order::Epochs] {
+    for order in [WindowOrder::Random, WindowOrder::Epochs] {
         let windows = |seed| DocumentWindows::pack(&pieces, 8, seed, order).unwrap();
         let whole: Vec<_> = (0..20).map(|step| windows(3).batch(&tokens, step, 3).unwrap()).collect();
         let later = windows(3);
@@ -104,8 +104,8 @@ fn what_cannot_be_packed_is_refused() {
     let tokens = tokens(&[1, 1, 2]);
     assert!(Pieces::cut(&tokens, &(0..4), 0, Overflow::Split).is_err());
     let pieces = Pieces::cut(&tokens, &(0..2), 4, Overflow::Split).unwrap();
-    let error = DocumentWindows::pack(&pieces, 4, 0, Order::Epochs).unwrap_err().to_string();
+    let error = DocumentWindows::pack(&pieces, 4, 0, WindowOrder::Epochs).unwrap_err().to_string();
     assert!(error.contains("a document with a target"), "{error}");
     let long = Pieces { ranges: std::iter::once(0..9).collect(), ..Pieces::default() };
-    assert!(DocumentWindows::pack(&long, 4, 0, Order::Epochs).is_err());
+    assert!(DocumentWindows::pack(&long, 4, 0, WindowOrder::Epochs).is_err());
 }

@@ -30,7 +30,7 @@ fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(DataError: Io NotText Line Format Vocabulary TooShort Argument Tokenizer);
     let missing = TokenFile::open(Path::new("nowhere/in.tok")).unwrap_err();
     let id = Tokens::from_ids(vec![3, 9], 5).unwrap_err();
-    let short = Windows::new(0..4, 4, 0, Order::Random).unwrap_err();
+    let short = Windows::new(0..4, 4, 0, WindowOrder::Random).unwrap_err();
     let nothing = prepare(&[], Path::new("out.tok"), &Tokenizer::byte(), &mut |_| ()).unwrap_err();
     check(
         &variants,
