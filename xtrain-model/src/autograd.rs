@@ -179,7 +179,7 @@ impl<'t> Tape<'t> {
     }
 }
 
-impl<'t> Functional for Tape<'t> {
+impl Functional for Tape<'_> {
     type X = Var;
     type H = Var;
 

@@ -8,7 +8,11 @@ use crate::params::Linear;
 use crate::rows::Rows;
 
 /// The operations that `Model::forward` uses. `f.rms_norm(&x, w, eps)` reads as in PyTorch.
-#[allow(missing_docs, reason = "each is the operation of that name in `xtrain_tensor::ops`")]
+#[allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "each is the operation of that name in `xtrain_tensor::ops`"
+)]
 pub trait Functional {
     /// A value: a tensor, or a tensor with its node on the tape.
     type X: Clone;

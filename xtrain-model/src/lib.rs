@@ -32,6 +32,30 @@
 //! | [`store`], [`checkpoint`] | saving, opening and resuming; durable files |
 //! | [`export`], [`gguf`], [`hf`] | exchange formats |
 //! | [`tasks`] | tasks with verifiable answers |
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::must_use_candidate,
+    reason = "nearly every getter would need the attribute, and ignoring a getter is no bug"
+)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "sizes and ids are checked against limits below 2^31 when they are read; file formats fix the widths"
+)]
+#![allow(
+    clippy::cast_precision_loss,
+    reason = "counts below 2^53 are converted to f64, and hyper-parameters are rounded to f32 by contract"
+)]
+#![allow(
+    clippy::float_cmp,
+    reason = "numbers are bit-exact by contract: tests and special cases compare them exactly"
+)]
+#![allow(
+    clippy::similar_names,
+    clippy::many_single_char_names,
+    reason = "dq, dk, dv and q, k, v are the names of the literature"
+)]
 mod autograd;
 pub mod chat;
 pub mod checkpoint;
@@ -58,6 +82,8 @@ mod schedule;
 pub mod store;
 mod store_error;
 pub mod tasks;
+#[cfg(test)]
+mod test_rng;
 pub mod third_party;
 pub mod tokenizer;
 mod trainer;

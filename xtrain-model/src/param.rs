@@ -188,17 +188,13 @@ pub(crate) enum ParamReader {
 impl ParamReader {
     /// A reader for the parameter `name`, without values yet.
     pub(crate) fn new(options: &ParamOptions<'_>, name: &str, shape: &[usize]) -> Result<ParamReader> {
-        match (options.master_weights, <[usize; 2]>::try_from(shape)) {
-            (MasterWeights::Discard, Ok(shape)) => {
-                let packing = Packing::new(options.device, &shape, options.compute)?;
-                let packing = if name == TABLE { packing.table() } else { packing };
-                Ok(ParamReader::Packed { shape, packing })
-            }
-            _ => {
-                let values = Vec::with_capacity(shape.iter().product());
-                Ok(ParamReader::Master { shape: shape.to_vec(), values, device: options.device.clone() })
-            }
+        if let (MasterWeights::Discard, Ok(shape)) = (options.master_weights, <[usize; 2]>::try_from(shape)) {
+            let packing = Packing::new(options.device, &shape, options.compute)?;
+            let packing = if name == TABLE { packing.table() } else { packing };
+            return Ok(ParamReader::Packed { shape, packing });
         }
+        let values = Vec::with_capacity(shape.iter().product());
+        Ok(ParamReader::Master { shape: shape.to_vec(), values, device: options.device.clone() })
     }
 
     /// Appends the next values, row-major.

@@ -101,7 +101,9 @@ impl Quant {
     pub fn narrow(self, values: &[f32], out: &mut Vec<u8>) -> bool {
         match self {
             Quant::F32 => {
-                values.iter().for_each(|x| out.extend(x.to_le_bytes()));
+                for x in values {
+                    out.extend(x.to_le_bytes());
+                }
                 true
             }
             Quant::F16 => values.iter().fold(true, |fits, &x| {

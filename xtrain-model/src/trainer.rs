@@ -163,6 +163,8 @@ fn non_finite_param<'a>(
 pub fn normalize_loss_weights(examples: &mut [TrainingExample]) -> usize {
     let n: usize = examples.iter().map(|e| e.targets.iter().flatten().count()).sum();
     let weight = (1.0 / n.max(1) as f64) as f32;
-    examples.iter_mut().for_each(|e| e.targets.iter_mut().flatten().for_each(|t| t.weight = weight));
+    for target in examples.iter_mut().flat_map(|e| e.targets.iter_mut().flatten()) {
+        target.weight = weight;
+    }
     n
 }

@@ -21,7 +21,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
             directive = rest.next()?;
         }
         let number = |n: i64, width: usize| if plain { n.to_string() } else { format!("{n:0width$}") };
-        out += &match directive {
+        let formatted = match directive {
             'Y' => year.to_string(),
             'y' => number(year.rem_euclid(100), 2),
             'm' => number(month, 2),
@@ -43,6 +43,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
             '%' => "%".to_string(),
             _ => return None,
         };
+        out.push_str(&formatted);
     }
     Some(out)
 }

@@ -1,9 +1,11 @@
 //! Templates that mean harm: each ends in one line, none in an abort.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use rand::RngExt as _;
 use xtrain_tensor::testing::times;
 
 use super::*;
+use crate::test_rng::rng;
 
 /// What a template of a stranger ends with for one message.
 fn end(template: &str) -> String {
@@ -138,7 +140,7 @@ const PIECES: [&str; 40] = [
 
 fn mutate(template: &str, mut random: impl FnMut(usize) -> usize) -> String {
     let mut chars: Vec<char> = template.chars().collect();
-    for _ in 0..1 + random(4) {
+    for _ in 0..=random(4) {
         let (at, other) = (random(chars.len() + 1), random(chars.len() + 1));
         let (from, to) = (at.min(other), at.max(other).min(at.min(other) + 40));
         match random(4) {
@@ -161,11 +163,8 @@ fn mutated_templates_do_no_harm() {
     let qwen = std::fs::read_to_string(dir.join("qwen_bpe/chat_template.jinja")).unwrap();
     let (mut rendered, cases) = (0, times(4_000, 40_000));
     for case in 0..cases {
-        let mut state = case;
-        let random = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % n
-        };
+        let mut rng = rng(case);
+        let random = |n: usize| rng.random_range(0..n);
         let text = mutate([&qwen, BUILT_IN][case as usize % 2], random);
         let done = catch_unwind(AssertUnwindSafe(|| end(&text)));
         let said = done.unwrap_or_else(|_| panic!("case {case}: {text:?}"));

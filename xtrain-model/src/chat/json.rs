@@ -69,7 +69,7 @@ impl From<&serde_json::Value> for Json {
                 _ => Value::from(n.as_f64().unwrap_or(f64::NAN)),
             },
             From::String(text) => Value::from(text.as_str()),
-            From::Array(items) => Value::from_iter(items.iter().map(|item| Json::from(item).0)),
+            From::Array(items) => items.iter().map(|item| Json::from(item).0).collect(),
             From::Object(fields) => {
                 Value::from_pairs(fields.iter().map(|(k, v)| (k.as_str(), Json::from(v).0)))
             }

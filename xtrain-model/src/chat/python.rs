@@ -14,7 +14,7 @@ use super::limits::MAX_OUTPUT;
 ///
 /// # Errors
 /// An argument of the wrong type; a value that is not JSON; more than [`MAX_OUTPUT`] bytes.
-pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: Kwargs) -> Result<Value, Error> {
+pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -> Result<Value, Error> {
     let indent = indent.filter(|v| !v.is_none()).or(arguments.get::<Option<Value>>("indent")?);
     let ascii = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
@@ -203,7 +203,7 @@ mod tests {
             (1e16, "1e+16"),
             (1.5e300, "1.5e+300"),
             (0.0001, "0.0001"),
-            (0.00001234, "1.234e-05"),
+            (0.000_012_34, "1.234e-05"),
             (-0.0, "-0.0"),
             (123_456_789.125, "123456789.125"),
         ] {

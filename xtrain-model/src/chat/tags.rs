@@ -102,10 +102,9 @@ fn end_of(source: &str, from: usize, close: &str) -> Option<usize> {
         match (quote, bytes[at]) {
             (Some(_), b'\\') => at += 1,
             (Some(open), byte) if byte == open => quote = None,
-            (Some(_), _) => {}
             (None, byte @ (b'"' | b'\'')) => quote = Some(byte),
             (None, _) if bytes[at..].starts_with(close.as_bytes()) => return Some(at + close.len()),
-            (None, _) => {}
+            _ => {}
         }
         at += 1;
     }

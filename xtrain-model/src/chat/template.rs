@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::error::ChatError;
@@ -151,8 +151,8 @@ fn environment() -> Environment<'static> {
         // jinja2 requires only a length and items by index or key
         value.is_undefined() || matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
     });
-    engine.add_filter("tojson", |value: Value, indent: Option<Value>, arguments| {
-        python::tojson(&value, indent, arguments)
+    engine.add_filter("tojson", |value: Value, indent: Option<Value>, arguments: Kwargs| {
+        python::tojson(&value, indent, &arguments)
     });
     engine.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         let raised = Raised(message.to_string());

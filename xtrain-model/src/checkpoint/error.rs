@@ -25,9 +25,13 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Joins the reasons of all refused checkpoints into one line.
-fn joined(refused: &[Refused]) -> String {
-    refused.iter().map(|refused| format!("; {refused}")).collect()
+/// The reasons of all refused checkpoints in one line.
+struct Reasons<'a>(&'a [Refused]);
+
+impl fmt::Display for Reasons<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|refused| write!(f, "; {refused}"))
+    }
 }
 
 /// Why a checkpoint was not written or not loaded. Every message names the file and, where one is involved, the
@@ -245,7 +249,7 @@ pub enum CheckpointError {
         got: String,
     },
     /// No checkpoint of a run can be loaded.
-    #[error("{}: no checkpoint can be loaded{}", path.display(), joined(refused))]
+    #[error("{}: no checkpoint can be loaded{}", path.display(), Reasons(refused))]
     NoneGood {
         /// The run directory.
         path: PathBuf,

@@ -113,11 +113,15 @@ impl ReadBuffer {
     fn values(&mut self) -> Piece<'_> {
         match self {
             ReadBuffer::F32(elements) => {
-                elements.iter_mut().for_each(|x| *x = f32::from_bits(u32::from_le(x.to_bits())));
+                for x in elements.iter_mut() {
+                    *x = f32::from_bits(u32::from_le(x.to_bits()));
+                }
                 Piece::F32(elements)
             }
             ReadBuffer::BF16(elements) => {
-                elements.iter_mut().for_each(|x| *x = bf16::from_bits(u16::from_le(x.to_bits())));
+                for x in elements.iter_mut() {
+                    *x = bf16::from_bits(u16::from_le(x.to_bits()));
+                }
                 Piece::BF16(elements)
             }
             ReadBuffer::Other(bytes, wide, widen) => {

@@ -91,6 +91,7 @@ impl SimulatedFs {
     }
 
     /// An independent copy without locks.
+    #[must_use]
     pub fn fork(&self) -> SimulatedFs {
         let disk = self.disk();
         let (nodes, calls) = (disk.nodes.clone(), disk.calls);
@@ -99,6 +100,7 @@ impl SimulatedFs {
 
     /// A possible state after a power failure. `choose(n)` picks one of n outcomes: whether a name survives, and
     /// whether an unsynced write survives completely, in part, as zeros or not at all.
+    #[must_use]
     pub fn power_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimulatedFs {
         let after = self.fork();
         for node in &mut after.disk().nodes {

@@ -1,4 +1,4 @@
-//! Data against its promises, ugly inputs included.
+//! Tests of training data against its contracts, including unusual inputs.
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -9,7 +9,7 @@ mod every_variant;
 mod token_file;
 mod windows;
 
-/// A folder that goes when the test ends.
+/// A directory that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -65,10 +65,10 @@ fn a_text_file_becomes_its_bytes_and_a_separator() {
 }
 
 #[test]
-fn blocks_tokenise_as_the_whole_does() {
+fn tokenizing_blocks_gives_the_tokens_of_the_whole_text() {
     let dir = Scratch::new("blocks");
     let line = "It's 12 o'clock,\n\n  the cat \r\nsat  there\n日本語 🙂\nend. ";
-    let text: String = (0..40).map(|i| format!("{line}{i}\n{}", "\n ".repeat(i % 3))).collect();
+    let text = (0..40).map(|i| format!("{line}{i}\n{}", "\n ".repeat(i % 3))).collect::<Vec<_>>().concat();
     let path = dir.file("in.txt", &text);
     for tokenizer in [Tokenizer::byte(), fixture_tokenizer()] {
         let whole = tokenizer.encode(&text).unwrap();
@@ -94,18 +94,18 @@ fn jsonl_records_become_documents_and_prompts_are_masked() {
     let want = [97, 98, 256, 49, 43, 49, 61, 50, 10, 256];
     assert_eq!(file.ids(0..file.count()).unwrap(), want);
     assert_eq!((file.documents(), file.is_masked()), (2, true));
-    let learnt = [true, true, true, false, false, false, false, true, true, true];
-    assert_eq!(file.target_mask(0..10).unwrap(), learnt);
+    let mask = [true, true, true, false, false, false, false, true, true, true];
+    assert_eq!(file.target_mask(0..10).unwrap(), mask);
     for start in 0..10 {
-        assert_eq!(file.target_mask(start..10).unwrap(), learnt[start as usize..]);
+        assert_eq!(file.target_mask(start..10).unwrap(), mask[start as usize..]);
     }
     let tokens = Tokens::open(file.path()).unwrap();
-    let excerpt = tokens.window(2..9).unwrap();
-    assert_eq!(excerpt.inputs, [256, 49, 43, 49, 61, 50]);
-    assert_eq!(excerpt.targets, [None, None, None, None, Some(50), Some(10)]);
-    assert_eq!(excerpt.target_count(), 2);
+    let window = tokens.window(2..9).unwrap();
+    assert_eq!(window.inputs, [256, 49, 43, 49, 61, 50]);
+    assert_eq!(window.targets, [None, None, None, None, Some(50), Some(10)]);
+    assert_eq!(window.target_count(), 2);
     let memory = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Any).unwrap();
-    assert_eq!(memory.target_mask(0..10).unwrap(), learnt);
+    assert_eq!(memory.target_mask(0..10).unwrap(), mask);
 }
 
 #[track_caller]

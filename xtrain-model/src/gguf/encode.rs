@@ -51,16 +51,15 @@ fn value(out: &mut Vec<u8>, value: &Value) {
         out.extend((n as u64).to_le_bytes());
     };
     match value {
-        Value::Int(n) => match u32::try_from(*n) {
-            Ok(n) => {
+        Value::Int(n) => {
+            if let Ok(n) = u32::try_from(*n) {
                 kind(out, 4);
                 out.extend(n.to_le_bytes());
-            }
-            Err(_) => {
+            } else {
                 kind(out, 11);
                 out.extend(n.to_le_bytes());
             }
-        },
+        }
         Value::Float(x) => {
             kind(out, 6);
             out.extend((*x as f32).to_le_bytes());
@@ -83,11 +82,15 @@ fn value(out: &mut Vec<u8>, value: &Value) {
         }
         Value::Floats(floats) => {
             list(out, 6, floats.len());
-            floats.iter().for_each(|&x| out.extend((x as f32).to_le_bytes()));
+            for &x in floats {
+                out.extend((x as f32).to_le_bytes());
+            }
         }
         Value::Strings(texts) => {
             list(out, 8, texts.len());
-            texts.iter().for_each(|words| text(out, words));
+            for words in texts {
+                text(out, words);
+            }
         }
     }
 }

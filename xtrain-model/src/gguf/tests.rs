@@ -2,6 +2,8 @@ use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use rand::RngExt as _;
+use xtrain_tensor::rng::PhiloxRng;
 use xtrain_tensor::testing::{alone, times};
 use xtrain_tensor::{Device, Dtype, RopeScaling};
 
@@ -11,6 +13,7 @@ use super::*;
 use crate::export_source::ExportSource;
 use crate::store;
 use crate::store_error::StoreError;
+use crate::test_rng::rng;
 use crate::tokenizer::Tokenizer;
 
 fn path(name: &str) -> PathBuf {
@@ -209,7 +212,7 @@ fn changed(change: impl FnOnce(&mut Vec<u8>)) -> String {
     change(&mut bytes);
     let name = format!("changed-{:x}", crc32c::crc32c(&bytes));
     let file = Scratch::new(&name, &bytes);
-    read(&file.0).map(|_| "accepted".to_string()).unwrap_or_else(|e| e.to_string())
+    read(&file.0).map_or_else(|e| e.to_string(), |_| "accepted".to_string())
 }
 
 /// Replaces the first `old` with `new`, of the same length.
@@ -252,33 +255,23 @@ fn each_error_names_its_cause() {
     assert!(dir.contains("not a regular file"), "{dir}");
 }
 
-/// A linear congruential generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
 /// Numbers that are meaningful to the parser.
 const NUMBERS: [u64; 10] = [0, 1, 2, 8, 9, 255, 1 << 31, (1 << 32) - 1, 1 << 61, u64::MAX];
 
 /// Applies one to four changes: flips bits, replaces bytes and numbers, removes or duplicates ranges, truncates.
-fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
-    for _ in 0..1 + random.below(4) {
+fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut PhiloxRng) {
+    for _ in 0..=random.random_range(0..4) {
         let bound = header.min(bytes.len());
         if bound < 16 {
             return;
         }
-        let (at, other) = (random.below(bound), random.below(bound));
-        match random.below(6) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = random.below(256) as u8,
+        let (at, other) = (random.random_range(0..bound), random.random_range(0..bound));
+        match random.random_range(0..6) {
+            0 => bytes[at] ^= 1 << random.random_range(0..8),
+            1 => bytes[at] = random.random(),
             2 => {
-                let number = NUMBERS[random.below(NUMBERS.len())].to_le_bytes();
-                let end = bytes.len().min(at + [4, 8][random.below(2)]);
+                let number = NUMBERS[random.random_range(0..NUMBERS.len())].to_le_bytes();
+                let end = bytes.len().min(at + [4, 8][random.random_range(0..2)]);
                 bytes[at..end].copy_from_slice(&number[..end - at]);
             }
             3 => drop(bytes.drain(at.min(other)..at.max(other))),
@@ -309,7 +302,7 @@ fn mutated_files_do_no_harm() {
     let (cases, before) = (times(20_000, 200_000), address_space());
     let mut accepted = 0;
     for case in 0..cases {
-        let (mut bytes, mut random) = (seed.clone(), Random(case));
+        let (mut bytes, mut random) = (seed.clone(), rng(case));
         mutate(&mut bytes, header, &mut random);
         // the steps of `read`, from memory: header, config, tensors, tokenizer
         let load = || -> Result<(), StoreError> {

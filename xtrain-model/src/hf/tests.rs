@@ -1,4 +1,5 @@
 //! Tests of reading and writing `config.json`.
+use rand::RngExt as _;
 use serde_json::{Value, json};
 use xtrain_tensor::RopeScaling;
 
@@ -6,6 +7,7 @@ use super::config_json::UNIT_FACTORS;
 use super::*;
 use crate::config::{Biases, Config};
 use crate::error::Result;
+use crate::test_rng::rng;
 
 fn json() -> Value {
     serde_json::from_str(include_str!("../../../tests/data/models/qwen3_tied/config.json")).unwrap()
@@ -213,26 +215,21 @@ fn mutated_configs_do_no_harm() {
     ];
     let mut accepted = 0;
     for case in 0..cases {
-        let mut state: u64 = case;
-        let mut random = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % n
-        };
+        let mut rng = rng(case);
+        let mut random = |n: usize| rng.random_range(0..n);
         let mut text = seed.clone();
-        for _ in 0..1 + random(3) {
+        for _ in 0..=random(3) {
             // replace a random value or a random character
             let colons: Vec<usize> = text.match_indices(':').map(|(at, _)| at + 1).collect();
-            match (colons.is_empty(), random(3)) {
-                (false, 0 | 1) => {
-                    let from = colons[random(colons.len())];
-                    let to = text[from..].find([',', '}']).map_or(text.len(), |n| from + n);
-                    text.replace_range(from..to, values[random(values.len())]);
-                }
-                _ => {
-                    let at = random(text.len());
-                    let c = char::from(b"{}[],:\"0a"[random(9)]);
-                    text.replace_range(at..=at, c.encode_utf8(&mut [0; 4]));
-                }
+            let kind = random(3);
+            if !colons.is_empty() && kind < 2 {
+                let from = colons[random(colons.len())];
+                let to = text[from..].find([',', '}']).map_or(text.len(), |n| from + n);
+                text.replace_range(from..to, values[random(values.len())]);
+            } else {
+                let at = random(text.len());
+                let c = char::from(b"{}[],:\"0a"[random(9)]);
+                text.replace_range(at..=at, c.encode_utf8(&mut [0; 4]));
             }
         }
         let read = std::panic::catch_unwind(|| serde_json::from_str(&text).map(|json| from_json(&json)));

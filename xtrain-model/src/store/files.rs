@@ -29,7 +29,7 @@ pub(super) fn tokenizer_in_dir(dir: &Path) -> Result<Option<Tokenizer>, StoreErr
     if dir.join("tokenizer.json").is_file() { Ok(Some(Tokenizer::load(dir)?)) } else { Ok(None) }
 }
 
-/// The end-of-text ids: those of generation_config.json, else those of config.json.
+/// The end-of-text ids: those of `generation_config.json`, else those of config.json.
 pub(super) fn eos_of(dir: &Path, config: &Value) -> Result<Vec<u32>, StoreError> {
     let generation = dir.join(GENERATION);
     let ids = match read_json(&RealFs, &generation)? {

@@ -92,7 +92,7 @@ pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<Save
     })?)
 }
 
-/// The text of generation_config.json.
+/// The text of `generation_config.json`.
 fn generation_config(eos: &[u32]) -> String {
     format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }))
 }

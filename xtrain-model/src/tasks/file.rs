@@ -33,9 +33,10 @@ impl FileTask {
                 Some(Value::String(text)) => Ok(Some(text.clone())),
                 Some(other) => Err(location.error(want, format!("{name:?}: {}", kind_of(other)))),
             };
-            let (prompt, answer) = match (text("prompt")?, text("answer")?, text("completion")?) {
-                (Some(prompt), Some(answer), None) | (Some(prompt), None, Some(answer)) => (prompt, answer),
-                _ => return Err(location.error(want, fields(object))),
+            let fields_found = (text("prompt")?, text("answer")?, text("completion")?);
+            let ((Some(prompt), Some(answer), None) | (Some(prompt), None, Some(answer))) = fields_found
+            else {
+                return Err(location.error(want, fields(object)));
             };
             match task.answers.get(&prompt) {
                 Some(first) if *first != answer => {

@@ -53,7 +53,7 @@ impl Sums {
 }
 
 impl Task for Sums {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "sums"
     }
 

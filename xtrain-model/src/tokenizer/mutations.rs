@@ -2,23 +2,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use rand::RngExt as _;
 use serde_json::{Value, json};
+use xtrain_tensor::rng::PhiloxRng;
 use xtrain_tensor::testing::{alone, times};
 
 use super::*;
-
-/// A linear congruential generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
+use crate::test_rng::rng;
 
 /// A random value that is meaningful to the parser.
-fn value(random: &mut Random) -> Value {
+fn value(random: &mut PhiloxRng) -> Value {
     let values = [
         json!(null),
         json!(true),
@@ -42,20 +35,20 @@ fn value(random: &mut Random) -> Value {
         json!({"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": 99}),
         json!({"type": "Nothing"}),
     ];
-    values[random.below(values.len())].clone()
+    values[random.random_range(0..values.len())].clone()
 }
 
 /// A random location in `json`.
-fn location<'v>(json: &'v mut Value, random: &mut Random) -> &'v mut Value {
+fn location<'v>(json: &'v mut Value, random: &mut PhiloxRng) -> &'v mut Value {
     let size = match &json {
         Value::Array(items) => items.len(),
         Value::Object(fields) => fields.len(),
         _ => 0,
     };
-    if size == 0 || random.below(5) == 0 {
+    if size == 0 || random.random_range(0..5) == 0 {
         return json;
     }
-    let at = random.below(size);
+    let at = random.random_range(0..size);
     match json {
         Value::Array(items) => location(&mut items[at], random),
         Value::Object(fields) => {
@@ -66,17 +59,17 @@ fn location<'v>(json: &'v mut Value, random: &mut Random) -> &'v mut Value {
 }
 
 /// `seed` with random changes to values and bytes.
-fn mutate(seed: &Value, random: &mut Random) -> Vec<u8> {
+fn mutate(seed: &Value, random: &mut PhiloxRng) -> Vec<u8> {
     let mut json = seed.clone();
-    for _ in 0..random.below(3) {
+    for _ in 0..random.random_range(0..3) {
         *location(&mut json, random) = value(random);
     }
     let mut bytes = json.to_string().into_bytes();
-    for _ in 0..random.below(3) {
-        let (at, other) = (random.below(bytes.len()), random.below(bytes.len()));
-        match random.below(5) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = b"\"{}[],:0-9eEu\\\xff"[random.below(15)],
+    for _ in 0..random.random_range(0..3) {
+        let (at, other) = (random.random_range(0..bytes.len()), random.random_range(0..bytes.len()));
+        match random.random_range(0..5) {
+            0 => bytes[at] ^= 1 << random.random_range(0..8),
+            1 => bytes[at] = b"\"{}[],:0-9eEu\\\xff"[random.random_range(0..15)],
             2 => drop(bytes.drain(at.min(other)..at.max(other).min(at.min(other) + 60))),
             3 => {
                 let from = at.min(other);
@@ -114,7 +107,7 @@ fn check_mutations(
 ) {
     let mut accepted = 0;
     for case in 0..cases {
-        let bytes = mutate(seed, &mut Random(case));
+        let bytes = mutate(seed, &mut rng(case));
         let done = catch_unwind(AssertUnwindSafe(|| used(load(bytes))));
         match done.unwrap_or_else(|_| panic!("{name}: case {case} panicked")) {
             Ok(()) => accepted += 1,

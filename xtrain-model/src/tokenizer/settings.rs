@@ -36,13 +36,13 @@ impl Settings {
             let text = match &value[name] {
                 Value::Null => continue,
                 Value::String(text) => text,
-                token => match &token["content"] {
-                    Value::String(text) => text,
-                    _ => {
+                token => {
+                    let Value::String(text) = &token["content"] else {
                         let want = format!("{name} as a string or {{\"content\": ...}}");
                         return Err(bad(file, want, short(token)));
-                    }
-                },
+                    };
+                    text
+                }
             };
             special_tokens.push((name.to_string(), text.clone()));
         }

@@ -1,4 +1,4 @@
-//! Every variant of [`CheckpointError`], from a file that is wrong in one way.
+//! Every variant of [`CheckpointError`], each from a file with one defect.
 use std::io::ErrorKind;
 
 use super::fixtures::load_fixture;
@@ -8,12 +8,12 @@ use crate::gguf;
 use crate::store::StoreError;
 use xtrain_tensor::testing::named_cases::{check, variants};
 
-/// The refusal of a damaged directory of tests/data/corrupt.
+/// The error for a damaged directory of tests/data/corrupt.
 fn fixture(name: &str) -> CheckpointError {
     load_fixture(name).expect_err(name)
 }
 
-/// The refusal of a damaged GGUF file.
+/// The error for a damaged GGUF file.
 fn gguf_fixture(name: &str) -> CheckpointError {
     let corrupt = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/corrupt");
     match gguf::read(&corrupt.join(name).join("model.gguf")).expect_err(name) {
@@ -22,7 +22,7 @@ fn gguf_fixture(name: &str) -> CheckpointError {
     }
 }
 
-/// The refusal of a checkpoint, its path beside it, that `damage` was done to.
+/// The error for a checkpoint that `damage` has modified. `damage` gets its file system and path.
 fn damaged(damage: impl FnOnce(&SimulatedFs, &Path)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     damage(&fs, &dir);
@@ -51,7 +51,7 @@ fn long_name() -> CheckpointError {
     let entry = r#"{"dtype":"F32","shape":[],"data_offsets":[0,4]}"#;
     let text = format!(r#"{{"{}":{entry}}}"#, "x".repeat(513));
     forged("model.safetensors", |bytes| {
-        *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+        *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
     })
 }
 

@@ -5,7 +5,7 @@ fn dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corrupt").join(name)
 }
 
-/// The shapes that the healthy checkpoint has are those that its damaged copies have to have.
+/// Loads a fixture and requires the shapes of the undamaged checkpoint.
 pub(super) fn load_fixture(name: &str) -> Result<Weights> {
     let mut want = Vec::new();
     let healthy = load_weights(&RealFs, &dir("base_ok"), &LoadOptions::default()).unwrap();
@@ -14,7 +14,7 @@ pub(super) fn load_fixture(name: &str) -> Result<Weights> {
     load_weights(&RealFs, &dir(name), &LoadOptions { shapes: Some(&shapes), ..LoadOptions::default() })
 }
 
-/// The fixture is refused, and every one of `parts` is in the message.
+/// Checks that the fixture is refused and that the message contains all of `parts`.
 #[track_caller]
 fn check(name: &str, parts: &[&str]) {
     let error = load_fixture(name).expect_err(name).to_string();
@@ -25,7 +25,7 @@ fn check(name: &str, parts: &[&str]) {
 }
 
 #[test]
-fn the_healthy_checkpoint_loads() {
+fn the_undamaged_checkpoint_loads() {
     let weights = load_fixture("base_ok").unwrap();
     assert_eq!(weights.tensors.len(), 14);
     assert_eq!(

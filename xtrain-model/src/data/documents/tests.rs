@@ -1,11 +1,11 @@
-//! Windows of whole documents against their promises.
+//! Tests of document windows against their contracts.
 use std::slice::from_ref;
 
 use super::*;
 use crate::data::Role;
 use crate::data::order::draw;
 
-/// Documents of these lengths, their ids counted through; one target in three is not to be learnt.
+/// Documents of these lengths with consecutive ids. One token in three is context only.
 fn tokens(lengths: &[usize]) -> Tokens {
     let mut next = 0;
     let documents = lengths.iter().map(|&length| {
@@ -38,7 +38,7 @@ fn each_piece_goes_into_the_fullest_window_that_holds_it() {
 fn an_epoch_reads_every_document_once_and_predicts_nothing_across_an_end() {
     for case in 0..60 {
         let roll = |i: u32, n: u64| draw(41, case, i, n) as usize;
-        let lengths: Vec<usize> = (0..1 + roll(0, 40)).map(|i| 1 + roll(1 + i as u32, 30)).collect();
+        let lengths: Vec<usize> = (0..=roll(0, 40)).map(|i| 1 + roll(1 + i as u32, 30)).collect();
         let (tokens, context) = (tokens(&lengths), 1 + roll(100, 16) as u64);
         let pieces = cut(&tokens, context, Overflow::Split);
         let Ok(windows) = DocumentWindows::pack(&pieces, context, case, WindowOrder::Epochs) else {
@@ -47,22 +47,22 @@ fn an_epoch_reads_every_document_once_and_predicts_nothing_across_an_end() {
         };
         let firsts: Vec<u32> = tokens.ends().unwrap().iter().map(|&end| end as u32).collect();
         let begins = |id: u32| id == 0 || firsts.contains(&id);
-        let mut learnt: Vec<u32> = Vec::new();
+        let mut targets: Vec<u32> = Vec::new();
         for step in 0..windows.per_epoch() {
             let sample = windows.batch(&tokens, step, 1).unwrap().remove(0);
             assert!((1..=context as usize).contains(&sample.inputs.len()));
             let starts = [&[0][..], &sample.starts].concat();
             for (at, (&input, target)) in sample.inputs.iter().zip(&sample.targets).enumerate() {
-                // ids are places, so a piece is a run of them, and a target is the next place
+                // ids are positions: a piece is a run of consecutive ids, and a target is the next id
                 assert!(target.is_none_or(|id| id == input + 1 && !begins(id) && id % 3 != 1));
-                let goes_on = at > 0 && input == sample.inputs[at - 1] + 1;
-                assert!(goes_on != starts.contains(&at), "{sample:?}");
-                learnt.extend(target);
+                let continues = at > 0 && input == sample.inputs[at - 1] + 1;
+                assert!(continues != starts.contains(&at), "{sample:?}");
+                targets.extend(target);
             }
         }
-        learnt.sort_unstable();
+        targets.sort_unstable();
         let all = (0..tokens.len() as u32).filter(|&id| !begins(id) && id % 3 != 1);
-        assert_eq!(learnt, all.collect::<Vec<_>>(), "{lengths:?} in {context}");
+        assert_eq!(targets, all.collect::<Vec<_>>(), "{lengths:?} in {context}");
     }
 }
 
@@ -83,9 +83,9 @@ fn windows_are_a_function_of_seed_and_step() {
 }
 
 #[test]
-fn a_long_conversation_keeps_its_beginning_and_one_without_a_target_is_left_out() {
-    let role = |learnt: bool| if learnt { Role::Target } else { Role::Context };
-    // 20 tokens learnt from the 10th; 6 learnt from the 4th; a prompt alone; a single token
+fn a_long_conversation_is_truncated_and_one_without_a_target_is_omitted() {
+    let role = |target: bool| if target { Role::Target } else { Role::Context };
+    // 20 tokens with targets from the 10th; 6 with targets from the 4th; a prompt only; a single token
     let document = |n: u32, from: u32| (0..n).map(move |i| (i, role(i >= from))).collect::<Vec<_>>();
     let all = [document(20, 10), document(6, 4), document(9, 9), document(1, 0)];
     let tokens = Tokens::from_documents(all, 100).unwrap();

@@ -1,4 +1,4 @@
-//! Conversations as tokens, of which the assistant's are learnt.
+//! Conversations as tokens with supervised assistant turns.
 use super::*;
 
 #[test]
@@ -20,7 +20,7 @@ fn with_template(template: &str) -> Tokenizer {
 }
 
 #[test]
-fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
+fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
     let dir = Scratch::new("chat");
     let row = r#"{"messages":[{"role":"user","content":"2"},{"role":"assistant","content":"ab"},"#
         .to_string()
@@ -28,7 +28,7 @@ fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
     let path = dir.file("in.jsonl", format!("{row}\n{{\"prompt\":\"p\",\"completion\":\"q\"}}\n"));
     let turns = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
     let said = "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}";
-    // `.` ends a text, and a capital stands for what is learnt
+    // `.` and `!` are the end-of-text token; capitals and `!` are targets
     for (template, want) in [
         (None, "user\n2.assistant\nAB!user\n3.assistant\nC!"),
         (Some(turns("{{ m.role[0] }}{{ m.content }}{{ eos_token }}")), "u2.AAB!u3.AC!"),
@@ -56,7 +56,7 @@ fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
 }
 
 #[test]
-fn a_chat_template_of_others_ends_a_turn_with_its_own_token() {
+fn a_third_party_chat_template_ends_a_turn_with_its_own_token() {
     let (dir, tokenizer) = (Scratch::new("foreign"), fixture_tokenizer());
     let row = r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}"#;
     let file = prepared(&dir, &[dir.file("in.jsonl", row)], &tokenizer).unwrap();
@@ -68,7 +68,7 @@ fn a_chat_template_of_others_ends_a_turn_with_its_own_token() {
 }
 
 #[test]
-fn what_has_no_answer_is_no_conversation() {
+fn records_without_an_answer_are_not_conversations() {
     let dir = Scratch::new("answers");
     let check = |name: &str, bytes: &str, want: &str| {
         let path = dir.file(name, bytes);

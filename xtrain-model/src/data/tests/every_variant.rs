@@ -1,20 +1,20 @@
-//! Every variant of [`DataError`], from a file or a call that is wrong in one way.
+//! Every variant of [`DataError`], each from a file or call with one defect.
 use super::*;
 use xtrain_tensor::testing::named_cases::{check, variants};
 
-/// The refusal of a file of that name.
+/// The error for a file of that name.
 fn file(name: &str, bytes: &[u8]) -> DataError {
     let dir = Scratch::new(&format!("variant-{name}"));
     prepared(&dir, &[dir.file(name, bytes)], &Tokenizer::byte()).unwrap_err()
 }
 
-/// The refusal of a packed file.
+/// The error for a token file.
 fn packed(bytes: &[u8]) -> DataError {
     let dir = Scratch::new("variant-packed");
     TokenFile::open(&dir.file("in.tok", bytes)).unwrap_err()
 }
 
-/// The refusal of a file by a tokenizer that has a token for the word `a` alone.
+/// The error for a file and a tokenizer whose only token is the word `a`.
 fn word_without_a_token(name: &str, text: &str) -> DataError {
     let json = r#"{"version": "1.0", "added_tokens": [{"id": 1, "content": "<|endoftext|>", "special": true,
         "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}], "decoder": {"type": "ByteLevel",
@@ -59,7 +59,7 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "such a word in a line",
                 word_without_a_token("in.jsonl", "{\"text\": \"b\"}"),
-                &["in.jsonl: line 1: want"],
+                &["in.jsonl: line 1: expected"],
             ),
         ],
     );

@@ -1,4 +1,4 @@
-//! Packed files: what they say, and what is wrong with those that are refused.
+//! Token files: content and errors.
 use std::io::{Seek, Write};
 
 use xtrain_tensor::rng::{Purpose, uniform_u64};
@@ -22,7 +22,9 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     assert_eq!(listed.file_length(), Some(64 + 18 + 2 + 3 * 8));
     let dir = Scratch::new("wide");
     let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
-    ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
+    for id in ids {
+        body.extend_from_slice(&id.to_le_bytes());
+    }
     let wide = header::Header { count: 3, masked: header::Masked::No, ..header(70_001) };
     let wide = header::Header { body_crc: crc32c::crc32c_append(0, &body), ..wide };
     let file = TokenFile::open(&dir.file("wide.tok", [&wide.to_bytes()[..], &body].concat())).unwrap();
@@ -37,7 +39,7 @@ fn small_file(dir: &Scratch) -> Vec<u8> {
     std::fs::read(file.path()).unwrap()
 }
 
-/// `bytes` with `edit` done to it and the header's checksum made right again.
+/// `bytes` changed by `edit`, with a valid checksum of the header.
 fn resealed(bytes: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     edit(&mut bytes);
@@ -97,7 +99,7 @@ fn a_damaged_token_file_is_refused_by_its_field() {
 }
 
 #[test]
-fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does_not() {
+fn a_token_file_stores_document_ends_and_an_older_one_reports_that_it_does_not() {
     let dir = Scratch::new("ends");
     let rows = "{\"text\":\"ab<|endoftext|>c\"}\n{\"text\":\"\"}\n{\"prompt\":\"a<|endoftext|>\",\"completion\":\"b\"}\n";
     let inputs = [dir.file("a.txt", "x<|endoftext|><|endoftext|>yz"), dir.file("b.jsonl", rows)];

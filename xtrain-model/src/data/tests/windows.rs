@@ -1,4 +1,4 @@
-//! Which part of the data is seen when.
+//! Tests of splits and windows.
 use super::*;
 
 #[test]
@@ -28,7 +28,7 @@ fn evaluation_covers_each_target_once() {
 }
 
 #[test]
-fn windows_do_not_depend_on_how_they_are_asked() {
+fn windows_do_not_depend_on_the_order_of_calls() {
     for order in [WindowOrder::Random, WindowOrder::Epochs] {
         let windows = Windows::new(100..1000, 16, 42, order).unwrap();
         let forward: Vec<_> = (0..200).map(|i| windows.range(i / 4, (i % 4) as u32, 4)).collect();
