@@ -23,8 +23,8 @@ pub struct Var {
 
 type Rule<'t> = Box<dyn FnOnce(&mut Back<'_>) -> Result<()> + 't>;
 
-/// Records each operation with its backward rule. Gradients of parameters are added to [`Grads`] chunk by chunk, sample by
-/// sample.
+/// Records each operation with its backward rule. Gradients of parameters are added to [`Grads`] chunk by chunk,
+/// sample by sample.
 pub struct Tape<'t> {
     rules: Vec<Option<Rule<'t>>>,
     samples: Rc<Samples>,
@@ -58,8 +58,8 @@ impl Back<'_> {
         Ok(())
     }
 
-    /// Adds the gradients of a projection's matrix and bias. The matrix reads `dy` rounded to `dtype`, which is returned.
-    /// The bias reads it unrounded.
+    /// Adds the gradients of a projection's matrix and bias. The matrix reads `dy` rounded to `dtype`, which is
+    /// returned. The bias reads it unrounded.
     fn own_gradients(
         &mut self,
         (weight, bias): (usize, Option<usize>),
@@ -86,8 +86,8 @@ impl<'t> Tape<'t> {
         Tape { rules: Vec::new(), samples: Rc::new(samples) }
     }
 
-    /// Runs the backward pass from `y` with gradient `dy` and adds the gradients of parameters to `grads`. Consumes the
-    /// tape.
+    /// Runs the backward pass from `y` with gradient `dy` and adds the gradients of parameters to `grads`. Consumes
+    /// the tape.
     ///
     /// # Errors
     /// If `dy` does not have the shape of `y`.

@@ -3,8 +3,9 @@ use xtrain_tensor::RopeScaling;
 
 use crate::error::{Error, Result};
 
-/// The config of a model of the Qwen3, Qwen2, Llama or Mistral family. The letters are used in shapes. The default has
-/// zero sizes, no QK-norm, no biases and no sliding windows: set the required fields and use `..Config::default()`.
+/// The config of a model of the Qwen3, Qwen2, Llama or Mistral family. The letters are used in shapes. The default
+/// has zero sizes, no QK-norm, no biases and no sliding windows: set the required fields and use
+/// `..Config::default()`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Config {
     /// `V`: vocabulary size.
@@ -35,8 +36,8 @@ pub struct Config {
     pub biases: Biases,
     /// Scaling of the RoPE frequencies.
     pub rope_scaling: RopeScaling,
-    /// The sliding-window size of each layer, including the current token. `None`: full attention. An empty list: full
-    /// attention in all layers.
+    /// The sliding-window size of each layer, including the current token. `None`: full attention. An empty list:
+    /// full attention in all layers.
     pub windows: Vec<Option<usize>>,
 }
 
@@ -52,8 +53,8 @@ pub struct Biases {
 }
 
 impl Config {
-    /// A tiny config for examples and tests: 2 layers, width 32, a byte vocabulary with an end-of-text id, QK-norm and
-    /// tied embeddings, up to 64 positions.
+    /// A tiny config for examples and tests: 2 layers, width 32, a byte vocabulary with an end-of-text id, QK-norm
+    /// and tied embeddings, up to 64 positions.
     ///
     /// ```
     /// use xtrain_model::Config;

@@ -35,8 +35,8 @@ pub trait Functional {
     /// `[N, H hd]` → `[N, H, hd]`: the optional norm over each head, then the RoPE rotation.
     fn norm_rope(&mut self, x: &Self::X, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>)
     -> Result<Self::X>;
-    /// Attention of each row over the keys of its sequence up to its own position, limited to the sliding window if the
-    /// layer has one.
+    /// Attention of each row over the keys of its sequence up to its own position, limited to the sliding window if
+    /// the layer has one.
     fn attention(&mut self, q: &Self::X, kv: KvView<'_, Self::X>, see: AttnRows<'_>) -> Result<Self::X>;
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }

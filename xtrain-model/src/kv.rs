@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::functional::{Functional, KvView, Qkv};
 use crate::rows::Rows;
 
-/// Storage of keys and values. A KV cache implements it only for [`Eager`](crate::Eager): using a cache under a tape does
-/// not compile.
+/// Storage of keys and values. A KV cache implements it only for [`Eager`](crate::Eager): using a cache under a tape
+/// does not compile.
 pub trait KvStore<F: Functional> {
     /// Appends the keys and values `[N, nkv, hd]` of `rows` at `layer`. Returns all keys and values that the rows may
     /// attend to, including their own.

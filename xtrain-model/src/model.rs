@@ -1,5 +1,5 @@
-//! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE, SwiGLU.
-//! The forward pass is written once.
+//! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE,
+//! SwiGLU. The forward pass is written once.
 use xtrain_tensor::ops::{self, DeviceSampler};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
@@ -51,14 +51,14 @@ impl Model {
     /// The model on another device.
     ///
     /// # Errors
-    /// If the device is out of memory; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for a model opened for
-    /// inference.
+    /// If the device is out of memory; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for a model opened
+    /// for inference.
     pub fn to_device(&self, device: &Device) -> Result<Model> {
         Ok(Model { params: self.params.to_device(device)?, ..self.clone() })
     }
 
-    /// The model for inference: packed weights without f32 master weights. It cannot be trained or exported. Results are
-    /// bit-identical.
+    /// The model for inference: packed weights without f32 master weights. It cannot be trained or exported. Results
+    /// are bit-identical.
     ///
     /// # Errors
     /// If the device is out of memory.
@@ -94,7 +94,8 @@ impl Model {
         self.forward_hidden(f, kv, rows, h)
     }
 
-    /// [`Model::forward`] from `h [N, C]`, the residual stream of `rows` before the first block. Does not read the ids.
+    /// [`Model::forward`] from `h [N, C]`, the residual stream of `rows` before the first block. Does not read the
+    /// ids.
     ///
     /// # Errors
     /// As [`Model::forward`].

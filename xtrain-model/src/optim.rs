@@ -43,8 +43,8 @@ impl AdamW {
     /// Zero moments for all of `params`.
     ///
     /// # Errors
-    /// If the device is out of memory; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for a model opened for
-    /// inference.
+    /// If the device is out of memory; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for a model opened
+    /// for inference.
     pub fn new(cfg: OptimConfig, params: &Params) -> Result<AdamW> {
         let zeros = || -> Result<Vec<Tensor>> {
             let like = |w: &Tensor| Ok(Tensor::zeros(w.device(), w.shape(), Dtype::F32)?);
@@ -58,11 +58,11 @@ impl AdamW {
         &self.cfg
     }
 
-    /// One update by `grads` (in walk order) at learning rate `lr`. If the norm of the gradient is not finite, nothing
-    /// changes.
+    /// One update by `grads` (in walk order) at learning rate `lr`. If the norm of the gradient is not finite,
+    /// nothing changes.
     ///
-    /// Order of the norm: the squares of each matrix row by row, the parameters in walk order (docs/numerics.md, section
-    /// 5).
+    /// Order of the norm: the squares of each matrix row by row, the parameters in walk order (docs/numerics.md,
+    /// section 5).
     ///
     /// # Errors
     /// [`xtrain_tensor::Error::Shape`] for gradients of other parameters.

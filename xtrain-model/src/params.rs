@@ -102,9 +102,9 @@ impl ParamBuilder<'_> {
 }
 
 impl Params {
-    /// Initializes the parameters from `seed`: gains 1, biases 0, matrices normal with standard deviation 1 / sqrt(C),
-    /// projections into the residual stream with 1 / sqrt(2 L C). (A fixed 0.02 corresponds to a width of 2,500: a model
-    /// of width 128 learns sums six times slower from it.)
+    /// Initializes the parameters from `seed`: gains 1, biases 0, matrices normal with standard deviation 1 /
+    /// sqrt(C), projections into the residual stream with 1 / sqrt(2 L C). (A fixed 0.02 corresponds to a width of
+    /// 2,500: a model of width 128 learns sums six times slower from it.)
     ///
     /// # Errors
     /// [`Error::Config`] for an invalid config.
@@ -238,8 +238,8 @@ impl Params {
         Ok(params)
     }
 
-    /// Every parameter, in walk order. The optimizer, checkpoints and tests all use this order. A field that is left out
-    /// of the walk does not compile.
+    /// Every parameter, in walk order. The optimizer, checkpoints and tests all use this order. A field that is left
+    /// out of the walk does not compile.
     pub fn iter(&self) -> impl Iterator<Item = &Param> {
         let Params { embed, blocks, norm, head } = self;
         std::iter::once(embed).chain(blocks.iter().flat_map(Block::iter)).chain([norm]).chain(head)

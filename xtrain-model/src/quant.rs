@@ -95,8 +95,8 @@ impl Quant {
     }
 
     /// Appends `values` as whole blocks, each value rounded to the nearest one of the type. `Q8_0` maps the largest
-    /// magnitude of a block to 127 and rounds halves away from zero. Returns false for a type that is read only, or if a
-    /// scale or a value is out of range.
+    /// magnitude of a block to 127 and rounds halves away from zero. Returns false for a type that is read only, or
+    /// if a scale or a value is out of range.
     #[must_use]
     pub fn narrow(self, values: &[f32], out: &mut Vec<u8>) -> bool {
         match self {

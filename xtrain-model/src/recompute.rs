@@ -1,6 +1,7 @@
-//! Activation checkpointing: keeps only the input of each layer and recomputes the layer's forward in the backward pass.
-//! The activations of one layer are in memory at a time, at the cost of one more forward pass. The gradients are
-//! bit-identical to [`objective::backward`](crate::objective::backward): both run the same code on the same inputs.
+//! Activation checkpointing: keeps only the input of each layer and recomputes the layer's forward in the backward
+//! pass. The activations of one layer are in memory at a time, at the cost of one more forward pass. The gradients
+//! are bit-identical to [`objective::backward`](crate::objective::backward): both run the same code on the same
+//! inputs.
 use xtrain_tensor::ops::{LogProb, Samples};
 use xtrain_tensor::{
     Tensor,

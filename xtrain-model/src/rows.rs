@@ -3,7 +3,8 @@ use xtrain_tensor::ops::Samples;
 
 /// The rows of one forward pass: row `n` is token `id[n]`, at position `pos[n]` of sequence `seq[n]`.
 ///
-/// A training batch, a chunk of a prompt and a decode step are all rows. The forward pass is the same for all of them.
+/// A training batch, a chunk of a prompt and a decode step are all rows. The forward pass is the same for all of
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     /// The token of each row.

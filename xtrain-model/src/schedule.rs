@@ -24,8 +24,8 @@ pub enum Decay {
     WsdSqrt,
 }
 
-/// A learning rate for each step: linear warm-up from `warmup_start_lr` to `lr` over `warmup_steps` steps, then `decay`
-/// to `min_lr` at step `steps`.
+/// A learning rate for each step: linear warm-up from `warmup_start_lr` to `lr` over `warmup_steps` steps, then
+/// `decay` to `min_lr` at step `steps`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     /// The decay after the warm-up.
@@ -56,12 +56,13 @@ impl Schedule {
         Schedule { decay, warmup_start_lr: 0.0, lr, min_lr: 0.0, warmup_steps: 0, steps: 0, decay_steps: 0 }
     }
 
-    /// The learning rate of step `step`, counted from 0. The warm-up rises by equal amounts; its last step has the rate
+    /// The learning rate of step `step`, counted from 0. The warm-up rises by equal amounts; its last step has the
+    /// rate
     /// `lr`.
     ///
     /// The rate is `lr * (share * (1 - r) + r)`, evaluated in the order of transformers. In the warm-up,
-    /// `r = warmup_start_lr / lr` and `share = (step + 1) / warmup_steps`. Afterwards, `r = min_lr / lr` and `share` is the
-    /// remaining fraction of the decay.
+    /// `r = warmup_start_lr / lr` and `share = (step + 1) / warmup_steps`. Afterwards, `r = min_lr / lr` and `share`
+    /// is the remaining fraction of the decay.
     pub fn rate(&self, step: u64) -> f64 {
         let Schedule { decay, warmup_start_lr, lr, min_lr, warmup_steps, steps, decay_steps } = *self;
         let (share, floor) = if step < warmup_steps {

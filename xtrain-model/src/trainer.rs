@@ -112,8 +112,8 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::NotFinite`] if the loss or a gradient is not finite, with unchanged weights; or if the update made a
-    /// weight infinite, in which case the step does not count and must not be saved. [`Error::Tensor`] for an id outside
-    /// the vocabulary.
+    /// weight infinite, in which case the step does not count and must not be saved. [`Error::Tensor`] for an id
+    /// outside the vocabulary.
     pub fn step(&mut self, mut examples: Vec<TrainingExample>, micro_batch: usize) -> Result<StepReport> {
         let targets = normalize_loss_weights(&mut examples);
         self.model.params.pack()?;

@@ -64,8 +64,8 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// The year, month and day of a day since 1970-01-01, in the Gregorian calendar. The computation counts years from March,
-/// so that a leap day is the last day of its year. 400 years have 146,097 days.
+/// The year, month and day of a day since 1970-01-01, in the Gregorian calendar. The computation counts years from
+/// March, so that a leap day is the last day of its year. 400 years have 146,097 days.
 fn civil(days: i64) -> (i64, i64, i64) {
     let since = days + 719_468;
     let (era, of_era) = (since.div_euclid(146_097), since.rem_euclid(146_097));

@@ -1,4 +1,4 @@
-//! Every variant of [`ChatError`], from a template or messages that are wrong in one way.
+//! Every variant of [`ChatError`], each from a template or messages with one defect.
 use std::path::Path;
 
 use super::*;
@@ -9,7 +9,7 @@ fn parsed(template: &str) -> ChatError {
     ChatTemplate::parse(template).unwrap_err()
 }
 
-/// The refusal of one message by a template.
+/// The error of rendering one message.
 fn rendered(template: &str) -> ChatError {
     let template = ChatTemplate::parse(template).unwrap();
     template.render(&[Message::new("user", "a")], &Options::default()).unwrap_err()

@@ -9,8 +9,8 @@ use serde_json::ser::{CharEscape, Formatter, Serializer};
 use super::guard::is_cancelled;
 use super::limits::MAX_OUTPUT;
 
-/// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates: `json.dumps` with
-/// these arguments, without jinja's HTML escapes.
+/// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates: `json.dumps`
+/// with these arguments, without jinja's HTML escapes.
 ///
 /// # Errors
 /// An argument of the wrong type; a value that is not JSON; more than [`MAX_OUTPUT`] bytes.
@@ -178,7 +178,8 @@ impl Formatter for PythonStyle {
     }
 }
 
-/// Python's `repr` of a finite number: scientific notation with at least two exponent digits below 1e-4 and from 1e16.
+/// Python's `repr` of a finite number: scientific notation with at least two exponent digits below 1e-4 and from
+/// 1e16.
 fn float(x: f64) -> String {
     if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
         return format!("{x:?}");

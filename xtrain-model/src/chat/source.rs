@@ -3,8 +3,8 @@ use super::error::ChatError;
 use super::template::{ChatTemplate, Options};
 use crate::tokenizer::Tokenizer;
 
-/// The template for a tokenizer without one: a turn is its role, a line break, its text and the end-of-text token. A model
-/// that ends its turn this way stops without a special chat token.
+/// The template for a tokenizer without one: a turn is its role, a line break, its text and the end-of-text token. A
+/// model that ends its turn this way stops without a special chat token.
 ///
 /// ```text
 /// user
@@ -27,8 +27,8 @@ const DEFAULT: &str = "default";
 const WITH_TOOLS: &str = "tool_use";
 
 impl ChatTemplate {
-    /// The chat template `name` of `tokenizer`. `None`: `tool_use` if `options` has tools and the template exists, else the
-    /// default template, or [`BUILT_IN`] if the tokenizer has no templates.
+    /// The chat template `name` of `tokenizer`. `None`: `tool_use` if `options` has tools and the template exists,
+    /// else the default template, or [`BUILT_IN`] if the tokenizer has no templates.
     ///
     /// # Errors
     /// [`ChatError::Missing`] for an unknown name; as [`ChatTemplate::parse`].
@@ -55,8 +55,8 @@ impl ChatTemplate {
 }
 
 impl Options {
-    /// Options with the special tokens of `tokenizer`. For [`BUILT_IN`], the end-of-text token is included even if the
-    /// tokenizer does not name it.
+    /// Options with the special tokens of `tokenizer`. For [`BUILT_IN`], the end-of-text token is included even if
+    /// the tokenizer does not name it.
     pub fn of(tokenizer: &Tokenizer) -> Options {
         let mut special_tokens = tokenizer.special_tokens().to_vec();
         let named = special_tokens.iter().any(|(name, _)| name == "eos_token");

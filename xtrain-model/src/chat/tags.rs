@@ -26,7 +26,8 @@ impl Iterator for Tags<'_> {
     }
 }
 
-/// The lengths of the code in the tags and expressions of a template, without string literals. Includes an unclosed one.
+/// The lengths of the code in the tags and expressions of a template, without string literals. Includes an unclosed
+/// one.
 pub(super) fn code_lengths(source: &str) -> impl Iterator<Item = usize> {
     let mut end = 0;
     let mut spans = Spans { source, at: 0 };

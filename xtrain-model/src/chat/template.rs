@@ -16,8 +16,8 @@ use super::message::Message;
 use super::tags::{Tags, code_lengths, tag_content};
 use super::{date, python, text};
 
-/// Maximum length of the code in one tag in bytes, without string literals. The engine's recursion depth for a chain of
-/// operators is its length.
+/// Maximum length of the code in one tag in bytes, without string literals. The engine's recursion depth for a chain
+/// of operators is its length.
 const MAX_CODE: usize = 8 << 10;
 /// Maximum number of `elif` tags, each of which is nested in the previous one.
 const MAX_ELIF: usize = 1000;
@@ -25,12 +25,12 @@ const MAX_ELIF: usize = 1000;
 const PARSER_STACK: usize = 64 << 20;
 
 /// A template that renders messages to text as `apply_chat_template` of Hugging Face's `transformers` does: trimmed
-/// blocks, `tojson` as `json.dumps`, `raise_exception`, `strftime_now`, `{% generation %}`, `{% break %}`, the methods of
-/// Python's strings and dictionaries.
+/// blocks, `tojson` as `json.dumps`, `raise_exception`, `strftime_now`, `{% generation %}`, `{% break %}`, the
+/// methods of Python's strings and dictionaries.
 ///
-/// Templates are untrusted input. Their size ([`MAX_TEMPLATE`]), output ([`MAX_OUTPUT`]), number of instructions (200,000
-/// plus 50 per byte of input), recursion, time (5 s) and memory (512 MiB, if the system reports it) are limited. They have
-/// no access to files or other templates. A loop over `None` is empty; jinja2 rejects it.
+/// Templates are untrusted input. Their size ([`MAX_TEMPLATE`]), output ([`MAX_OUTPUT`]), number of instructions
+/// (200,000 plus 50 per byte of input), recursion, time (5 s) and memory (512 MiB, if the system reports it) are
+/// limited. They have no access to files or other templates. A loop over `None` is empty; jinja2 rejects it.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     engine: Arc<Environment<'static>>,

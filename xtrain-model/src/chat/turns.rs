@@ -12,14 +12,14 @@ const TIME: Duration = Duration::from_secs(30);
 impl ChatTemplate {
     /// Renders `messages`. Returns the text and the byte ranges of the assistant's text, in order.
     ///
-    /// A template with `{% generation %}` blocks marks these ranges. Otherwise, an assistant turn is the difference between
-    /// the conversation up to and including the turn and the conversation before it with a generation prompt: the text that
-    /// a model would have generated, including the end of the turn. `add_generation_prompt` is ignored.
+    /// A template with `{% generation %}` blocks marks these ranges. Otherwise, an assistant turn is the difference
+    /// between the conversation up to and including the turn and the conversation before it with a generation prompt:
+    /// the text that a model would have generated, including the end of the turn. `add_generation_prompt` is ignored.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that renders a turn differently
-    /// when messages follow (for example, one that omits earlier reasoning), or that rejects the messages before it;
-    /// [`ChatError::Limit`] if this takes more than 30 seconds.
+    /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that renders a turn
+    /// differently when messages follow (for example, one that omits earlier reasoning), or that rejects the messages
+    /// before it; [`ChatError::Limit`] if this takes more than 30 seconds.
     pub fn assistant(
         &self,
         messages: &[Message],

@@ -62,7 +62,7 @@ impl CheckpointDir {
     /// [`CheckpointError::Io`].
     pub fn open(fs: Arc<dyn FileSystem>, run: &Path, keep: usize) -> Result<CheckpointDir> {
         if keep < 2 {
-            let (what, want) = ("checkpoints kept", "2 or more");
+            let (what, want) = ("number of checkpoints to keep", "at least 2");
             return Err(CheckpointError::Argument { what, want, got: keep.to_string() });
         }
         let dir = run.join("checkpoints");

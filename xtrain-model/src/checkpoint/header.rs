@@ -112,17 +112,17 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// Reads the header of `file` from its start. Returns the tensors in the order of their data, which follows the header
-/// without gaps to the end of the file. Afterwards `from` is at the data of the first tensor.
+/// Reads the header of `file` from its start. Returns the tensors in the order of their data, which follows the
+/// header without gaps to the end of the file. Afterwards `from` is at the data of the first tensor.
 ///
 /// # Errors
-/// [`CheckpointError`] for a header that contradicts itself, the file's length or the limits. Allocates nothing larger
-/// than the header before the whole header is checked.
+/// [`CheckpointError`] for a header that contradicts itself, the file's length or the limits. Allocates nothing
+/// larger than the header before the whole header is checked.
 pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<TensorInfo>> {
     let length = from.file.length();
     let too_short = |what, want| CheckpointError::Length { file: file.into(), what, want, got: length };
     if length < 8 {
-        return Err(too_short("a safetensors file begins with its header's length", 8));
+        return Err(too_short("length prefix of the header", 8));
     }
     let mut prefix = [0; 8];
     from.read(&mut prefix).map_err(CheckpointError::io("read", file))?;
@@ -132,7 +132,7 @@ pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<
         return Err(limit("bytes of the header", MAX_HEADER, header));
     }
     if header > length - 8 {
-        return Err(too_short("the header says", 8 + header));
+        return Err(too_short("end of the header", 8 + header));
     }
     let mut text = vec![0; header as usize];
     from.read(&mut text).map_err(CheckpointError::io("read", file))?;
@@ -206,7 +206,7 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
     }
     let bytes = shape.iter().try_fold(dtype.bytes() as u64, |product, &dim| product.checked_mul(dim));
     let Some(bytes) = bytes else {
-        return refuse("a shape whose bytes fit 64 bits".into(), format!("shape {shape:?}"));
+        return refuse("a shape whose size fits 64 bits".into(), format!("shape {shape:?}"));
     };
     if begin > end || end - begin != bytes {
         let want = format!("{bytes} bytes for {dtype:?} of shape {shape:?}");
@@ -218,7 +218,7 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
     let shape: Result<Vec<usize>, _> = shape.iter().map(|&dim| usize::try_from(dim)).collect();
     match shape {
         Ok(shape) => Ok(TensorInfo { name, dtype, shape }),
-        Err(_) => refuse("dimensions that fit this machine's words".into(), format!("{bytes} bytes")),
+        Err(_) => refuse("dimensions that fit usize".into(), format!("{bytes} bytes")),
     }
 }
 

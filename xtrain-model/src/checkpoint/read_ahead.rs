@@ -39,9 +39,9 @@ impl ReadBuffer {
         ReadBuffer::Other(vec![0; bytes], Vec::new(), Box::new(widen))
     }
 
-    /// Passes the elements of `left` bytes to `take` in order, one piece at a time. `begin` allocates a buffer, `read`
-    /// fills it with the next bytes. For tensors of at least [`READ_AHEAD_MIN`] bytes a separate thread reads the next
-    /// pieces meanwhile, if the system can start one.
+    /// Passes the elements of `left` bytes to `take` in order, one piece at a time. `begin` allocates a buffer,
+    /// `read` fills it with the next bytes. For tensors of at least [`READ_AHEAD_MIN`] bytes a separate thread reads
+    /// the next pieces meanwhile, if the system can start one.
     ///
     /// # Errors
     /// Errors of `read`; `take` is not called again after one.

@@ -26,7 +26,8 @@ pub struct NamedTensor {
     pub data: Vec<f32>,
 }
 
-/// Receives the elements of a tensor while it is read: pieces in order, bf16 unchanged and other types widened to f32.
+/// Receives the elements of a tensor while it is read: pieces in order, bf16 unchanged and other types widened to
+/// f32.
 pub trait TensorSink {
     /// Receives the next elements.
     fn push(&mut self, piece: Piece<'_>);

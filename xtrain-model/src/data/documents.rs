@@ -41,8 +41,8 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Cuts the documents of `part` into pieces of at most `context` predictions. A document that crosses a border of the
-    /// part is cut there. Omits pieces without a target.
+    /// Cuts the documents of `part` into pieces of at most `context` predictions. A document that crosses a border of
+    /// the part is cut there. Omits pieces without a target.
     ///
     /// # Errors
     /// Tokens without document ends; a context of 0; a read error.
@@ -84,12 +84,12 @@ fn inputs(piece: &Range<u64>) -> u64 {
     piece.end - piece.start - 1
 }
 
-/// Windows of whole documents with at most `context` predictions each. A window holds several documents if they fit. The
-/// documents are packed once; an epoch shows each window once.
+/// Windows of whole documents with at most `context` predictions each. A window holds several documents if they fit.
+/// The documents are packed once; an epoch shows each window once.
 ///
-/// The packing is best fit decreasing: from the longest piece to the shortest (ties: data order), each piece goes into
-/// the fullest window that has room for it (ties: the oldest window), or into a new window. Inside a window the pieces
-/// are in data order.
+/// The packing is best fit decreasing: from the longest piece to the shortest (ties: data order), each piece goes
+/// into the fullest window that has room for it (ties: the oldest window), or into a new window. Inside a window the
+/// pieces are in data order.
 #[derive(Debug, Clone)]
 pub struct DocumentWindows {
     /// The pieces, window by window.

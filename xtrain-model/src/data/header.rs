@@ -14,8 +14,8 @@
 //! | 52..60 | 0 |
 //! | 60..64 | CRC-32C of bytes 0..60 |
 //!
-//! All numbers are little-endian. The ids follow the header. The optional mask has one bit per token (bit i % 8 of byte
-//! i / 8): 1 if the token is a target. From version 2, the end of each document in tokens follows, 8 bytes each,
+//! All numbers are little-endian. The ids follow the header. The optional mask has one bit per token (bit i % 8 of
+//! byte i / 8): 1 if the token is a target. From version 2, the end of each document in tokens follows, 8 bytes each,
 //! increasing, the last one equal to the number of tokens.
 use std::path::Path;
 
@@ -71,7 +71,7 @@ impl Header {
         self.mask_at()?.checked_add(mask)
     }
 
-    /// The size of the whole file. `None`: it overflows.
+    /// The size of the file. `None`: it overflows.
     pub(super) fn file_length(&self) -> Option<u64> {
         let ends = if self.version == Version::Two { self.documents.checked_mul(8)? } else { 0 };
         self.ends_at()?.checked_add(ends)

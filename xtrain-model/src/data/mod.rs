@@ -1,9 +1,9 @@
 //! Training data: from text to packed tokens to the batches of a step.
 //!
 //! [`prepare`] converts text and JSONL to a [`TokenFile`]. [`Tokens`] is such a file or the same content in memory.
-//! [`Split`] divides it. [`Windows`] of running text or [`DocumentWindows`] of whole documents determine the batch of a
-//! step as a pure function of (seed, step). [`evaluation_windows`] or [`Pieces`] cover each target of the validation part
-//! once.
+//! [`Split`] divides it. [`Windows`] of running text or [`DocumentWindows`] of whole documents determine the batch of
+//! a step as a pure function of (seed, step). [`evaluation_windows`] or [`Pieces`] cover each target of the
+//! validation part once.
 mod conversation;
 mod documents;
 mod error;

@@ -69,14 +69,15 @@ impl DocumentSink for TokenWriter {
 
 /// Tokenizes `inputs` into the token file `output`.
 ///
-/// A file named `*.jsonl` or `*.ndjson` has one record per line: `text`; or `prompt` and `completion`, whose prompt is
-/// masked out of the loss; or `messages`, rendered by the tokenizer's chat template, with loss on assistant turns only.
-/// Any other file is text: one document, or several separated by `<|endoftext|>`. Every document ends with the separator,
-/// except a conversation whose last turn ends with an end-of-text token. The token file stores the document ends.
+/// A file named `*.jsonl` or `*.ndjson` has one record per line: `text`; or `prompt` and `completion`, whose prompt
+/// is masked out of the loss; or `messages`, rendered by the tokenizer's chat template, with loss on assistant turns
+/// only. Any other file is text: one document, or several separated by `<|endoftext|>`. Every document ends with the
+/// separator, except a conversation whose last turn ends with an end-of-text token. The token file stores the
+/// document ends.
 ///
 /// # Errors
-/// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL with these fields (with the line); an output
-/// that cannot be written. On error, `output` is unchanged.
+/// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL with these fields (with the line); an
+/// output that cannot be written. On error, `output` is unchanged.
 pub fn prepare(
     inputs: &[PathBuf],
     output: &Path,

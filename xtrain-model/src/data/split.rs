@@ -37,9 +37,9 @@ impl Split {
     }
 }
 
-/// Adjacent windows of at most `context` predictions that cover `part`: every token except the first is a target exactly
-/// once. The last window may be shorter. Each range contains the window's inputs and the token after them, for
-/// [`Tokens::window`](super::Tokens::window).
+/// Adjacent windows of at most `context` predictions that cover `part`: every token except the first is a target
+/// exactly once. The last window may be shorter. Each range contains the window's inputs and the token after them,
+/// for [`Tokens::window`](super::Tokens::window).
 pub fn evaluation_windows(part: &Range<u64>, context: u64) -> impl Iterator<Item = Range<u64>> + use<> {
     let (start, end, context) = (part.start, part.end, context.max(1));
     let predictions = end.saturating_sub(start).saturating_sub(1);

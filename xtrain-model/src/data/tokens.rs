@@ -203,8 +203,8 @@ impl Tokens {
         }
     }
 
-    /// The tokens at the positions `range` as inputs and targets: all except the last are inputs, and each predicts the
-    /// next token if that one is a target.
+    /// The tokens at the positions `range` as inputs and targets: all except the last are inputs, and each predicts
+    /// the next token if that one is a target.
     ///
     /// # Errors
     /// As [`ids`](Tokens::ids).

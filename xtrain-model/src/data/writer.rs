@@ -9,8 +9,8 @@ use super::role::Role;
 use super::separator::separator_of;
 use crate::tokenizer::Tokenizer;
 
-/// Writes tokens into a temporary file next to `path`, which [`finish`](TokenWriter::finish) renames. A writer that is
-/// dropped without `finish` removes the temporary file.
+/// Writes tokens into a temporary file next to `path`, which [`finish`](TokenWriter::finish) renames. A writer that
+/// is dropped without `finish` removes the temporary file.
 #[derive(Debug)]
 pub struct TokenWriter {
     path: PathBuf,
@@ -130,7 +130,8 @@ impl TokenWriter {
         self.header.documents
     }
 
-    /// Ends the last document without a separator, writes the header, syncs the file and renames it to its final path.
+    /// Ends the last document without a separator, writes the header, syncs the file and renames it to its final
+    /// path.
     ///
     /// # Errors
     /// A write, sync or rename error. On error, `path` is unchanged.

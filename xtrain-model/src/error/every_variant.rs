@@ -36,7 +36,8 @@ impl KvStore<Eager> for Refusing {
     }
 }
 
-/// The error of a forward pass over a KV cache that rejects every row. The caches of xtrain-decode have their own tests.
+/// The error of a forward pass over a KV cache that rejects every row. The caches of xtrain-decode have their own
+/// tests.
 fn with_cache_error(error: Error) -> Error {
     model().forward(&mut Eager, &mut Refusing(error), &Rows::whole(&[vec![1, 2]])).unwrap_err()
 }

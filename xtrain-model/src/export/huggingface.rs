@@ -25,7 +25,8 @@ pub const MAX_SHARD: u64 = 5_000_000_000;
 /// `model.safetensors.index.json`. A larger tensor gets its own shard.
 ///
 /// # Errors
-/// A model that no supported family can represent; a weight outside the range of `quant`; I/O errors, naming the file.
+/// A model that no supported family can represent; a weight outside the range of `quant`; I/O errors, naming the
+/// file.
 pub fn huggingface(
     out: &Path,
     source: &ExportSource<'_>,

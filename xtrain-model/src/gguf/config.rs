@@ -37,8 +37,8 @@ impl Arch {
     pub(super) fn read(metadata: &Metadata) -> Result<Arch> {
         const KEY: &str = "general.architecture";
         let name = metadata.text(KEY)?.unwrap_or("none");
-        let known = [Arch::Qwen3, Arch::Qwen2, Arch::Llama].into_iter().find(|arch| arch.name() == name);
-        known.ok_or_else(|| metadata.bad(KEY, "qwen3, qwen2 or llama", format!("{name:?}")))
+        let arch = [Arch::Qwen3, Arch::Qwen2, Arch::Llama].into_iter().find(|arch| arch.name() == name);
+        arch.ok_or_else(|| metadata.bad(KEY, "qwen3, qwen2 or llama", format!("{name:?}")))
     }
 
     /// The architecture of a model.

@@ -42,7 +42,8 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// Encodes a value with the types of llama.cpp's converter: integers as u32 if they fit, in lists as i32; floats as f32.
+/// Encodes a value with the types of llama.cpp's converter: integers as u32 if they fit, in lists as i32; floats as
+/// f32.
 fn value(out: &mut Vec<u8>, value: &Value) {
     let kind = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
     let list = |out: &mut Vec<u8>, kind: u32, n: usize| {

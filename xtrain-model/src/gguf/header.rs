@@ -117,7 +117,8 @@ pub fn read_header(file: &Path, from: impl Read, length: u64) -> Result<Header> 
     Ok(Header { metadata, tensors: entries })
 }
 
-/// Converts offsets within the data section to offsets within the file. Rejects data that overlaps or exceeds the file.
+/// Converts offsets within the data section to offsets within the file. Rejects data that overlaps or exceeds the
+/// file.
 fn resolve_offsets(file: &Path, tensors: &mut [Entry], start: u64, length: u64) -> Result<()> {
     let mut spans = Vec::with_capacity(tensors.len());
     for entry in tensors {

@@ -170,8 +170,8 @@ pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
     tokenizer::read(&header.metadata)?.ok_or_else(|| none.into())
 }
 
-/// Pairs each parameter name of the model with its tensor in the file. The file must contain exactly these tensors, each
-/// with its shape.
+/// Pairs each parameter name of the model with its tensor in the file. The file must contain exactly these tensors,
+/// each with its shape.
 pub(super) fn match_tensors<'h>(
     path: &Path,
     header: &'h Header,

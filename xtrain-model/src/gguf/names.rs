@@ -54,8 +54,8 @@ impl RowOrder {
     }
 }
 
-/// Converts the half-split row order of Hugging Face (pairs are `i` and `i + hd / 2`) to the interleaved order (pairs are
-/// adjacent) of GGUF's `llama`. A head has `head_dim` rows of `row` values.
+/// Converts the half-split row order of Hugging Face (pairs are `i` and `i + hd / 2`) to the interleaved order (pairs
+/// are adjacent) of GGUF's `llama`. A head has `head_dim` rows of `row` values.
 pub(super) fn interleave(data: &[f32], head_dim: usize, row: usize) -> Vec<f32> {
     reorder(data, head_dim, row, |to| to / 2 + to % 2 * (head_dim / 2))
 }

@@ -103,8 +103,8 @@ pub fn eos_json(eos: &[u32]) -> Value {
     }
 }
 
-/// The ids of `eos_token_id` in a `config.json` or a `generation_config.json`: a number or a list. Empty if the field is
-/// absent or null.
+/// The ids of `eos_token_id` in a `config.json` or a `generation_config.json`: a number or a list. Empty if the field
+/// is absent or null.
 ///
 /// # Errors
 /// [`Error::Config`](crate::Error::Config) for any other value.

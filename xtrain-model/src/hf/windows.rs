@@ -18,7 +18,8 @@ const SLIDING: &str = "sliding_attention";
 pub(super) enum WindowRule {
     /// Llama: no layer.
     Never,
-    /// Qwen: if `use_sliding_window` is set, the layers listed in `layer_types`, or those from `max_window_layers` on.
+    /// Qwen: if `use_sliding_window` is set, the layers listed in `layer_types`, or those from `max_window_layers`
+    /// on.
     Switched,
     /// Mistral: all layers, unless `sliding_window` is null.
     Always,

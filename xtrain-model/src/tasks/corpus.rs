@@ -19,9 +19,9 @@ pub struct Mix {
     pub sentences: u32,
 }
 
-/// A sequence of 2^63 documents: sums of pairs that are not held out, and sentences of a small grammar. Document n is a
-/// pure function of (seed, n): it uses the random numbers at addresses (seed, 2^63 + n, 0), (seed, 2^63 + n, 1), ... of
-/// purpose [`Purpose::DataOrder`].
+/// A sequence of 2^63 documents: sums of pairs that are not held out, and sentences of a small grammar. Document n is
+/// a pure function of (seed, n): it uses the random numbers at addresses (seed, 2^63 + n, 0), (seed, 2^63 + n, 1),
+/// ... of purpose [`Purpose::DataOrder`].
 #[derive(Debug, Clone)]
 pub struct Corpus {
     seed: u64,

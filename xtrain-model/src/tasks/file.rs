@@ -8,8 +8,8 @@ use super::task::{PromptSet, Task};
 use crate::data::DataError;
 use crate::data::jsonl::{self, fields, kind_of};
 
-/// The prompts of a JSONL file: one `{"prompt": ..., "answer": ...}` (or `completion` for `answer`) per line. Other fields
-/// are ignored. All prompts are held out: the file is an evaluation set.
+/// The prompts of a JSONL file: one `{"prompt": ..., "answer": ...}` (or `completion` for `answer`) per line. Other
+/// fields are ignored. All prompts are held out: the file is an evaluation set.
 #[derive(Debug, Clone)]
 pub struct FileTask {
     name: String,
@@ -21,8 +21,8 @@ impl FileTask {
     /// Opens the task in the file `path`. The name of the task is the file name without its extension.
     ///
     /// # Errors
-    /// A file that cannot be read or contains no record; a line without `prompt` and one of `answer` and `completion`; a
-    /// prompt with two different answers.
+    /// A file that cannot be read or contains no record; a line without `prompt` and one of `answer` and
+    /// `completion`; a prompt with two different answers.
     pub fn open(path: &Path) -> Result<FileTask, DataError> {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let mut task = FileTask { name, prompts: Vec::new(), answers: HashMap::new() };

@@ -8,11 +8,11 @@ const OPERANDS: u32 = 100;
 const PAIRS: u64 = 5050;
 const HELD_OUT: u64 = PAIRS / 10;
 
-/// Sums of two operands from 0 to 99 with a fixed width: `07+05=012`. The prompt ends with `=` and the answer has three
-/// digits. Every digit has a fixed position, so that a small model learns the task quickly.
+/// Sums of two operands from 0 to 99 with a fixed width: `07+05=012`. The prompt ends with `=` and the answer has
+/// three digits. Every digit has a fixed position, so that a small model learns the task quickly.
 ///
-/// A tenth of the pairs is held out, (a, b) and (b, a) together: the pairs whose number under a fixed permutation of all
-/// unordered pairs is below a tenth of their count. The choice depends neither on the answer nor on a seed.
+/// A tenth of the pairs is held out, (a, b) and (b, a) together: the pairs whose number under a fixed permutation of
+/// all unordered pairs is below a tenth of their count. The choice depends neither on the answer nor on a seed.
 #[derive(Debug, Clone)]
 pub struct Sums {
     order: Permutation,

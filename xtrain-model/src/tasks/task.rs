@@ -27,8 +27,8 @@ pub trait Task: Debug {
     }
 }
 
-/// Whether `completion` equals `answer`, ignoring whitespace around both. If the answer is one line, only the first line
-/// of the completion is compared.
+/// Whether `completion` equals `answer`, ignoring whitespace around both. If the answer is one line, only the first
+/// line of the completion is compared.
 pub fn exact_match(answer: &str, completion: &str) -> bool {
     let (answer, mut completion) = (answer.trim(), completion.trim());
     if !answer.contains('\n') {

@@ -23,8 +23,8 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// The bytes of a vocabulary entry: its characters mapped back, or its UTF-8 if one of them is not in the alphabet (the
-/// rule of HF's `ByteLevel` decoder).
+/// The bytes of a vocabulary entry: its characters mapped back, or its UTF-8 if one of them is not in the alphabet
+/// (the rule of HF's `ByteLevel` decoder).
 pub(super) fn bytes_of(token: &str) -> Vec<u8> {
     token.chars().map(byte_of).collect::<Option<_>>().unwrap_or_else(|| token.as_bytes().to_vec())
 }

@@ -43,8 +43,8 @@ pub(super) fn vocabulary() -> Vocabulary {
     vocabulary
 }
 
-/// The tokenizer as a `tokenizer.json` for HF `tokenizers` and `transformers`: a byte-level BPE without merges whose ids
-/// are the bytes.
+/// The tokenizer as a `tokenizer.json` for HF `tokenizers` and `transformers`: a byte-level BPE without merges whose
+/// ids are the bytes.
 pub(super) fn to_json() -> String {
     let mut vocab = String::new();
     for byte in 0..=255u8 {

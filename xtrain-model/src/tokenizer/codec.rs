@@ -60,9 +60,9 @@ impl Tokenizer {
     /// `chat_template.jinja` contain chat templates.
     ///
     /// # Errors
-    /// A file that is missing, unreadable, larger than 64 MiB or nested deeper than 64 levels; one that HF `tokenizers`
-    /// rejects; a decoder other than `ByteLevel`; an id at or above [`MAX_VOCABULARY`]; an `eos_token` that is not in the
-    /// vocabulary.
+    /// A file that is missing, unreadable, larger than 64 MiB or nested deeper than 64 levels; one that HF
+    /// `tokenizers` rejects; a decoder other than `ByteLevel`; an id at or above [`MAX_VOCABULARY`]; an `eos_token`
+    /// that is not in the vocabulary.
     pub fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
         let file = if path.is_dir() { path.join(FILE) } else { path.to_path_buf() };
         let Some(bytes) = json::read(&file)? else {
@@ -80,8 +80,8 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Creates a tokenizer from the content of a `tokenizer.json` and of an optional `tokenizer_config.json`. `file` is
-    /// the path of the former in errors.
+    /// Creates a tokenizer from the content of a `tokenizer.json` and of an optional `tokenizer_config.json`. `file`
+    /// is the path of the former in errors.
     ///
     /// # Errors
     /// As [`load`](Tokenizer::load).
@@ -122,12 +122,13 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Trains a byte-level BPE on `texts`. Ids: `<|endoftext|>` and the other `specials` from 0, then the 256 bytes, then
-    /// merges in the order in which they were learned. It can encode any text. A small corpus may yield fewer merges than
-    /// requested.
+    /// Trains a byte-level BPE on `texts`. Ids: `<|endoftext|>` and the other `specials` from 0, then the 256 bytes,
+    /// then merges in the order in which they were learned. It can encode any text. A small corpus may yield fewer
+    /// merges than requested.
     ///
     /// # Errors
-    /// `vocab_size` below 256 + the number of specials or above [`MAX_VOCABULARY`]; an empty or repeated special token.
+    /// `vocab_size` below 256 + the number of specials or above [`MAX_VOCABULARY`]; an empty or repeated special
+    /// token.
     pub fn train_bpe(
         texts: impl Iterator<Item = String> + Send,
         vocab_size: usize,
@@ -188,8 +189,8 @@ impl Tokenizer {
         if self.model_eos.is_empty() { &self.eos } else { &self.model_eos }
     }
 
-    /// The tokenizer with the end-of-text ids of a model, in that order. A model's `generation_config.json` may list more
-    /// of them than the tokenizer. An empty list restores the ids of the tokenizer.
+    /// The tokenizer with the end-of-text ids of a model, in that order. A model's `generation_config.json` may list
+    /// more of them than the tokenizer. An empty list restores the ids of the tokenizer.
     #[must_use]
     pub fn with_eos_ids(self, ids: &[u32]) -> Tokenizer {
         Tokenizer { model_eos: ids.to_vec(), ..self }
@@ -230,7 +231,8 @@ impl Tokenizer {
         &self.settings.templates
     }
 
-    /// The files of the tokenizer as (name, content): `tokenizer.json`, `tokenizer_config.json` and, if it was loaded,
+    /// The files of the tokenizer as (name, content): `tokenizer.json`, `tokenizer_config.json` and, if it was
+    /// loaded,
     /// `chat_template.jinja`. For a loaded tokenizer, the content is byte-identical to the loaded files.
     pub fn files(&self) -> Vec<(&'static str, &[u8])> {
         let mut files = vec![(FILE, &self.json[..]), (CONFIG, &self.config[..])];
@@ -238,7 +240,8 @@ impl Tokenizer {
         files
     }
 
-    /// Writes [`files`](Tokenizer::files) into the existing directory `dir`. HF `transformers` opens the directory with
+    /// Writes [`files`](Tokenizer::files) into the existing directory `dir`. HF `transformers` opens the directory
+    /// with
     /// `AutoTokenizer`.
     ///
     /// # Errors

@@ -21,8 +21,8 @@ use crate::third_party;
 /// A tokenizer of the `tokenizers` crate.
 pub(super) type Inner = tokenizers::Tokenizer;
 
-/// The pre-tokenization pattern of Qwen2: words with their leading space, single digits, punctuation, line breaks, runs of
-/// spaces.
+/// The pre-tokenization pattern of Qwen2: words with their leading space, single digits, punctuation, line breaks,
+/// runs of spaces.
 const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Reads a `tokenizer.json`. Disables truncation and padding, which would remove or add tokens of a training text.
@@ -96,8 +96,8 @@ pub(super) fn encode_with_offsets(
     guarded(encode).map_err(|got| TokenizerError::Encode { got })
 }
 
-/// Trains a byte-level BPE and returns its `tokenizer.json`. Ids: the special tokens from 0, then the 256 bytes, then the
-/// merges.
+/// Trains a byte-level BPE and returns its `tokenizer.json`. Ids: the special tokens from 0, then the 256 bytes, then
+/// the merges.
 ///
 /// # Errors
 /// The crate's error.

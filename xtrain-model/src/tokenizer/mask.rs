@@ -6,8 +6,8 @@ use super::error::TokenizerError;
 use super::{byte, hf};
 
 impl Tokenizer {
-    /// The ids of [`encode`](Tokenizer::encode), each with its byte range in `text`. All ids of one character have the
-    /// range of the whole character. An id of a composed character has the range of the first of its characters.
+    /// The ids of [`encode`](Tokenizer::encode), each with its byte range in `text`. All ids of one character have
+    /// the range of the whole character. An id of a composed character has the range of the first of its characters.
     ///
     /// # Errors
     /// As [`encode`](Tokenizer::encode).
@@ -18,8 +18,8 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of `text` and, for each id, whether it overlaps one of `parts`, increasing byte ranges of `text`. For the
-    /// parts of [`ChatTemplate::assistant`](crate::chat::ChatTemplate::assistant) this is HF's `assistant_masks`.
+    /// The ids of `text` and, for each id, whether it overlaps one of `parts`, increasing byte ranges of `text`. For
+    /// the parts of [`ChatTemplate::assistant`](crate::chat::ChatTemplate::assistant) this is HF's `assistant_masks`.
     ///
     /// # Errors
     /// As [`encode`](Tokenizer::encode).

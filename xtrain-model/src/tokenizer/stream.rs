@@ -4,8 +4,8 @@ use super::codec::Tokenizer;
 /// Decodes a stream of token ids to text. The pieces of [`push`](StreamDecoder::push) and the rest of
 /// [`finish`](StreamDecoder::finish) concatenate to exactly [`Tokenizer::decode`] of all ids.
 ///
-/// A piece never ends inside a character: up to three bytes of an incomplete character are buffered. Bytes that cannot
-/// become part of a character are decoded to U+FFFD immediately.
+/// A piece never ends inside a character: up to three bytes of an incomplete character are buffered. Bytes that
+/// cannot become part of a character are decoded to U+FFFD immediately.
 #[derive(Debug, Clone)]
 pub struct StreamDecoder<'t> {
     tokenizer: &'t Tokenizer,
@@ -35,7 +35,8 @@ impl StreamDecoder<'_> {
     }
 }
 
-/// Appends the final text of `bytes` to `text`. Returns the number of trailing bytes that start an incomplete character.
+/// Appends the final text of `bytes` to `text`. Returns the number of trailing bytes that start an incomplete
+/// character.
 fn take_text(bytes: &[u8], text: &mut String) -> usize {
     let mut rest = bytes;
     loop {

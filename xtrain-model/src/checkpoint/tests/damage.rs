@@ -4,8 +4,8 @@ use xtrain_tensor::testing::times;
 
 use super::*;
 
-/// Loads a copy of the disk with one changed file. Panics unless the error names the file and, if the first changed byte
-/// belongs to a tensor, the tensor.
+/// Loads a copy of the disk with one changed file. Panics unless the error names the file and, if the first changed
+/// byte belongs to a tensor, the tensor.
 #[track_caller]
 fn check_refused(fs: &SimulatedFs, dir: &Path, name: &str, at: usize, change: impl FnOnce(&mut Vec<u8>)) {
     let (copy, path) = (fs.fork(), dir.join(name));

@@ -103,7 +103,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 &["model.safetensors: bytes of the header"],
             ),
             ("an empty file", fixture("st_empty_file"), &["st_empty_file/model.safetensors: ", "found 0"]),
-            ("a GGUF file cut", gguf_fixture("g_truncated_header"), &["model.gguf: ", "goes on: expected "]),
+            (
+                "a GGUF file cut",
+                gguf_fixture("g_truncated_header"),
+                &["model.gguf: ", "truncated: expected "],
+            ),
             ("a flipped bit", flipped_bit(), &[&weights, "tensor lm_head.weight: expected crc32c "]),
             ("no JSON", fixture("c_not_json"), &["c_not_json/config.json: not the expected JSON", "line "]),
             ("no JSON in a header", fixture("st_header_not_json"), &["model.safetensors: ", "column 2"]),

@@ -37,10 +37,10 @@ fn the_undamaged_checkpoint_loads() {
 #[test]
 fn damaged_headers_are_refused() {
     let (q, file) = ("tensor model.layers.0.self_attn.q_proj.weight: ", "model.safetensors: ");
-    check("st_empty_file", &[file, "header's length: expected 8 bytes, found 0"]);
+    check("st_empty_file", &[file, "length prefix of the header: expected 8 bytes, found 0"]);
     check("st_header_len_2pow63", &[file, "at most 16777216, found 9223372036854775808"]);
-    check("st_header_len_past_eof", &[file, "the header says: expected ", " bytes, found "]);
-    check("st_truncated_header", &[file, "the header says: expected ", " bytes, found "]);
+    check("st_header_len_past_eof", &[file, "end of the header: expected ", " bytes, found "]);
+    check("st_truncated_header", &[file, "end of the header: expected ", " bytes, found "]);
     check(
         "st_truncated_data",
         &["tensor model.layers.0.self_attn.v_proj.weight: expected 7616 bytes of data, found 7564"],
@@ -64,7 +64,7 @@ fn damaged_headers_are_refused() {
         ],
     );
     check("st_size_mismatch", &[q, "expected ", " bytes for F32 of shape "]);
-    check("st_shape_overflow", &[q, "bytes fit 64 bits"]);
+    check("st_shape_overflow", &[q, "size fits 64 bits"]);
     check("st_shape_float", &[file, "floating point"]);
     check("st_unknown_dtype", &[q, "expected F32, BF16 or F16, found F33"]);
     check("st_metadata_not_string", &[file, "expected a string"]);

@@ -6,8 +6,8 @@ use xtrain_tensor::testing::times;
 
 use super::*;
 
-/// A disk at a power failure, and the samples that may be found on it afterwards: the last acknowledged one and the one
-/// being saved.
+/// A disk at a power failure, and the samples that may be found on it afterwards: the last acknowledged one and the
+/// one being saved.
 struct Moment {
     fs: SimulatedFs,
     acknowledged: Option<Sample>,
@@ -59,9 +59,9 @@ fn judge(moment: &Moment, after: &SimulatedFs) -> Result<Option<Sample>, String>
     }
 }
 
-/// Simulates power failures at each moment until `most` different disks were checked or no new one occurs. Returns the
-/// hashes of all disks. A disk is checked again after another save was acknowledged: a state that is valid before the
-/// acknowledgement is a loss after it.
+/// Simulates power failures at each moment until `most` different disks were checked or no new one occurs. Returns
+/// the hashes of all disks. A disk is checked again after another save was acknowledged: a state that is valid before
+/// the acknowledgement is a loss after it.
 fn cut(moments: &[Moment], seed: u64, most: usize) -> Result<HashSet<u64>, String> {
     let (mut seen, mut judged, mut promise) = (HashSet::new(), HashSet::new(), (None, None));
     for (at, moment) in moments.iter().enumerate() {

@@ -73,7 +73,10 @@ fn contents_that_could_not_be_loaded_are_not_saved() {
     let error = Sample::small(1, 0).with(save).unwrap_err();
     assert!(matches!(error, CheckpointError::Argument { what: "control.step", .. }), "{error}");
     let error = CheckpointDir::open(Arc::new(fs), run(), 1).err().unwrap();
-    assert!(matches!(error, CheckpointError::Argument { what: "checkpoints kept", .. }), "{error}");
+    assert!(
+        matches!(error, CheckpointError::Argument { what: "number of checkpoints to keep", .. }),
+        "{error}"
+    );
 }
 
 #[test]

@@ -60,9 +60,9 @@ fn a_third_party_chat_template_ends_a_turn_with_its_own_token() {
     let (dir, tokenizer) = (Scratch::new("foreign"), fixture_tokenizer());
     let row = r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}"#;
     let file = prepared(&dir, &[dir.file("in.jsonl", row)], &tokenizer).unwrap();
-    let (ids, learnt) = (file.ids(0..file.count()).unwrap(), file.target_mask(0..file.count()).unwrap());
-    let said: Vec<u32> = ids.iter().zip(&learnt).filter(|(_, learnt)| **learnt).map(|(&id, _)| id).collect();
-    assert_eq!(tokenizer.decode(&said), "Hello<|im_end|>\n");
+    let (ids, mask) = (file.ids(0..file.count()).unwrap(), file.target_mask(0..file.count()).unwrap());
+    let targets: Vec<u32> = ids.iter().zip(&mask).filter(|(_, target)| **target).map(|(&id, _)| id).collect();
+    assert_eq!(tokenizer.decode(&targets), "Hello<|im_end|>\n");
     assert_eq!(file.ends().unwrap(), [file.count()]);
     assert!(tokenizer.decode(&ids).ends_with("<|im_start|>assistant\nHello<|im_end|>\n"), "{ids:?}");
 }

@@ -71,7 +71,7 @@ fn a_damaged_token_file_is_refused_by_its_field() {
     check(edited(8, &[3]), "version: expected 1 or 2, found 3");
     check(edited(8, &[1]), "length: expected 139 bytes for 35 tokens, found 179 bytes");
     check([&good[..20], &[9], &good[21..]].concat(), "checksum of the header");
-    check(edited(12, &[4]), "bytes of an id: expected 2 for a vocabulary of 257, found 4");
+    check(edited(12, &[4]), "bytes per id: expected 2 for a vocabulary of 257, found 4");
     check(edited(16, &[7]), "mask: expected 0 or 1, found 7");
     check(edited(20, &[0; 4]), "vocabulary: expected 1 to 524288, found 0");
     check(edited(32, &[36]), "length: expected 181 bytes for 36 tokens");
@@ -130,7 +130,7 @@ fn a_token_file_stores_document_ends_and_an_older_one_reports_that_it_does_not()
     assert_eq!(old.ids(0..15).unwrap(), file.ids(0..15).unwrap());
     assert_eq!(old.target_mask(0..15).unwrap(), file.target_mask(0..15).unwrap());
     let error = old.ends().unwrap_err().to_string();
-    assert!(error.contains("old.tok: version: expected 2, which says where documents end"), "{error}");
+    assert!(error.contains("old.tok: version: expected 2, which stores document ends"), "{error}");
 }
 
 #[test]
