@@ -105,7 +105,8 @@ impl Batch {
         model: &Model,
         hidden: &Tensor,
         processing: LogitsProcessing,
-        (loss, grads): (&mut f32, &mut Grads),
+        loss: &mut f32,
+        grads: &mut Grads,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
         let head = model.params.head().packed()?;
         let accumulator = grads.accumulator_mut(model.params.head_index());
@@ -129,7 +130,7 @@ pub fn backward(
     let batch = Batch::new(examples)?;
     let mut tape = Tape::new(batch.samples.clone());
     let hidden = model.forward(&mut tape, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
-    let (values, dx) = batch.loss_backward(model, &hidden.value, processing, (loss, grads))?;
+    let (values, dx) = batch.loss_backward(model, &hidden.value, processing, loss, grads)?;
     tape.backward(&hidden, dx, grads)?;
     Ok(values)
 }

@@ -37,7 +37,7 @@ pub(crate) fn backward(
     let mut tape = Tape::new(batch.samples.clone());
     let last = tape.leaf(h.h);
     let hidden = model.final_norm(&mut tape, &last)?;
-    let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
+    let (values, dx) = batch.loss_backward(model, &hidden.value, how, loss, grads)?;
     let mut dh = tape.backward_to((&hidden, dx), &last, grads)?;
     if faults::on(Fault::RecomputeFromAnotherLayer) {
         let first = inputs[0].clone();

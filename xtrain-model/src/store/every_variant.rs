@@ -96,3 +96,13 @@ fn every_variant_is_reached_by_a_named_case() {
         ],
     );
 }
+
+#[test]
+fn wrapped_errors_are_sources() {
+    use std::error::Error;
+    let missing = open(Path::new("nowhere"), Dtype::F32, &Device::cpu()).unwrap_err();
+    assert!(missing.source().is_some_and(|source| source.to_string().contains("nowhere")));
+    let invalid = with_file("config.json", r#"{"model_type": "gpt2"}"#);
+    let chain = std::iter::successors(invalid.source(), |error| error.source());
+    assert_eq!(chain.count(), 2, "the checkpoint error and the config error behind it: {invalid}");
+}
