@@ -69,7 +69,7 @@ fn every_variant_is_reached_by_a_named_case() {
 fn wrapped_errors_are_sources() {
     use std::error::Error;
     let missing = TokenFile::open(Path::new("nowhere/in.tok")).unwrap_err();
-    assert!(missing.source().is_some_and(|source| source.is::<std::io::Error>()));
+    assert!(missing.source().is_some_and(<dyn Error>::is::<std::io::Error>));
     let encode = word_without_a_token("source.txt", "b");
     assert!(encode.source().is_some_and(|source| source.to_string().contains("could not encode")));
 }
