@@ -4,7 +4,7 @@ use std::path::Path;
 
 use xtrain::decode::{EngineOptions, Request, StopConditions, generate};
 use xtrain::model::chat::{ChatTemplate, Message, Options};
-use xtrain::model::data::{Content, DocumentWindows, Order, Overflow, Pieces, Tokens};
+use xtrain::model::data::{Content, DocumentWindows, Overflow, Pieces, Tokens, WindowOrder};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
@@ -17,9 +17,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/conversations.jsonl");
     let tokens = Tokens::from_files(&[file], &tokenizer, Content::Conversations)?;
     // Whole conversations in windows: none sees another, one that is too long keeps its beginning.
-    let pieces = Pieces::cut(&tokens, &(0..tokens.len()), (CONTEXT, Overflow::Truncate))?;
-    let windows = DocumentWindows::pack(&pieces, CONTEXT, (0, Order::Epochs))?;
-    println!("{} conversations in {} windows", pieces.tally.documents, windows.per_epoch());
+    let pieces = Pieces::cut(&tokens, &(0..tokens.len()), CONTEXT, Overflow::Truncate)?;
+    let windows = DocumentWindows::pack(&pieces, CONTEXT, 0, WindowOrder::Epochs)?;
+    println!("{} conversations in {} windows", pieces.packing_stats.documents, windows.per_epoch());
 
     let cfg = Config {
         vocab: tokenizer.vocab_size(),
@@ -51,7 +51,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let batch = windows.batch(&tokens, step, 8)?;
         let report = trainer.step(batch.into_iter().map(TrainingExample::from).collect(), 8)?;
         if report.step % 30 == 0 {
-            println!("step {:3}: loss {:.4}, {} tokens learnt", report.step, report.loss, report.tokens);
+            println!(
+                "step {:3}: loss {:.4}, {} tokens learnt",
+                report.step, report.loss, report.target_tokens
+            );
         }
     }
 

@@ -85,7 +85,7 @@ pub fn evaluate(
     while !rest.is_empty() {
         let (pass, others) = rest.split_at(fitting(rest));
         rest = others;
-        let excerpts = pass.iter().map(|w| tokens.excerpt(w.clone())).collect::<Result<Vec<_>, _>>()?;
+        let excerpts = pass.iter().map(|w| tokens.window(w.clone())).collect::<Result<Vec<_>, _>>()?;
         let samples: Vec<TrainingExample> = excerpts.into_iter().map(TrainingExample::from).collect();
         for sample in &samples {
             let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();

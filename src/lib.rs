@@ -4,9 +4,6 @@ pub mod cli;
 pub mod config;
 pub mod evaluate;
 pub mod memory;
-#[cfg(test)]
-#[path = "../xtrain-model/src/named_cases.rs"]
-mod named_cases;
 pub mod report;
 pub mod run;
 pub mod training;

@@ -210,7 +210,7 @@ impl Training<'_> {
             loss: report.loss,
             grad_norm: report.grad_norm,
             learning_rate: report.learning_rate,
-            num_tokens: report.tokens,
+            num_tokens: report.target_tokens,
             val_loss: val.map(|v| v.loss),
             val_perplexity: val.map(Evaluation::perplexity),
             val_bits_per_byte: val.map(Evaluation::bits_per_byte),

@@ -12,7 +12,7 @@ use crate::config::{Packing, Task as Learnt};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;
 use crate::model::data::Content;
-use crate::model::tasks::{FileTask, Part, Task};
+use crate::model::tasks::{FileTask, PromptSet, Task};
 use crate::report::{Column, Table};
 use crate::training::{Cut, split};
 
@@ -150,7 +150,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
 fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, CliError> {
     let tokenizer = loaded.tokenizer_for("--task", "put the model's tokenizer.json beside its weights")?;
     let task = FileTask::open(file)?;
-    let prompts = task.prompts(Part::HeldOut);
+    let prompts = task.prompts(PromptSet::HeldOut);
     let (mut requests, mut answers) = (Vec::new(), Vec::new());
     for (at, prompt) in prompts.iter().enumerate() {
         let answer = task.answer(prompt).expect("a file's task answers its own prompts");

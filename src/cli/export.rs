@@ -110,7 +110,7 @@ pub fn run(args: &ExportArgs) -> Result<(), CliError> {
     match format {
         Format::Hf => {
             let most = args.max_shard_size.unwrap_or(export::MAX_SHARD);
-            export::huggingface(&args.out, &subject, (quant, most))?;
+            export::huggingface(&args.out, &subject, quant, most)?;
         }
         Format::Gguf => export::gguf(&args.out, &subject, quant)?,
     }

@@ -17,7 +17,7 @@ fn of_kind(kind: ErrorKind) -> Exit {
 impl From<DataError> for CliError {
     fn from(error: DataError) -> CliError {
         let exit = match &error {
-            DataError::Io { kind, .. } => of_kind(*kind),
+            DataError::Io { source, .. } => of_kind(source.kind()),
             _ => Exit::Data,
         };
         CliError::new(exit, error)

@@ -29,8 +29,8 @@ pub(super) struct Job {
 
 /// Trains to the end, or to a signal.
 pub(super) fn go(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(), CliError> {
-    job.trainer.keep = training::keep(&job.config);
-    let (first, tokens) = (job.trainer.step_number(), job.trainer.tokens());
+    job.trainer.checkpointing = training::keep(&job.config);
+    let (first, tokens) = (job.trainer.step_number(), job.trainer.target_tokens());
     let steps = job.config.train.steps as u64;
     eprintln!(
         "{} parameters, {} training tokens, {} held out, {} steps into {}",

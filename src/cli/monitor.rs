@@ -109,9 +109,10 @@ impl Observer for Monitor<'_> {
     fn step(&mut self, report: &StepReport, val: Option<&Evaluation>) -> Result<(), Error> {
         let step = report.step;
         self.timing.step = step;
-        self.timing.tokens_per_second = (report.tokens - self.tokens) as f64 / self.timing.step_time;
-        self.tokens = report.tokens;
-        let (tokens, seconds) = (report.tokens - self.first_tokens, self.began.elapsed().as_secs_f64());
+        self.timing.tokens_per_second = (report.target_tokens - self.tokens) as f64 / self.timing.step_time;
+        self.tokens = report.target_tokens;
+        let (tokens, seconds) =
+            (report.target_tokens - self.first_tokens, self.began.elapsed().as_secs_f64());
         let rate = units::rate(tokens as f64 / seconds, "tok");
         self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
         if let Some(val) = val {

@@ -16,7 +16,7 @@ use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{Role, TokenWriter};
 use crate::model::store::RunState;
-use crate::model::tasks::{Corpus, Mix, Part, Sums, Task};
+use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
 use crate::run::RunDir;
@@ -112,7 +112,7 @@ fn write_corpus(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<(), Cli
         if writer.count() >= TOKENS {
             break;
         }
-        writer.push(&tokenizer.encode(&document)?, Role::Learnt)?;
+        writer.push(&tokenizer.encode(&document)?, Role::Target)?;
         writer.end_document()?;
     }
     Ok(writer.finish()?)
@@ -121,7 +121,7 @@ fn write_corpus(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<(), Cli
 /// How many of the held-out sums the model answers, and a few of its answers.
 fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Result<String, CliError> {
     let sums = Sums::default();
-    let prompts: Vec<String> = sums.prompts(Part::HeldOut);
+    let prompts: Vec<String> = sums.prompts(PromptSet::HeldOut);
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in &prompts {
         let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };

@@ -88,10 +88,10 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         let mut source = source::open(&config)?;
         check_data(&run, &source::record(&config, &source)?)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
-        let made = (training::compute(config.train.dtype), &device);
-        let hyper = (training::optim_config(&config), training::schedule(&config));
-        let Resumed { trainer, standing, eos, path, refused } = store::resume(run.path(), made, hyper)?;
-        source.tokenizer = source.tokenizer.with_ends(&eos);
+        let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
+        let Resumed { trainer, run_state: standing, eos, path, refused } =
+            store::resume(run.path(), compute, &device, optim, training::schedule(&config))?;
+        source.tokenizer = source.tokenizer.with_eos_ids(&eos);
         refused.iter().for_each(|r| eprintln!("warning: {r}"));
         let (at, steps) = (trainer.step_number(), config.train.steps as u64);
         if at >= steps {
@@ -116,7 +116,7 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     let mut source = source::open(&config)?;
     let trainer = match begun {
         Some(begun) => {
-            source.tokenizer = source.tokenizer.with_ends(&begun.eos);
+            source.tokenizer = source.tokenizer.with_eos_ids(&begun.eos);
             init::trainer(begun, &config, &source)?
         }
         None => training::begin(&config, source.tokenizer.vocab_size(), &device)?,

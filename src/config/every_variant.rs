@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::named_cases::{check, variants};
+use xtrain_tensor::testing::named_cases::{check, variants};
 
 fn refused(layer: Layer) -> Error {
     RunConfig::load(&[layer]).unwrap_err()

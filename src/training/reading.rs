@@ -3,8 +3,8 @@ use std::ops::Range;
 
 use crate::config::{self, Packing, RunConfig, Task};
 use crate::model::data::{
-    DataError, DocumentWindows, Order, Overflow, PackingStats, Pieces, Split, TokenWindow, Tokens, Windows,
-    evaluation_windows,
+    DataError, DocumentWindows, Overflow, PackingStats, Pieces, Split, TokenWindow, Tokens, WindowOrder,
+    Windows, evaluation_windows,
 };
 use crate::model::tokenizer::Tokenizer;
 
@@ -60,7 +60,7 @@ impl Cut {
 
     fn pieces(&self, tokens: &Tokens, part: &Range<u64>) -> Result<Pieces, DataError> {
         let long = if self.task == Task::Sft { Overflow::Truncate } else { Overflow::Split };
-        Pieces::cut(tokens, part, (self.context as u64, long))
+        Pieces::cut(tokens, part, self.context as u64, long)
     }
 
     /// The windows that an evaluation of `part` reads, each by itself: of at most `limit` predictions from the
@@ -77,7 +77,7 @@ impl Cut {
         let limit = if limit == 0 { u64::MAX } else { limit as u64 };
         if self.packing == Packing::Stream {
             let end = part.end.min(part.start.saturating_add(limit).saturating_add(1));
-            return Ok(evaluation_windows(part.start..end, self.context as u64).collect());
+            return Ok(evaluation_windows(&(part.start..end), self.context as u64).collect());
         }
         let (mut windows, mut read) = (self.pieces(tokens, &part)?.ranges, 0);
         let beyond = windows.iter().position(|window| {
@@ -112,8 +112,8 @@ impl Reading {
     pub fn new(config: &RunConfig, source: &Source, seed: u64) -> Result<Reading, DataError> {
         let (cut, split) = (Cut::of(config), &source.split);
         let order = match config.train.order {
-            config::Order::Random => Order::Random,
-            config::Order::Shuffled => Order::Epochs,
+            config::Order::Random => WindowOrder::Random,
+            config::Order::Shuffled => WindowOrder::Epochs,
         };
         let held_out = cut.evaluation(&source.tokens, split.validation.clone(), config.train.eval_tokens)?;
         let context = cut.context as u64;
@@ -123,8 +123,8 @@ impl Reading {
             }
             Packing::Documents => {
                 let pieces = cut.pieces(&source.tokens, &split.train)?;
-                let packed = DocumentWindows::pack(&pieces, context, (seed, order))?;
-                (Trained::Documents(packed), Some(pieces.tally))
+                let packed = DocumentWindows::pack(&pieces, context, seed, order)?;
+                (Trained::Documents(packed), Some(pieces.packing_stats))
             }
         };
         Ok(Reading { windows, held_out, tally })

@@ -110,7 +110,7 @@ fn a_chat_that_cannot_begin_is_refused_in_one_line() {
     let done = with_input(&scratch.0, &["chat", &model(), "--template", "t.jinja"], b"way\n");
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(65), "{said}");
-    assert!(said.contains("standard input:1: chat template: it refuses the messages: no way"), "{said}");
+    assert!(said.contains("standard input:1: chat template: it rejects the messages: no way"), "{said}");
     let done = with_input(&scratch.0, &["chat", &model()], b"\xff\n");
     assert!(text(&done.stderr).contains("standard input:1: want UTF-8"), "{done:?}");
 }

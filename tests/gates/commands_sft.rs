@@ -139,10 +139,10 @@ fn what_is_no_conversation_is_refused_by_file_line_and_field() {
     for (file, parts) in [
         ("t.txt", &["t.txt", "\"messages\"", "found text"][..]),
         ("t.tok", &["t.tok", "every token is to be learnt", "hint: "]),
-        ("a.jsonl", &["a.jsonl: line 2: want \"messages\"", "\"assistant\"", "found the roles \"user\""]),
-        ("b.jsonl", &["b.jsonl: line 1: want \"messages\"", "content has to be text"]),
-        ("c.jsonl", &["c.jsonl: line 1: want \"messages\" as [", "a string"]),
-        ("d.jsonl", &["d.jsonl: line 1: want \"messages\", or \"prompt\"", "found \"text\""]),
+        ("a.jsonl", &["a.jsonl: line 2: expected \"messages\"", "\"assistant\"", "found the roles \"user\""]),
+        ("b.jsonl", &["b.jsonl: line 1: expected \"messages\"", "content has to be text"]),
+        ("c.jsonl", &["c.jsonl: line 1: expected \"messages\" as [", "a string"]),
+        ("d.jsonl", &["d.jsonl: line 1: expected \"messages\", or \"prompt\"", "found \"text\""]),
     ] {
         refused(dir, &[&tiny("r", file, &[])[..], &["--task", "sft"]].concat(), 65, parts);
     }

@@ -10,11 +10,11 @@ use crate::fixtures::{json, path};
 
 /// What the message of a case has to hold beside a path; where `should_say` names a thing, it is that thing.
 const SAYS: [(&str, &str); 62] = [
-    ("st_empty_file", "got 0"),
+    ("st_empty_file", "found 0"),
     ("st_header_len_2pow63", "9223372036854775808"),
-    ("st_header_len_past_eof", "the header says"),
+    ("st_header_len_past_eof", "end of the header"),
     ("st_truncated_data", "bytes"),
-    ("st_truncated_header", "the header says"),
+    ("st_truncated_header", "end of the header"),
     ("st_header_not_json", "JSON"),
     ("st_header_not_utf8", "UTF-8"),
     ("st_header_deep_json", "depth"),

@@ -244,7 +244,7 @@ mod faults {
     #[test]
     fn a_position_off_by_one_is_caught() {
         for kv in KINDS.into_iter().filter(|&kv| kv != KvKind::Off) {
-            caught(Fault::PositionOffByOne, kv, "is at position 1, the row at 2");
+            caught(Fault::PositionOffByOne, kv, "expected position 1, found 2");
         }
     }
 }

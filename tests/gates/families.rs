@@ -265,7 +265,7 @@ fn gradients(model: &Model, micro: usize) -> (f32, Vec<Tensor>) {
     let samples = [7, 11].map(|n| xtrain::model::TrainingExample::window(&tokens(n), 1.0 / 38.0));
     let (mut loss, mut grads) = (0f32, Grads::zeros(&model.params).unwrap());
     for part in samples.chunks(micro) {
-        objective::backward(model, part, LogitsProcessing::default(), (&mut loss, &mut grads)).unwrap();
+        objective::backward(model, part, LogitsProcessing::default(), &mut loss, &mut grads).unwrap();
     }
     (loss, grads.finish().unwrap())
 }

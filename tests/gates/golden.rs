@@ -146,7 +146,7 @@ fn every_tensor_of_the_golden_file_is_met_value_by_value() {
                 let m = model(&format!("{PRETRAIN}/init"), Dtype::F32, &device);
                 let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
                 let how = LogitsProcessing::default();
-                objective::backward(&m, &batch(PRETRAIN, 0), how, (&mut loss, &mut grads)).unwrap();
+                objective::backward(&m, &batch(PRETRAIN, 0), how, &mut loss, &mut grads).unwrap();
                 let all = grads.finish().unwrap();
                 all.iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()).collect()
             }
@@ -222,7 +222,7 @@ pub(crate) fn train(
     for step in 0..steps {
         let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
         for part in batch(case, step).chunks(micro) {
-            objective::backward(&m, part, LogitsProcessing::default(), (&mut loss, &mut grads)).unwrap();
+            objective::backward(&m, part, LogitsProcessing::default(), &mut loss, &mut grads).unwrap();
         }
         let lr = r["lr_per_step"][step].as_f64().unwrap();
         let norm = opt.step(&mut m.params, &grads.finish().unwrap(), lr).unwrap().norm;

@@ -45,7 +45,7 @@ struct Outcome {
 
 fn outcome(m: &Model, samples: &[TrainingExample], how: LogitsProcessing) -> Outcome {
     let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
-    let values = objective::backward(m, samples, how, (&mut loss, &mut grads)).unwrap();
+    let values = objective::backward(m, samples, how, &mut loss, &mut grads).unwrap();
     Outcome { loss, grads, values: values.into_iter().flatten().collect() }
 }
 

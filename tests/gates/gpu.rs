@@ -398,8 +398,9 @@ fn moved(device: &Device) {
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
         let standing = RunState { seed: 0, best: None };
         let _saved = store::save(&checkpoints, &before, &Tokenizer::byte(), standing).unwrap();
-        let parts = (OptimConfig::default(), before.schedule);
-        let mut after = store::resume(&scratch.0, (Dtype::F32, second), parts).unwrap().trainer;
+        let optim = OptimConfig::default();
+        let resumed = store::resume(&scratch.0, Dtype::F32, second, optim, before.schedule).unwrap();
+        let mut after = resumed.trainer;
         let got = [1, 2].map(|step| after.step(samples(step), 2).unwrap());
         for (report, (name, bits)) in got.iter().zip(&want[1..]) {
             assert_eq!([report.loss.to_bits(), report.grad_norm.to_bits()], bits[..], "{name} from {first}");

@@ -103,7 +103,7 @@ pub(crate) fn long() -> Result<usize, String> {
         let model = Model::init(&cfg, compute, &device, SEED).map_err(|e| e.to_string())?;
         let subject = ExportSource { model: &model, tokenizer: None, eos: &[] };
         let [hf, gguf] = ["hf", "gguf"].map(|kind| scratch.0.join(format!("{compute}.{kind}")));
-        export::huggingface(&hf, &subject, (quant, export::MAX_SHARD)).map_err(|e| e.to_string())?;
+        export::huggingface(&hf, &subject, quant, export::MAX_SHARD).map_err(|e| e.to_string())?;
         export::gguf(&gguf, &subject, quant).map_err(|e| e.to_string())?;
         let want = logits(&model, &TOKENS);
         for (path, opened) in
@@ -130,7 +130,7 @@ fn threads_that_the_system_refuses_are_done_without_and_named() {
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), SEED).unwrap();
     let (scratch, subject) =
         (Scratch::new("no-threads"), ExportSource { model: &model, tokenizer: None, eos: &[] });
-    export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)).unwrap();
+    export::huggingface(&scratch.0.join("hf"), &subject, Quant::F32, export::MAX_SHARD).unwrap();
     let run = |stack: u64, args: &[&str]| {
         let mut command = program();
         command
@@ -191,8 +191,7 @@ fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
         let gradients = |model: &Model| {
             let (mut loss, mut grads) = (0.0, Grads::zeros(&model.params).unwrap());
             let samples = [TrainingExample::window(&[5, 1, 9, 2, 11], 0.25)];
-            objective::backward(model, &samples, LogitsProcessing::default(), (&mut loss, &mut grads))
-                .unwrap();
+            objective::backward(model, &samples, LogitsProcessing::default(), &mut loss, &mut grads).unwrap();
             let all = grads.finish().unwrap().iter().flat_map(|g| g.to_vec::<f32>().unwrap()).collect();
             (loss, all)
         };
@@ -207,7 +206,7 @@ fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
         let (scratch, subject) =
             (Scratch::new("opened"), ExportSource { model: &packed, tokenizer: None, eos: &[] });
         let files = [
-            export::huggingface(&scratch.0.join("hf"), &subject, (Quant::F32, export::MAX_SHARD)),
+            export::huggingface(&scratch.0.join("hf"), &subject, Quant::F32, export::MAX_SHARD),
             export::gguf(&scratch.0.join("m.gguf"), &subject, Quant::F32),
         ];
         for refused in files {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use xtrain::decode::SampleOptions;
 use xtrain::decode::sampler::{Address, Sampler};
-use xtrain::model::checkpoint::{CheckpointDir, LoadOptions, SimulatedFs, Snapshot, TensorView, newest_good};
+use xtrain::model::checkpoint::{
+    CheckpointContents, CheckpointDir, LoadOptions, SimulatedFs, TensorView, newest_good,
+};
 use xtrain::tensor::ops::{self, AttnMask, LossRows, Samples, Slots, Target, Weight};
 use xtrain::tensor::testing::{arbitrary, compare_bits};
 use xtrain::tensor::{Device, Dtype, Simd, Tensor};
@@ -86,7 +88,7 @@ pub(crate) fn zero() -> Seen {
 /// A power cut at any instant of two saves finds nothing torn, and what was acknowledged.
 pub(crate) fn power_cuts() -> Seen {
     let fs = SimulatedFs::default();
-    fs.remember();
+    fs.start_history();
     let run = Path::new("run");
     let checkpoints = CheckpointDir::open(Arc::new(fs.clone()), run, 2).map_err(refused)?;
     let mut promised = vec![(0, None)];
@@ -95,12 +97,13 @@ pub(crate) fn power_cuts() -> Seen {
         let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &data };
         let config = serde_json::json!({ "hidden_size": 3 });
         let (numerics, dtype, model, files) = ("1", "f32", &[norm][..], &[][..]);
-        let snapshot = Snapshot { config: &config, numerics, dtype, step, model, files, trainer: None };
+        let snapshot =
+            CheckpointContents { config: &config, numerics, dtype, step, model, files, trainer: None };
         let _ = checkpoints.save(&snapshot).map_err(refused)?;
-        promised.push((fs.remembered().len(), Some(step)));
+        promised.push((fs.history().len(), Some(step)));
     }
     let mut cuts = 0;
-    for (at, moment) in fs.remembered().into_iter().chain([fs.fork()]).enumerate() {
+    for (at, moment) in fs.history().into_iter().chain([fs.fork()]).enumerate() {
         let due = promised.iter().rev().find(|p| p.0 <= at).and_then(|p| p.1);
         let mut dice = Dice::new(SEED, at as u64);
         for draw in 0..60 {

@@ -1,7 +1,7 @@
 //! The gate of packed data: what a window of documents gives is what each of them gives alone.
 use std::ops::Range;
 
-use xtrain::model::data::{DocumentWindows, Order, Overflow, Pieces, Role, Tokens};
+use xtrain::model::data::{DocumentWindows, Overflow, Pieces, Role, Tokens, WindowOrder};
 use xtrain::model::{
     Config, Grads, Model, Result, Trainer, TrainingExample, normalize_loss_weights, objective,
 };
@@ -18,7 +18,7 @@ type Documents = Vec<Vec<(u32, Role)>>;
 
 fn documents(dice: &mut Dice, vocab: usize, lengths: &[usize]) -> Documents {
     let token = |dice: &mut Dice| {
-        let role = if dice.one_in(4) { Role::Read } else { Role::Learnt };
+        let role = if dice.one_in(4) { Role::Context } else { Role::Target };
         (dice.below(vocab) as u32, role)
     };
     lengths.iter().map(|&n| (0..n).map(|_| token(dice)).collect()).collect()
@@ -26,7 +26,7 @@ fn documents(dice: &mut Dice, vocab: usize, lengths: &[usize]) -> Documents {
 
 /// The sample of part of a document, made without the packed tokens.
 fn alone(document: &[(u32, Role)]) -> TrainingExample {
-    let target = |&(id, role): &(u32, Role)| (role == Role::Learnt).then_some(target(id));
+    let target = |&(id, role): &(u32, Role)| (role == Role::Target).then_some(target(id));
     TrainingExample {
         inputs: document[..document.len() - 1].iter().map(|token| token.0).collect(),
         targets: document[1..].iter().map(target).collect(),
@@ -54,8 +54,8 @@ fn case(number: u64) -> Result<usize, Difference> {
     let all = documents(&mut dice, run.cfg.vocab, &lengths);
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).map_err(failed)?;
     let (context, long) = (dice.pick(&[8, 33, 64]), dice.pick(&[Overflow::Split, Overflow::Truncate]));
-    let pieces = Pieces::cut(&tokens, &(0..tokens.len()), (context, long)).map_err(failed)?;
-    let windows = DocumentWindows::pack(&pieces, context, (number, Order::Epochs)).map_err(failed)?;
+    let pieces = Pieces::cut(&tokens, &(0..tokens.len()), context, long).map_err(failed)?;
+    let windows = DocumentWindows::pack(&pieces, context, number, WindowOrder::Epochs).map_err(failed)?;
     let mut compared = 0;
     for step in 0..windows.per_epoch() {
         let got = windows.batch(&tokens, step, 1).map_err(failed)?.remove(0);
@@ -97,7 +97,7 @@ fn a_document_in_a_window_is_the_document_alone() {
 fn gradients(model: &Model, mut samples: Vec<TrainingExample>) -> Bits {
     normalize_loss_weights(&mut samples);
     let (mut loss, mut grads) = (0f32, Grads::zeros(&model.params).unwrap());
-    objective::backward(model, &samples, Default::default(), (&mut loss, &mut grads)).unwrap();
+    objective::backward(model, &samples, Default::default(), &mut loss, &mut grads).unwrap();
     let mut all = vec![("loss".to_string(), vec![loss.to_bits()])];
     for (p, g) in model.params.iter().zip(&grads.finish().unwrap()) {
         all.push((format!("gradient of {}", p.name()), bits(g)));
@@ -130,8 +130,8 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         // inputs: 512, 256, 99; the last may end anywhere
         let all = documents(&mut dice, cfg.vocab, &[513, 257, 100]);
         let tokens = Tokens::from_documents(all.clone(), 37).unwrap();
-        let pieces = Pieces::cut(&tokens, &(0..870), (867, Overflow::Split)).unwrap();
-        let windows = DocumentWindows::pack(&pieces, 867, (0, Order::Epochs)).unwrap();
+        let pieces = Pieces::cut(&tokens, &(0..870), 867, Overflow::Split).unwrap();
+        let windows = DocumentWindows::pack(&pieces, 867, 0, WindowOrder::Epochs).unwrap();
         let together = TrainingExample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
         let starts = together.starts.clone();
         let apart: Vec<TrainingExample> = all.iter().map(|document| alone(document)).collect();
@@ -148,13 +148,13 @@ fn a_step_of_packed_conversations_counts_their_answers() {
     let run = Run::draw(3);
     let mut dice = Dice::new(SEED, 2);
     let all = documents(&mut dice, run.cfg.vocab, &[20, 31, 9]);
-    let learnt = |d: &Vec<(u32, Role)>| d[1..].iter().filter(|token| token.1 == Role::Learnt).count() as u64;
+    let learnt = |d: &Vec<(u32, Role)>| d[1..].iter().filter(|token| token.1 == Role::Target).count() as u64;
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).unwrap();
-    let pieces = Pieces::cut(&tokens, &(0..60), (64, Overflow::Truncate)).unwrap();
-    let windows = DocumentWindows::pack(&pieces, 64, (0, Order::Epochs)).unwrap();
+    let pieces = Pieces::cut(&tokens, &(0..60), 64, Overflow::Truncate).unwrap();
+    let windows = DocumentWindows::pack(&pieces, 64, 0, WindowOrder::Epochs).unwrap();
     assert_eq!(windows.per_epoch(), 1);
     let mut trainer: Trainer = run.trainer(&Device::cpu()).unwrap();
     let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(TrainingExample::from).collect();
     let report = trainer.step(batch, 1).unwrap();
-    assert_eq!(report.tokens, all.iter().map(learnt).sum::<u64>());
+    assert_eq!(report.target_tokens, all.iter().map(learnt).sum::<u64>());
 }

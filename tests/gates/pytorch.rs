@@ -21,7 +21,7 @@ fn named(file: &str) -> HashMap<String, Vec<f32>> {
 fn gradients(m: &Model, parts: &[Vec<TrainingExample>]) -> (f32, Grads) {
     let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
     for part in parts {
-        objective::backward(m, part, LogitsProcessing::default(), (&mut loss, &mut grads)).unwrap();
+        objective::backward(m, part, LogitsProcessing::default(), &mut loss, &mut grads).unwrap();
     }
     (loss, grads)
 }

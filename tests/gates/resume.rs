@@ -64,7 +64,7 @@ impl Case {
         let tokenizer = Tokenizer::byte();
         let mut documents: Vec<Vec<(u32, Role)>> = Vec::new();
         for _ in 0..40 {
-            let ids = (0..dice.between(2, 28)).map(|_| (dice.below(90) as u32, Role::Learnt));
+            let ids = (0..dice.between(2, 28)).map(|_| (dice.below(90) as u32, Role::Target));
             documents.push(ids.collect());
         }
         let tokens = Tokens::from_documents(documents, tokenizer.vocab_size() as u32).expect("ids of bytes");
@@ -154,11 +154,11 @@ fn resumed(case: &Case) -> Result<usize, Difference> {
         if stop > at {
             let _ = go(case, &run, next, stop)?;
             let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
-            let made = (training::compute(case.config.train.dtype), &device);
-            let hyper = (training::optim_config(&case.config), training::schedule(&case.config));
-            let taken = store::resume(run.path(), made, hyper).map_err(failed)?;
+            let compute = training::compute(case.config.train.dtype);
+            let (optim, schedule) = (training::optim_config(&case.config), training::schedule(&case.config));
+            let taken = store::resume(run.path(), compute, &device, optim, schedule).map_err(failed)?;
             assert!(taken.refused.is_empty(), "{:?}", taken.refused);
-            (next, at) = ((taken.trainer, taken.standing), stop);
+            (next, at) = ((taken.trainer, taken.run_state), stop);
         }
     }
     let got = go(case, &run, next, u64::MAX)?;

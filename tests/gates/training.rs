@@ -135,7 +135,8 @@ pub(crate) fn bits(x: &xtrain::tensor::Tensor) -> Vec<u32> {
 /// Everything that a trainer holds.
 pub(crate) fn state(trainer: &Trainer) -> Bits {
     let Trainer { model, optimizer, .. } = trainer;
-    let mut all = vec![("step".to_string(), vec![trainer.step_number() as u32, trainer.tokens() as u32])];
+    let mut all =
+        vec![("step".to_string(), vec![trainer.step_number() as u32, trainer.target_tokens() as u32])];
     let powers = optimizer.powers.iter().flat_map(|p| [p.to_bits() as u32, (p.to_bits() >> 32) as u32]);
     all.push(("powers".into(), powers.collect()));
     for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
@@ -150,7 +151,7 @@ pub(crate) fn state(trainer: &Trainer) -> Bits {
 fn step(trainer: &mut Trainer, samples: &[TrainingExample], (way, n): (&Way, u64)) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in way.parts(samples, n) {
-        trainer.backward(part, (&mut loss, &mut grads))?;
+        trainer.backward(part, &mut loss, &mut grads)?;
     }
     let grads = grads.finish()?;
     let rate = trainer.schedule.rate(n);
@@ -166,7 +167,7 @@ fn step(trainer: &mut Trainer, samples: &[TrainingExample], (way, n): (&Way, u64
 /// The whole run, every micro-batch by itself.
 fn whole(run: &Run, way: &Way) -> Result<Bits> {
     let mut trainer = run.trainer(&way.device())?;
-    trainer.keep = way.keep;
+    trainer.checkpointing = way.keep;
     let mut all = Vec::new();
     for n in 0..run.steps {
         all.extend(step(&mut trainer, &run.samples(run.data, n), (way, n))?);

@@ -68,9 +68,9 @@ impl Back<'_> {
         dtype: Dtype,
     ) -> Result<Tensor> {
         let rounded = dy.cast(dtype)?;
-        ops::linear_backward_weight(self.grads.slot_mut(linear.weight), &rounded, x, self.samples)?;
+        ops::linear_backward_weight(self.grads.accumulator_mut(linear.weight), &rounded, x, self.samples)?;
         if let Some(bias) = linear.bias {
-            ops::linear_backward_bias(self.grads.slot_mut(bias), dy, self.samples)?;
+            ops::linear_backward_bias(self.grads.accumulator_mut(bias), dy, self.samples)?;
         }
         Ok(rounded)
     }
@@ -164,7 +164,8 @@ impl Functional for Tape<'_> {
     fn embedding(&mut self, table: &Param, id: &[u32]) -> Result<Var> {
         let y = table.rows(id)?;
         let (index, id) = (table.index(), id.to_vec());
-        Ok(self.record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.slot_mut(index), &id, &dy)?)))
+        Ok(self
+            .record(y, move |b, dy| Ok(ops::embedding_backward(b.grads.accumulator_mut(index), &id, &dy)?)))
     }
 
     fn rms_norm(&mut self, x: &Var, gain: &Param, eps: f32) -> Result<Var> {
@@ -172,7 +173,7 @@ impl Functional for Tape<'_> {
         let (x, index, gain) = (x.clone(), gain.index(), gain.value()?.clone());
         Ok(self.record(y, move |b, dy| {
             // the gradient of the other use of `x` is already there: the kernel adds to it
-            let (other, dw) = (b.nodes[x.node].take(), b.grads.slot_mut(index));
+            let (other, dw) = (b.nodes[x.node].take(), b.grads.accumulator_mut(index));
             let norm = Norm { gain: &gain, eps };
             let dx = ops::rms_norm_backward(&x.value, norm, &dy, dw, b.samples, other)?;
             b.add(&x, dx)
@@ -239,7 +240,7 @@ impl Functional for Tape<'_> {
         let (x, index, gain) = (x.clone(), norm.gain.index(), gain.clone());
         Ok(self.record(y, move |b, dy| {
             let (norm, rope) = (Norm { gain: &gain, eps }, RopeArgs { table: &table, positions: &positions });
-            let dw = b.grads.slot_mut(index);
+            let dw = b.grads.accumulator_mut(index);
             let dx = ops::norm_rope_backward(&heads, norm, rope, &dy, dw, b.samples)?;
             b.add(&x, dx.reshape(x.value.shape())?)
         }))

@@ -1,42 +1,43 @@
-//! The shape of a model.
+//! The config of a model.
 use xtrain_tensor::RopeScaling;
 
 use crate::error::{Error, Result};
 
-/// The shape of a model of the Qwen3, Qwen2, Llama and Mistral families. Field names are those of the
-/// literature; the letters are used in shapes. The default has no sizes, no norms, biases or windows:
-/// write the fields that matter and `..Config::default()`.
+/// The config of a model of the Qwen3, Qwen2, Llama or Mistral family. The letters are used in shapes. The default
+/// has zero sizes, no QK-norm, no biases and no sliding windows: set the required fields and use
+/// `..Config::default()`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Config {
-    /// `V`: ids of the vocabulary.
+    /// `V`: vocabulary size.
     pub vocab: usize,
     /// `C`: width of the residual stream.
     pub dim: usize,
-    /// `F`: width inside the MLP.
+    /// `F`: width of the MLP.
     pub ffn_dim: usize,
-    /// `L`: blocks.
+    /// `L`: number of blocks.
     pub n_layers: usize,
-    /// `nh`: query heads.
+    /// `nh`: number of query heads.
     pub n_heads: usize,
-    /// `nkv`: key and value heads; divides `nh`.
+    /// `nkv`: number of key and value heads; divides `nh`.
     pub n_kv_heads: usize,
-    /// `hd`: width of a head, even; `nh hd` need not be `C`.
+    /// `hd`: width of a head, even; `nh hd` may differ from `C`.
     pub head_dim: usize,
-    /// Positions that the rotary table covers; the longest sequence.
+    /// Number of positions of the RoPE table: the maximum sequence length.
     pub max_positions: usize,
-    /// Base of the rotary frequencies.
+    /// Base of the RoPE frequencies.
     pub rope_theta: f64,
     /// Added to the mean square in every norm.
     pub norm_eps: f64,
-    /// Whether queries and keys are normalised, head by head (Qwen3).
+    /// Whether queries and keys are normalized head by head (Qwen3).
     pub qk_norm: bool,
     /// Whether the head is the embedding table.
     pub tie_embeddings: bool,
     /// Which projections have a bias.
     pub biases: Biases,
-    /// What acts on the rotary frequencies.
+    /// Scaling of the RoPE frequencies.
     pub rope_scaling: RopeScaling,
-    /// How many positions back each layer sees, its own included; none: all. Empty: all layers see all.
+    /// The sliding-window size of each layer, including the current token. `None`: full attention. An empty list:
+    /// full attention in all layers.
     pub windows: Vec<Option<usize>>,
 }
 
@@ -45,17 +46,43 @@ pub struct Config {
 pub struct Biases {
     /// Queries, keys and values (Qwen2).
     pub qkv: bool,
-    /// The output of attention.
+    /// The output projection of attention.
     pub o: bool,
     /// Gate, up and down.
     pub mlp: bool,
 }
 
 impl Config {
-    /// Refuses a shape that no model can have, by the name of its field.
+    /// A tiny config for examples and tests: 2 layers, width 32, a byte vocabulary with an end-of-text id, QK-norm
+    /// and tied embeddings, up to 64 positions.
+    ///
+    /// ```
+    /// use xtrain_model::Config;
+    /// let cfg = Config::tiny();
+    /// assert_eq!((cfg.vocab, cfg.n_params()), (257, 26_848));
+    /// ```
+    pub fn tiny() -> Config {
+        Config {
+            vocab: 257,
+            dim: 32,
+            ffn_dim: 64,
+            n_layers: 2,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 8,
+            max_positions: 64,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-6,
+            qk_norm: true,
+            tie_embeddings: true,
+            ..Config::default()
+        }
+    }
+
+    /// Checks the config.
     ///
     /// # Errors
-    /// [`Error::Config`] with the field, what it must be and what it is.
+    /// [`Error::Config`] with the field, its valid values and its value.
     pub fn check(&self) -> Result<()> {
         let Config { vocab, dim, ffn_dim, n_layers, n_heads, n_kv_heads, head_dim, max_positions, .. } =
             *self;
@@ -97,27 +124,27 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses windows that are not one for each layer.
+    /// Checks that there is one window per layer.
     pub(crate) fn check_windows(&self, windows: &[Option<usize>]) -> Result<()> {
         if !windows.is_empty() && windows.len() != self.n_layers || windows.contains(&Some(0)) {
-            let want = "a window of at least 1, or none, for each layer";
+            let want = "a window of at least 1 or null for each layer";
             return Err(Error::Config { field: "sliding_window", want, got: format!("{windows:?}") });
         }
         Ok(())
     }
 
-    /// How many positions back a layer sees.
+    /// The sliding-window size of a layer, including the current token. `None`: full attention.
     pub fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// The number of parameters; a tied table counts once.
+    /// The number of parameters. A tied table counts once.
     pub fn n_params(&self) -> usize {
         let (c, q, kv) = (self.dim, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
         let norms = 2 * c + if self.qk_norm { 2 * self.head_dim } else { 0 };
         let Biases { qkv, o, mlp } = self.biases;
-        let one = |there: bool, width: usize| if there { width } else { 0 };
-        let biases = one(qkv, q + 2 * kv) + one(o, c) + one(mlp, 2 * self.ffn_dim + c);
+        let bias = |present: bool, width: usize| if present { width } else { 0 };
+        let biases = bias(qkv, q + 2 * kv) + bias(o, c) + bias(mlp, 2 * self.ffn_dim + c);
         let block = norms + biases + 2 * c * q + 2 * c * kv + 3 * c * self.ffn_dim;
         let tables = if self.tie_embeddings { 1 } else { 2 };
         tables * self.vocab * c + self.n_layers * block + c

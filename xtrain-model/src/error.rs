@@ -1,28 +1,29 @@
-//! What can go wrong in a model.
+//! The error of models and training.
 #[cfg(test)]
 mod every_variant;
 
-use std::fmt;
-
-/// The result of a call on a model.
+/// The result of an operation on a model.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong in a model.
-#[derive(Debug, Clone, PartialEq)]
+/// Why an operation on a model failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An operation refused its operands.
-    Tensor(xtrain_tensor::Error),
-    /// A field of a config that no model can have.
+    /// A tensor operation failed.
+    #[error("{0}")]
+    Tensor(#[from] xtrain_tensor::Error),
+    /// An invalid field of a config.
+    #[error("config: {field} must be {want}, found {got}")]
     Config {
         /// The field.
         field: &'static str,
-        /// What it must be.
+        /// The valid values.
         want: &'static str,
-        /// What it is.
+        /// The value found.
         got: String,
     },
-    /// Named tensors that are not those of the config.
+    /// A named tensor that does not match the config.
+    #[error("tensor {name}: expected {want}, found {got}")]
     Parameter {
         /// The tensor.
         name: String,
@@ -31,92 +32,59 @@ pub enum Error {
         /// What was found.
         got: String,
     },
-    /// The f32 values of a matrix that is there in its packed form alone.
+    /// The f32 master weights of a matrix were requested, but the model holds only packed weights.
+    #[error(
+        "tensor {name}: the model was opened for inference and has no f32 master weights; store::open keeps them, \
+         for training and export"
+    )]
     NoMasterWeights {
         /// The tensor.
         name: String,
     },
-    /// A store of keys and values has no room for a position.
+    /// The KV cache is full.
+    #[error("KV cache full at position {pos} of sequence {seq}")]
     CacheFull {
         /// The sequence.
         seq: u32,
-        /// The position in it.
+        /// The position in the sequence.
         pos: u32,
     },
-    /// A row that does not follow what its store holds.
+    /// A row whose position does not follow the content of the KV cache.
+    #[error("KV cache: layer {layer}, sequence {seq}: expected position {want}, found {got}")]
     CachePosition {
         /// The layer.
         layer: usize,
         /// The sequence.
         seq: u32,
-        /// The position that is due.
+        /// The next position.
         want: u32,
         /// The position of the row.
         got: u32,
     },
-    /// A layer of a store out of turn.
+    /// The layers of a KV cache were written out of order.
+    #[error("KV cache: expected layer {want}, found layer {got}")]
     CacheLayer {
-        /// The layer whose turn it is.
+        /// The next layer.
         want: usize,
-        /// The layer.
+        /// The layer found.
         got: usize,
     },
-    /// Documents of a sample that do not begin at rising places inside it.
+    /// Document starts of a training example that are not increasing offsets inside it.
+    #[error(
+        "a training example of {tokens} tokens: document starts must be increasing and inside it, found {starts:?}"
+    )]
     Documents {
-        /// Where they begin.
+        /// The document starts.
         starts: Vec<usize>,
-        /// The tokens of the sample.
+        /// The number of tokens of the example.
         tokens: usize,
     },
-    /// A value that has to be finite and is not.
+    /// A value that is NaN or infinite.
+    #[error("step {step}: {what} is not finite")]
     NotFinite {
         /// The optimizer step.
         step: u64,
-        /// The loss, or the first bad tensor.
+        /// The loss, or the first tensor with a non-finite value.
         what: String,
     },
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Tensor(e) => e.fmt(f),
-            Error::Config { field, want, got } => write!(f, "config: {field} must be {want}, got {got}"),
-            Error::Parameter { name, want, got } => write!(f, "tensor {name}: want {want}, got {got}"),
-            Error::NoMasterWeights { name } => write!(
-                f,
-                "tensor {name}: its f32 values were not kept, the model was opened to be run alone; \
-                 store::open keeps them, to train or to write it"
-            ),
-            Error::CacheFull { seq, pos } => write!(f, "cache full at position {pos} of sequence {seq}"),
-            Error::CachePosition { layer, seq, want, got } => {
-                write!(f, "cache: layer {layer} of sequence {seq} is at position {want}, the row at {got}")
-            }
-            Error::CacheLayer { want, got } => {
-                write!(f, "cache: it is layer {want}'s turn, not layer {got}'s")
-            }
-            Error::Documents { starts, tokens } => {
-                write!(
-                    f,
-                    "a sample of {tokens} tokens: documents must begin at rising places in it, got {starts:?}"
-                )
-            }
-            Error::NotFinite { step, what } => write!(f, "step {step}: {what} is not finite"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Tensor(e) => Some(e),
-            _ => None,
-        }
-    }
-}
-
-impl From<xtrain_tensor::Error> for Error {
-    fn from(e: xtrain_tensor::Error) -> Error {
-        Error::Tensor(e)
-    }
 }

@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::param::Param;
 use crate::params::Params;
 
-/// The gradients of a step, in walk order, f32, shaped as the parameters. Zeroed once a step, then
-/// added to by every micro-batch; a tied table has two until the step ends.
+/// The gradients of a step, in walk order: f32, with the shapes of the parameters. Zeroed once per step; every
+/// micro-batch adds to them. A tied table has two accumulators until the step ends.
 #[derive(Debug, Clone)]
 pub struct Grads {
-    slots: Vec<Tensor>,
+    accumulators: Vec<Tensor>,
     tied: bool,
 }
 
@@ -21,33 +21,37 @@ impl Grads {
     /// Zero gradients for all uses of `params`.
     ///
     /// # Errors
-    /// When the device has no memory for them.
+    /// If the device is out of memory.
     pub fn zeros(params: &Params) -> Result<Grads> {
         let tied = params.head.is_none();
         let head = tied.then_some(&params.embed);
         let shapes: Vec<&[usize]> = params.iter().chain(head).map(Param::shape).collect();
-        Ok(Grads { slots: Tensor::all_zeros(params.embed.device(), &shapes)?, tied })
+        Ok(Grads { accumulators: Tensor::all_zeros(params.embed.device(), &shapes)?, tied })
     }
 
-    /// The gradient of one use.
-    pub fn slot_mut(&mut self, slot: usize) -> &mut Tensor {
-        let head = self.tied && slot + 1 == self.slots.len();
-        match head && faults::on(Fault::OneAccumulatorForATiedTable) {
-            true => &mut self.slots[0],
-            false => &mut self.slots[slot],
-        }
+    /// The accumulator of one use of a parameter: `index` is [`Param::index`] or [`Params::head_index`].
+    ///
+    /// # Panics
+    /// If `index` is out of range.
+    pub fn accumulator_mut(&mut self, index: usize) -> &mut Tensor {
+        let head = self.tied && index + 1 == self.accumulators.len();
+        let shared = head && faults::on(Fault::OneAccumulatorForATiedTable);
+        &mut self.accumulators[if shared { 0 } else { index }]
     }
 
-    /// Ends the step: the uses of a tied table are added, in forward order. Returns the gradients of
-    /// the parameters in walk order.
+    /// Ends the step: adds the two uses of a tied table, in forward order. Returns the gradients of the parameters in
+    /// walk order.
     ///
     /// # Errors
-    /// Never for gradients made by [`Grads::zeros`].
+    /// Never for gradients created by [`Grads::zeros`].
+    ///
+    /// # Panics
+    /// Never for gradients created by [`Grads::zeros`].
     pub fn finish(mut self) -> Result<Vec<Tensor>> {
         if self.tied {
-            let head = self.slots.pop().expect("a tied table has a second slot");
-            ops::accumulate(&mut self.slots[0], &head)?;
+            let head = self.accumulators.pop().expect("a tied table has a second accumulator");
+            ops::accumulate(&mut self.accumulators[0], &head)?;
         }
-        Ok(self.slots)
+        Ok(self.accumulators)
     }
 }

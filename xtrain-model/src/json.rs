@@ -1,10 +1,9 @@
-//! JSON that a stranger wrote, before a recursive parser sees it.
+//! A nesting check of untrusted JSON, for recursive parsers.
 
-/// The deepest nesting of brackets that is read.
+/// Maximum nesting of brackets.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// Where brackets outside strings nest deeper than [`MAX_DEPTH`], if they do: the byte of the first that
-/// is too deep.
+/// The offset of the first bracket outside strings that is nested deeper than [`MAX_DEPTH`]. `None`: there is none.
 pub(crate) fn too_deep(bytes: &[u8]) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
     bytes.iter().position(|&byte| {
@@ -25,11 +24,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brackets_count_outside_strings_alone() {
+    fn only_brackets_outside_strings_count() {
         let nested = |n: usize| "[".repeat(n) + &"]".repeat(n);
         assert_eq!(too_deep(nested(MAX_DEPTH).as_bytes()), None);
         assert_eq!(too_deep(nested(MAX_DEPTH + 1).as_bytes()), Some(MAX_DEPTH));
-        assert_eq!(too_deep(nested(30).repeat(9).as_bytes()), None, "side by side");
+        assert_eq!(too_deep(nested(30).repeat(9).as_bytes()), None, "adjacent");
         let quoted = format!("[\"\\\"{}\"]", "[{".repeat(100));
         assert_eq!(too_deep(quoted.as_bytes()), None, "{quoted}");
     }

@@ -1,5 +1,61 @@
-//! The model, written once: [`Model::forward`] runs under a [`Tape`] to train and without one to
-//! decode.
+//! Tiny transformers: one forward pass, automatic differentiation, training, checkpoints and exchange formats.
+//!
+//! [`Model::forward`] is written once. It runs under a [`Tape`] to train and without one to decode.
+//!
+//! ```
+//! use xtrain_model::{Config, Eager, Model, NoCache, OptimConfig, Rows, Schedule, Trainer, TrainingExample};
+//! use xtrain_tensor::{Device, Dtype};
+//!
+//! // A model with random weights, and a trainer with AdamW.
+//! let model = Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 0)?;
+//! let mut trainer = Trainer::new(model, OptimConfig::default(), Schedule::constant(3e-3))?;
+//!
+//! // Each step takes a batch of examples; here the same text eight times.
+//! let text: Vec<u32> = "hello hello hello".bytes().map(u32::from).collect();
+//! let batch = || vec![TrainingExample::window(&text, 1.0); 8];
+//! let first = trainer.step(batch(), 8)?;
+//! let second = trainer.step(batch(), 8)?;
+//! assert!(second.loss < first.loss);
+//!
+//! // The forward pass over whole sequences: one row of logits per token.
+//! let rows = Rows::whole(&[&text]);
+//! let hidden = trainer.model.forward(&mut Eager, &mut NoCache::new(&rows)?, &rows)?;
+//! assert_eq!(trainer.model.logits(&hidden)?.shape(), [text.len(), 257]);
+//! # Ok::<(), xtrain_model::Error>(())
+//! ```
+//!
+//! | module | content |
+//! |---|---|
+//! | [`data`] | packed tokens, splits, windows and batches |
+//! | [`tokenizer`], [`chat`] | text to token ids, chat templates |
+//! | [`objective`] | the loss and its gradient |
+//! | [`store`], [`checkpoint`] | saving, opening and resuming; durable files |
+//! | [`export`], [`gguf`], [`hf`] | exchange formats |
+//! | [`tasks`] | tasks with verifiable answers |
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::must_use_candidate,
+    reason = "nearly every getter would need the attribute, and ignoring a getter is no bug"
+)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "sizes and ids are checked against limits below 2^31 when they are read; file formats fix the widths"
+)]
+#![allow(
+    clippy::cast_precision_loss,
+    reason = "counts below 2^53 are converted to f64, and hyper-parameters are rounded to f32 by contract"
+)]
+#![allow(
+    clippy::float_cmp,
+    reason = "numbers are bit-exact by contract: tests and special cases compare them exactly"
+)]
+#![allow(
+    clippy::similar_names,
+    clippy::many_single_char_names,
+    reason = "dq, dk, dv and q, k, v are the names of the literature"
+)]
 mod autograd;
 pub mod chat;
 pub mod checkpoint;
@@ -7,6 +63,7 @@ mod config;
 pub mod data;
 mod error;
 pub mod export;
+mod export_source;
 mod functional;
 pub mod gguf;
 mod grads;
@@ -14,17 +71,19 @@ pub mod hf;
 mod json;
 mod kv;
 mod model;
-#[cfg(test)]
-mod named_cases;
 pub mod objective;
 mod optim;
 mod param;
 mod params;
+mod quant;
 mod recompute;
 mod rows;
 mod schedule;
 pub mod store;
+mod store_error;
 pub mod tasks;
+#[cfg(test)]
+mod test_rng;
 pub mod third_party;
 pub mod tokenizer;
 mod trainer;

@@ -1,4 +1,4 @@
-//! The loss of samples and its gradient, micro-batch by micro-batch.
+//! The loss of a micro-batch and its gradient.
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, LossRows, Samples, Target};
@@ -12,24 +12,24 @@ use crate::kv::NoCache;
 use crate::model::Model;
 use crate::rows::Rows;
 
-/// One training sample: what a micro-batch may not split. It may hold several documents.
+/// One training example: the smallest unit of a micro-batch. It may contain several documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TrainingExample {
-    /// The tokens that are read.
+    /// The input tokens.
     pub inputs: Vec<u32>,
-    /// What follows each of them, where that is to be learnt; as long as `inputs`.
+    /// The target of each input token, as long as `inputs`. `None`: the token does not contribute to the loss.
     pub targets: Vec<Option<Target>>,
-    /// Where the second document begins, the third, ...: rising places in `inputs`. Positions restart there,
-    /// and no row sees beyond its document.
+    /// The start of the second document, the third, ...: increasing offsets in `inputs`. Positions restart there, and
+    /// attention is limited to the document.
     pub starts: Vec<usize>,
 }
 
-/// How logits become the distribution whose log-probabilities are learnt.
+/// The processing of logits before the log-probabilities of the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogitsProcessing {
-    /// They are divided by it.
+    /// Divides the logits.
     pub temperature: f32,
-    /// A row keeps so many of the largest, and its target; none: all.
+    /// Number of largest logits that a row keeps, in addition to its target. `None`: no limit.
     pub top_k: Option<usize>,
 }
 
@@ -40,7 +40,7 @@ impl Default for LogitsProcessing {
 }
 
 impl TrainingExample {
-    /// A window of running text: each token but the last predicts its successor, with `weight`.
+    /// A window of running text: each token except the last predicts its successor, with loss weight `weight`.
     pub fn window(tokens: &[u32], weight: f32) -> TrainingExample {
         let target = |&id: &u32| Some(Target { id, weight, bonus: 0.0 });
         let n = tokens.len().saturating_sub(1);
@@ -53,15 +53,15 @@ impl TrainingExample {
 }
 
 impl From<TokenWindow> for TrainingExample {
-    /// The excerpt with targets that normalize_loss_weights 1; [`Trainer::step`](crate::Trainer::step) weighs them anew.
-    fn from(excerpt: TokenWindow) -> TrainingExample {
-        let TokenWindow { inputs, targets, starts } = excerpt;
+    /// The window with loss weights of 1. [`Trainer::step`](crate::Trainer::step) normalizes the weights.
+    fn from(window: TokenWindow) -> TrainingExample {
+        let TokenWindow { inputs, targets, starts } = window;
         let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
         TrainingExample { inputs, targets: targets.into_iter().map(target).collect(), starts }
     }
 }
 
-/// A micro-batch as a pass sees it.
+/// A micro-batch as rows of a forward pass.
 pub(crate) struct Batch {
     pub(crate) rows: Rows,
     pub(crate) samples: Samples,
@@ -69,17 +69,17 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The rows of `samples`: each document a sequence of its own.
-    pub(crate) fn new(samples: &[TrainingExample]) -> Result<Batch> {
+    /// The rows of `examples`. Each document is a separate sequence.
+    pub(crate) fn new(examples: &[TrainingExample]) -> Result<Batch> {
         let mut documents: Vec<&[u32]> = Vec::new();
-        for sample in samples {
-            let (mut rest, mut from) = (&sample.inputs[..], 0);
-            let starts = if faults::on(Fault::DocumentsSeeEachOther) { &[] } else { &sample.starts[..] };
+        for example in examples {
+            let (mut rest, mut from) = (&example.inputs[..], 0);
+            let starts = if faults::on(Fault::DocumentsSeeEachOther) { &[] } else { &example.starts[..] };
             for &start in starts {
                 let length = start.checked_sub(from).filter(|&n| n > 0 && n < rest.len());
                 let (document, others) = rest.split_at(length.ok_or_else(|| Error::Documents {
-                    starts: sample.starts.clone(),
-                    tokens: sample.inputs.len(),
+                    starts: example.starts.clone(),
+                    tokens: example.inputs.len(),
                 })?);
                 documents.push(document);
                 (rest, from) = (others, start);
@@ -88,57 +88,59 @@ impl Batch {
         }
         Ok(Batch {
             rows: Rows::whole(&documents),
-            samples: Samples::of_lengths(samples.iter().map(|s| s.inputs.len())),
-            targets: samples.iter().flat_map(|s| s.targets.iter().copied()).collect(),
+            samples: Samples::of_lengths(examples.iter().map(|e| e.inputs.len())),
+            targets: examples.iter().flat_map(|e| e.targets.iter().copied()).collect(),
         })
     }
 
-    fn loss(&self, how: LogitsProcessing) -> LossRows<'_> {
-        let LogitsProcessing { temperature, top_k } = how;
+    fn loss(&self, processing: LogitsProcessing) -> LossRows<'_> {
+        let LogitsProcessing { temperature, top_k } = processing;
         LossRows { targets: &self.targets, samples: &self.samples, temperature, top_k }
     }
 
-    /// Adds the loss of `hidden` and its gradient by the head; returns the values of the rows and the
-    /// gradient of `hidden`.
+    /// Adds the loss of `hidden` to `loss` and the gradient of the head to `grads`. Returns the log-probabilities of
+    /// the rows and the gradient of `hidden`.
     pub(crate) fn loss_backward(
         &self,
         model: &Model,
         hidden: &Tensor,
-        how: LogitsProcessing,
-        (loss, grads): (&mut f32, &mut Grads),
+        processing: LogitsProcessing,
+        loss: &mut f32,
+        grads: &mut Grads,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
         let head = model.params.head().packed()?;
-        let slot = grads.slot_mut(model.params.head_slot());
-        Ok(ops::cross_entropy_backward(hidden, &head, &self.loss(how), loss, slot)?)
+        let accumulator = grads.accumulator_mut(model.params.head_index());
+        Ok(ops::cross_entropy_backward(hidden, &head, &self.loss(processing), loss, accumulator)?)
     }
 }
 
-/// Adds the loss of one micro-batch to `loss` and its gradient to `grads`; returns the values of its
-/// rows. Whatever the split of a step's samples into micro-batches, the sums have the same bits.
+/// Adds the loss of one micro-batch to `loss` and its gradient to `grads`. Returns the log-probabilities of its rows.
+/// The sums are bit-identical for every split of a step's examples into micro-batches.
 ///
 /// # Errors
-/// When an id is outside the vocabulary, a document is too long, [`Error::Documents`] for starts that are
-/// not rising places inside their sample, or when a row's logits are not finite.
+/// An id outside the vocabulary; a document that is too long; [`Error::Documents`] for starts that are not increasing
+/// offsets inside their example; a row whose logits are not finite.
 pub fn backward(
     model: &Model,
-    samples: &[TrainingExample],
-    how: LogitsProcessing,
-    (loss, grads): (&mut f32, &mut Grads),
+    examples: &[TrainingExample],
+    processing: LogitsProcessing,
+    loss: &mut f32,
+    grads: &mut Grads,
 ) -> Result<Vec<Option<LogProb>>> {
-    let batch = Batch::new(samples)?;
+    let batch = Batch::new(examples)?;
     let mut tape = Tape::new(batch.samples.clone());
     let hidden = model.forward(&mut tape, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
-    let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
+    let (values, dx) = batch.loss_backward(model, &hidden.value, processing, loss, grads)?;
     tape.backward(&hidden, dx, grads)?;
     Ok(values)
 }
 
-/// Adds the loss of samples to `loss`, without a gradient; returns the values of their rows.
+/// Adds the loss of `examples` to `loss`, without a gradient. Returns the log-probabilities of the rows.
 ///
 /// # Errors
 /// As [`backward`].
-pub fn evaluate(model: &Model, samples: &[TrainingExample], loss: &mut f32) -> Result<Vec<Option<LogProb>>> {
-    let batch = Batch::new(samples)?;
+pub fn evaluate(model: &Model, examples: &[TrainingExample], loss: &mut f32) -> Result<Vec<Option<LogProb>>> {
+    let batch = Batch::new(examples)?;
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
     let rows = batch.loss(LogitsProcessing::default());
     Ok(ops::cross_entropy(&hidden, &*model.params.head().packed()?, &rows, loss)?)

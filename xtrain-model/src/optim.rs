@@ -1,5 +1,4 @@
-//! AdamW with decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101), and clipping by the
-//! global norm.
+//! AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101) and clipping by the global norm.
 use xtrain_tensor::ops::{self, AdamWScalars, Update, Updated};
 use xtrain_tensor::{Dtype, Tensor};
 
@@ -7,18 +6,18 @@ use crate::error::Result;
 use crate::param::Param;
 use crate::params::Params;
 
-/// What stays the same over a run.
+/// The hyper-parameters of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimConfig {
-    /// Decay of the first moment.
+    /// Decay rate of the first moment.
     pub beta1: f64,
-    /// Decay of the second moment.
+    /// Decay rate of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub eps: f64,
-    /// Decoupled decay of matrices; gains and biases have none.
+    /// Decoupled weight decay of matrices. Gains and biases have none.
     pub weight_decay: f64,
-    /// The norm to which a longer gradient is shortened.
+    /// Maximum norm of the gradient. Longer gradients are scaled down.
     pub clip: f64,
 }
 
@@ -28,7 +27,7 @@ impl Default for OptimConfig {
     }
 }
 
-/// The optimizer and its state: part of a checkpoint.
+/// The optimizer and its state, which is part of a checkpoint.
 #[derive(Debug, Clone)]
 pub struct AdamW {
     cfg: OptimConfig,
@@ -44,8 +43,8 @@ impl AdamW {
     /// Zero moments for all of `params`.
     ///
     /// # Errors
-    /// When the device has no memory for them; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) where there is
-    /// nothing to update.
+    /// If the device is out of memory; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) for a model opened
+    /// for inference.
     pub fn new(cfg: OptimConfig, params: &Params) -> Result<AdamW> {
         let zeros = || -> Result<Vec<Tensor>> {
             let like = |w: &Tensor| Ok(Tensor::zeros(w.device(), w.shape(), Dtype::F32)?);
@@ -54,15 +53,15 @@ impl AdamW {
         Ok(AdamW { cfg, m: zeros()?, v: zeros()?, powers: [1.0; 2] })
     }
 
-    /// What stays the same over the run.
+    /// The hyper-parameters.
     pub fn config(&self) -> &OptimConfig {
         &self.cfg
     }
 
-    /// One update by `grads` (walk order) at learning rate `lr`. Where the norm of the gradient is not finite,
-    /// nothing is changed.
+    /// One update by `grads` (in walk order) at learning rate `lr`. If the norm of the gradient is not finite,
+    /// nothing changes.
     ///
-    /// Order: each matrix's squares row by row, the parameters in walk order (docs/numerics.md,
+    /// Order of the norm: the squares of each matrix row by row, the parameters in walk order (docs/numerics.md,
     /// section 5).
     ///
     /// # Errors
@@ -71,15 +70,15 @@ impl AdamW {
         let (scalars, powers) = self.scalars(lr);
         let values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
         let values = values.into_iter().zip(grads).zip(&mut self.m).zip(&mut self.v);
-        let mut all: Vec<Update<'_>> = values.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
-        let updated = ops::adamw_all(&mut all, self.cfg.clip as f32, &scalars)?;
+        let mut updates: Vec<Update<'_>> = values.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
+        let updated = ops::adamw_all(&mut updates, self.cfg.clip as f32, &scalars)?;
         if updated.norm.is_finite() {
             self.powers = powers;
         }
         Ok(updated)
     }
 
-    /// The scalars of the next step, each formed in f64, rounded once; and the powers after it.
+    /// The scalars of the next step, each computed in f64 and rounded once, and the powers after the step.
     fn scalars(&self, lr: f64) -> (AdamWScalars, [f64; 2]) {
         let OptimConfig { beta1, beta2, eps, weight_decay, .. } = self.cfg;
         let powers = [self.powers[0] * beta1, self.powers[1] * beta2];

@@ -1,4 +1,4 @@
-//! One trained tensor: its f32 master values, the packed form that products read, or both.
+//! One trained tensor: its f32 master weights, its packed weights, or both.
 use std::sync::{Arc, OnceLock};
 
 use xtrain_tensor::ops::{self, DeviceSampler, Packing, Piece, Weight};
@@ -10,17 +10,17 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone)]
 pub struct Param {
     name: String,
-    slot: usize,
+    index: usize,
     compute: Dtype,
     values: Values,
 }
 
-/// What is in memory of a parameter.
+/// The values of a parameter in memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Values {
-    /// Its f32 values, and what was packed of them since they changed.
+    /// The f32 master weights, and the packed weights if they are up to date.
     Master(Tensor, OnceLock<Arc<Weight>>),
-    /// The packed matrix alone.
+    /// Only the packed weights, and the shape of the matrix.
     Packed(Arc<Weight>, [usize; 2]),
 }
 
@@ -31,8 +31,8 @@ impl From<Tensor> for Values {
 }
 
 impl Param {
-    pub(crate) fn new(name: String, slot: usize, compute: Dtype, values: Values) -> Param {
-        Param { name, slot, compute, values }
+    pub(crate) fn new(name: String, index: usize, compute: Dtype, values: Values) -> Param {
+        Param { name, index, compute, values }
     }
 
     /// The name in a checkpoint, e.g. `model.layers.3.self_attn.q_proj.weight`.
@@ -40,12 +40,12 @@ impl Param {
         &self.name
     }
 
-    /// Its place in the walk over all parameters.
+    /// The index of the parameter in walk order.
     pub fn index(&self) -> usize {
-        self.slot
+        self.index
     }
 
-    /// `[out, in]`, or `[C]` of a gain.
+    /// The shape: `[out, in]` for a matrix, `[C]` for a gain.
     pub fn shape(&self) -> &[usize] {
         match &self.values {
             Values::Master(value, _) => value.shape(),
@@ -53,7 +53,7 @@ impl Param {
         }
     }
 
-    /// Where it lies.
+    /// The device of the values.
     pub fn device(&self) -> &Device {
         match &self.values {
             Values::Master(value, _) => value.device(),
@@ -61,10 +61,10 @@ impl Param {
         }
     }
 
-    /// The master values, f32: `[out, in]`, or `[C]` of a gain.
+    /// The f32 master weights: `[out, in]` for a matrix, `[C]` for a gain.
     ///
     /// # Errors
-    /// [`Error::NoMasterWeights`] for a matrix of a model that holds its packed matrices alone.
+    /// [`Error::NoMasterWeights`] for a matrix of a model opened for inference.
     pub fn value(&self) -> Result<&Tensor> {
         match &self.values {
             Values::Master(value, _) => Ok(value),
@@ -72,7 +72,7 @@ impl Param {
         }
     }
 
-    /// The master values, to be changed: the packed form is made anew at its next use.
+    /// The f32 master weights for modification. Invalidates the packed weights.
     ///
     /// # Errors
     /// As [`Param::value`].
@@ -93,24 +93,25 @@ impl Param {
         Ok(())
     }
 
-    /// The same parameter without the f32 values of a matrix.
+    /// The parameter without the f32 master weights of a matrix.
     pub(crate) fn for_inference(&self) -> Result<Param> {
         let Values::Master(value, _) = &self.values else { return Ok(self.clone()) };
-        let form = Form { compute: self.compute, device: value.device(), masters: Masters::Drop };
-        let mut reading = Reading::new(&form, &self.name, value.shape())?;
-        reading.push(Piece::F32(&value.read()?));
-        Ok(Param { values: reading.finish()?, ..self.clone() })
+        let (compute, device) = (self.compute, value.device());
+        let options = ParamOptions { compute, device, master_weights: MasterWeights::Discard };
+        let mut reader = ParamReader::new(&options, &self.name, value.shape())?;
+        reader.push(Piece::F32(&value.read()?));
+        Ok(Param { values: reader.finish()?, ..self.clone() })
     }
 
-    /// The type of the activations that this parameter gives.
+    /// The dtype of the activations computed with this parameter.
     pub fn compute(&self) -> Dtype {
         self.compute
     }
 
-    /// The matrix in the layout of products, packed at the first use after a change.
+    /// The packed weights. Packs the matrix at the first use after a change.
     ///
     /// # Errors
-    /// When the parameter is no matrix.
+    /// If the parameter is not a matrix.
     pub fn packed(&self) -> Result<Arc<Weight>> {
         let (value, packed) = match &self.values {
             Values::Packed(weight, _) => return Ok(Arc::clone(weight)),
@@ -123,7 +124,7 @@ impl Param {
         Ok(Arc::clone(packed.get_or_init(|| w)))
     }
 
-    /// Packs those of `params` that are not, for both directions: what a step of training reads of its matrices.
+    /// Packs those of `params` that are not packed, for both directions, as a training step needs them.
     pub(crate) fn pack<'a>(params: impl Iterator<Item = &'a Param>) -> Result<()> {
         let unpacked = params.filter_map(|p| match &p.values {
             Values::Master(value, packed) if packed.get().is_none() => Some((value, packed, p.compute)),
@@ -137,10 +138,10 @@ impl Param {
         Ok(())
     }
 
-    /// The rows `id` of a table, as activations: `[N, C]` f32.
+    /// The rows `id` of an embedding table: `[N, C]` f32.
     ///
     /// # Errors
-    /// When the parameter is no table, or an id is not below its rows.
+    /// If the parameter is not a table, or an id is out of range.
     pub(crate) fn rows(&self, id: &[u32]) -> Result<Tensor> {
         match &self.values {
             Values::Master(value, _) => Ok(ops::embedding(value, id, self.compute)?),
@@ -148,69 +149,67 @@ impl Param {
         }
     }
 
-    /// [`Param::rows`] of tokens that were drawn and not looked at.
-    pub(crate) fn sampled_rows(&self, draws: &DeviceSampler) -> Result<Tensor> {
+    /// [`Param::rows`] of sampled tokens that are still on the device.
+    pub(crate) fn sampled_rows(&self, sampler: &DeviceSampler) -> Result<Tensor> {
         match &self.values {
-            Values::Master(value, _) => Ok(draws.embedding(value, self.compute)?),
-            Values::Packed(weight, _) => Ok(draws.weight_rows(weight)?),
+            Values::Master(value, _) => Ok(sampler.embedding(value, self.compute)?),
+            Values::Packed(weight, _) => Ok(sampler.weight_rows(weight)?),
         }
     }
 }
 
-/// What becomes of the f32 values of matrices.
+/// How to treat the f32 master weights of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Masters {
-    /// They stay: to be trained or written.
+pub(crate) enum MasterWeights {
+    /// Keep them, for training and export.
     Keep,
-    /// They are packed as they are read, and not kept.
-    Drop,
+    /// Pack each matrix while it is read and discard its f32 values.
+    Discard,
 }
 
-/// How parameters are held.
+/// How parameters are stored in memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Form<'a> {
+pub(crate) struct ParamOptions<'a> {
     pub(crate) compute: Dtype,
     pub(crate) device: &'a Device,
-    pub(crate) masters: Masters,
+    pub(crate) master_weights: MasterWeights,
 }
 
-/// The name of the embedding table, whose rows are taken.
+/// The name of the embedding table. Its packed form supports row lookup.
 pub(crate) const TABLE: &str = "model.embed_tokens.weight";
 
-/// A parameter while its values are read.
+/// Collects the values of a parameter while they are read.
 #[derive(Debug)]
-pub(crate) enum Reading {
+pub(crate) enum ParamReader {
     Master { shape: Vec<usize>, values: Vec<f32>, device: Device },
     Packed { shape: [usize; 2], packing: Packing },
 }
 
-impl Reading {
-    /// Nothing yet of the parameter `name`.
-    pub(crate) fn new(form: &Form<'_>, name: &str, shape: &[usize]) -> Result<Reading> {
-        match (form.masters, <[usize; 2]>::try_from(shape)) {
-            (Masters::Drop, Ok(shape)) => {
-                let packing = Packing::new(form.device, &shape, form.compute)?;
-                Ok(Reading::Packed { shape, packing: if name == TABLE { packing.table() } else { packing } })
-            }
-            _ => {
-                let values = Vec::with_capacity(shape.iter().product());
-                Ok(Reading::Master { shape: shape.to_vec(), values, device: form.device.clone() })
-            }
+impl ParamReader {
+    /// A reader for the parameter `name`, without values yet.
+    pub(crate) fn new(options: &ParamOptions<'_>, name: &str, shape: &[usize]) -> Result<ParamReader> {
+        if let (MasterWeights::Discard, Ok(shape)) = (options.master_weights, <[usize; 2]>::try_from(shape)) {
+            let packing = Packing::new(options.device, &shape, options.compute)?;
+            let packing = if name == TABLE { packing.table() } else { packing };
+            return Ok(ParamReader::Packed { shape, packing });
         }
+        let values = Vec::with_capacity(shape.iter().product());
+        Ok(ParamReader::Master { shape: shape.to_vec(), values, device: options.device.clone() })
     }
 
-    /// The next values, row-major.
+    /// Appends the next values, row-major.
     pub(crate) fn push(&mut self, piece: Piece<'_>) {
         match self {
-            Reading::Master { values, .. } => piece.widen(values),
-            Reading::Packed { packing, .. } => packing.push(piece),
+            ParamReader::Master { values, .. } => piece.widen(values),
+            ParamReader::Packed { packing, .. } => packing.push(piece),
         }
     }
 
+    /// The values in their final form.
     pub(crate) fn finish(self) -> Result<Values> {
         match self {
-            Reading::Master { shape, values, device } => Ok(Tensor::new(&device, &shape, values)?.into()),
-            Reading::Packed { shape, packing } => Ok(Values::Packed(Arc::new(packing.finish()?), shape)),
+            ParamReader::Master { shape, values, device } => Ok(Tensor::new(&device, &shape, values)?.into()),
+            ParamReader::Packed { shape, packing } => Ok(Values::Packed(Arc::new(packing.finish()?), shape)),
         }
     }
 }

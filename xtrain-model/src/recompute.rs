@@ -21,8 +21,9 @@ use crate::rows::Rows;
 pub(crate) fn backward(
     model: &Model,
     samples: &[TrainingExample],
-    how: LogitsProcessing,
-    (loss, grads): (&mut f32, &mut Grads),
+    processing: LogitsProcessing,
+    loss: &mut f32,
+    grads: &mut Grads,
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(samples)?;
     let rows = &batch.rows;
@@ -35,7 +36,7 @@ pub(crate) fn backward(
     let mut tape = Tape::new(batch.samples.clone());
     let last = tape.leaf(h);
     let hidden = model.final_norm(&mut tape, &last)?;
-    let (values, dx) = batch.loss_backward(model, &hidden.value, how, (loss, grads))?;
+    let (values, dx) = batch.loss_backward(model, &hidden.value, processing, loss, grads)?;
     let mut dh = tape.backward_to(&hidden, dx, &last, grads)?;
     if faults::on(Fault::RecomputeFromAnotherLayer) {
         let first = inputs[0].clone();

@@ -1,15 +1,15 @@
-//! What a forward pass runs over.
+//! The input of a forward pass.
 use xtrain_tensor::ops::Samples;
 
 /// The rows of one forward pass: row `n` is token `id[n]`, at position `pos[n]` of sequence `seq[n]`.
 ///
-/// A training batch, a chunk of a prompt and a decode step are all just rows; the pass does not
-/// know which it is.
+/// A training batch, a chunk of a prompt and a decode step are all rows. The forward pass is the same for all of
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     /// The token of each row.
     pub id: Vec<u32>,
-    /// The sequence of each row: attention stays inside it.
+    /// The sequence of each row. Attention is limited to the sequence.
     pub seq: Vec<u32>,
     /// The position of each row in its sequence.
     pub pos: Vec<u32>,
@@ -44,7 +44,7 @@ impl Rows {
         self.id.is_empty()
     }
 
-    /// Samples of one sequence each, for rows made by [`Rows::whole`].
+    /// Samples of one sequence each, for rows created by [`Rows::whole`].
     pub fn samples(&self) -> Samples {
         let runs = self.seq.chunk_by(|a, b| a == b);
         Samples::of_lengths(runs.map(<[u32]>::len))

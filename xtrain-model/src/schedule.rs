@@ -1,82 +1,90 @@
-//! Learning rates as a function of the step, in f64.
+//! Learning rate schedules, computed in f64.
 use std::f64::consts::PI;
 use std::fmt;
 use std::str::FromStr;
 
 use xtrain_tensor::math;
 
-/// The shape of a schedule after its warm-up.
+/// The decay of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decay {
-    /// The peak throughout.
+    /// No decay.
     Constant,
-    /// Straight from the peak to the minimum at the last step.
+    /// Linear from `lr` to `min_lr` at the last step.
     Linear,
-    /// Half a cosine from the peak to the minimum (Loshchilov & Hutter 2017, arXiv:1608.03983).
+    /// Half a cosine from `lr` to `min_lr` (Loshchilov & Hutter 2017, arXiv:1608.03983).
     Cosine,
-    /// Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): the peak, then straight to the
-    /// minimum over the last `fall` steps.
+    /// Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): `lr`, then linear to `min_lr` over the last
+    /// `decay_steps` steps.
     Wsd,
-    /// As [`Decay::Wsd`], but half a cosine over those steps (transformers' `warmup_stable_decay`).
+    /// As [`Decay::Wsd`], with half a cosine over the last steps (transformers' `warmup_stable_decay`).
     WsdCosine,
-    /// As [`Decay::Wsd`], but down by the root of the share that is done (Hägele et al. 2024, arXiv:2405.18392).
+    /// As [`Decay::Wsd`], with one minus the square root of the completed fraction over the last steps (Hägele et al.
+    /// 2024, arXiv:2405.18392).
     WsdSqrt,
 }
 
-/// A learning rate for each step: linear warm-up from `initial` to `peak` over `warmup` steps, then `decay`
-/// to `min` at step `steps`.
+/// A learning rate for each step: linear warm-up from `warmup_start_lr` to `lr` over `warmup_steps` steps, then
+/// `decay` to `min_lr` at step `steps`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// The shape after the warm-up.
+    /// The decay after the warm-up.
     pub decay: Decay,
-    /// Where the warm-up begins; no step has this rate.
+    /// The rate before the first step of the warm-up. No step has this rate.
     pub warmup_start_lr: f64,
-    /// The highest rate.
+    /// The peak rate.
     pub lr: f64,
-    /// The rate at the end.
+    /// The rate after the decay.
     pub min_lr: f64,
-    /// Steps of warm-up.
+    /// Number of warm-up steps.
     pub warmup_steps: u64,
-    /// Steps in all.
+    /// Total number of steps.
     pub steps: u64,
-    /// Last steps over which [`Decay::Wsd`] and its kin fall.
+    /// Number of decay steps of [`Decay::Wsd`], [`Decay::WsdCosine`] and [`Decay::WsdSqrt`].
     pub decay_steps: u64,
 }
 
 impl Schedule {
-    /// The rate of step `step`, counted from 0. The first step of a warm-up is one of
-    /// `warmup` equal steps above `initial`, the last has the peak.
+    /// The learning rate `lr` for every step.
     ///
-    /// `peak * (share * (1 - r) + r)` with r the least rate over the peak, in the order in which transformers
-    /// writes it: `initial` and (step + 1) / warmup in the warm-up; then `min` and what is left of the fall.
+    /// ```
+    /// use xtrain_model::Schedule;
+    /// assert_eq!(Schedule::constant(3e-4).rate(1_000_000), 3e-4);
+    /// ```
+    pub fn constant(lr: f64) -> Schedule {
+        let decay = Decay::Constant;
+        Schedule { decay, warmup_start_lr: 0.0, lr, min_lr: 0.0, warmup_steps: 0, steps: 0, decay_steps: 0 }
+    }
+
+    /// The learning rate of step `step`, counted from 0. The warm-up rises by equal amounts; its last step has the
+    /// rate
+    /// `lr`.
+    ///
+    /// The rate is `lr * (share * (1 - r) + r)`, evaluated in the order of transformers. In the warm-up,
+    /// `r = warmup_start_lr / lr` and `share = (step + 1) / warmup_steps`. Afterwards, `r = min_lr / lr` and `share`
+    /// is the remaining fraction of the decay.
     pub fn rate(&self, step: u64) -> f64 {
-        let Schedule {
-            decay,
-            warmup_start_lr: initial,
-            lr: peak,
-            min_lr: min,
-            warmup_steps: warmup,
-            steps,
-            decay_steps: fall,
-        } = *self;
-        let (share, least) = if step < warmup {
-            ((step + 1) as f64 / warmup as f64, initial)
+        let Schedule { decay, warmup_start_lr, lr, min_lr, warmup_steps, steps, decay_steps } = *self;
+        let (share, floor) = if step < warmup_steps {
+            ((step + 1) as f64 / warmup_steps as f64, warmup_start_lr)
         } else {
             let start = match decay {
-                Decay::Wsd | Decay::WsdCosine | Decay::WsdSqrt => warmup.max(steps.saturating_sub(fall)),
-                _ => warmup,
+                Decay::Wsd | Decay::WsdCosine | Decay::WsdSqrt => {
+                    warmup_steps.max(steps.saturating_sub(decay_steps))
+                }
+                Decay::Constant | Decay::Linear | Decay::Cosine => warmup_steps,
             };
             let whole = steps.saturating_sub(start).max(1);
-            (decay.left(step.saturating_sub(start).min(whole), whole), min)
+            (decay.remaining(step.saturating_sub(start).min(whole), whole), min_lr)
         };
-        let least = if least == 0.0 { 0.0 } else { least / peak };
-        peak * (share * (1.0 - least) + least)
+        let ratio = if floor == 0.0 { 0.0 } else { floor / lr };
+        lr * (share * (1.0 - ratio) + ratio)
     }
 }
 
 impl Decay {
-    /// What is left of the way from the peak to the minimum after `done` of the `whole` steps of the fall.
-    fn left(self, done: u64, whole: u64) -> f64 {
+    /// The remaining fraction of the decay after `done` of `whole` decay steps.
+    fn remaining(self, done: u64, whole: u64) -> f64 {
         let part = done as f64 / whole as f64;
         match self {
             Decay::Constant => 1.0,
@@ -108,8 +116,8 @@ impl FromStr for Decay {
         let all =
             [Decay::Constant, Decay::Linear, Decay::Cosine, Decay::Wsd, Decay::WsdCosine, Decay::WsdSqrt];
         all.into_iter().find(|d| d.to_string() == s).ok_or_else(|| {
-            let known = all.map(|d| d.to_string()).join(", ");
-            format!("unknown schedule {s:?}: expected one of {known}")
+            let names = all.map(|d| d.to_string()).join(", ");
+            format!("unknown schedule {s:?}: expected one of {names}")
         })
     }
 }
@@ -119,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shape_starts_at_the_peak_and_ends_at_the_minimum() {
+    fn every_decay_starts_at_the_peak_and_ends_at_the_minimum() {
         for decay in [Decay::Linear, Decay::Cosine, Decay::Wsd, Decay::WsdCosine, Decay::WsdSqrt] {
             let s = Schedule {
                 decay,
@@ -140,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_falls_differ_by_their_middle() {
+    fn the_wsd_decays_differ_in_the_middle() {
         let at_a_quarter = |decay| {
             let s = Schedule {
                 decay,
@@ -155,12 +163,12 @@ mod tests {
             s.rate(85)
         };
         assert_eq!((at_a_quarter(Decay::Wsd), at_a_quarter(Decay::WsdSqrt)), (0.75, 0.5));
-        let cosine = f64::from_bits(0x3fe6a09e667f3bcd); // of a quarter of pi
+        let cosine = f64::from_bits(0x3fe6_a09e_667f_3bcd); // cos(pi / 4)
         assert_eq!(at_a_quarter(Decay::WsdCosine), 0.5 * (1.0 + cosine));
     }
 
     #[test]
-    fn a_warm_up_begins_where_it_is_told_to() {
+    fn a_warm_up_starts_at_its_start_rate() {
         let decay = Decay::Constant;
         let s = Schedule {
             decay,

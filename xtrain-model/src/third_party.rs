@@ -1,4 +1,4 @@
-//! The seam behind which other people's parsers run: their panic is an error of ours.
+//! Converts panics of third-party parsers to errors.
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,12 +7,12 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside [`guarded`]: a panic there is no bug of ours, and a hook need not print it.
+/// Whether this thread is inside [`guarded`]. A panic hook can skip printing such a panic.
 pub fn is_guarded() -> bool {
     GUARDED.get()
 }
 
-/// What `run` returns; its panic as text.
+/// Runs `run` and catches panics.
 ///
 /// # Errors
 /// The message of a panic.
@@ -20,7 +20,7 @@ pub fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     let before = GUARDED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(run));
     GUARDED.set(before);
-    done.map_err(|panic| format!("its parser gave up: {}", text(panic.as_ref())))
+    done.map_err(|panic| format!("the parser panicked: {}", text(panic.as_ref())))
 }
 
 fn text(panic: &(dyn Any + Send)) -> &str {
@@ -33,10 +33,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_and_the_thread_is_as_before() {
+    fn a_panic_is_an_error_and_the_guard_is_restored() {
         assert_eq!(guarded(|| (is_guarded(), 3)), Ok((true, 3)));
         let inner = || guarded(|| panic!("at byte {}", 7)).map(|(): ()| ()).unwrap_err();
-        assert_eq!(guarded(|| (inner(), is_guarded())), Ok(("its parser gave up: at byte 7".into(), true)));
+        assert_eq!(guarded(|| (inner(), is_guarded())), Ok(("the parser panicked: at byte 7".into(), true)));
         assert!(!is_guarded());
     }
 }

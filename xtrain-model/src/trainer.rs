@@ -1,4 +1,4 @@
-//! The training loop's state: a model, its optimizer and where it stands.
+//! The trainer: a model, its optimizer and the training step.
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{self, Updated};
 
@@ -12,18 +12,30 @@ use crate::params::Params;
 use crate::recompute;
 use crate::schedule::Schedule;
 
-/// What a pass keeps for its backward. No bit depends on it.
+/// Which activations a forward pass keeps for the backward pass. The results are bit-identical.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ActivationCheckpointing {
-    /// Every activation.
+    /// Keep every activation.
     #[default]
     Off,
-    /// The input of each layer, whose forward is run again.
+    /// Keep only the input of each layer and recompute the layer's forward in the backward pass.
     PerLayer,
 }
 
-/// A model being trained. Its state after a step is a function of the initial weights and of the
-/// samples of each step alone: not of micro-batches, threads or interruptions.
+/// A model being trained. Its state after a step depends only on the initial weights and on the training examples of
+/// each step. It does not depend on micro-batches, threads or interruptions.
+///
+/// ```
+/// use xtrain_model::{Config, Model, OptimConfig, Schedule, Trainer, TrainingExample};
+/// use xtrain_tensor::{Device, Dtype};
+///
+/// let model = Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 0)?;
+/// let mut trainer = Trainer::new(model, OptimConfig::default(), Schedule::constant(1e-3))?;
+/// let examples = vec![TrainingExample::window(&[1, 2, 3, 4], 1.0); 8];
+/// let report = trainer.step(examples, 4)?;
+/// assert_eq!((report.step, report.target_tokens), (1, 24));
+/// # Ok::<(), xtrain_model::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Trainer {
     /// The model.
@@ -32,78 +44,82 @@ pub struct Trainer {
     pub optimizer: AdamW,
     /// The learning rates.
     pub schedule: Schedule,
-    /// What a pass keeps for its backward.
-    pub keep: ActivationCheckpointing,
+    /// Which activations a forward pass keeps for the backward pass.
+    pub checkpointing: ActivationCheckpointing,
     step: u64,
-    tokens: u64,
+    target_tokens: u64,
 }
 
-/// What one step did.
+/// The result of one optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepReport {
-    /// Its number, from 1.
+    /// The number of the step, from 1.
     pub step: u64,
-    /// The loss, before the update.
+    /// The loss before the update.
     pub loss: f32,
-    /// The norm of the gradient, before clipping.
+    /// The norm of the gradient before clipping.
     pub grad_norm: f32,
     /// The learning rate.
     pub learning_rate: f64,
-    /// Targets learnt since the start of the run.
-    pub tokens: u64,
+    /// Number of target tokens since the start of the run.
+    pub target_tokens: u64,
 }
 
 impl Trainer {
     /// A trainer at step 0.
     ///
     /// # Errors
-    /// When the device has no memory for the moments.
+    /// If the device is out of memory.
     pub fn new(model: Model, optim: OptimConfig, schedule: Schedule) -> Result<Trainer> {
-        let optimizer = AdamW::new(optim, &model.params)?;
-        Ok(Trainer { model, optimizer, schedule, keep: ActivationCheckpointing::Off, step: 0, tokens: 0 })
+        let (optimizer, checkpointing) = (AdamW::new(optim, &model.params)?, ActivationCheckpointing::Off);
+        Ok(Trainer { model, optimizer, schedule, checkpointing, step: 0, target_tokens: 0 })
     }
 
-    /// Steps taken.
+    /// Number of completed steps.
     pub fn step_number(&self) -> u64 {
         self.step
     }
 
-    /// Targets learnt.
-    pub fn tokens(&self) -> u64 {
-        self.tokens
+    /// Number of target tokens since the start of the run.
+    pub fn target_tokens(&self) -> u64 {
+        self.target_tokens
     }
 
-    /// Goes on from a checkpoint: weights and moments have been put in place by the caller.
-    pub fn resume_at(&mut self, step: u64, tokens: u64) {
-        (self.step, self.tokens) = (step, tokens);
+    /// Sets the counters of a checkpoint. The caller has restored weights and moments.
+    pub fn resume_at(&mut self, step: u64, target_tokens: u64) {
+        (self.step, self.target_tokens) = (step, target_tokens);
     }
 
-    /// Adds the loss of one micro-batch and its gradient, keeping what [`Trainer::keep`] says.
+    /// Adds the loss of one micro-batch to `loss` and its gradient to `grads`, with [`Trainer::checkpointing`].
     ///
     /// # Errors
     /// As [`objective::backward`].
-    pub fn backward(&self, part: &[TrainingExample], into: (&mut f32, &mut Grads)) -> Result<()> {
-        let how = LogitsProcessing::default();
-        match self.keep {
-            ActivationCheckpointing::Off => objective::backward(&self.model, part, how, into)?,
-            ActivationCheckpointing::PerLayer => recompute::backward(&self.model, part, how, into)?,
+    pub fn backward(&self, micro_batch: &[TrainingExample], loss: &mut f32, grads: &mut Grads) -> Result<()> {
+        let processing = LogitsProcessing::default();
+        match self.checkpointing {
+            ActivationCheckpointing::Off => {
+                objective::backward(&self.model, micro_batch, processing, loss, grads)?
+            }
+            ActivationCheckpointing::PerLayer => {
+                recompute::backward(&self.model, micro_batch, processing, loss, grads)?
+            }
         };
         Ok(())
     }
 
-    /// One update from `samples`, whose targets get weight 1 / targets of the step, taken in
-    /// micro-batches of at most `micro` samples. The split does not change a bit.
+    /// One optimizer step. Each target gets the loss weight 1 / (number of target tokens of the step). Gradients are
+    /// accumulated over micro-batches of at most `micro_batch` examples; the split does not change a bit.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] when the loss or a gradient is not finite: the weights are unchanged; or when
-    /// the update made a weight infinite: the step does not count, and nothing of it may be saved;
-    /// [`Error::Tensor`] for an id outside the vocabulary.
-    pub fn step(&mut self, mut samples: Vec<TrainingExample>, micro: usize) -> Result<StepReport> {
-        let targets = normalize_loss_weights(&mut samples);
+    /// [`Error::NotFinite`] if the loss or a gradient is not finite, with unchanged weights; or if the update made a
+    /// weight infinite, in which case the step does not count and must not be saved. [`Error::Tensor`] for an id
+    /// outside the vocabulary.
+    pub fn step(&mut self, mut examples: Vec<TrainingExample>, micro_batch: usize) -> Result<StepReport> {
+        let targets = normalize_loss_weights(&mut examples);
         self.model.params.pack()?;
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
-        for part in samples.chunks(micro.max(1)) {
-            self.backward(part, (&mut loss, &mut grads))?;
+        for part in examples.chunks(micro_batch.max(1)) {
+            self.backward(part, &mut loss, &mut grads)?;
         }
         let step = self.step + 1;
         if !loss.is_finite() {
@@ -113,7 +129,7 @@ impl Trainer {
         let learning_rate = self.schedule.rate(self.step);
         let Updated { norm, finite } = self.optimizer.step(&mut self.model.params, &grads, learning_rate)?;
         if !norm.is_finite() {
-            let what = match named(&self.model.params, grads.iter())? {
+            let what = match non_finite_param(&self.model.params, grads.iter())? {
                 Some(name) => format!("the gradient of {name}"),
                 None => "the norm of the gradient".into(),
             };
@@ -121,28 +137,34 @@ impl Trainer {
         }
         if !finite {
             let values = self.model.params.iter().map(Param::value).collect::<Result<Vec<_>>>()?;
-            let what = match named(&self.model.params, values.into_iter())? {
+            let what = match non_finite_param(&self.model.params, values.into_iter())? {
                 Some(name) => format!("the weight {name}"),
                 None => "a weight".into(),
             };
             return Err(Error::NotFinite { step, what });
         }
         self.step = step;
-        self.tokens += targets as u64;
-        Ok(StepReport { step, loss, grad_norm: norm, learning_rate, tokens: self.tokens })
+        self.target_tokens += targets as u64;
+        let target_tokens = self.target_tokens;
+        Ok(StepReport { step, loss, grad_norm: norm, learning_rate, target_tokens })
     }
 }
 
-/// The first parameter whose tensor, in walk order, holds a NaN or an infinity.
-fn named<'a>(params: &Params, tensors: impl Iterator<Item = &'a Tensor>) -> Result<Option<String>> {
+/// The name of the first parameter, in walk order, whose tensor contains a NaN or an infinity.
+fn non_finite_param<'a>(
+    params: &Params,
+    tensors: impl Iterator<Item = &'a Tensor>,
+) -> Result<Option<String>> {
     let first = ops::first_non_finite(&tensors.collect::<Vec<_>>())?;
     Ok(first.and_then(|at| params.iter().nth(at)).map(|p| p.name().to_string()))
 }
 
-/// Gives every target of a step the weight 1 / their number; returns the number.
-pub fn normalize_loss_weights(samples: &mut [TrainingExample]) -> usize {
-    let n: usize = samples.iter().map(|s| s.targets.iter().flatten().count()).sum();
+/// Sets the loss weight of every target of a step to 1 / (number of targets). Returns the number of targets.
+pub fn normalize_loss_weights(examples: &mut [TrainingExample]) -> usize {
+    let n: usize = examples.iter().map(|e| e.targets.iter().flatten().count()).sum();
     let weight = (1.0 / n.max(1) as f64) as f32;
-    samples.iter_mut().for_each(|s| s.targets.iter_mut().flatten().for_each(|t| t.weight = weight));
+    for target in examples.iter_mut().flat_map(|e| e.targets.iter_mut().flatten()) {
+        target.weight = weight;
+    }
     n
 }

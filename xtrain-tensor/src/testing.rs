@@ -1,4 +1,6 @@
 //! Helpers for tests: exact inputs, comparison by bits, and the golden answers.
+pub mod named_cases;
+
 use std::fmt::Debug;
 use std::io::Write;
 use std::sync::Once;

@@ -97,6 +97,7 @@ pub(super) fn write(out: &Path, shared: &Shared) -> Result<(), CliError> {
     Ok(export::huggingface(
         out,
         &ExportSource { model: &model, tokenizer: None, eos: &[] },
-        (Quant::BF16, export::MAX_SHARD),
+        Quant::BF16,
+        export::MAX_SHARD,
     )?)
 }

@@ -1,7 +1,7 @@
 //! `strftime_now`: the date that some templates write into their system prompt.
 
-/// `format` of `seconds` since 1970-01-01T00:00 with the directives of Python's `strftime` in the C locale;
-/// none for a directive that is not known here.
+/// Formats `seconds` since 1970-01-01T00:00 with the directives of Python's `strftime` in the C locale. `None`: an
+/// unsupported directive.
 pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil(days);
@@ -21,7 +21,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
             directive = rest.next()?;
         }
         let number = |n: i64, width: usize| if plain { n.to_string() } else { format!("{n:0width$}") };
-        out += &match directive {
+        let formatted = match directive {
             'Y' => year.to_string(),
             'y' => number(year.rem_euclid(100), 2),
             'm' => number(month, 2),
@@ -43,6 +43,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
             '%' => "%".to_string(),
             _ => return None,
         };
+        out.push_str(&formatted);
     }
     Some(out)
 }
@@ -63,8 +64,8 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// The year, month and day of a day since 1970-01-01, in the Gregorian calendar. Years are counted from
-/// March, so that a leap day is the last of its year; 400 of them are 146,097 days.
+/// The year, month and day of a day since 1970-01-01, in the Gregorian calendar. The computation counts years from
+/// March, so that a leap day is the last day of its year. 400 years have 146,097 days.
 fn civil(days: i64) -> (i64, i64, i64) {
     let since = days + 719_468;
     let (era, of_era) = (since.div_euclid(146_097), since.rem_euclid(146_097));
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_what_python_prints() {
+    fn dates_match_python() {
         // datetime.fromtimestamp(s, UTC).strftime("%a %d %B %Y %-d %b %y %H:%M:%S %I %p %j") of Python 3.11
         for (seconds, want) in [
             (0, "Thu 01 January 1970 1 Jan 70 00:00:00 12 AM 001"),
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_comes_back() {
+    fn the_conversion_of_days_is_invertible() {
         for days in (-800_000..800_000).step_by(37) {
             let (year, month, day) = civil(days);
             assert_eq!(days_from(year, month, day), days);

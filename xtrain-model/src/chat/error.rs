@@ -1,96 +1,89 @@
-//! What a chat template refuses.
+//! The error of chat templates.
 use std::fmt;
 
 /// Why messages could not be rendered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// The errors of the template engine are converted to text: an engine error may hold values of an untrusted template.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
-    /// A template that is not one.
+    /// A syntax error in a template.
+    #[error("chat template: syntax error: {}", Line(got))]
     Syntax {
-        /// What the parser said, with the line.
+        /// The parser's message with the line.
         got: String,
     },
-    /// The template refused these messages, in its own words.
+    /// The template called `raise_exception`.
+    #[error("chat template: it rejects the messages: {}", Line(message))]
     Raised {
-        /// Its words.
+        /// The template's message.
         message: String,
     },
-    /// The template could not be carried out.
+    /// The template failed.
+    #[error("chat template: cannot be rendered: {}", Line(got))]
     Render {
-        /// What went wrong, with the line.
+        /// The message with the line.
         got: String,
     },
-    /// A limit that keeps a hostile template from taking the machine.
+    /// A limit on untrusted templates was exceeded.
+    #[error("chat template: {what}: expected {want}, found {got}")]
     Limit {
         /// What is limited.
         what: &'static str,
-        /// How much there may be.
+        /// The limit.
         want: String,
-        /// How much there was.
+        /// The value found.
         got: String,
     },
-    /// Something that is no message, or no value that a template can have.
+    /// An invalid message, or a value that templates do not support.
+    #[error("messages: expected {want}, found {}", Line(got))]
     Message {
         /// What was expected.
         want: &'static str,
         /// What was found.
         got: String,
     },
-    /// The text of a turn is not where the template puts it when the conversation ends there.
+    /// The text of an assistant turn depends on the messages after it.
+    #[error(
+        "chat template: the text of message {at} depends on the messages after it, so its tokens cannot be identified; \
+         the template needs {{% generation %}} blocks"
+    )]
     Turn {
-        /// The message, from 0.
+        /// The index of the message, from 0.
         at: usize,
     },
     /// There is no template of that name.
+    #[error("chat template {name:?} not found{}", Templates(known))]
     Missing {
         /// The name.
         name: String,
-        /// Those that are there.
+        /// The names of the existing templates.
         known: Vec<String>,
     },
 }
 
-impl fmt::Display for ChatError {
+/// The existing templates, for [`ChatError::Missing`].
+struct Templates<'a>(&'a [String]);
+
+impl fmt::Display for Templates<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ChatError::Syntax { got } => write!(f, "chat template: cannot be read: {}", Line(got)),
-            ChatError::Raised { message } => {
-                write!(f, "chat template: it refuses the messages: {}", Line(message))
-            }
-            ChatError::Render { got } => write!(f, "chat template: cannot be rendered: {}", Line(got)),
-            ChatError::Limit { what, want, got } => {
-                write!(f, "chat template: {what}: want {want}, got {got}")
-            }
-            ChatError::Message { want, got } => write!(f, "messages: want {want}, found {}", Line(got)),
-            ChatError::Turn { at } => write!(
-                f,
-                "chat template: the text of message {at} changes with what follows, so that its tokens cannot be \
-                 told apart; it needs {{% generation %}} blocks"
-            ),
-            ChatError::Missing { name, known } if known.is_empty() => {
-                write!(f, "chat template {name:?}: there is none")
-            }
-            ChatError::Missing { name, known } => {
-                write!(f, "chat template {name:?}: there is none; there are {}", known.join(", "))
-            }
-        }
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; templates: {}", self.0.join(", ")) }
     }
 }
 
-impl std::error::Error for ChatError {}
-
-/// A text in one line of at most 300 characters, without control characters.
+/// A text as one line of at most 300 characters without control characters.
 struct Line<'a>(&'a str);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const LONGEST: usize = 300;
-        for c in self.0.chars().take(LONGEST) {
-            match c.is_control() {
-                true => write!(f, "{}", c.escape_default())?,
-                false => write!(f, "{c}")?,
+        const MAX_CHARS: usize = 300;
+        for c in self.0.chars().take(MAX_CHARS) {
+            if c.is_control() {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                write!(f, "{c}")?;
             }
         }
-        f.write_str(if self.0.chars().nth(LONGEST).is_some() { "..." } else { "" })
+        f.write_str(if self.0.chars().nth(MAX_CHARS).is_some() { "..." } else { "" })
     }
 }

@@ -1,15 +1,15 @@
-//! Every variant of [`ChatError`], from a template or messages that are wrong in one way.
+//! Every variant of [`ChatError`], each from a template or messages with one defect.
 use std::path::Path;
 
 use super::*;
-use crate::named_cases::{check, variants};
 use crate::tokenizer::Tokenizer;
+use xtrain_tensor::testing::named_cases::{check, variants};
 
 fn parsed(template: &str) -> ChatError {
     ChatTemplate::parse(template).unwrap_err()
 }
 
-/// The refusal of one message by a template.
+/// The error of rendering one message.
 fn rendered(template: &str) -> ChatError {
     let template = ChatTemplate::parse(template).unwrap();
     template.render(&[Message::new("user", "a")], &Options::default()).unwrap_err()
@@ -41,27 +41,31 @@ fn every_variant_is_reached_by_a_named_case() {
     check(
         &variants,
         &[
-            ("an open block", parsed("a\n{% if %}"), &["chat template: cannot be read: ", "line 2"]),
+            ("an open block", parsed("a\n{% if %}"), &["chat template: syntax error: ", "line 2"]),
             (
                 "its own words",
                 rendered("{{ raise_exception('no system') }}"),
-                &["refuses the messages: no system"],
+                &["rejects the messages: no system"],
             ),
             ("an unknown name", rendered("\n{{ nobody.name }}"), &["cannot be rendered: ", "line 2"]),
             (
                 "a long template",
                 parsed(&" ".repeat((1 << 20) + 1)),
-                &["its length: want at most 1048576 bytes"],
+                &["length: expected at most 1048576 bytes"],
             ),
-            ("a long loop", rendered(endless), &["chat template: its instructions: want at most "]),
-            ("a list of numbers", messages("[1]"), &["messages: want ", "found a number"]),
-            ("no role", messages("[{}]"), &["messages: want ", "no role"]),
+            ("a long loop", rendered(endless), &["chat template: instructions: expected at most "]),
+            ("a list of numbers", messages("[1]"), &["messages: expected ", "found a number"]),
+            ("no role", messages("[{}]"), &["messages: expected ", "no role"]),
             (
                 "a turn that changes",
                 turn_that_changes(),
-                &["the text of message 1 changes with what follows"],
+                &["the text of message 1 depends on the messages after it"],
             ),
-            ("no such template", unknown_name(), &["chat template \"tools\": ", "there are default, rag"]),
+            (
+                "no such template",
+                unknown_name(),
+                &["chat template \"tools\" not found", "templates: default, rag"],
+            ),
         ],
     );
 }

@@ -1,14 +1,14 @@
-//! `{% generation %}`: HF's block around what the assistant says, in words that minijinja knows.
-use super::tags::{Tags, word};
+//! `{% generation %}`: HF's block around assistant text, rewritten to syntax that minijinja supports.
+use super::tags::{Tags, tag_content};
 
-/// The variables whose text marks where a block begins and ends.
+/// The variables whose text marks the start and the end of a block.
 pub(super) const MARKS: [&str; 2] = ["__generation_begins", "__generation_ends"];
 
-/// `source` with every `{% generation %}` block as a scope of its own between the two marks; the whitespace
-/// around the tags is controlled as theirs. And whether there is such a block.
+/// Rewrites every `{% generation %}` block of `source` to a scope between the two marks, with the same whitespace
+/// control. Also returns whether there is such a block.
 ///
-/// The opening tag becomes `{% if true %}{{ begins }}{% with %}`, the closing one
-/// `{% endwith %}{{ ends }}{% endif %}`; the `-` and `+` of its sides stay at the outer sides.
+/// The opening tag becomes `{% if true %}{{ begins }}{% with %}`, the closing tag
+/// `{% endwith %}{{ ends }}{% endif %}`. The `-` and `+` of a tag stay at the outer sides.
 pub(super) fn rewrite(source: &str) -> (String, bool) {
     let (mut out, mut from, mut found) = (String::with_capacity(source.len()), 0, false);
     for tag in Tags::of(source) {
@@ -17,7 +17,7 @@ pub(super) fn rewrite(source: &str) -> (String, bool) {
             |c: Option<char>| c.filter(|c| matches!(c, '-' | '+')).map(String::from).unwrap_or_default();
         let (left, right) = (side(inner.chars().next()), side(inner.chars().next_back()));
         let [begins, ends] = MARKS;
-        let new = match word(inner) {
+        let new = match tag_content(inner) {
             "generation" => format!("{{%{left} if true %}}{{{{ {begins} }}}}{{% with {right}%}}"),
             "endgeneration" => format!("{{%{left} endwith %}}{{{{ {ends} }}}}{{% endif {right}%}}"),
             _ => continue,
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_keeps_its_whitespace_control_and_others_are_left_alone() {
+    fn a_block_keeps_its_whitespace_control_and_other_text_is_unchanged() {
         let (out, found) = rewrite("x{%- generation +%}y{% endgeneration -%}z");
         let want = "x{%- if true %}{{ __generation_begins }}{% with +%}y{% endwith %}{{ __generation_ends }}\
                     {% endif -%}z";

@@ -1,97 +1,98 @@
-//! What a stranger's template may take: time, memory and stack.
+//! Limits on the time, memory and stack of an untrusted template.
 use std::cell::RefCell;
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::ChatError;
+use super::error::ChatError;
 use crate::third_party::guarded;
 
-/// What a template may take.
+/// The limits of a template.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// All of its time.
+    /// Maximum run time.
     time: Duration,
-    /// A template that is done by then is not looked at: nearly all take less than a millisecond.
-    unseen: Duration,
-    /// How much the process may grow, in bytes.
+    /// Time before monitoring starts. Nearly all templates take less than a millisecond.
+    unmonitored: Duration,
+    /// Maximum growth of the process's memory in bytes.
     growth: u64,
-    /// Its stack, in bytes. Only what is used of it takes memory.
+    /// Stack size in bytes. Only the used part takes memory.
     stack: usize,
 }
 
 const LIMITS: Limits = Limits {
     time: Duration::from_secs(5),
-    unseen: Duration::from_millis(200),
+    unmonitored: Duration::from_millis(200),
     growth: 512 << 20,
     stack: 64 << 20,
 };
 
 thread_local! {
-    /// Set when nobody waits for this thread's answer any more.
-    static GIVEN_UP: RefCell<Arc<AtomicBool>> = RefCell::default();
+    /// Set when the work of this thread is cancelled.
+    static CANCELLED: RefCell<Arc<AtomicBool>> = RefCell::default();
 }
 
-/// Whether nobody waits for what this thread does: it has to end.
-pub(super) fn given_up() -> bool {
-    GIVEN_UP.with_borrow(|flag| flag.load(Ordering::Relaxed))
+/// Whether the work of this thread is cancelled and must end.
+pub(super) fn is_cancelled() -> bool {
+    CANCELLED.with_borrow(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Runs `work` on a thread with so much stack and waits for it. What takes more than five seconds, or grows the
-/// process by more than 512 MiB, is given up. Its thread ends when it next asks [`given_up`], as output, JSON and
-/// methods do, or when its fuel is spent. Within one instruction of the engine it cannot be ended from outside: to
-/// compare or join lists that hold each other sixty deep goes on until the process ends.
+/// Runs `work` on a thread with `stack` bytes of stack and waits for it. Cancels work that takes more than five
+/// seconds or grows the process by more than 512 MiB. A cancelled thread ends at its next call of [`is_cancelled`],
+/// which output, JSON and methods make, or when its fuel is used up. A single instruction of the engine cannot be
+/// interrupted: comparing or joining lists nested sixty deep runs until the process ends.
 ///
 /// # Errors
-/// Those of `work`; [`ChatError::Limit`]; [`ChatError::Render`] for a panic.
-pub(super) fn bounded<T: Send + 'static>(
+/// Errors of `work`; [`ChatError::Limit`]; [`ChatError::Render`] for a panic.
+pub(super) fn run_limited<T: Send + 'static>(
     stack: usize,
     work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
 ) -> Result<T, ChatError> {
-    within(Limits { stack, ..LIMITS }, work)
+    run_within(Limits { stack, ..LIMITS }, work)
 }
 
-fn within<T: Send + 'static>(
+fn run_within<T: Send + 'static>(
     limits: Limits,
     work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,
 ) -> Result<T, ChatError> {
     let (tx, rx) = channel();
-    let (begun, before) = (Instant::now(), resident());
+    let (start, before) = (Instant::now(), resident());
     let flag = Arc::<AtomicBool>::default();
-    let own = Arc::clone(&flag);
+    let thread_flag = Arc::clone(&flag);
     let run = move || {
-        GIVEN_UP.set(own);
+        CANCELLED.set(thread_flag);
         _ = tx.send(guarded(work));
     };
     let thread = thread::Builder::new().name("chat-template".into()).stack_size(limits.stack).spawn(run);
-    let thread = thread.map_err(|e| ChatError::Render { got: format!("no thread for it: {e}") })?;
-    let mut waited = rx.recv_timeout(limits.unseen);
-    while let Err(RecvTimeoutError::Timeout) = waited {
+    let thread = thread.map_err(|e| ChatError::Render { got: format!("cannot start a thread: {e}") })?;
+    let mut result = rx.recv_timeout(limits.unmonitored);
+    while let Err(RecvTimeoutError::Timeout) = result {
         let limit = |what, want: String, got| {
             flag.store(true, Ordering::Relaxed);
             Err(ChatError::Limit { what, want, got })
         };
-        if begun.elapsed() > limits.time {
+        if start.elapsed() > limits.time {
             return limit("time", format!("at most {:?}", limits.time), "more".into());
         }
         if resident().saturating_sub(before) > limits.growth {
             return limit("memory", format!("at most {} MiB", limits.growth >> 20), "more".into());
         }
-        waited = rx.recv_timeout(Duration::from_millis(5));
+        result = rx.recv_timeout(Duration::from_millis(5));
     }
-    // the answer is there: the thread ends at once
+    // the thread has sent its result and ends immediately
     let _ = thread.join();
-    match waited {
+    match result {
         Ok(done) => done.unwrap_or_else(|got| Err(ChatError::Render { got })),
-        Err(_) => Err(ChatError::Render { got: "its thread gave no answer".into() }),
+        Err(_) => Err(ChatError::Render { got: "the thread returned no result".into() }),
     }
 }
 
-/// The bytes of memory that the process has in use; 0 where the system does not say.
+/// The resident memory of the process in bytes. 0 if the system does not report it.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
     kib.unwrap_or(0u64) << 10
@@ -102,18 +103,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_and_an_answer_an_answer() {
-        assert_eq!(bounded(1 << 20, || Ok(3)), Ok(3));
-        let got = bounded::<()>(1 << 20, || panic!("deep")).unwrap_err();
-        assert_eq!(got, ChatError::Render { got: "its parser gave up: deep".into() });
+    fn a_panic_is_an_error_and_a_result_is_returned() {
+        assert_eq!(run_limited(1 << 20, || Ok(3)), Ok(3));
+        let got = run_limited::<()>(1 << 20, || panic!("deep")).unwrap_err();
+        assert_eq!(got, ChatError::Render { got: "the parser panicked: deep".into() });
     }
 
     #[test]
-    fn what_never_ends_is_given_up_and_told_so() {
-        let limits = Limits { time: Duration::from_millis(40), unseen: Duration::from_millis(10), ..LIMITS };
+    fn work_that_does_not_end_is_cancelled() {
+        let (time, unmonitored) = (Duration::from_millis(40), Duration::from_millis(10));
+        let limits = Limits { time, unmonitored, ..LIMITS };
         let (tx, ended) = channel();
-        let got = within::<()>(limits, move || {
-            while !given_up() {
+        let got = run_within::<()>(limits, move || {
+            while !is_cancelled() {
                 thread::sleep(Duration::from_millis(20));
             }
             tx.send(()).unwrap();
@@ -121,15 +123,15 @@ mod tests {
         });
         assert!(matches!(got, Err(ChatError::Limit { what: "time", .. })), "{got:?}");
         ended.recv_timeout(Duration::from_secs(100)).unwrap();
-        assert!(!given_up(), "another thread is not meant");
+        assert!(!is_cancelled(), "only the thread of the work is cancelled");
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_takes_all_memory_is_given_up() {
-        let limits = Limits { growth: 64 << 20, unseen: Duration::from_millis(1), ..LIMITS };
+    fn work_that_takes_too_much_memory_is_cancelled() {
+        let limits = Limits { growth: 64 << 20, unmonitored: Duration::from_millis(1), ..LIMITS };
         let (stop, stopped) = channel::<()>();
-        let got = within::<()>(limits, move || {
+        let got = run_within::<()>(limits, move || {
             let mut taken = Vec::new();
             while let Err(std::sync::mpsc::TryRecvError::Empty) = stopped.try_recv() {
                 if taken.len() < 200 {

@@ -1,33 +1,35 @@
-//! Templates that mean harm: each ends in one line, none in an abort.
+//! Malicious templates: each ends with a result or a one-line error, none aborts the process.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use rand::RngExt as _;
 use xtrain_tensor::testing::times;
 
 use super::*;
+use crate::test_rng::rng;
 
-/// What a template of a stranger ends with for one message.
-fn end(template: &str) -> String {
+/// The result of an untrusted template for one message: `= ` and the text, or the error.
+fn outcome(template: &str) -> String {
     let rendered = ChatTemplate::parse(template)
         .and_then(|template| template.render(&[Message::new("user", "a")], &Options::default()));
-    let said = rendered.map_or_else(|error| error.to_string(), |rendered| format!("= {}", rendered.text));
-    assert!(said.starts_with("= ") || said.lines().count() == 1 && said.len() < 1500, "{said}");
-    said
+    let text = rendered.map_or_else(|error| error.to_string(), |rendered| format!("= {}", rendered.text));
+    assert!(text.starts_with("= ") || text.lines().count() == 1 && text.len() < 1500, "{text}");
+    text
 }
 
 #[track_caller]
 fn check(template: &str, want: &str) {
-    let got = end(template);
+    let got = outcome(template);
     assert!(got.contains(want), "{}: {got}", template.chars().take(80).collect::<String>());
 }
 
 #[test]
-fn what_never_ends_or_grows_without_bound_is_stopped() {
+fn endless_loops_and_unbounded_growth_are_stopped() {
     check("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "instructions");
     check("{% macro f(n) %}{{ f(n+1) }}{% endmacro %}{{ f(1) }}", "recursion limit");
     check("{% include 'chat' %}", "cannot be rendered");
     check(
         "{% set x='a'*9999999 %}{% for i in range(9) %}{{ x }}{% endfor %}",
-        "its text: want at most 16777216",
+        "output: expected at most 16777216",
     );
     let lists =
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
@@ -36,7 +38,7 @@ fn what_never_ends_or_grows_without_bound_is_stopped() {
 }
 
 #[test]
-fn what_would_take_a_stack_is_refused_or_has_one() {
+fn deep_nesting_is_refused_or_fits_the_stack() {
     for (open, link, close) in [
         ("{{ ", "not ", "1 }}"),
         ("{{ ", "-", "1 }}"),
@@ -48,18 +50,18 @@ fn what_would_take_a_stack_is_refused_or_has_one() {
     ] {
         check(
             &format!("{open}{}{close}", link.repeat(50_000)),
-            "bytes of code in one tag: want at most 8192",
+            "bytes of code in one tag: expected at most 8192",
         );
-        // and what is not refused fits
-        end(&format!("{open}{}{close}", link.repeat(8000 / link.len())));
+        // below the limit, the stack is sufficient
+        outcome(&format!("{open}{}{close}", link.repeat(8000 / link.len())));
     }
     check(
         &format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(5000)),
-        "elif tags: want at most 1000",
+        "elif tags: expected at most 1000",
     );
-    assert_eq!(end(&format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(1000))), "= ");
+    assert_eq!(outcome(&format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(1000))), "= ");
     for (open, link) in [("{{ ", "("), ("{{ ", "["), ("{{ ", "{1:"), ("", "{% if 1 %}")] {
-        check(&format!("{open}{}", link.repeat(2000)), "cannot be read");
+        check(&format!("{open}{}", link.repeat(2000)), "syntax error");
     }
     let nested = |print: &str| {
         format!(
@@ -68,12 +70,12 @@ fn what_would_take_a_stack_is_refused_or_has_one() {
         )
     };
     for print in ["", "{{ ns.x | string | length }}", "{{ ns.x == ns.x }}", "{{ ns.x | tojson | length }}"] {
-        end(&nested(print));
+        outcome(&nested(print));
     }
 }
 
 #[test]
-fn a_number_makes_no_allocation() {
+fn a_large_number_causes_no_large_allocation() {
     let most = "a width of more than 9999";
     check("{{ 'a\nb' | indent(99999999999999) }}", most);
     check("{{ 'a\nb' | indent(width=99999999999999) }}", most);
@@ -83,16 +85,16 @@ fn a_number_makes_no_allocation() {
     check("{{ '{:{}}'.format(1, 99999999999) }}", most);
     check("{{ [1] | tojson(indent=99999999999) }}", "more than 64 spaces");
     check("{{ 'a' * 99999999999 }}", "cannot be rendered");
-    assert_eq!(end("{{ 'a\nb' | indent(2, true) }}{{ '%03d %s' | format(7, 'x') }}"), "=   a\n  b007 x");
-    assert_eq!(end("{{ '{:>4}{}'.format(1, 'y') }}"), "=    1y");
+    assert_eq!(outcome("{{ 'a\nb' | indent(2, true) }}{{ '%03d %s' | format(7, 'x') }}"), "=   a\n  b007 x");
+    assert_eq!(outcome("{{ '{:>4}{}'.format(1, 'y') }}"), "=    1y");
 }
 
 #[test]
 fn third_party_panics_are_errors() {
-    check("{{ 'abc'[::-9223372036854775808] }}", "its parser gave up");
+    check("{{ 'abc'[::-9223372036854775808] }}", "the parser panicked");
 }
 
-/// Pieces of which templates are made.
+/// Fragments of templates.
 const PIECES: [&str; 40] = [
     "{%",
     "%}",
@@ -138,7 +140,7 @@ const PIECES: [&str; 40] = [
 
 fn mutate(template: &str, mut random: impl FnMut(usize) -> usize) -> String {
     let mut chars: Vec<char> = template.chars().collect();
-    for _ in 0..1 + random(4) {
+    for _ in 0..=random(4) {
         let (at, other) = (random(chars.len() + 1), random(chars.len() + 1));
         let (from, to) = (at.min(other), at.max(other).min(at.min(other) + 40));
         match random(4) {
@@ -161,15 +163,12 @@ fn mutated_templates_do_no_harm() {
     let qwen = std::fs::read_to_string(dir.join("qwen_bpe/chat_template.jinja")).unwrap();
     let (mut rendered, cases) = (0, times(4_000, 40_000));
     for case in 0..cases {
-        let mut state = case;
-        let random = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % n
-        };
+        let mut rng = rng(case);
+        let random = |n: usize| rng.random_range(0..n);
         let text = mutate([&qwen, BUILT_IN][case as usize % 2], random);
-        let done = catch_unwind(AssertUnwindSafe(|| end(&text)));
-        let said = done.unwrap_or_else(|_| panic!("case {case}: {text:?}"));
-        rendered += u64::from(said.starts_with("= "));
+        let done = catch_unwind(AssertUnwindSafe(|| outcome(&text)));
+        let result = done.unwrap_or_else(|_| panic!("case {case}: {text:?}"));
+        rendered += u64::from(result.starts_with("= "));
     }
     println!("chat templates: {rendered} of {cases} mutations still render");
     assert!(rendered > cases / 50 && rendered < cases / 2, "{rendered} of {cases}");

@@ -1,50 +1,50 @@
-//! JSON whose objects keep their order: templates print tools and arguments as they were written.
+//! JSON with ordered objects: templates print tools and arguments with their keys in the order of the text.
 use std::fmt;
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use super::ChatError;
+use super::error::ChatError;
 use crate::json::{MAX_DEPTH, too_deep};
 
-/// A JSON value. The keys of an object stay in the order of the text, as in Python.
+/// A JSON value. Objects keep their keys in the order of the text, as in Python.
 ///
-/// A [`serde_json::Value`] can become one, with its keys in the order that it has them (sorted).
+/// The conversion from a [`serde_json::Value`] keeps its order of keys (sorted).
 #[derive(Clone, PartialEq)]
 pub struct Json(pub(super) Value);
 
 impl Json {
-    /// Reads JSON of any kind.
+    /// Parses a JSON value.
     ///
     /// # Errors
-    /// [`ChatError::Message`] for what is not JSON or nests deeper than 64.
+    /// [`ChatError::Message`] for invalid JSON or nesting deeper than 64.
     pub fn parse(text: &str) -> Result<Json, ChatError> {
         if let Some(at) = too_deep(text.as_bytes()) {
-            let got = format!("a level more than {MAX_DEPTH} at byte {at}");
+            let got = format!("level {} at byte {at}", MAX_DEPTH + 1);
             return Err(ChatError::Message { want: "JSON nested at most 64 deep", got });
         }
         let read = serde_json::from_str::<Value>(text);
         read.map(Json).map_err(|e| ChatError::Message { want: "JSON", got: e.to_string() })
     }
 
-    /// The value under `key` of an object; none for anything else.
+    /// The value of `key` in an object. `None`: not an object, or the key is absent.
     pub fn get(&self, key: &str) -> Option<Json> {
         let value = self.0.get_attr(key).ok().filter(|_| self.0.kind() == ValueKind::Map)?;
         (!value.is_undefined()).then_some(Json(value))
     }
 
-    /// A string's text.
+    /// The text of a string. `None`: not a string.
     pub fn as_str(&self) -> Option<&str> {
         self.0.as_str()
     }
 
-    /// A list's items.
+    /// The items of a list. `None`: not a list.
     pub fn items(&self) -> Option<Vec<Json>> {
         let items = self.0.try_iter().ok().filter(|_| self.0.kind() == ValueKind::Seq)?;
         Some(items.map(Json).collect())
     }
 
-    /// What it is, in a word.
+    /// The kind of the value, for errors.
     pub fn kind(&self) -> &'static str {
         match self.0.kind() {
             ValueKind::Bool => "a boolean",
@@ -69,7 +69,7 @@ impl From<&serde_json::Value> for Json {
                 _ => Value::from(n.as_f64().unwrap_or(f64::NAN)),
             },
             From::String(text) => Value::from(text.as_str()),
-            From::Array(items) => Value::from_iter(items.iter().map(|item| Json::from(item).0)),
+            From::Array(items) => items.iter().map(|item| Json::from(item).0).collect(),
             From::Object(fields) => {
                 Value::from_pairs(fields.iter().map(|(k, v)| (k.as_str(), Json::from(v).0)))
             }

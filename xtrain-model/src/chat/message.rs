@@ -1,10 +1,11 @@
 //! One message of a conversation.
 use minijinja::Value;
 
-use super::{ChatError, Json};
+use super::error::ChatError;
+use super::json::Json;
 
-/// A message: an object with a `role`, mostly `content`, and whatever else its template reads
-/// (`tool_calls`, `reasoning_content`, ...).
+/// A message: an object with a `role`, usually `content`, and other fields that the template reads (`tool_calls`,
+/// `reasoning_content`, ...).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
     json: Json,
@@ -12,16 +13,16 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of a text.
+    /// A message with a text.
     pub fn new(role: &str, content: &str) -> Message {
         let json = Json(Value::from_pairs([("role", role), ("content", content)]));
         Message { json, role: role.into() }
     }
 
-    /// The message that `json` is.
+    /// Converts an object to a message.
     ///
     /// # Errors
-    /// [`ChatError::Message`] for something else than an object whose `role` is a string.
+    /// [`ChatError::Message`] unless `json` is an object whose `role` is a string.
     pub fn from_json(json: Json) -> Result<Message, ChatError> {
         let want = "messages as objects with a string as \"role\"";
         match json.get("role") {
@@ -35,25 +36,25 @@ impl Message {
         }
     }
 
-    /// The messages of a list of them.
+    /// Converts a list of objects to messages.
     ///
     /// # Errors
-    /// As [`Message::from_json`]; something else than a list; an empty one.
+    /// As [`Message::from_json`]; a value that is not a list; an empty list.
     pub fn list(json: &Json) -> Result<Vec<Message>, ChatError> {
         let want = "a list of messages";
         let items = json.items().ok_or(ChatError::Message { want, got: json.kind().into() })?;
         if items.is_empty() {
-            return Err(ChatError::Message { want, got: "an empty one".into() });
+            return Err(ChatError::Message { want, got: "an empty list".into() });
         }
         items.into_iter().map(Message::from_json).collect()
     }
 
-    /// Who speaks.
+    /// The role: system, user, assistant, ...
     pub fn role(&self) -> &str {
         &self.role
     }
 
-    /// The text, where the content is one.
+    /// The content. `None`: absent, or not a string.
     pub fn content(&self) -> Option<String> {
         self.json.get("content")?.as_str().map(str::to_string)
     }

@@ -1,5 +1,4 @@
-//! Chat templates: messages to text, as Hugging Face's `apply_chat_template` writes it, and which of it the
-//! assistant said.
+//! Chat templates: renders messages as Hugging Face's `apply_chat_template` does, and finds the assistant's text.
 //!
 //! ```
 //! use xtrain_model::chat::{ChatTemplate, Message, Options};
@@ -19,6 +18,7 @@ mod guard;
 #[cfg(test)]
 mod hostile;
 mod json;
+mod limits;
 mod message;
 mod python;
 mod source;
@@ -31,6 +31,7 @@ mod turns;
 
 pub use error::ChatError;
 pub use json::Json;
+pub use limits::{MAX_OUTPUT, MAX_TEMPLATE};
 pub use message::Message;
 pub use source::BUILT_IN;
-pub use template::{ChatTemplate, MAX_OUTPUT, MAX_TEMPLATE, Options, Rendered};
+pub use template::{ChatTemplate, Options, Rendered};

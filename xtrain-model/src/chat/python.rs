@@ -1,4 +1,4 @@
-//! What Python prints: `json.dumps`, as the filter `tojson` of HF's templates.
+//! Python's `json.dumps`, as the filter `tojson` of HF's templates.
 use std::io::{self, Write};
 
 use minijinja::value::{Kwargs, Value, ValueKind};
@@ -6,15 +6,15 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, Serializer};
 
-use super::guard::given_up;
-use super::template::MAX_OUTPUT;
+use super::guard::is_cancelled;
+use super::limits::MAX_OUTPUT;
 
-/// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates:
-/// `json.dumps` with these arguments, without jinja's own escapes for HTML.
+/// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates: `json.dumps`
+/// with these arguments, without jinja's HTML escapes.
 ///
 /// # Errors
-/// An argument of another kind, a value that is no JSON, more than [`MAX_OUTPUT`] bytes.
-pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: Kwargs) -> Result<Value, Error> {
+/// An argument of the wrong type; a value that is not JSON; more than [`MAX_OUTPUT`] bytes.
+pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -> Result<Value, Error> {
     let indent = indent.filter(|v| !v.is_none()).or(arguments.get::<Option<Value>>("indent")?);
     let ascii = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
@@ -22,7 +22,7 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: Kwargs) ->
     arguments.assert_all_used()?;
     let refuse = |what: &'static str| Error::new(ErrorKind::InvalidOperation, what);
     if value.kind() == ValueKind::Undefined {
-        return Err(refuse("tojson: an undefined value is no JSON"));
+        return Err(refuse("tojson: an undefined value is not JSON"));
     }
     let indent = match indent.map(|v| (v.as_usize(), v)) {
         None => None,
@@ -33,29 +33,30 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: Kwargs) ->
     };
     let [item, key] = match separators {
         None => [if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()],
-        Some(two) => two.try_into().map_err(|_| refuse("tojson: separators are two texts"))?,
+        Some(pair) => pair.try_into().map_err(|_| refuse("tojson: separators must be two strings"))?,
     };
-    let style = Style { item, key, indent, ascii, depth: 0, filled: false };
-    let mut out = Capped { bytes: Vec::new() };
+    let style = PythonStyle { item, key, indent, ascii, depth: 0, filled: false };
+    let mut out = LimitedBuffer { bytes: Vec::new() };
     let mut to = Serializer::with_formatter(&mut out, style);
-    let written = match sorted {
+    let written = if sorted {
         // the map of serde_json is sorted
-        true => serde_json::to_value(value).and_then(|value| value.serialize(&mut to)),
-        false => value.serialize(&mut to),
+        serde_json::to_value(value).and_then(|value| value.serialize(&mut to))
+    } else {
+        value.serialize(&mut to)
     };
     written.map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
     String::from_utf8(out.bytes).map(Value::from).map_err(|_| refuse("tojson: text that is not UTF-8"))
 }
 
-/// Bytes up to the limit of a whole output.
-struct Capped {
+/// A buffer of at most [`MAX_OUTPUT`] bytes.
+struct LimitedBuffer {
     bytes: Vec<u8>,
 }
 
-impl Write for Capped {
+impl Write for LimitedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if given_up() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other("more JSON than an output may have"));
+        if is_cancelled() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
+            return Err(io::Error::other("the JSON exceeds the output limit"));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -66,8 +67,8 @@ impl Write for Capped {
     }
 }
 
-/// How `json.dumps` writes.
-struct Style {
+/// The formatting of `json.dumps`.
+struct PythonStyle {
     item: String,
     key: String,
     indent: Option<String>,
@@ -77,7 +78,7 @@ struct Style {
     filled: bool,
 }
 
-impl Style {
+impl PythonStyle {
     fn line<W: ?Sized + Write>(&self, to: &mut W) -> io::Result<()> {
         let Some(indent) = &self.indent else { return Ok(()) };
         to.write_all(b"\n")?;
@@ -106,7 +107,7 @@ impl Style {
     }
 }
 
-impl Formatter for Style {
+impl Formatter for PythonStyle {
     fn begin_array<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
         self.open(to, b"[")
     }
@@ -177,7 +178,8 @@ impl Formatter for Style {
     }
 }
 
-/// `repr` of a finite number: an exponent of two digits or more below 1e-4 and from 1e16 on.
+/// Python's `repr` of a finite number: scientific notation with at least two exponent digits below 1e-4 and from
+/// 1e16.
 fn float(x: f64) -> String {
     if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
         return format!("{x:?}");
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_what_python_prints() {
+    fn numbers_match_python() {
         for (x, want) in [
             (1.0, "1.0"),
             (-0.5, "-0.5"),
@@ -202,9 +204,9 @@ mod tests {
             (1e16, "1e+16"),
             (1.5e300, "1.5e+300"),
             (0.0001, "0.0001"),
-            (0.00001234, "1.234e-05"),
+            (0.000_012_34, "1.234e-05"),
             (-0.0, "-0.0"),
-            (123456789.125, "123456789.125"),
+            (123_456_789.125, "123456789.125"),
         ] {
             assert_eq!(float(x), want);
         }

@@ -1,9 +1,10 @@
-//! Which template a tokenizer has.
-use super::{ChatError, ChatTemplate, Options};
+//! The chat template of a tokenizer.
+use super::error::ChatError;
+use super::template::{ChatTemplate, Options};
 use crate::tokenizer::Tokenizer;
 
-/// The template of a tokenizer that has none: a turn is its role, a line end, its text and the token that
-/// ends a text. A model that ends its turn so stops by itself, whatever its vocabulary.
+/// The template for a tokenizer without one: a turn is its role, a line break, its text and the end-of-text token. A
+/// model that ends its turn this way stops without a special chat token.
 ///
 /// ```text
 /// user
@@ -22,15 +23,15 @@ pub const BUILT_IN: &str = "\
 {%- if add_generation_prompt %}{{- 'assistant\\n' }}{% endif -%}
 ";
 
-const USUAL: &str = "default";
+const DEFAULT: &str = "default";
 const WITH_TOOLS: &str = "tool_use";
 
 impl ChatTemplate {
-    /// The template of `tokenizer` named `name`; without a name the usual one, or `tool_use` where `options`
-    /// has tools and there is one; [`BUILT_IN`] where there is none at all.
+    /// The chat template `name` of `tokenizer`. `None`: `tool_use` if `options` has tools and the template exists,
+    /// else the default template, or [`BUILT_IN`] if the tokenizer has no templates.
     ///
     /// # Errors
-    /// [`ChatError::Missing`] for a name that is not there; as [`ChatTemplate::parse`].
+    /// [`ChatError::Missing`] for an unknown name; as [`ChatTemplate::parse`].
     pub fn of(
         tokenizer: &Tokenizer,
         name: Option<&str>,
@@ -39,11 +40,11 @@ impl ChatTemplate {
         let all = tokenizer.chat_templates();
         let find = |wanted: &str| all.iter().find(|(name, _)| name == wanted).map(|(_, text)| text);
         let tools = options.tools.as_ref().and_then(|_| find(WITH_TOOLS));
-        match (name, tools.or_else(|| find(USUAL))) {
+        match (name, tools.or_else(|| find(DEFAULT))) {
             (None, Some(text)) => ChatTemplate::parse(text),
             (None, None) if all.is_empty() => ChatTemplate::parse(BUILT_IN),
             (name, _) => {
-                let name = name.unwrap_or(USUAL);
+                let name = name.unwrap_or(DEFAULT);
                 let known = || all.iter().map(|(name, _)| name.clone()).collect();
                 let text =
                     find(name).ok_or_else(|| ChatError::Missing { name: name.into(), known: known() })?;
@@ -54,14 +55,14 @@ impl ChatTemplate {
 }
 
 impl Options {
-    /// The options whose special tokens are those of `tokenizer`; for [`BUILT_IN`], the end of a text is one
-    /// even where the tokenizer does not name it.
+    /// Options with the special tokens of `tokenizer`. For [`BUILT_IN`], the end-of-text token is included even if
+    /// the tokenizer does not name it.
     pub fn of(tokenizer: &Tokenizer) -> Options {
         let mut special_tokens = tokenizer.special_tokens().to_vec();
         let named = special_tokens.iter().any(|(name, _)| name == "eos_token");
-        if let (true, false, [end, ..]) = (tokenizer.chat_templates().is_empty(), named, tokenizer.eos_ids())
-        {
-            special_tokens.push(("eos_token".into(), tokenizer.decode(&[*end])));
+        let built_in = tokenizer.chat_templates().is_empty();
+        if let (true, false, [eos, ..]) = (built_in, named, tokenizer.eos_ids()) {
+            special_tokens.push(("eos_token".into(), tokenizer.decode(&[*eos])));
         }
         Options { special_tokens, ..Options::default() }
     }

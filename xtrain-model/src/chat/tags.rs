@@ -1,19 +1,19 @@
-//! The tags of a template, found as jinja finds them.
+//! The tags of a template, by the rules of jinja.
 use std::ops::Range;
 
-/// What a tag says, without its whitespace control.
-pub(super) fn word(inner: &str) -> &str {
+/// The content of a tag without its whitespace control.
+pub(super) fn tag_content(inner: &str) -> &str {
     let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
     inner.strip_suffix(['-', '+']).unwrap_or(inner).trim()
 }
 
-/// The places of the `{% %}` tags of a template, in order; those in comments, expressions and raw blocks are
-/// none.
-pub(super) struct Tags<'s>(Pieces<'s>);
+/// The byte ranges of the `{% %}` tags of a template, in order, except those in comments, expressions and raw blocks.
+pub(super) struct Tags<'s>(Spans<'s>);
 
 impl<'s> Tags<'s> {
+    /// The tags of `source`.
     pub(super) fn of(source: &'s str) -> Tags<'s> {
-        Tags(Pieces { source, at: 0 })
+        Tags(Spans { source, at: 0 })
     }
 }
 
@@ -22,32 +22,32 @@ impl Iterator for Tags<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         let source = self.0.source.as_bytes();
-        self.0.find(|piece| source[piece.start + 1] == b'%')
+        self.0.find(|span| source[span.start + 1] == b'%')
     }
 }
 
-/// The lengths of code in the tags and expressions of a template, without their texts; also of one that is not
-/// closed.
+/// The lengths of the code in the tags and expressions of a template, without string literals. Includes an unclosed
+/// one.
 pub(super) fn code_lengths(source: &str) -> impl Iterator<Item = usize> {
     let mut end = 0;
-    let mut pieces = Pieces { source, at: 0 };
+    let mut spans = Spans { source, at: 0 };
     let mut done = false;
-    std::iter::from_fn(move || match pieces.next() {
-        Some(piece) => {
-            end = piece.end;
-            Some(if source[piece.clone()].starts_with("{#") { 0 } else { code_length(&source[piece]) })
+    std::iter::from_fn(move || match spans.next() {
+        Some(span) => {
+            end = span.end;
+            Some(if source[span.clone()].starts_with("{#") { 0 } else { code_length(&source[span]) })
         }
         None if done => None,
         None => {
             done = true;
-            // what is not closed is still read by the engine
+            // the engine also parses an unclosed tag
             let rest = &source[end..];
             rest.find("{{").into_iter().chain(rest.find("{%")).min().map(|open| code_length(&rest[open..]))
         }
     })
 }
 
-/// Bytes outside string literals.
+/// The number of bytes outside string literals.
 fn code_length(code: &str) -> usize {
     let (mut quote, mut escaped, mut length) = (None, false, 0);
     for byte in code.bytes() {
@@ -67,13 +67,13 @@ fn code_length(code: &str) -> usize {
     length
 }
 
-/// The places of all tags, expressions and comments; raw text is left out.
-struct Pieces<'s> {
+/// The byte ranges of all tags, expressions and comments outside raw blocks.
+struct Spans<'s> {
     source: &'s str,
     at: usize,
 }
 
-impl Iterator for Pieces<'_> {
+impl Iterator for Spans<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {
@@ -83,42 +83,41 @@ impl Iterator for Pieces<'_> {
         let start = self.at + open;
         let close = match rest.as_bytes()[open + 1] {
             b'#' => self.source[start + 2..].find("#}").map(|i| start + 4 + i)?,
-            b'{' => after(self.source, start + 2, "}}")?,
-            _ => after(self.source, start + 2, "%}")?,
+            b'{' => end_of(self.source, start + 2, "}}")?,
+            _ => end_of(self.source, start + 2, "%}")?,
         };
         self.at = close;
         let is_tag = rest.as_bytes()[open + 1] == b'%';
-        if is_tag && word(&self.source[start + 2..close - 2]) == "raw" {
+        if is_tag && tag_content(&self.source[start + 2..close - 2]) == "raw" {
             self.at = end_of_raw(self.source, close)?;
         }
         Some(start..close)
     }
 }
 
-/// The place after the first `close` outside string literals.
-fn after(source: &str, from: usize, close: &str) -> Option<usize> {
+/// The offset after the first `close` outside string literals.
+fn end_of(source: &str, from: usize, close: &str) -> Option<usize> {
     let bytes = source.as_bytes();
     let (mut at, mut quote) = (from, None);
     while at < bytes.len() {
         match (quote, bytes[at]) {
             (Some(_), b'\\') => at += 1,
             (Some(open), byte) if byte == open => quote = None,
-            (Some(_), _) => {}
             (None, byte @ (b'"' | b'\'')) => quote = Some(byte),
             (None, _) if bytes[at..].starts_with(close.as_bytes()) => return Some(at + close.len()),
-            (None, _) => {}
+            _ => {}
         }
         at += 1;
     }
     None
 }
 
-/// The place of the tag that ends a raw block.
+/// The offset of the tag that ends a raw block.
 fn end_of_raw(source: &str, from: usize) -> Option<usize> {
     let tags = source[from..].match_indices("{%").map(|(i, _)| from + i);
     tags.into_iter().find(|&at| {
         let inner = source[at + 2..].split("%}").next().unwrap_or_default();
-        word(inner) == "endraw"
+        tag_content(inner) == "endraw"
     })
 }
 
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_what_stands_outside_texts() {
+    fn code_is_counted_outside_string_literals() {
         let lengths = |source| code_lengths(source).collect::<Vec<_>>();
         assert_eq!(lengths("a{{ 'long' + x }}{# comment #}{% if \"\\\"\" %}"), [11, 0, 10]);
         assert_eq!(lengths("{% if x %}{{ open 'text"), [10, 9]);

@@ -1,36 +1,36 @@
-//! A chat template of Hugging Face, carried out by minijinja.
+//! A Hugging Face chat template, rendered by minijinja.
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use super::error::ChatError;
 use super::generation::{MARKS, rewrite};
-use super::guard::{bounded, given_up};
-use super::tags::{Tags, code_lengths, word};
-use super::{ChatError, Json, Message, date, python, text};
+use super::guard::{is_cancelled, run_limited};
+use super::json::Json;
+use super::limits::{MAX_OUTPUT, MAX_TEMPLATE};
+use super::message::Message;
+use super::tags::{Tags, code_lengths, tag_content};
+use super::{date, python, text};
 
-/// The longest template that is read, in bytes. Those in use have up to 50 KiB.
-pub const MAX_TEMPLATE: usize = 1 << 20;
-/// The longest text that a template may write, in bytes.
-pub const MAX_OUTPUT: usize = 16 << 20;
-/// The longest run of code in one tag, in bytes without its texts. A chain of operators is as deep for the
-/// engine as it is long.
+/// Maximum length of the code in one tag in bytes, without string literals. The engine's recursion depth for a chain
+/// of operators is its length.
 const MAX_CODE: usize = 8 << 10;
-/// The most `elif`, each of which is inside the one before.
+/// Maximum number of `elif` tags, each of which is nested in the previous one.
 const MAX_ELIF: usize = 1000;
-/// The stack of a template that is read, in bytes: for [`MAX_CODE`] levels.
-const PARSER: usize = 64 << 20;
+/// Stack size of the parser in bytes, for [`MAX_CODE`] levels.
+const PARSER_STACK: usize = 64 << 20;
 
-/// A template that turns messages into text, as `apply_chat_template` of Hugging Face's `transformers` does:
-/// blocks trimmed, `tojson` as `json.dumps`, `raise_exception`, `strftime_now`, `{% generation %}`,
-/// `{% break %}`, the methods of Python's strings and dictionaries.
+/// A template that renders messages to text as `apply_chat_template` of Hugging Face's `transformers` does: trimmed
+/// blocks, `tojson` as `json.dumps`, `raise_exception`, `strftime_now`, `{% generation %}`, `{% break %}`, the
+/// methods of Python's strings and dictionaries.
 ///
-/// Templates are untrusted. Bounded are their length ([`MAX_TEMPLATE`]), their output ([`MAX_OUTPUT`]), their
-/// instructions (200,000 and 50 a byte of what they are given), recursion, time (5 s) and memory (512 MiB, where
-/// the system tells); they see no file and no other template. A loop over `None`, which jinja2 refuses, is empty.
+/// Templates are untrusted input. Their size ([`MAX_TEMPLATE`]), output ([`MAX_OUTPUT`]), number of instructions
+/// (200,000 plus 50 per byte of input), recursion, time (5 s) and memory (512 MiB, if the system reports it) are
+/// limited. They have no access to files or other templates. A loop over `None` is empty; jinja2 rejects it.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     engine: Arc<Environment<'static>>,
@@ -38,90 +38,93 @@ pub struct ChatTemplate {
     has_generation: bool,
 }
 
-/// What a template is given beside the messages.
+/// The variables of a template in addition to the messages.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Whether the text ends with the beginning of the assistant's turn.
+    /// Whether the text ends with the start of an assistant turn.
     pub add_generation_prompt: bool,
-    /// `tools`: what the assistant may call, a list of JSON schemas; none as in HF's `tools=None`.
+    /// `tools`: the functions that the assistant may call, a list of JSON schemas. `None`: as HF's `tools=None`.
     pub tools: Option<Json>,
-    /// `documents`: what it may read.
+    /// `documents`: documents for the assistant. `None`: as HF's `documents=None`.
     pub documents: Option<Json>,
     /// `bos_token`, `eos_token`, ... and their texts.
     pub special_tokens: Vec<(String, String)>,
-    /// Whatever else the template reads, as `enable_thinking`.
+    /// Other variables of the template, such as `enable_thinking`.
     pub variables: Vec<(String, Json)>,
-    /// The time for `strftime_now`, in seconds since 1970 in the zone that is meant. Without it the template
-    /// has no such function, and those in use write a fixed date instead.
+    /// The time for `strftime_now`, in seconds since 1970 in the local time zone. `None`: the template has no such
+    /// function; templates in use then print a fixed date.
     pub now: Option<i64>,
 }
 
-/// A conversation as text.
+/// A rendered conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// The bytes that stand in `{% generation %}` blocks, in order; none for a template without such blocks.
-    /// [`ChatTemplate::assistant`] finds them for any template.
+    /// The byte ranges of `{% generation %}` blocks, in order. `None`: the template has no such blocks.
+    /// [`ChatTemplate::assistant`] finds the assistant's text for any template.
     pub generated: Option<Vec<Range<usize>>>,
 }
 
 impl ChatTemplate {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
     /// [`ChatError::Syntax`]; [`ChatError::Limit`] for more than [`MAX_TEMPLATE`] bytes.
     pub fn parse(text: &str) -> Result<ChatTemplate, ChatError> {
         if text.len() > MAX_TEMPLATE {
             let (want, got) = (format!("at most {MAX_TEMPLATE} bytes"), text.len().to_string());
-            return Err(ChatError::Limit { what: "its length", want, got });
+            return Err(ChatError::Limit { what: "length", want, got });
         }
-        // as jinja2 reads any text
+        // jinja2 normalizes line breaks
         let source: Arc<str> = text.replace("\r\n", "\n").replace('\r', "\n").into();
         check_code(&source)?;
         let (rewritten, has_generation) = rewrite(&source);
-        let engine = bounded(PARSER, move || {
+        let engine = run_limited(PARSER_STACK, move || {
             let mut engine = environment();
-            engine.add_template_owned("chat", rewritten).map_err(|e| ChatError::Syntax { got: say(&e) })?;
+            engine
+                .add_template_owned("chat", rewritten)
+                .map_err(|e| ChatError::Syntax { got: describe(&e) })?;
             Ok(Arc::new(engine))
         })?;
         Ok(ChatTemplate { engine, source, has_generation })
     }
 
-    /// The template's text, with its line ends as `\n`.
+    /// The text of the template with line breaks as `\n`.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether the template says itself what the assistant said, in `{% generation %}` blocks.
+    /// Whether the template marks the assistant's text with `{% generation %}` blocks.
     pub fn has_generation(&self) -> bool {
         self.has_generation
     }
 
-    /// The text of `messages`.
+    /// Renders `messages`.
     ///
     /// # Errors
-    /// [`ChatError::Raised`] for messages that the template refuses, [`ChatError::Render`] where it fails,
-    /// [`ChatError::Limit`] where it takes too much.
+    /// [`ChatError::Raised`] for messages that the template rejects, [`ChatError::Render`] if it fails,
+    /// [`ChatError::Limit`] if it exceeds a limit.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
-        let given = Value::from_iter(messages.iter().map(Message::value));
-        let seen = seen(&given, options);
-        let Some(marks) = marks(&self.source, &seen) else {
-            let want = "text without all of U+FDD0..=U+FDEF, which are no characters";
+        let messages: Value = messages.iter().map(Message::value).collect();
+        let input = input_text(&messages, options);
+        let Some(marks) = marks(&self.source, &input) else {
+            let want = "text without one of the noncharacters U+FDD0..=U+FDEF";
             return Err(ChatError::Message { want, got: "all of them".into() });
         };
-        let (mut engine, context) = (Environment::clone(&self.engine), context(given, options, marks));
-        let fuel = 200_000 + 50 * (seen.len() as u64).min(400_000);
+        let (mut engine, context) = (Environment::clone(&self.engine), context(messages, options, marks));
+        let fuel = 200_000 + 50 * (input.len() as u64).min(400_000);
         engine.set_fuel(Some(fuel));
-        // every instruction may make a value one level deeper, and printing it takes some hundred bytes a level
+        // every instruction may nest a value one level deeper, and printing it takes some hundred bytes per level
         let stack = (fuel as usize * 900).min(1 << 30);
-        let text = bounded(stack, move || {
-            let mut out = Out { bytes: Vec::new(), full: false };
-            let template = engine.get_template("chat").map_err(|e| ChatError::Syntax { got: say(&e) })?;
+        let text = run_limited(stack, move || {
+            let mut out = LimitedOutput { bytes: Vec::new(), full: false };
+            let template =
+                engine.get_template("chat").map_err(|e| ChatError::Syntax { got: describe(&e) })?;
             match template.render_captured_to(context, &mut out) {
                 Ok(_) => String::from_utf8(out.bytes).map_err(|e| ChatError::Render { got: e.to_string() }),
                 Err(_) if out.full => Err(ChatError::Limit {
-                    what: "its text",
+                    what: "output",
                     want: format!("at most {MAX_OUTPUT} bytes"),
                     got: "more".into(),
                 }),
@@ -131,25 +134,25 @@ impl ChatTemplate {
         if !self.has_generation {
             return Ok(Rendered { text, generated: None });
         }
-        let (text, ranges) = cut(&text, marks)?;
+        let (text, ranges) = strip_marks(&text, marks)?;
         Ok(Rendered { text, generated: Some(ranges) })
     }
 }
 
-/// The engine as HF sets up jinja2.
+/// The engine, configured as HF configures jinja2.
 fn environment() -> Environment<'static> {
     let mut engine = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    engine.set_syntax(syntax.expect("the usual delimiters differ"));
+    engine.set_syntax(syntax.expect("the default delimiters are distinct"));
     text::install(&mut engine);
-    // in Python nothing can be got from None one by one
+    // in Python, None is not iterable
     engine.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
     engine.add_test("sequence", |value: Value| {
-        // what has a length and items by number or key: jinja2 asks no more
+        // jinja2 requires only a length and items by index or key
         value.is_undefined() || matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
     });
-    engine.add_filter("tojson", |value: Value, indent: Option<Value>, arguments| {
-        python::tojson(&value, indent, arguments)
+    engine.add_filter("tojson", |value: Value, indent: Option<Value>, arguments: Kwargs| {
+        python::tojson(&value, indent, &arguments)
     });
     engine.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         let raised = Raised(message.to_string());
@@ -158,7 +161,7 @@ fn environment() -> Environment<'static> {
     engine
 }
 
-/// What `raise_exception` was given.
+/// The argument of `raise_exception`.
 #[derive(Debug)]
 struct Raised(String);
 
@@ -195,8 +198,8 @@ fn context(messages: Value, options: &Options, marks: [char; 2]) -> Value {
     Value::from_pairs(fields)
 }
 
-/// All that a template is given, as text.
-fn seen(messages: &Value, options: &Options) -> String {
+/// All input of a template as text.
+fn input_text(messages: &Value, options: &Options) -> String {
     let mut text = messages.to_string();
     let variables = options.variables.iter().map(|(_, value)| value);
     for json in options.tools.iter().chain(&options.documents).chain(variables) {
@@ -206,13 +209,13 @@ fn seen(messages: &Value, options: &Options) -> String {
     text
 }
 
-/// Two noncharacters that stand nowhere in what the template can print.
-fn marks(source: &str, seen: &str) -> Option<[char; 2]> {
-    let mut free = ('\u{fdd0}'..='\u{fdef}').filter(|&c| !source.contains(c) && !seen.contains(c));
+/// Two noncharacters that occur neither in the template nor in its input. `None`: there are none.
+fn marks(source: &str, input: &str) -> Option<[char; 2]> {
+    let mut free = ('\u{fdd0}'..='\u{fdef}').filter(|&c| !source.contains(c) && !input.contains(c));
     Some([free.next()?, free.next()?])
 }
 
-/// Refuses what would be too deep for the engine.
+/// Rejects code that is nested too deep for the engine.
 fn check_code(source: &str) -> Result<(), ChatError> {
     let limit = |what, most: usize, got: usize| {
         Err(ChatError::Limit { what, want: format!("at most {most}"), got: got.to_string() })
@@ -221,15 +224,16 @@ fn check_code(source: &str) -> Result<(), ChatError> {
     if longest > MAX_CODE {
         return limit("bytes of code in one tag", MAX_CODE, longest);
     }
-    let elifs = Tags::of(source).filter(|tag| word(&source[tag.start + 2..tag.end - 2]).starts_with("elif"));
+    let elifs =
+        Tags::of(source).filter(|tag| tag_content(&source[tag.start + 2..tag.end - 2]).starts_with("elif"));
     match elifs.count() {
         n if n > MAX_ELIF => limit("elif tags", MAX_ELIF, n),
         _ => Ok(()),
     }
 }
 
-/// Takes the marks out of `text`; what stood between them.
-fn cut(text: &str, [begins, ends]: [char; 2]) -> Result<(String, Vec<Range<usize>>), ChatError> {
+/// Removes the marks from `text`. Also returns the byte ranges between them.
+fn strip_marks(text: &str, [begins, ends]: [char; 2]) -> Result<(String, Vec<Range<usize>>), ChatError> {
     let (mut out, mut ranges, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
     for c in text.chars() {
         match (c, open) {
@@ -244,23 +248,21 @@ fn cut(text: &str, [begins, ends]: [char; 2]) -> Result<(String, Vec<Range<usize
     }
     match open {
         None => Ok((out, ranges)),
-        Some(_) => {
-            Err(ChatError::Render { got: "a {% generation %} block inside another, or left open".into() })
-        }
+        Some(_) => Err(ChatError::Render { got: "a nested or unclosed {% generation %} block".into() }),
     }
 }
 
-/// Bytes up to the limit.
-struct Out {
+/// The output of a template, at most [`MAX_OUTPUT`] bytes.
+struct LimitedOutput {
     bytes: Vec<u8>,
     full: bool,
 }
 
-impl Write for Out {
+impl Write for LimitedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if given_up() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
+        if is_cancelled() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
             self.full = true;
-            return Err(io::Error::other("the limit of an output"));
+            return Err(io::Error::other("the output limit is reached"));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -271,7 +273,7 @@ impl Write for Out {
     }
 }
 
-/// What an error of the engine means.
+/// Converts an error of the engine.
 fn refusal(error: &Error, fuel: u64) -> ChatError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = source {
@@ -283,14 +285,14 @@ fn refusal(error: &Error, fuel: u64) -> ChatError {
     match error.kind() {
         ErrorKind::OutOfFuel => {
             let (want, got) = (format!("at most {fuel}"), "more".into());
-            ChatError::Limit { what: "its instructions", want, got }
+            ChatError::Limit { what: "instructions", want, got }
         }
-        _ => ChatError::Render { got: say(error) },
+        _ => ChatError::Render { got: describe(error) },
     }
 }
 
-/// An error of the engine in its own words, with the line.
-fn say(error: &Error) -> String {
+/// The message of an engine error with its line.
+fn describe(error: &Error) -> String {
     let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
     let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     format!("{}{detail}{line}", error.kind())

@@ -1,4 +1,4 @@
-//! Chat templates against HF's answers.
+//! Tests of chat templates against HF's results.
 use std::path::Path;
 
 use super::*;
@@ -53,9 +53,9 @@ fn a_llama3_template_renders_as_hf_does() {
     check_against_hf("llama3_bpe");
 }
 
-/// The parts that the assistant said in a conversation of two turns.
+/// Checks the assistant's parts of a conversation with two assistant turns.
 #[track_caller]
-fn said(template: &str, want: &[&str]) {
+fn check_assistant(template: &str, want: &[&str]) {
     let messages = [
         Message::new("system", "s"),
         Message::new("user", "é?"),
@@ -72,17 +72,17 @@ fn said(template: &str, want: &[&str]) {
 }
 
 #[test]
-fn what_the_assistant_said_is_found_by_blocks_or_by_turns() {
-    said(BUILT_IN, &["yes</s>", "nö</s>"]);
+fn assistant_text_is_found_by_blocks_or_by_turns() {
+    check_assistant(BUILT_IN, &["yes</s>", "nö</s>"]);
     let turns = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}\
                  {% if add_generation_prompt %}<assistant>{% endif %}";
-    said(turns, &["yes</>", "nö</>"]);
+    check_assistant(turns, &["yes</>", "nö</>"]);
     let blocks = "{% for m in messages %}\n\
                   {{ m.role }}:\n\
                   {%- if m.role == 'assistant' %}\n    {% generation %}\n {{ m.content }}\n    {% endgeneration %}\n\
                   {% else %}{{ m.content }}{% endif %}\n{% endfor %}";
-    said(blocks, &[" yes\n", " nö\n"]);
-    // a mark that stands in a message is no mark
+    check_assistant(blocks, &[" yes\n", " nö\n"]);
+    // a mark character in a message is not a mark
     let template =
         ChatTemplate::parse("{{ messages[0].content }}{% generation %}x{% endgeneration %}").unwrap();
     let rendered = template.render(&[Message::new("user", "\u{fdd0}\u{fdd1}")], &Options::default()).unwrap();
@@ -91,7 +91,7 @@ fn what_the_assistant_said_is_found_by_blocks_or_by_turns() {
 }
 
 #[test]
-fn a_turn_that_changes_with_what_follows_is_refused() {
+fn a_turn_that_depends_on_later_messages_is_refused() {
     let template = "{% for m in messages %}{{ m.content if loop.last else '-' }}{% endfor %}";
     let template = ChatTemplate::parse(template).unwrap();
     let [a, b] = [Message::new("user", "a"), Message::new("assistant", "b")];
@@ -102,7 +102,7 @@ fn a_turn_that_changes_with_what_follows_is_refused() {
 }
 
 #[test]
-fn the_template_is_that_of_the_name_or_of_the_tools_or_the_built_in_one() {
+fn a_template_is_selected_by_name_or_by_tools_or_is_the_built_in_one() {
     let config =
         r#"{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}"#;
     let json = Tokenizer::byte().files()[0].1.to_vec();
@@ -114,13 +114,13 @@ fn the_template_is_that_of_the_name_or_of_the_tools_or_the_built_in_one() {
     assert_eq!(source(None, &tools).unwrap(), "t");
     assert_eq!(source(Some("default"), &tools).unwrap(), "d");
     let error = source(Some("rag"), &tools).unwrap_err().to_string();
-    assert_eq!(error, "chat template \"rag\": there is none; there are default, tool_use");
+    assert_eq!(error, "chat template \"rag\" not found; templates: default, tool_use");
     let built_in = ChatTemplate::of(&Tokenizer::byte(), None, &Options::default()).unwrap();
     assert!(built_in.source() == BUILT_IN && built_in.has_generation());
 }
 
 #[test]
-fn values_are_printed_as_python_prints_them() {
+fn values_are_printed_as_in_python() {
     let tools = r#"[{"z": 1, "a": [true, null, 1.0, 1e20, "é<&'\u0001"], "e": {}, "f": []}]"#;
     let options =
         Options { tools: Some(Json::parse(tools).unwrap()), now: Some(86_400), ..Options::default() };
@@ -154,19 +154,19 @@ fn values_are_printed_as_python_prints_them() {
 }
 
 #[test]
-fn what_is_no_message_is_refused() {
+fn invalid_messages_are_refused() {
     for (json, want) in [
         ("{}", "a list of messages, found an object"),
-        ("[]", "an empty one"),
+        ("[]", "an empty list"),
         ("[1]", "found a number"),
         ("[{}]", "no role"),
         ("[{\"role\": 1}]", "a number as role"),
-        ("[", "want JSON"),
+        ("[", "expected JSON"),
         ("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "64 deep"),
     ] {
         let error = Json::parse(json).and_then(|json| Message::list(&json)).unwrap_err().to_string();
         assert!(error.contains(want), "{json}: {error}");
     }
     let long = ChatTemplate::parse(&" ".repeat(MAX_TEMPLATE + 1)).unwrap_err().to_string();
-    assert!(long.contains("its length: want at most 1048576 bytes, got 1048577"), "{long}");
+    assert!(long.contains("length: expected at most 1048576 bytes, found 1048577"), "{long}");
 }

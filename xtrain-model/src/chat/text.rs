@@ -1,29 +1,29 @@
-//! What templates do with text: Python's methods, and the filters that a number could make endless.
+//! String methods of Python, and filters with limited widths.
 use std::slice::from_ref;
 
 use minijinja::value::{Kwargs, Rest, Value, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::pycompat;
 
-use super::guard::given_up;
+use super::guard::is_cancelled;
 
-/// The widest indent, field or precision.
-const WIDEST: usize = 9999;
+/// Maximum indent, field width or precision.
+const MAX_WIDTH: usize = 9999;
 
-/// `value.name(args)` for what the engine has no method for: those of Python's strings and dictionaries.
+/// `value.name(args)` for methods that the engine does not have: those of Python's strings and dictionaries.
 ///
 /// # Errors
-/// A method that is not known; arguments of another kind.
+/// An unknown method; arguments of the wrong type.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    if given_up() {
-        return Err(Error::new(ErrorKind::InvalidOperation, "nobody waits for it"));
+    if is_cancelled() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "cancelled"));
     }
     let Some(text) = value.as_str() else {
         return pycompat::unknown_method_callback(state, value, name, args);
     };
     let parts = |(before, part, after): (&str, &str, &str)| Value::from_iter([before, part, after]);
     match name {
-        "format" => narrow(text, args)?,
+        "format" => check_widths(text, args)?,
         "removeprefix" | "removesuffix" => {
             let (part,): (&str,) = from_args(args)?;
             let rest = if name == "removeprefix" { text.strip_prefix(part) } else { text.strip_suffix(part) };
@@ -47,14 +47,14 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
     pycompat::unknown_method_callback(state, value, name, args)
 }
 
-/// The engine's own filters, which the bounded ones call.
-const UNBOUNDED: [&str; 2] = ["unbounded_indent", "unbounded_format"];
+/// The names of the engine's filters, which the limited filters call.
+const UNLIMITED: [&str; 2] = ["unlimited_indent", "unlimited_format"];
 
-/// Puts the methods and filters of this file into an engine.
+/// Adds the methods and filters of this file to an engine.
 pub(super) fn install(engine: &mut Environment<'static>) {
     engine.set_unknown_method_callback(method);
-    engine.add_filter(UNBOUNDED[0], filters::indent);
-    engine.add_filter(UNBOUNDED[1], filters::format);
+    engine.add_filter(UNLIMITED[0], filters::indent);
+    engine.add_filter(UNLIMITED[1], filters::format);
     engine.add_filter(
         "indent",
         |state: &mut State<'_, '_>, text: &Value, args: Rest<Value>, named: Kwargs| {
@@ -62,35 +62,35 @@ pub(super) fn install(engine: &mut Environment<'static>) {
             if args.iter().chain(&width).any(is_wide) {
                 return Err(too_wide());
             }
-            state.apply_filter(UNBOUNDED[0], &[from_ref(text), &args[..], &[named.into()]].concat())
+            state.apply_filter(UNLIMITED[0], &[from_ref(text), &args[..], &[named.into()]].concat())
         },
     );
     engine.add_filter(
         "format",
         |state: &mut State<'_, '_>, text: &Value, args: Rest<Value>, named: Kwargs| {
             let given = named.args().map(|name| named.peek(name)).collect::<Result<Vec<Value>, Error>>()?;
-            narrow(text.as_str().unwrap_or_default(), &[&args[..], &given[..]].concat())?;
+            check_widths(text.as_str().unwrap_or_default(), &[&args[..], &given[..]].concat())?;
             let named = if given.is_empty() { vec![] } else { vec![named.into()] };
-            state.apply_filter(UNBOUNDED[1], &[from_ref(text), &args[..], &named[..]].concat())
+            state.apply_filter(UNLIMITED[1], &[from_ref(text), &args[..], &named[..]].concat())
         },
     );
 }
 
-/// Refuses a format with a number above [`WIDEST`], in it or given to it.
-fn narrow(format: &str, args: &[Value]) -> Result<(), Error> {
+/// Rejects a format with a number above [`MAX_WIDTH`] in the format or its arguments.
+fn check_widths(format: &str, args: &[Value]) -> Result<(), Error> {
     let numbers = format.split(|c: char| !c.is_ascii_digit());
     let wide = numbers
         .filter(|digits| !digits.is_empty())
-        .any(|digits| digits.parse::<usize>().map_or(true, |number| number > WIDEST));
-    // a width may be given beside the text: %*d, {:{}}
+        .any(|digits| digits.parse::<usize>().map_or(true, |number| number > MAX_WIDTH));
+    // a width may be an argument: %*d, {:{}}
     let given = (format.contains('*') || format.contains(":{")) && args.iter().any(is_wide);
     if wide || given { Err(too_wide()) } else { Ok(()) }
 }
 
 fn is_wide(number: &Value) -> bool {
-    number.as_i64().is_some_and(|n| n > WIDEST as i64)
+    number.as_i64().is_some_and(|n| n > MAX_WIDTH as i64)
 }
 
 fn too_wide() -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("a width of more than {WIDEST}"))
+    Error::new(ErrorKind::InvalidOperation, format!("a width of more than {MAX_WIDTH}"))
 }

@@ -1,55 +1,58 @@
-//! What the assistant said, found in any template.
+//! Finding the assistant's text for any template.
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{ChatError, ChatTemplate, Message, Options, Rendered};
+use super::error::ChatError;
+use super::message::Message;
+use super::template::{ChatTemplate, Options, Rendered};
 
-/// What all renderings of one conversation may take: a template without blocks is rendered twice a turn.
+/// Maximum time for all renderings of one conversation. A template without blocks is rendered twice per turn.
 const TIME: Duration = Duration::from_secs(30);
 
 impl ChatTemplate {
-    /// The text of `messages` and the bytes of it that the assistant said, in order.
+    /// Renders `messages`. Returns the text and the byte ranges of the assistant's text, in order.
     ///
-    /// Where the template has `{% generation %}` blocks, they say it. Else a turn of the assistant is what the
-    /// conversation up to it has more than the conversation before it with a generation prompt: what a model
-    /// would have had to write, the end of the turn included. `add_generation_prompt` is not used.
+    /// A template with `{% generation %}` blocks marks these ranges. Otherwise, an assistant turn is the difference
+    /// between the conversation up to and including the turn and the conversation before it with a generation prompt:
+    /// the text that a model would have generated, including the end of the turn. `add_generation_prompt` is ignored.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that writes a turn
-    /// otherwise when more follows (as those that leave out earlier thoughts), or refuses the part before it;
-    /// [`ChatError::Limit`] for a conversation of so many turns that this takes more than 30 seconds.
+    /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that renders a turn
+    /// differently when messages follow (for example, one that omits earlier reasoning), or that rejects the messages
+    /// before it; [`ChatError::Limit`] if this takes more than 30 seconds.
     pub fn assistant(
         &self,
         messages: &[Message],
         options: &Options,
     ) -> Result<(String, Vec<Range<usize>>), ChatError> {
-        let whole = Options { add_generation_prompt: false, ..options.clone() };
-        let Rendered { text, generated } = self.render(messages, &whole)?;
+        let complete = Options { add_generation_prompt: false, ..options.clone() };
+        let Rendered { text, generated } = self.render(messages, &complete)?;
         if let Some(ranges) = generated {
             return Ok((text, ranges));
         }
         let prompted = Options { add_generation_prompt: true, ..options.clone() };
-        let (mut ranges, begun) = (Vec::new(), Instant::now());
+        let (mut ranges, start) = (Vec::new(), Instant::now());
         for at in (0..messages.len()).filter(|&at| messages[at].role() == "assistant") {
-            if begun.elapsed() > TIME {
+            if start.elapsed() > TIME {
                 let (want, got) = (format!("at most {TIME:?} for all turns"), "more".into());
                 return Err(ChatError::Limit { what: "time", want, got });
             }
-            let before = self.part(at, &messages[..at], &prompted)?;
-            let upto = match at + 1 == messages.len() {
-                true => text.clone(),
-                false => self.part(at, &messages[..=at], &whole)?,
+            let before = self.render_prefix(at, &messages[..at], &prompted)?;
+            let through = if at + 1 == messages.len() {
+                text.clone()
+            } else {
+                self.render_prefix(at, &messages[..=at], &complete)?
             };
-            if !upto.starts_with(&before) || !text.starts_with(&upto) {
+            if !through.starts_with(&before) || !text.starts_with(&through) {
                 return Err(ChatError::Turn { at });
             }
-            ranges.push(before.len()..upto.len());
+            ranges.push(before.len()..through.len());
         }
         Ok((text, ranges))
     }
 
-    /// The text of a part of a conversation, which ends before or with the turn `at`; a template may refuse one.
-    fn part(&self, at: usize, messages: &[Message], options: &Options) -> Result<String, ChatError> {
+    /// Renders a prefix of a conversation that ends before or with turn `at`. A template may reject a prefix.
+    fn render_prefix(&self, at: usize, messages: &[Message], options: &Options) -> Result<String, ChatError> {
         match self.render(messages, options) {
             Ok(rendered) => Ok(rendered.text),
             Err(error @ ChatError::Limit { .. }) => Err(error),

@@ -1,14 +1,20 @@
-//! CRC-32C of bytes on their way to or from a file.
-use super::fs::{ReadFile, WriteFile};
+//! CRC-32C of the bytes read from or written to a file.
 use std::io;
 
-/// A file being read whose bytes are summed on the way.
-pub(super) struct Summed<'a> {
+use super::fs::{ReadFile, WriteFile};
+
+/// Reads a file and computes the CRC-32C of its bytes.
+pub(super) struct ChecksummedReader<'a> {
     pub(super) file: &'a mut dyn ReadFile,
     pub(super) crc: u32,
 }
 
-impl Summed<'_> {
+impl<'a> ChecksummedReader<'a> {
+    /// A reader at the start of `file`.
+    pub(super) fn new(file: &'a mut dyn ReadFile) -> ChecksummedReader<'a> {
+        ChecksummedReader { file, crc: 0 }
+    }
+
     /// Fills `buffer` with the next bytes.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read(buffer)?;
@@ -16,30 +22,30 @@ impl Summed<'_> {
         Ok(())
     }
 
-    /// Fills `buffer` with the next bytes of a part of the file; returns the checksum of the part so far, which was
-    /// `crc` before. [`Summed::append`] adds the part to that of the file.
-    pub(super) fn read_within(&mut self, buffer: &mut [u8], crc: u32) -> io::Result<u32> {
+    /// Fills `buffer` with the next bytes of a section of the file. `crc` is the checksum of the section so far;
+    /// returns the updated checksum. [`ChecksummedReader::append`] adds the section to the file's checksum.
+    pub(super) fn read_section(&mut self, buffer: &mut [u8], crc: u32) -> io::Result<u32> {
         self.file.read(buffer)?;
         Ok(crc32c::crc32c_append(crc, buffer))
     }
 
-    /// Adds a part of `length` bytes that was read, and its checksum.
+    /// Adds a section of `length` bytes with checksum `crc`.
     pub(super) fn append(&mut self, crc: u32, length: usize) {
         self.crc = crc32c::crc32c_combine(self.crc, crc, length);
     }
 }
 
-/// A file being written whose bytes are counted and summed on the way.
-pub(super) struct Counted {
+/// Writes a file, counts its bytes and computes their CRC-32C.
+pub(super) struct ChecksummedWriter {
     pub(super) file: Box<dyn WriteFile>,
     pub(super) length: u64,
     pub(super) crc: u32,
 }
 
-impl Counted {
-    /// A file to which nothing was written yet.
-    pub(super) fn new(file: Box<dyn WriteFile>) -> Counted {
-        Counted { file, length: 0, crc: 0 }
+impl ChecksummedWriter {
+    /// A writer of an empty file.
+    pub(super) fn new(file: Box<dyn WriteFile>) -> ChecksummedWriter {
+        ChecksummedWriter { file, length: 0, crc: 0 }
     }
 
     /// Appends all of `bytes`.
@@ -51,19 +57,20 @@ impl Counted {
     }
 }
 
-/// A checksum as eight hexadecimal digits: how manifests spell it.
+/// Serializes a checksum as eight hexadecimal digits, the form that manifests use.
 pub(super) mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(in crate::checkpoint) fn serialize<S: Serializer>(crc: &u32, to: S) -> Result<S::Ok, S::Error> {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's `with` passes a reference")]
+    pub(crate) fn serialize<S: Serializer>(crc: &u32, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&format_args!("{crc:08x}"))
     }
 
-    pub(in crate::checkpoint) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
         let digits = String::deserialize(from)?;
         match u32::from_str_radix(&digits, 16) {
             Ok(crc) if digits.len() == 8 => Ok(crc),
-            _ => Err(D::Error::custom(format_args!("want eight hexadecimal digits, got {digits:?}"))),
+            _ => Err(D::Error::custom(format_args!("expected eight hexadecimal digits, found {digits:?}"))),
         }
     }
 }

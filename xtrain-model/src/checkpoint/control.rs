@@ -1,5 +1,5 @@
-//! The control record: the few scalars that an exact resume needs besides tensors. The only module that
-//! knows bincode.
+//! The control record: the scalars that an exact resume needs in addition to tensors. The only module that uses
+//! bincode.
 use std::path::Path;
 
 use bincode::config::{Configuration, Fixint, LittleEndian};
@@ -10,28 +10,28 @@ use super::error::{CheckpointError, Result};
 /// The version of the record's layout.
 const VERSION: u32 = 1;
 
-/// The most bytes that decoding may claim.
+/// Maximum number of bytes that decoding may allocate.
 const LIMIT: usize = 1 << 20;
 
-/// A position in a stream that is a pure function of its seed: data order, random numbers.
+/// A position in a stream that is a pure function of its seed, such as the data order or random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cursor {
-    /// The stream.
+    /// The seed of the stream.
     pub seed: u64,
-    /// The next element.
+    /// The index of the next element.
     pub position: u64,
 }
 
-/// Where a run stands, apart from its tensors.
+/// The scalar state of a training run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Control {
-    /// Optimizer steps done.
+    /// Number of optimizer steps completed.
     pub step: u64,
-    /// Tokens trained on.
+    /// Number of target tokens trained on.
     pub tokens_seen: u64,
-    /// The next sample.
+    /// The position in the training data.
     pub data: Cursor,
-    /// The next random number.
+    /// The position in the random number stream.
     pub random: Cursor,
     /// The running product b1^t, in f64.
     pub beta1_power: f64,
@@ -39,32 +39,32 @@ pub struct Control {
     pub beta2_power: f64,
     /// The optimizer's name.
     pub optimizer: String,
-    /// The names of its states: every tensor of the optimizer is called `STATE.PARAMETER`.
+    /// The names of the optimizer's states. Every optimizer tensor is named `STATE.PARAMETER`.
     pub optimizer_states: Vec<String>,
     /// The lowest validation loss so far.
     pub best_loss: Option<f64>,
-    /// The step that had it.
+    /// The step of the lowest validation loss.
     pub best_step: u64,
 }
 
 impl Control {
-    /// The first of `tensors` that belongs to none of the optimizer's states.
-    pub(super) fn stranger<'a>(&self, tensors: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-        let known = |name: &str| {
-            let named =
+    /// The first of `tensors` whose name does not start with one of the optimizer's states.
+    pub(super) fn unknown_tensor<'a>(&self, tensors: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+        let has_state = |name: &str| {
+            let matches =
                 |state: &String| name.strip_prefix(state.as_str()).is_some_and(|rest| rest.starts_with('.'));
-            self.optimizer_states.iter().any(named)
+            self.optimizer_states.iter().any(matches)
         };
-        tensors.into_iter().find(|name| !known(name))
+        tensors.into_iter().find(|name| !has_state(name))
     }
 }
 
-/// Bytes whose length and checksum are those of the manifest.
+/// Bytes whose length and checksum match the manifest.
 #[derive(Clone, Copy)]
 pub(super) struct Verified<'a>(&'a [u8]);
 
 impl<'a> Verified<'a> {
-    /// Takes bytes that `want_length` and `want_crc` describe.
+    /// Checks `bytes` against the expected length and checksum.
     ///
     /// # Errors
     /// [`CheckpointError::Length`], [`CheckpointError::Checksum`].
@@ -96,15 +96,15 @@ impl<'a> Verified<'a> {
     }
 }
 
-/// Fixed-width little-endian integers, under the limit.
+/// Fixed-width little-endian integers, with the allocation limit.
 fn layout() -> Configuration<LittleEndian, Fixint, bincode::config::Limit<LIMIT>> {
     bincode::config::standard().with_fixed_int_encoding().with_limit::<LIMIT>()
 }
 
-/// The bytes of a record.
+/// Encodes a record.
 ///
 /// # Errors
-/// [`CheckpointError::Argument`] if it is larger than decoding would take.
+/// [`CheckpointError::Argument`] if it exceeds the limit of the decoder.
 pub(super) fn encode(control: &Control) -> Result<Vec<u8>> {
     let bytes = bincode::serde::encode_to_vec((VERSION, control), layout());
     bytes.ok().filter(|bytes| bytes.len() < LIMIT).ok_or(CheckpointError::Argument {
@@ -114,22 +114,27 @@ pub(super) fn encode(control: &Control) -> Result<Vec<u8>> {
     })
 }
 
-/// The record in verified bytes.
+/// Decodes a record from verified bytes.
 ///
 /// # Errors
-/// [`CheckpointError::Version`] for another layout; [`CheckpointError::Control`] for bytes that are not a
-/// record, or a record and more.
+/// [`CheckpointError::Version`] for an unsupported layout; [`CheckpointError::Control`] for bytes that are not a
+/// record, or that continue after it.
 pub(super) fn decode(file: &Path, Verified(bytes): Verified<'_>) -> Result<Control> {
-    let refuse = |detail: String| CheckpointError::Control { file: file.into(), detail };
+    let refuse = |detail: &str, source: bincode::error::DecodeError| CheckpointError::Control {
+        file: file.into(),
+        detail: format!("{detail}: {source}"),
+        source: Some(Box::new(source)),
+    };
     let (version, _) = bincode::serde::decode_from_slice::<u32, _>(bytes, layout())
-        .map_err(|error| refuse(format!("no format version: {error}")))?;
+        .map_err(|error| refuse("no format version", error))?;
     if version != VERSION {
         return Err(CheckpointError::Version { file: file.into(), want: VERSION, got: version });
     }
     let ((_, control), consumed) = bincode::serde::decode_from_slice::<(u32, Control), _>(bytes, layout())
-        .map_err(|error| refuse(format!("not a control record: {error}")))?;
+        .map_err(|error| refuse("not a control record", error))?;
     if consumed != bytes.len() {
-        return Err(refuse(format!("want {consumed} bytes, got {}", bytes.len())));
+        let detail = format!("expected {consumed} bytes, found {}", bytes.len());
+        return Err(CheckpointError::Control { file: file.into(), detail, source: None });
     }
     Ok(control)
 }

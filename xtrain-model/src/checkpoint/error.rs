@@ -1,112 +1,153 @@
-//! What a checkpoint, a weights file or a run directory refuses.
+//! Errors of checkpoints, weight files and run directories.
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::Refused;
-
 /// The result of saving or loading.
 pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
-/// Why a checkpoint was not written or not loaded. Every message names the file, and the tensor where one
-/// is concerned.
+/// The parser error behind a [`CheckpointError`].
+pub type ParseError = Box<dyn Error + Send + Sync>;
+
+/// A checkpoint that was not loaded, and the reason.
 #[derive(Debug)]
+pub struct Refused {
+    /// The checkpoint directory.
+    pub path: PathBuf,
+    /// The reason.
+    pub why: CheckpointError,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} refused: {}", self.path.display(), self.why)
+    }
+}
+
+/// The reasons of all refused checkpoints in one line.
+struct Reasons<'a>(&'a [Refused]);
+
+impl fmt::Display for Reasons<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|refused| write!(f, "; {refused}"))
+    }
+}
+
+/// Why a checkpoint was not written or not loaded. Every message names the file and, where one is involved, the
+/// tensor.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The operating system refused an operation.
+    /// An operating system call failed.
+    #[error("cannot {op} {path}: {source}", path = path.display())]
     Io {
         /// The operation: create, write, sync, rename, ...
         op: &'static str,
-        /// Its file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Another process writes to this run directory.
+    #[error("{} is held by another run", path.display())]
     Locked {
         /// The lock file.
         path: PathBuf,
     },
-    /// A file that has to be there is not.
+    /// A required file is missing.
+    #[error("{} not found ({what})", path.display())]
     Missing {
         /// The file or directory.
         path: PathBuf,
-        /// What it would hold.
+        /// What the file would contain.
         what: &'static str,
     },
-    /// A directory, a pipe or a device stands where a file is expected.
+    /// A directory, a pipe or a device where a regular file is required.
+    #[error("{} is not a regular file", path.display())]
     NotAFile {
-        /// What was to be read.
+        /// The path.
         path: PathBuf,
     },
-    /// A length, count or depth above its cap.
+    /// A length, count or depth above its limit.
+    #[error("{}: {what}: expected at most {most}, found {got}", file.display())]
     Limit {
         /// The file.
         file: PathBuf,
-        /// What is counted.
+        /// What is limited.
         what: &'static str,
-        /// The cap.
+        /// The limit.
         most: u64,
         /// The value found.
         got: u64,
     },
-    /// A file of another length than its header or the manifest says.
+    /// A file whose length contradicts its header or the manifest.
+    #[error("{}: {what}: expected {want} bytes, found {got}", file.display())]
     Length {
         /// The file.
         file: PathBuf,
         /// What the length is compared with.
         what: &'static str,
-        /// The bytes expected.
+        /// The expected number of bytes.
         want: u64,
-        /// The bytes found.
+        /// The number of bytes found.
         got: u64,
     },
-    /// Bytes that are not those that were saved.
+    /// Bytes that differ from those that were saved.
+    #[error("{}: {}expected crc32c {want:08x}, found {got:08x}", file.display(),
+        tensor.as_ref().map(|tensor| format!("tensor {tensor}: ")).unwrap_or_default())]
     Checksum {
         /// The file.
         file: PathBuf,
-        /// The tensor that the bytes belong to, if they belong to one.
+        /// The tensor that the bytes belong to. `None`: the whole file.
         tensor: Option<String>,
         /// The checksum in the manifest.
         want: u32,
         /// The checksum of the bytes found.
         got: u32,
     },
-    /// Text that is not the JSON that is expected.
+    /// Text that is not the expected JSON.
+    #[error("{}: {detail}", file.display())]
     Json {
         /// The file.
         file: PathBuf,
         /// What is wrong, with line and column.
         detail: String,
+        /// The parser's error. `None`: the JSON is valid, its content is not.
+        source: Option<ParseError>,
     },
-    /// A format version that this program does not know.
+    /// An unsupported format version.
+    #[error("{}: expected format version {want}, found {got}", file.display())]
     Version {
         /// The file.
         file: PathBuf,
-        /// The version that this program reads.
+        /// The supported version.
         want: u32,
         /// The version found.
         got: u32,
     },
     /// A name that occurs twice.
+    #[error("{}: {name} occurs twice", file.display())]
     Duplicate {
         /// The file.
         file: PathBuf,
         /// The name.
         name: String,
     },
-    /// An entry of a header that contradicts itself, its neighbours or the file.
+    /// A header entry that contradicts itself, its neighbours or the file.
+    #[error("{}: tensor {tensor}: expected {want}, found {got}", file.display())]
     Entry {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// What its entry has to say.
+        /// What the entry must contain.
         want: String,
-        /// What it says.
+        /// What it contains.
         got: String,
     },
-    /// An element type that is not read.
+    /// An unsupported element type.
+    #[error("{}: tensor {tensor}: expected F32, BF16 or F16, found {got}", file.display())]
     Dtype {
         /// The file.
         file: PathBuf,
@@ -115,36 +156,40 @@ pub enum CheckpointError {
         /// The type found.
         got: String,
     },
-    /// A value of a file's metadata that is missing, or is not what it has to be.
+    /// A metadata value of a GGUF file that is missing or invalid.
+    #[error("{}: {key}: expected {want}, found {got}", file.display())]
     Key {
         /// The file.
         file: PathBuf,
-        /// The name of the value.
+        /// The key.
         key: String,
-        /// What it has to be.
+        /// The valid values.
         want: String,
-        /// What it is.
+        /// The value found.
         got: String,
     },
-    /// A tensor of another shape than the model's.
+    /// A tensor whose shape differs from the model's.
+    #[error("{}: tensor {tensor}: expected shape {want:?}, found {got:?}", file.display())]
     Shape {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The shape expected.
+        /// The expected shape.
         want: Vec<usize>,
         /// The shape found.
         got: Vec<usize>,
     },
-    /// A tensor that the model, the index or the manifest names and the file lacks.
+    /// A tensor that the model, the index or the manifest lists and the file does not contain.
+    #[error("{}: tensor {tensor} is missing", file.display())]
     MissingTensor {
         /// The file or directory searched.
         file: PathBuf,
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that nobody asked for.
+    /// A tensor that the model does not have.
+    #[error("{}: tensor {tensor} is not part of the model", file.display())]
     UnexpectedTensor {
         /// The file.
         file: PathBuf,
@@ -152,17 +197,19 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// A weight that is NaN or infinite.
+    #[error("{}: tensor {tensor}: element {at} is {got}", file.display())]
     NotFinite {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The element, counted in row-major order.
+        /// The index of the element in row-major order.
         at: usize,
         /// Its value.
         got: f32,
     },
-    /// A shard whose name leads out of the directory of its index.
+    /// A shard name that points outside the directory of its index.
+    #[error("{}: expected the name of a file in the same directory, found {got:?}", file.display())]
     OutsideDirectory {
         /// The index.
         file: PathBuf,
@@ -170,43 +217,49 @@ pub enum CheckpointError {
         got: String,
     },
     /// A control record that does not decode.
+    #[error("{}: {detail}", file.display())]
     Control {
         /// The file.
         file: PathBuf,
         /// What is wrong.
         detail: String,
+        /// The decoder's error. `None`: the record decodes, but bytes remain.
+        source: Option<ParseError>,
     },
     /// Two files of one checkpoint that contradict each other.
+    #[error("{}: {what}: expected {want}, found {got}", file.display())]
     Inconsistent {
         /// The file.
         file: PathBuf,
         /// The field.
         what: &'static str,
-        /// The value expected.
+        /// The expected value.
         want: String,
         /// The value found.
         got: String,
     },
-    /// A snapshot or an option that is not served.
+    /// An unsupported snapshot or option.
+    #[error("{what}: expected {want}, found {got}")]
     Argument {
         /// The field.
         what: &'static str,
-        /// What it has to be.
+        /// The valid values.
         want: &'static str,
-        /// What it is.
+        /// The value found.
         got: String,
     },
     /// No checkpoint of a run can be loaded.
+    #[error("{}: no checkpoint can be loaded{}", path.display(), Reasons(refused))]
     NoneGood {
         /// The run directory.
         path: PathBuf,
-        /// Every checkpoint there, with the reason why it was refused.
+        /// Every checkpoint of the run, with the reason why it was refused.
         refused: Vec<Refused>,
     },
 }
 
 impl CheckpointError {
-    /// Turns what the system said about `op` on `path` into an error.
+    /// Converts an I/O error of operation `op` on `path`.
     pub(crate) fn io(
         op: &'static str,
         path: impl Into<PathBuf>,
@@ -214,71 +267,14 @@ impl CheckpointError {
         let path = path.into();
         move |source| CheckpointError::Io { op, path, source }
     }
-}
 
-impl fmt::Display for CheckpointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use CheckpointError::*;
-        match self {
-            Io { op, path, source } => write!(f, "cannot {op} {}: {source}", path.display()),
-            Locked { path } => write!(f, "{} is held by another run", path.display()),
-            Missing { path, what } => write!(f, "{} not found ({what})", path.display()),
-            NotAFile { path } => write!(f, "{} is not a regular file", path.display()),
-            Limit { file, what, most, got } => {
-                write!(f, "{}: {what}: want at most {most}, got {got}", file.display())
-            }
-            Length { file, what, want, got } => {
-                write!(f, "{}: {what}: want {want} bytes, got {got}", file.display())
-            }
-            Checksum { file, tensor: Some(tensor), want, got } => {
-                write!(f, "{}: tensor {tensor}: want crc32c {want:08x}, got {got:08x}", file.display())
-            }
-            Checksum { file, tensor: None, want, got } => {
-                write!(f, "{}: want crc32c {want:08x}, got {got:08x}", file.display())
-            }
-            Json { file, detail } => write!(f, "{}: {detail}", file.display()),
-            Version { file, want, got } => {
-                write!(f, "{}: want format version {want}, got {got}", file.display())
-            }
-            Duplicate { file, name } => write!(f, "{}: {name} is there twice", file.display()),
-            Entry { file, tensor, want, got } => {
-                write!(f, "{}: tensor {tensor}: want {want}, got {got}", file.display())
-            }
-            Dtype { file, tensor, got } => {
-                write!(f, "{}: tensor {tensor}: want F32, BF16 or F16, got {got}", file.display())
-            }
-            Key { file, key, want, got } => write!(f, "{}: {key}: want {want}, got {got}", file.display()),
-            Shape { file, tensor, want, got } => {
-                write!(f, "{}: tensor {tensor}: want shape {want:?}, got {got:?}", file.display())
-            }
-            MissingTensor { file, tensor } => write!(f, "{}: tensor {tensor} is missing", file.display()),
-            UnexpectedTensor { file, tensor } => {
-                write!(f, "{}: tensor {tensor} is not part of the model", file.display())
-            }
-            NotFinite { file, tensor, at, got } => {
-                write!(f, "{}: tensor {tensor}: element {at} is {got}", file.display())
-            }
-            OutsideDirectory { file, got } => {
-                write!(f, "{}: want the name of a file beside it, got {got:?}", file.display())
-            }
-            Control { file, detail } => write!(f, "{}: {detail}", file.display()),
-            Inconsistent { file, what, want, got } => {
-                write!(f, "{}: {what}: want {want}, got {got}", file.display())
-            }
-            Argument { what, want, got } => write!(f, "{what}: want {want}, got {got}"),
-            NoneGood { path, refused } => {
-                write!(f, "{}: no checkpoint can be loaded", path.display())?;
-                refused.iter().try_for_each(|refused| write!(f, "; {refused}"))
-            }
-        }
-    }
-}
-
-impl std::error::Error for CheckpointError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CheckpointError::Io { source, .. } => Some(source),
-            _ => None,
-        }
+    /// Invalid JSON text: `prefix` and the parser's message.
+    pub(crate) fn json(
+        file: impl Into<PathBuf>,
+        prefix: &str,
+        source: impl Error + Send + Sync + 'static,
+    ) -> CheckpointError {
+        let detail = format!("{prefix}{source}");
+        CheckpointError::Json { file: file.into(), detail, source: Some(Box::new(source)) }
     }
 }

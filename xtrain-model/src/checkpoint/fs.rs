@@ -1,9 +1,9 @@
-//! The file operations that saving and loading use: a small seam, so that tests can cut the power.
+//! The file operations that saving and loading use, as a trait so that tests can simulate power failures.
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// What stands at a path.
+/// What a path refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing.
@@ -16,107 +16,107 @@ pub enum Kind {
     Other,
 }
 
-/// The operations on files, each as durable as POSIX promises and no more: bytes survive a power cut after
+/// File operations with the durability that POSIX guarantees: bytes survive a power failure after
 /// [`WriteFile::sync`], names after [`FileSystem::sync_dir`].
 pub trait FileSystem: Send + Sync {
-    /// What stands at `path`; links are followed.
+    /// What `path` refers to. Follows symbolic links.
     ///
     /// # Errors
-    /// What the system says, other than "not found".
+    /// Any error of the operating system except "not found".
     fn kind(&self, path: &Path) -> io::Result<Kind>;
 
-    /// What stands at `path` itself: a link is [`Kind::Other`].
+    /// What `path` itself refers to: a symbolic link is [`Kind::Other`].
     ///
     /// # Errors
-    /// What the system says, other than "not found".
+    /// Any error of the operating system except "not found".
     fn kind_unfollowed(&self, path: &Path) -> io::Result<Kind>;
 
-    /// The names in a directory, sorted; names that are not UTF-8 are left out.
+    /// The names in a directory, sorted. Skips names that are not UTF-8.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
-    /// Opens a regular file to be read from its start.
+    /// Opens a regular file for reading from its start.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadFile>>;
 
     /// Creates a directory inside an existing one.
     ///
     /// # Errors
-    /// What the system says; `AlreadyExists` if the name is taken.
+    /// Errors of the operating system; `AlreadyExists` if the name exists.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Creates a file.
     ///
     /// # Errors
-    /// What the system says; `AlreadyExists` if the name is taken.
+    /// Errors of the operating system; `AlreadyExists` if the name exists.
     fn create(&self, path: &Path) -> io::Result<Box<dyn WriteFile>>;
 
-    /// Gives a file or directory another name, atomically.
+    /// Renames a file or directory atomically.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Makes the names in a directory durable.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Takes the lock that a file stands for, and holds it until the value is dropped or the process ends.
+    /// Acquires the lock file `path` until the returned value is dropped or the process ends.
     ///
     /// # Errors
-    /// `WouldBlock` if another holds it; otherwise what the system says.
+    /// `WouldBlock` if the lock is held elsewhere; otherwise errors of the operating system.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;
 }
 
-/// A lock that is held.
+/// An acquired lock.
 pub trait Lock: Send {}
 
-/// A file that is being read, front to back.
+/// A file that is read sequentially.
 pub trait ReadFile: Send {
-    /// The file's length in bytes when it was opened.
+    /// The length of the file in bytes when it was opened.
     fn length(&self) -> u64;
 
     /// Fills `buffer` with the next bytes.
     ///
     /// # Errors
-    /// `UnexpectedEof` if fewer are left; otherwise what the system says.
+    /// `UnexpectedEof` if fewer bytes are left; otherwise errors of the operating system.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// A file that is being written, front to back.
+/// A file that is written sequentially.
 pub trait WriteFile: Send {
     /// Appends all of `bytes`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes the bytes durable.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The file system of the machine.
+/// The operating system's file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealFs;
 
@@ -131,11 +131,11 @@ struct RealLock {
 
 impl Lock for RealLock {}
 
-/// The kind of what the system found.
-fn kind(found: io::Result<fs::Metadata>) -> io::Result<Kind> {
-    match found {
-        Ok(found) if found.is_file() => Ok(Kind::File),
-        Ok(found) if found.is_dir() => Ok(Kind::Directory),
+/// Classifies the result of a metadata query.
+fn kind(metadata: io::Result<fs::Metadata>) -> io::Result<Kind> {
+    match metadata {
+        Ok(metadata) if metadata.is_file() => Ok(Kind::File),
+        Ok(metadata) if metadata.is_dir() => Ok(Kind::Directory),
         Ok(_) => Ok(Kind::Other),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kind::Missing),
         Err(error) => Err(error),
@@ -181,7 +181,7 @@ impl FileSystem for RealFs {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         #[cfg(unix)]
         File::open(dir)?.sync_all()?;
-        // Elsewhere a directory cannot be opened as a file; renames are as durable as that system makes them.
+        // Other systems cannot open a directory as a file; there, renames are as durable as the system makes them.
         #[cfg(not(unix))]
         let _ = dir;
         Ok(())

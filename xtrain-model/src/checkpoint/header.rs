@@ -1,4 +1,4 @@
-//! The header of a safetensors file, untrusted: every length and offset is checked before it is used.
+//! The header of a safetensors file. Untrusted input: every length and offset is checked before use.
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
@@ -8,22 +8,22 @@ use safetensors::tensor::{Metadata, TensorInfo as Written};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use super::checksum::Summed;
+use super::checksum::ChecksummedReader;
 use super::error::{CheckpointError, Result};
 use super::json;
-use super::snapshot::TensorView;
-use crate::gguf::Quant;
+use super::tensor_view::TensorView;
+use crate::quant::Quant;
 
-/// The most bytes of a header.
+/// Maximum size of a header in bytes.
 const MAX_HEADER: u64 = 16 << 20;
-/// The most tensors of a file.
+/// Maximum number of tensors in a file.
 pub(super) const MAX_TENSORS: usize = 100_000;
-/// The most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 pub(super) const MAX_DIMS: usize = 8;
-/// The most bytes of a tensor's name.
+/// Maximum length of a tensor's name in bytes.
 pub(super) const MAX_NAME: usize = 512;
 
-/// An element type that is read, and widened to f32 without rounding.
+/// A supported element type. All of them widen to f32 without rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredDtype {
     /// IEEE binary32.
@@ -44,14 +44,14 @@ impl StoredDtype {
     }
 }
 
-/// What a header says about one tensor.
+/// The header entry of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The type of its elements in the file.
+    /// The element type in the file.
     pub dtype: StoredDtype,
-    /// Its dimensions: at most eight, none zero.
+    /// The dimensions: at most eight, none zero.
     pub shape: Vec<usize>,
 }
 
@@ -62,7 +62,7 @@ impl TensorInfo {
     }
 }
 
-/// One entry, as it stands in the file.
+/// One entry in the form of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -71,7 +71,7 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-/// All entries in the order of the text, repeated names included; beyond the cap they are only counted.
+/// All entries in the order of the text, including repeated names. Entries beyond the limit are only counted.
 struct Entries {
     entries: Vec<(String, Entry)>,
     count: u64,
@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for Entries {
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
                         if std::mem::replace(&mut described, true) {
-                            return Err(A::Error::custom("__metadata__ is there twice"));
+                            return Err(A::Error::custom("__metadata__ occurs twice"));
                         }
                         map.next_value::<std::collections::HashMap<String, String>>()?;
                         continue;
@@ -112,17 +112,17 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// Reads the header of `file` from its start. The tensors returned stand in the order of their data, which
-/// follows without a gap to the end of the file: reading on reads the first of them.
+/// Reads the header of `file` from its start. Returns the tensors in the order of their data, which follows the
+/// header without gaps to the end of the file. Afterwards `from` is at the data of the first tensor.
 ///
 /// # Errors
-/// [`CheckpointError`], for a header that contradicts itself, the file's length or the caps. Nothing larger
-/// than the header itself is allocated before all of it was checked.
-pub(super) fn read(file: &Path, from: &mut Summed<'_>) -> Result<Vec<TensorInfo>> {
+/// [`CheckpointError`] for a header that contradicts itself, the file's length or the limits. Allocates nothing
+/// larger than the header before the whole header is checked.
+pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<TensorInfo>> {
     let length = from.file.length();
     let too_short = |what, want| CheckpointError::Length { file: file.into(), what, want, got: length };
     if length < 8 {
-        return Err(too_short("a safetensors file begins with its header's length", 8));
+        return Err(too_short("length prefix of the header", 8));
     }
     let mut prefix = [0; 8];
     from.read(&mut prefix).map_err(CheckpointError::io("read", file))?;
@@ -132,7 +132,7 @@ pub(super) fn read(file: &Path, from: &mut Summed<'_>) -> Result<Vec<TensorInfo>
         return Err(limit("bytes of the header", MAX_HEADER, header));
     }
     if header > length - 8 {
-        return Err(too_short("the header says", 8 + header));
+        return Err(too_short("end of the header", 8 + header));
     }
     let mut text = vec![0; header as usize];
     from.read(&mut text).map_err(CheckpointError::io("read", file))?;
@@ -144,7 +144,7 @@ pub(super) fn read(file: &Path, from: &mut Summed<'_>) -> Result<Vec<TensorInfo>
     check_data(file, entries, length - 8 - header)
 }
 
-/// Refuses names that are empty, too long or there twice.
+/// Rejects names that are too long or repeated.
 fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
     let mut names = HashSet::with_capacity(entries.len());
     for (name, _) in entries {
@@ -159,7 +159,7 @@ fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
     Ok(())
 }
 
-/// Checks every entry by itself, then that all of them together are the `length` bytes of data.
+/// Checks every entry, then that all entries together cover the `length` bytes of data.
 fn check_data(file: &Path, entries: Vec<(String, Entry)>, length: u64) -> Result<Vec<TensorInfo>> {
     let mut found = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
@@ -186,7 +186,7 @@ fn check_data(file: &Path, entries: Vec<(String, Entry)>, length: u64) -> Result
     Ok(found.into_iter().map(|(.., info)| info).collect())
 }
 
-/// One entry: its type, its shape, and that its offsets hold as many bytes within the data.
+/// Checks one entry: its type, its shape, and that its offsets enclose the right number of bytes within the data.
 fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<TensorInfo> {
     let Entry { dtype, shape, data_offsets: (begin, end) } = entry;
     let refuse = |want: String, got: String| {
@@ -206,7 +206,7 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
     }
     let bytes = shape.iter().try_fold(dtype.bytes() as u64, |product, &dim| product.checked_mul(dim));
     let Some(bytes) = bytes else {
-        return refuse("a shape whose bytes fit 64 bits".into(), format!("shape {shape:?}"));
+        return refuse("a shape whose size fits 64 bits".into(), format!("shape {shape:?}"));
     };
     if begin > end || end - begin != bytes {
         let want = format!("{bytes} bytes for {dtype:?} of shape {shape:?}");
@@ -218,15 +218,15 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
     let shape: Result<Vec<usize>, _> = shape.iter().map(|&dim| usize::try_from(dim)).collect();
     match shape {
         Ok(shape) => Ok(TensorInfo { name, dtype, shape }),
-        Err(_) => refuse("dimensions that fit this machine's words".into(), format!("{bytes} bytes")),
+        Err(_) => refuse("dimensions that fit usize".into(), format!("{bytes} bytes")),
     }
 }
 
-/// The header of a file that holds `tensors` as `quant` (F32, F16 or BF16) in their order, padded to eight bytes,
-/// with the length before it. The tensors have passed the checks of a snapshot.
+/// Encodes the header of a file that stores `tensors` in order as `quant` (F32, F16 or BF16): the length prefix and
+/// the text padded to a multiple of eight bytes. The tensors have passed the checks of a snapshot.
 ///
 /// # Errors
-/// [`CheckpointError::Argument`] if it would be longer than is read, or for another type.
+/// [`CheckpointError::Argument`] for a header above the limit of the reader, or for another type.
 pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>> {
     let (dtype, width) = match quant {
         Quant::F32 => (Dtype::F32, 4),

@@ -1,4 +1,4 @@
-//! JSON from untrusted files: whole, short enough, shallow enough.
+//! JSON from untrusted files, with a nesting limit.
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -12,16 +12,11 @@ use crate::json::{MAX_DEPTH, too_deep};
 /// [`CheckpointError::Limit`] for nesting above 64; [`CheckpointError::Json`] for bytes that are not UTF-8,
 /// not JSON or not a `T`.
 pub(super) fn decode<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T> {
-    let text = std::str::from_utf8(bytes).map_err(|error| CheckpointError::Json {
-        file: file.into(),
-        detail: format!("not UTF-8: {error}"),
-    })?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|error| CheckpointError::json(file, "not UTF-8: ", error))?;
     if too_deep(bytes).is_some() {
         let (what, most) = ("depth of nested JSON", MAX_DEPTH as u64);
         return Err(CheckpointError::Limit { file: file.into(), what, most, got: most + 1 });
     }
-    serde_json::from_str(text).map_err(|error| CheckpointError::Json {
-        file: file.into(),
-        detail: format!("not the JSON expected: {error}"),
-    })
+    serde_json::from_str(text).map_err(|error| CheckpointError::json(file, "not the expected JSON: ", error))
 }

@@ -1,87 +1,88 @@
-//! Loading a checkpoint: everything is verified, nothing is believed.
+//! Loading and verifying a checkpoint.
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::checksum::Summed;
+use super::checksum::ChecksummedReader;
 use super::control::{self, Control, Verified};
+use super::dir_ops::exists;
 use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind, ReadFile};
 use super::header::{self, TensorInfo};
 use super::json;
 use super::manifest::{self, FileRecord, Manifest};
 use super::options::{LoadOptions, TrainerPart};
-use super::tensors::{self, Begin, Found, NamedTensor, Sink};
+use super::tensors::{self, NamedTensor, NewSink, TensorCheck, TensorSink};
 
-/// The most bytes of a file that is read as one piece.
+/// Maximum size in bytes of a file that is read at once.
 const MAX_SMALL: u64 = 256 << 20;
-/// The most bytes of config.json.
+/// Maximum size of config.json in bytes.
 const MAX_CONFIG: u64 = 16 << 20;
 
-/// What an exact resume needs besides the model.
+/// The state that an exact resume needs in addition to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainerState {
     /// The scalars.
     pub control: Control,
-    /// The optimizer's tensors, in the order in which they were saved.
+    /// The optimizer's tensors, in the order of the file.
     pub optimizer: Vec<NamedTensor>,
 }
 
-/// A checkpoint whose every byte was verified.
+/// A checkpoint, completely verified.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded<T = NamedTensor> {
-    /// Its directory.
+pub struct LoadedCheckpoint<T = NamedTensor> {
+    /// The checkpoint directory.
     pub path: PathBuf,
     /// config.json.
     pub config: Value,
-    /// The version of the arithmetic that made the weights.
+    /// The version of the numeric contract that produced the weights.
     pub numerics: String,
-    /// The type that the run computed in.
+    /// The compute dtype of the run.
     pub dtype: String,
-    /// Optimizer steps done.
+    /// Number of optimizer steps completed.
     pub step: u64,
-    /// The model's tensors, in the order in which they were saved.
+    /// The model's tensors, in the order of the file.
     pub tensors: Vec<T>,
-    /// More files of the directory, such as tokenizer.json: name, bytes.
+    /// Name and content of the other files, such as tokenizer.json.
     pub files: Vec<(String, Vec<u8>)>,
-    /// The trainer's state, if it was saved and asked for.
+    /// The trainer's state. `None`: not in the checkpoint, or not requested.
     pub trainer: Option<TrainerState>,
 }
 
 /// Loads the checkpoint in `dir` and verifies its manifest, lengths, checksums, digest and shapes.
 ///
 /// # Errors
-/// [`CheckpointError`], naming the file, and the tensor where one is concerned.
-pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Loaded> {
+/// [`CheckpointError`], naming the file and, where one is involved, the tensor.
+pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<LoadedCheckpoint> {
     load_into(fs, dir, options, &NamedTensor::begin)
 }
 
-/// [`load`], but `begin` says what takes each tensor of the model.
+/// [`load`], with `begin` creating the sink of each model tensor.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_into<T: Sink>(
+pub fn load_into<T: TensorSink>(
     fs: &dyn FileSystem,
     dir: &Path,
     options: &LoadOptions<'_>,
-    begin: Begin<'_, T>,
-) -> Result<Loaded<T>> {
+    begin: NewSink<'_, T>,
+) -> Result<LoadedCheckpoint<T>> {
     let checkpoint = Checkpoint::open(fs, dir)?;
     let config = checkpoint.config()?;
     let tensors = checkpoint.model(&config, options, begin)?;
     let mut files = Vec::new();
     for record in &checkpoint.manifest.files {
-        let own = record.name.starts_with("trainer/") || record.name == "model.safetensors";
-        if !own && record.name != "config.json" {
+        let tensors = record.name.starts_with("trainer/") || record.name == "model.safetensors";
+        if !tensors && record.name != "config.json" {
             files.push((record.name.clone(), checkpoint.bytes(&record.name)?));
         }
     }
     let trainer = checkpoint.trainer(options)?;
     let Manifest { numerics, dtype, step, .. } = checkpoint.manifest;
-    Ok(Loaded { path: dir.into(), config, numerics, dtype, step, tensors, files, trainer })
+    Ok(LoadedCheckpoint { path: dir.into(), config, numerics, dtype, step, tensors, files, trainer })
 }
 
-/// A checkpoint whose manifest is verified, and nothing else yet.
+/// A checkpoint of which only the manifest is verified so far.
 pub(super) struct Checkpoint<'a> {
     fs: &'a dyn FileSystem,
     dir: &'a Path,
@@ -96,12 +97,12 @@ impl<'a> Checkpoint<'a> {
         Ok(Checkpoint { fs, dir, manifest: Manifest::decode(&path, &bytes)? })
     }
 
-    /// Optimizer steps done.
+    /// Number of optimizer steps completed.
     pub(super) fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// The path and the record of a file that has to be there.
+    /// The path and the manifest record of a required file.
     fn record(&self, name: &str) -> Result<(PathBuf, &FileRecord)> {
         let path = self.dir.join(name);
         match self.manifest.file(name) {
@@ -118,7 +119,7 @@ impl<'a> Checkpoint<'a> {
         Ok(bytes)
     }
 
-    /// config.json, whose digest is the manifest's.
+    /// config.json, checked against the digest in the manifest.
     pub(super) fn config(&self) -> Result<Value> {
         let path = self.dir.join("config.json");
         let bytes = self.bytes("config.json")?;
@@ -130,11 +131,11 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// The model's tensors.
-    pub(super) fn model<T: Sink>(
+    pub(super) fn model<T: TensorSink>(
         &self,
         config: &Value,
         options: &LoadOptions<'_>,
-        begin: Begin<'_, T>,
+        begin: NewSink<'_, T>,
     ) -> Result<Vec<T>> {
         let check = |path: &Path, found: &[TensorInfo]| match options.shapes {
             Some(check) => check(path, config, found),
@@ -156,48 +157,47 @@ impl<'a> Checkpoint<'a> {
             let (want, got) = (self.manifest.step.to_string(), control.step.to_string());
             return Err(inconsistent(path, "step", &want, &got));
         }
-        let known = |path: &Path, found: &[TensorInfo]| {
-            let Some(name) = control.stranger(found.iter().map(|info| info.name.as_str())) else {
+        let check_states = |path: &Path, found: &[TensorInfo]| {
+            let Some(name) = control.unknown_tensor(found.iter().map(|info| info.name.as_str())) else {
                 return Ok(());
             };
             Err(inconsistent(path, "tensor", &format!("one of {:?}", control.optimizer_states), name))
         };
         let name = "trainer/optimizer.safetensors";
         if options.trainer == TrainerPart::Verify {
-            self.each_tensor(name, &known, &mut |path, info, from| {
-                tensors::read(path, &info, (from, options.non_finite), &mut ())
+            self.each_tensor(name, &check_states, &mut |path, info, from| {
+                tensors::read(path, &info, options.non_finite, from, &mut ())
             })?;
             return Ok(None);
         }
-        let optimizer = self.tensors(name, options, &known, &NamedTensor::begin)?;
+        let optimizer = self.tensors(name, options, &check_states, &NamedTensor::begin)?;
         Ok(Some(TrainerState { control, optimizer }))
     }
 
-    /// The tensors of a safetensors file, each of them and the whole file verified.
-    fn tensors<T: Sink>(
+    /// The tensors of a safetensors file. Verifies each tensor and the whole file.
+    fn tensors<T: TensorSink>(
         &self,
         name: &str,
         options: &LoadOptions<'_>,
         check: &TableCheck<'_>,
-        begin: Begin<'_, T>,
+        begin: NewSink<'_, T>,
     ) -> Result<Vec<T>> {
         let mut loaded = Vec::new();
         self.each_tensor(name, check, &mut |path, info, from| {
             let mut tensor = begin(&info.name, &info.shape);
-            let found = tensors::read(path, &info, (from, options.non_finite), &mut tensor)?;
+            let check = tensors::read(path, &info, options.non_finite, from, &mut tensor)?;
             loaded.push(tensor);
-            Ok(found)
+            Ok(check)
         })?;
         Ok(loaded)
     }
 
-    /// Gives the tensors of a safetensors file to `read`, which returns their checksum and what else is wrong with
-    /// them, and verifies each of them and the whole file.
+    /// Calls `read` for each tensor of a safetensors file. Verifies each tensor and the whole file.
     fn each_tensor(&self, name: &str, check: &TableCheck<'_>, read: &mut ReadTensor<'_>) -> Result<()> {
         let (path, record) = self.record(name)?;
         let mut file = open(self.fs, &path, "listed in the manifest")?;
         let length = file.length();
-        let mut from = Summed { file: &mut *file, crc: 0 };
+        let mut from = ChecksummedReader::new(&mut *file);
         let found = header::read(&path, &mut from)?;
         if length != record.length {
             let what = "length in the manifest";
@@ -211,7 +211,7 @@ impl<'a> Checkpoint<'a> {
             if info.name != want.name {
                 return Err(inconsistent(path, "order of tensors", &want.name, &info.name));
             }
-            let (got, finite) = read(&path, info, &mut from)?;
+            let TensorCheck { crc: got, finite } = read(&path, info, &mut from)?;
             if got != want.crc32c {
                 let (tensor, want) = (Some(want.name.clone()), want.crc32c);
                 return Err(CheckpointError::Checksum { file: path, tensor, want, got });
@@ -226,7 +226,7 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-/// Looks at the tensors of a file before they are allocated.
+/// Checks the header entries of a file before its tensors are allocated.
 pub(super) type TableCheck<'a> = dyn Fn(&Path, &[TensorInfo]) -> Result<()> + 'a;
 
 /// config.json of a directory without a manifest.
@@ -235,18 +235,18 @@ pub(super) fn read_config(fs: &dyn FileSystem, dir: &Path) -> Result<Value> {
     json::decode(&path, &read_small(fs, &path, "the model's configuration", MAX_CONFIG)?)
 }
 
-/// A small JSON file that need not be there.
+/// Reads an optional small JSON file. `None`: the file does not exist.
 ///
 /// # Errors
-/// A file that is there and is not JSON.
+/// A file that exists and is not JSON.
 pub(crate) fn read_json(fs: &dyn FileSystem, path: &Path) -> Result<Option<Value>> {
-    if fs.kind(path).map_err(CheckpointError::io("inspect", path))? == Kind::Missing {
+    if !exists(fs, path)? {
         return Ok(None);
     }
     json::decode(path, &read_small(fs, path, "generation settings", MAX_CONFIG)?).map(Some)
 }
 
-/// Opens a regular file. `what` says what a missing one would hold.
+/// Opens a regular file. `what` describes its content, for the error if it is missing.
 pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Result<Box<dyn ReadFile>> {
     match fs.kind(path).map_err(CheckpointError::io("inspect", path))? {
         Kind::File => fs.open(path).map_err(CheckpointError::io("open", path)),
@@ -255,10 +255,10 @@ pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Resu
     }
 }
 
-/// Reads a tensor from where a file stands.
-type ReadTensor<'a> = dyn FnMut(&Path, TensorInfo, &mut Summed<'_>) -> Result<Found> + 'a;
+/// Reads a tensor from the current position of a file.
+type ReadTensor<'a> = dyn FnMut(&Path, TensorInfo, &mut ChecksummedReader<'_>) -> Result<TensorCheck> + 'a;
 
-/// All of a file of at most `most` bytes.
+/// Reads a whole file of at most `most` bytes.
 pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, most: u64) -> Result<Vec<u8>> {
     let mut file = open(fs, path, what)?;
     let got = file.length();

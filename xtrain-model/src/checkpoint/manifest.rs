@@ -1,4 +1,4 @@
-//! The manifest: what a checkpoint consists of, to the last byte.
+//! The manifest: names, lengths and checksums of all files of a checkpoint.
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -8,30 +8,30 @@ use super::checksum::hex;
 use super::error::{CheckpointError, Result};
 use super::json;
 
-/// Its name inside a checkpoint.
+/// The file name of the manifest.
 pub(super) const NAME: &str = "manifest.json";
-/// The most bytes that are read of it.
+/// Maximum size of a manifest in bytes.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
-/// The version of its layout.
+/// The version of the layout.
 const VERSION: u32 = 1;
 
-/// The manifest, field by field as it stands in the file.
+/// The manifest in the form of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
-    /// The layout's version.
+    /// The version of the layout.
     pub(super) format_version: u32,
-    /// The version of the arithmetic.
+    /// The version of the numeric contract.
     pub(super) numerics: String,
-    /// The type that the run computed in.
+    /// The compute dtype of the run.
     pub(super) dtype: String,
-    /// Optimizer steps done.
+    /// Number of optimizer steps completed.
     pub(super) step: u64,
     /// SHA-256 of config.json.
     pub(super) config_sha256: String,
-    /// Every other file, in the order of writing.
+    /// Every file except the manifest, in the order of writing.
     pub(super) files: Vec<FileRecord>,
-    /// CRC-32C of this text with zero in its place.
+    /// CRC-32C of the manifest's text with zero in place of this checksum.
     #[serde(with = "hex")]
     checksum: u32,
 }
@@ -40,14 +40,14 @@ pub(super) struct Manifest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileRecord {
-    /// Its path inside the checkpoint.
+    /// The path inside the checkpoint.
     pub(super) name: String,
-    /// Its bytes.
+    /// The length in bytes.
     pub(super) length: u64,
-    /// Their checksum.
+    /// The checksum of the bytes.
     #[serde(with = "hex")]
     pub(super) crc32c: u32,
-    /// Its tensors in the order of their data, if it is a safetensors file.
+    /// The tensors of a safetensors file, in the order of their data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) tensors: Vec<TensorRecord>,
 }
@@ -56,23 +56,23 @@ pub(super) struct FileRecord {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TensorRecord {
-    /// Its name.
+    /// The name.
     pub(super) name: String,
-    /// Its dimensions.
+    /// The dimensions.
     pub(super) shape: Vec<usize>,
-    /// The checksum of its bytes.
+    /// The checksum of the tensor's bytes.
     #[serde(with = "hex")]
     pub(super) crc32c: u32,
 }
 
-/// The first thing to know of a manifest, whatever else is in it.
+/// The version field of a manifest, decoded first and independently of the other fields.
 #[derive(Deserialize)]
 struct Version {
     format_version: u32,
 }
 
 impl Manifest {
-    /// A manifest of no files yet.
+    /// A manifest without files.
     pub(super) fn new(numerics: &str, dtype: &str, step: u64) -> Manifest {
         Manifest {
             format_version: VERSION,
@@ -85,21 +85,21 @@ impl Manifest {
         }
     }
 
-    /// The text of the file, its own checksum included.
+    /// The text of the file, including its checksum.
     pub(super) fn encode(&mut self) -> Vec<u8> {
         self.checksum = 0;
         self.checksum = crc32c::crc32c(&self.text());
         self.text()
     }
 
-    /// The text with the checksum as it stands.
+    /// The text with the current value of the checksum field.
     fn text(&self) -> Vec<u8> {
-        let mut text = serde_json::to_vec_pretty(self).expect("strings and numbers are JSON");
+        let mut text = serde_json::to_vec_pretty(self).expect("strings and numbers always serialize");
         text.push(b'\n');
         text
     }
 
-    /// The manifest in `bytes`, every byte of which is accounted for.
+    /// Decodes the manifest in `bytes`, which must be byte-identical to its canonical text.
     ///
     /// # Errors
     /// [`CheckpointError::Json`], [`CheckpointError::Version`], [`CheckpointError::Checksum`],
@@ -137,11 +137,15 @@ impl Manifest {
 /// SHA-256 in hexadecimal digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write;
+    sha2::Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut digits, byte| {
+        write!(digits, "{byte:02x}").expect("writing to a string cannot fail");
+        digits
+    })
 }
 
-/// Whether `name` can only name a file in the directory that it is looked up in.
+/// Whether `name` is a plain file name: it cannot refer to a file outside the directory it is resolved in.
 pub(super) fn is_plain_name(name: &str) -> bool {
-    let strange = |c: char| c.is_control() || matches!(c, '/' | '\\' | ':');
-    !name.is_empty() && name.len() <= 255 && name != "." && name != ".." && !name.contains(strange)
+    let separator = |c: char| c.is_control() || matches!(c, '/' | '\\' | ':');
+    !name.is_empty() && name.len() <= 255 && name != "." && name != ".." && !name.contains(separator)
 }

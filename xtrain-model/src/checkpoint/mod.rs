@@ -1,26 +1,25 @@
-//! Durable checkpoints: written so that a power cut at any instant loses no acknowledged save, verified to
-//! the last byte when they are loaded.
+//! Durable checkpoints. A power failure at any time loses no acknowledged save. Loading verifies every byte.
 //!
 //! ```text
 //! RUN/lock
 //! RUN/checkpoints/step_000200/
 //!     config.json  generation_config.json  tokenizer.json  model.safetensors     (a Hugging Face directory)
-//!     trainer/optimizer.safetensors  trainer/control.bin                         (what an exact resume needs)
+//!     trainer/optimizer.safetensors  trainer/control.bin                         (the state for an exact resume)
 //!     manifest.json                                                              (lengths and checksums)
 //! ```
 //!
 //! A save writes into `step_N.tmp-PID`, syncs every file, writes and syncs the manifest, syncs the
-//! directories, renames, syncs the parent, and only then says "saved" and prunes. So every `step_N` that a
-//! power cut leaves is whole; the loader verifies it all the same.
+//! directories, renames, syncs the parent, and only then reports success and prunes. So every `step_N` that exists
+//! after a power failure is complete. The loader verifies it in any case.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use xtrain_model::checkpoint::{CheckpointDir, LoadOptions, RealFs, Snapshot, TensorView, newest_good};
+//! use xtrain_model::checkpoint::{CheckpointDir, LoadOptions, RealFs, CheckpointContents, TensorView, newest_good};
 //!
 //! let run = std::env::temp_dir().join(format!("xtrain-doc-{}", std::process::id()));
 //! let checkpoints = CheckpointDir::open(Arc::new(RealFs), &run, 2)?;
 //! let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &[1.0, -0.0, 1e-40] };
-//! checkpoints.save(&Snapshot {
+//! checkpoints.save(&CheckpointContents {
 //!     config: &serde_json::json!({"hidden_size": 3}),
 //!     numerics: "1",
 //!     dtype: "f32",
@@ -37,37 +36,42 @@
 //! ```
 mod checksum;
 mod control;
+mod dir_ops;
 mod directory;
 mod error;
 mod fs;
 mod header;
-mod held;
 mod json;
 mod load;
 mod manifest;
 mod options;
+mod read_ahead;
 mod save;
 #[cfg(any(test, feature = "faults"))]
 mod simulated;
 mod snapshot;
+mod tensor_view;
 mod tensors;
 #[cfg(test)]
 mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{CheckpointDir, Newest, Refused, Saved, newest_described, newest_good, newest_good_into};
-pub use error::{CheckpointError, Result};
+pub use directory::{
+    CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_good, newest_good_into,
+};
+pub use error::{CheckpointError, ParseError, Refused, Result};
 pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
 pub(crate) use header::encode as safetensors_header;
 pub use header::{StoredDtype, TensorInfo};
-pub(crate) use held::Held;
 pub(crate) use load::read_json;
-pub use load::{Loaded, TrainerState, load, load_into};
+pub use load::{LoadedCheckpoint, TrainerState, load, load_into};
 pub use options::{LoadOptions, NonFinite, ShapeCheck, TrainerPart};
+pub(crate) use read_ahead::ReadBuffer;
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
-pub use snapshot::{Snapshot, TensorView, TrainerView};
-pub use tensors::{Begin, NamedTensor, Sink, require_shapes};
+pub use snapshot::{CheckpointContents, TrainerView};
+pub use tensor_view::TensorView;
+pub use tensors::{NamedTensor, NewSink, TensorSink, require_shapes};
 pub use weights::{Weights, describe, load_weights, load_weights_into};

@@ -1,4 +1,4 @@
-//! How strictly a checkpoint is loaded, and what of it.
+//! Options of checkpoint loading.
 use std::fmt;
 use std::path::Path;
 
@@ -7,37 +7,37 @@ use serde_json::Value;
 use super::error::Result;
 use super::header::TensorInfo;
 
-/// What becomes of a weight that is NaN or infinite.
+/// How to treat weights that are NaN or infinite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NonFinite {
-    /// It is an error that names its tensor.
+    /// Return an error that names the tensor.
     #[default]
     Refuse,
-    /// It is loaded.
+    /// Load them.
     Allow,
 }
 
-/// What becomes of the trainer's state. It is verified either way.
+/// How to treat the trainer's state. It is verified in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TrainerPart {
-    /// It is loaded.
+    /// Load it.
     #[default]
     Load,
-    /// It is not kept: for a model that nobody trains.
+    /// Verify it without keeping it in memory. For inference.
     Verify,
 }
 
-/// Compares config.json with the tensors of a file; see [`super::require_shapes`].
+/// Compares config.json with the tensors of a file. See [`super::require_shapes`].
 pub type ShapeCheck<'a> = dyn Fn(&Path, &Value, &[TensorInfo]) -> Result<()> + 'a;
 
-/// How strictly to load.
+/// Options of checkpoint loading.
 #[derive(Default, Clone, Copy)]
 pub struct LoadOptions<'a> {
-    /// What becomes of weights that are NaN or infinite.
+    /// How to treat weights that are NaN or infinite.
     pub non_finite: NonFinite,
-    /// Asked before any tensor of the model is allocated.
+    /// Called before any tensor of the model is allocated. `None`: no check.
     pub shapes: Option<&'a ShapeCheck<'a>>,
-    /// What becomes of the trainer's state.
+    /// How to treat the trainer's state.
     pub trainer: TrainerPart,
 }
 

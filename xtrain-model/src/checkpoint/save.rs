@@ -1,60 +1,61 @@
-//! Writing one checkpoint into a directory of its own, durable to the last byte.
+//! Writing one checkpoint durably into its own directory.
 use std::path::{Path, PathBuf};
 
-use super::checksum::Counted;
+use super::checksum::ChecksummedWriter;
 use super::control;
-use super::directory::sync_dir;
+use super::dir_ops::sync_dir;
 use super::error::{CheckpointError, Result};
 use super::fs::FileSystem;
 use super::header;
 use super::manifest::{self, FileRecord, Manifest, TensorRecord};
-use super::snapshot::{Snapshot, TensorView, TrainerView};
+use super::snapshot::{CheckpointContents, TrainerView};
+use super::tensor_view::TensorView;
 use super::tensors;
-use crate::gguf::Quant;
+use crate::quant::Quant;
 
-/// How far a save has come: told to an observer after each step, so that a test can stop inside a save.
+/// A step of a save. An observer is called after each step, so that tests can interrupt a save.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SaveStep {
     /// The temporary directory exists.
     Started,
-    /// A file has its bytes, which may still be lost.
+    /// A file is written, but not durable yet.
     Written(&'static str),
-    /// A file of the caller's has its bytes, which may still be lost.
+    /// A file of the caller is written, but not durable yet.
     WrittenFile(String),
-    /// Every file but the manifest is durable.
+    /// Every file except the manifest is durable.
     FilesSynced,
     /// The manifest is durable.
     ManifestSynced,
     /// The names inside the temporary directory are durable.
     DirectorySynced,
-    /// The directory has its final name, which may still be lost.
+    /// The directory has its final name, which is not durable yet.
     Renamed,
     /// The save is durable.
     Acknowledged,
-    /// Older checkpoints are gone.
+    /// Older checkpoints are removed.
     Pruned,
 }
 
-/// Told after each step of a save.
+/// Called after each step of a save.
 pub(super) type Observer<'a> = dyn FnMut(&SaveStep) + 'a;
 
-/// The files of a checkpoint while they are written.
+/// Writes the files of a checkpoint.
 struct Writer<'a> {
     fs: &'a dyn FileSystem,
     dir: &'a Path,
     observe: &'a mut Observer<'a>,
-    written: Vec<(PathBuf, Counted)>,
+    written: Vec<(PathBuf, ChecksummedWriter)>,
     manifest: Manifest,
 }
 
-/// Files that have their bytes and are not durable yet.
+/// Files that are written, but not durable yet.
 pub(super) struct Pending<'a> {
     writer: Writer<'a>,
     subdirectory: Option<PathBuf>,
 }
 
-/// Writes every file of `snapshot` but the manifest into `dir`, which it creates. The snapshot was checked.
+/// Creates `dir` and writes every file of `snapshot` except the manifest. The snapshot has been checked.
 ///
 /// # Errors
 /// [`CheckpointError::Io`] naming the file; [`CheckpointError::Argument`] for a header or a control record
@@ -62,14 +63,14 @@ pub(super) struct Pending<'a> {
 pub(super) fn write<'a>(
     fs: &'a dyn FileSystem,
     dir: &'a Path,
-    snapshot: &Snapshot<'_>,
+    snapshot: &CheckpointContents<'_>,
     observe: &'a mut Observer<'a>,
 ) -> Result<Pending<'a>> {
     fs.create_dir(dir).map_err(CheckpointError::io("create", dir))?;
     observe(&SaveStep::Started);
     let manifest = Manifest::new(snapshot.numerics, snapshot.dtype, snapshot.step);
     let mut writer = Writer { fs, dir, observe, written: Vec::new(), manifest };
-    let mut config = serde_json::to_vec_pretty(snapshot.config).expect("a JSON value is JSON");
+    let mut config = serde_json::to_vec_pretty(snapshot.config).expect("a JSON value always serializes");
     config.push(b'\n');
     writer.manifest.config_sha256 = manifest::sha256(&config);
     writer.file("config.json", &config)?;
@@ -92,15 +93,15 @@ pub(super) fn write<'a>(
 }
 
 impl Writer<'_> {
-    /// Creates a file, to be written and recorded.
-    fn create(&self, name: &str) -> Result<(PathBuf, Counted)> {
+    /// Creates a file.
+    fn create(&self, name: &str) -> Result<(PathBuf, ChecksummedWriter)> {
         let path = self.dir.join(name);
         let file = self.fs.create(&path).map_err(CheckpointError::io("create", &path))?;
-        Ok((path, Counted::new(file)))
+        Ok((path, ChecksummedWriter::new(file)))
     }
 
-    /// Enters a file that has all of its bytes into the manifest.
-    fn record(&mut self, name: &str, path: PathBuf, file: Counted, tensors: Vec<TensorRecord>) {
+    /// Adds a completely written file to the manifest.
+    fn record(&mut self, name: &str, path: PathBuf, file: ChecksummedWriter, tensors: Vec<TensorRecord>) {
         let (name, length, crc32c) = (name.to_owned(), file.length, file.crc);
         self.manifest.files.push(FileRecord { name, length, crc32c, tensors });
         self.written.push((path, file));
@@ -114,7 +115,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes a safetensors file, tensor by tensor.
+    /// Writes a safetensors file.
     fn tensors(&mut self, name: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
         let header = header::encode(tensors, Quant::F32)?;
         let (path, mut file) = self.create(name)?;
@@ -139,11 +140,11 @@ impl Pending<'_> {
         for (path, file) in &mut self.writer.written {
             file.file.sync().map_err(CheckpointError::io("sync", &*path))?;
         }
-        self.tell(&SaveStep::FilesSynced);
+        self.notify(&SaveStep::FilesSynced);
         Ok(())
     }
 
-    /// Writes the manifest, and makes it and all names durable.
+    /// Writes the manifest and makes it and all names durable.
     ///
     /// # Errors
     /// [`CheckpointError::Io`] naming the file.
@@ -162,8 +163,8 @@ impl Pending<'_> {
         Ok(())
     }
 
-    /// Says how far the save has come.
-    pub(super) fn tell(&mut self, step: &SaveStep) {
+    /// Calls the observer.
+    pub(super) fn notify(&mut self, step: &SaveStep) {
         (self.writer.observe)(step);
     }
 }

@@ -1,4 +1,4 @@
-//! A file system in memory that loses power, runs out of space and reports errors on demand.
+//! An in-memory file system that simulates power failures, a full disk and I/O errors.
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path};
@@ -6,31 +6,30 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::fs::{FileSystem, Kind, Lock, ReadFile, WriteFile};
 
-/// An error that is reported instead of doing what was asked. Calls count from 0.
+/// An injected error. Calls are numbered from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Injected {
-    /// One call fails, with no effect but half of the bytes of a write.
+    /// One call fails. Its only effect is half of the bytes of a write.
     Once(u64, ErrorKind),
-    /// From this call on nothing can be created, written or synced; removing and reading still work.
+    /// From this call on, creating, writing and syncing fail. Removing and reading still work.
     DiskFull(u64),
 }
 
-/// The number of a file or directory.
+/// The index of a file or directory.
 type Id = usize;
-/// What one call changes in a directory: names, and what they stand for afterwards. All or none of it
-/// survives a power cut.
+/// The change of one call to a directory: names and their new values. A power failure keeps all or none of it.
 type Change = Vec<(String, Option<Id>)>;
 /// The names in a directory.
 type Names = BTreeMap<String, Id>;
 
-/// A file or a directory: as programs see it, as it was last synced, and the calls in between.
+/// A file or a directory: its current state, its last synced state and the calls in between.
 #[derive(Debug, Clone)]
 enum Node {
     File { live: Arc<Vec<u8>>, durable: usize, pending: Vec<usize> },
     Directory { live: Names, durable: Names, pending: Vec<Change> },
 }
 
-/// All of the file system.
+/// The state of the file system.
 #[derive(Debug, Clone)]
 struct Disk {
     nodes: Vec<Node>,
@@ -43,8 +42,8 @@ struct Disk {
 /// The root directory.
 const ROOT: Id = 0;
 
-/// A file system in memory. Unsynced bytes and names may be lost, kept or torn by [`SimulatedFs::power_cut`],
-/// each for itself; what was synced survives. A clone is another handle on the same disk.
+/// An in-memory file system. [`SimulatedFs::power_cut`] may lose, keep or tear each unsynced write and name
+/// independently. Synced data survives. A clone is another handle to the same disk.
 #[derive(Debug, Clone)]
 pub struct SimulatedFs(Arc<Mutex<Disk>>);
 
@@ -68,38 +67,40 @@ impl SimulatedFs {
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().expect("no call panics while it holds the disk")
+        self.0.lock().expect("no call panics while it holds the lock")
     }
 
-    /// Plans an error.
+    /// Sets the error to inject. `None`: no error.
     pub fn inject(&self, error: Option<Injected>) {
         self.disk().injected = error;
     }
 
-    /// The calls made so far.
+    /// Number of calls so far.
     pub fn calls(&self) -> u64 {
         self.disk().calls
     }
 
-    /// Begins to remember the disk before each call that changes it.
-    pub fn remember(&self) {
+    /// Starts to record the disk before each call that changes it.
+    pub fn start_history(&self) {
         self.disk().history = Some(Vec::new());
     }
 
-    /// The disks remembered, each as a file system of its own: what a process that is killed there leaves.
-    pub fn remembered(&self) -> Vec<SimulatedFs> {
+    /// The recorded disks, each as a separate file system: the state that a process killed at that point leaves.
+    pub fn history(&self) -> Vec<SimulatedFs> {
         self.disk().history.iter().flatten().cloned().map(SimulatedFs::from_disk).collect()
     }
 
-    /// A copy on a disk of its own, with no lock held.
+    /// An independent copy without locks.
+    #[must_use]
     pub fn fork(&self) -> SimulatedFs {
         let disk = self.disk();
         let (nodes, calls) = (disk.nodes.clone(), disk.calls);
         SimulatedFs::from_disk(Disk { nodes, calls, injected: None, locks: Vec::new(), history: None })
     }
 
-    /// What a power cut may leave. `choose(n)` decides among n possibilities: whether a name survives, and
-    /// whether an unsynced write survives whole, in part, as zeros or not at all.
+    /// A possible state after a power failure. `choose(n)` picks one of n outcomes: whether a name survives, and
+    /// whether an unsynced write survives completely, in part, as zeros or not at all.
+    #[must_use]
     pub fn power_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimulatedFs {
         let after = self.fork();
         for node in &mut after.disk().nodes {
@@ -125,7 +126,7 @@ impl SimulatedFs {
         after
     }
 
-    /// Changes the bytes of a file behind everybody's back.
+    /// Changes the bytes of a file without counting a call.
     ///
     /// # Errors
     /// `NotFound` if there is no such file.
@@ -139,7 +140,7 @@ impl SimulatedFs {
         Ok(())
     }
 
-    /// A number for everything that can be seen of the disk: equal disks have equal numbers.
+    /// A hash of the visible state of the disk. Equal disks have equal hashes.
     pub fn digest(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};
         fn walk(disk: &Disk, id: Id, hasher: &mut DefaultHasher) {
@@ -160,7 +161,7 @@ impl SimulatedFs {
     }
 }
 
-/// The bytes of a file after a power cut: what was synced, and of each later write what `choose` leaves.
+/// The bytes of a file after a power failure: the synced bytes, and the part of each later write that `choose` keeps.
 fn survivors(
     live: &[u8],
     durable: usize,
@@ -200,7 +201,7 @@ fn apply(names: &mut Names, change: Change) {
     }
 }
 
-/// The names that lead to `path` from the root.
+/// The components of `path` from the root.
 fn steps(path: &Path) -> impl Iterator<Item = &str> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => name.to_str(),
@@ -209,19 +210,19 @@ fn steps(path: &Path) -> impl Iterator<Item = &str> {
 }
 
 impl Disk {
-    /// Counts a call, remembers the disk if it `changes`, and reports the planned error.
-    fn call(&mut self, does: Does) -> io::Result<()> {
+    /// Counts a call, records the disk before a change, and returns the injected error.
+    fn call(&mut self, kind: CallKind) -> io::Result<()> {
         let at = self.calls;
         self.calls += 1;
-        if does != Does::Read
+        if kind != CallKind::Read
             && let Some(mut history) = self.history.take()
         {
             history.push(Disk { locks: Vec::new(), ..self.clone() });
             self.history = Some(history);
         }
         match self.injected {
-            Some(Injected::Once(planned, kind)) if planned == at => Err(kind.into()),
-            Some(Injected::DiskFull(from)) if at >= from && does == Does::Grow => {
+            Some(Injected::Once(planned, error)) if planned == at => Err(error.into()),
+            Some(Injected::DiskFull(from)) if at >= from && kind == CallKind::Grow => {
                 Err(ErrorKind::StorageFull.into())
             }
             _ => Ok(()),
@@ -252,7 +253,7 @@ impl Disk {
         }
     }
 
-    /// Adds a node under a name that must be free.
+    /// Adds a node under a name that must not exist.
     fn add(&mut self, path: &Path, node: Node) -> io::Result<Id> {
         let (directory, name) = self.parent(path)?;
         if self.find(path).is_ok() {
@@ -264,42 +265,42 @@ impl Disk {
         Ok(id)
     }
 
-    /// Whether a directory still has names in it.
-    fn is_full(&self, id: Id) -> bool {
+    /// Whether a node is a non-empty directory.
+    fn has_entries(&self, id: Id) -> bool {
         matches!(&self.nodes[id], Node::Directory { live, .. } if !live.is_empty())
     }
 }
 
-/// What a call needs of the disk.
+/// The effect of a call on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Does {
-    /// Nothing.
+enum CallKind {
+    /// No change.
     Read,
-    /// New space.
+    /// A change that needs space.
     Grow,
     /// A change that needs no space.
     Change,
 }
 
-struct Handle {
+struct SimulatedWriter {
     fs: SimulatedFs,
     id: Id,
 }
 
-struct Reading {
+struct SimulatedReader {
     bytes: Arc<Vec<u8>>,
     at: usize,
     fs: SimulatedFs,
 }
 
-struct Held {
+struct SimulatedLock {
     fs: SimulatedFs,
     id: Id,
 }
 
-impl Lock for Held {}
+impl Lock for SimulatedLock {}
 
-impl Drop for Held {
+impl Drop for SimulatedLock {
     fn drop(&mut self) {
         if let Ok(mut disk) = self.fs.0.lock() {
             disk.locks.retain(|id| *id != self.id);
@@ -310,7 +311,7 @@ impl Drop for Held {
 impl FileSystem for SimulatedFs {
     fn kind(&self, path: &Path) -> io::Result<Kind> {
         let mut disk = self.disk();
-        disk.call(Does::Read)?;
+        disk.call(CallKind::Read)?;
         match disk.find(path) {
             Ok(id) => Ok(match disk.nodes[id] {
                 Node::File { .. } => Kind::File,
@@ -327,7 +328,7 @@ impl FileSystem for SimulatedFs {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut disk = self.disk();
-        disk.call(Does::Read)?;
+        disk.call(CallKind::Read)?;
         let id = disk.find(dir)?;
         match &disk.nodes[id] {
             Node::Directory { live, .. } => Ok(live.keys().cloned().collect()),
@@ -337,37 +338,39 @@ impl FileSystem for SimulatedFs {
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadFile>> {
         let mut disk = self.disk();
-        disk.call(Does::Read)?;
+        disk.call(CallKind::Read)?;
         let id = disk.find(path)?;
         match &disk.nodes[id] {
-            Node::File { live, .. } => Ok(Box::new(Reading { bytes: live.clone(), at: 0, fs: self.clone() })),
+            Node::File { live, .. } => {
+                Ok(Box::new(SimulatedReader { bytes: live.clone(), at: 0, fs: self.clone() }))
+            }
             Node::Directory { .. } => Err(ErrorKind::IsADirectory.into()),
         }
     }
 
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk();
-        disk.call(Does::Grow)?;
+        disk.call(CallKind::Grow)?;
         let node = Node::Directory { live: Names::new(), durable: Names::new(), pending: Vec::new() };
         disk.add(dir, node).map(drop)
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn WriteFile>> {
         let mut disk = self.disk();
-        disk.call(Does::Grow)?;
+        disk.call(CallKind::Grow)?;
         let id = disk.add(path, Node::File { live: Arc::default(), durable: 0, pending: Vec::new() })?;
-        Ok(Box::new(Handle { fs: self.clone(), id }))
+        Ok(Box::new(SimulatedWriter { fs: self.clone(), id }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut disk = self.disk();
-        disk.call(Does::Change)?;
+        disk.call(CallKind::Change)?;
         let id = disk.find(from)?;
         let ((directory, old), (other, new)) = (disk.parent(from)?, disk.parent(to)?);
         if directory != other {
             return Err(ErrorKind::Unsupported.into());
         }
-        if disk.find(to).is_ok_and(|id| disk.is_full(id)) {
+        if disk.find(to).is_ok_and(|id| disk.has_entries(id)) {
             return Err(ErrorKind::DirectoryNotEmpty.into());
         }
         disk.change(directory, vec![(old.to_owned(), None), (new.to_owned(), Some(id))])
@@ -375,7 +378,7 @@ impl FileSystem for SimulatedFs {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk();
-        disk.call(Does::Grow)?;
+        disk.call(CallKind::Grow)?;
         let id = disk.find(dir)?;
         match &mut disk.nodes[id] {
             Node::Directory { live, durable, pending } => {
@@ -389,7 +392,7 @@ impl FileSystem for SimulatedFs {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.disk();
-        disk.call(Does::Change)?;
+        disk.call(CallKind::Change)?;
         disk.find(path)?;
         let (directory, name) = disk.parent(path)?;
         disk.change(directory, vec![(name.to_owned(), None)])
@@ -397,9 +400,9 @@ impl FileSystem for SimulatedFs {
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk();
-        disk.call(Does::Change)?;
+        disk.call(CallKind::Change)?;
         let id = disk.find(dir)?;
-        if disk.is_full(id) {
+        if disk.has_entries(id) {
             return Err(ErrorKind::DirectoryNotEmpty.into());
         }
         let (directory, name) = disk.parent(dir)?;
@@ -408,7 +411,7 @@ impl FileSystem for SimulatedFs {
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let mut disk = self.disk();
-        disk.call(Does::Grow)?;
+        disk.call(CallKind::Grow)?;
         let id = match disk.find(path) {
             Ok(id) => id,
             Err(_) => disk.add(path, Node::File { live: Arc::default(), durable: 0, pending: Vec::new() })?,
@@ -417,17 +420,17 @@ impl FileSystem for SimulatedFs {
             return Err(ErrorKind::WouldBlock.into());
         }
         disk.locks.push(id);
-        Ok(Box::new(Held { fs: self.clone(), id }))
+        Ok(Box::new(SimulatedLock { fs: self.clone(), id }))
     }
 }
 
-impl ReadFile for Reading {
+impl ReadFile for SimulatedReader {
     fn length(&self) -> u64 {
         self.bytes.len() as u64
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        self.fs.disk().call(Does::Read)?;
+        self.fs.disk().call(CallKind::Read)?;
         let found = self.bytes.get(self.at..self.at + buffer.len()).ok_or(ErrorKind::UnexpectedEof)?;
         buffer.copy_from_slice(found);
         self.at += buffer.len();
@@ -435,10 +438,10 @@ impl ReadFile for Reading {
     }
 }
 
-impl WriteFile for Handle {
+impl WriteFile for SimulatedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut disk = self.fs.disk();
-        let done = disk.call(Does::Grow);
+        let done = disk.call(CallKind::Grow);
         let written = if done.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
         if let Node::File { live, pending, .. } = &mut disk.nodes[self.id] {
             Arc::make_mut(live).extend_from_slice(written);
@@ -450,7 +453,7 @@ impl WriteFile for Handle {
 
     fn sync(&mut self) -> io::Result<()> {
         let mut disk = self.fs.disk();
-        disk.call(Does::Grow)?;
+        disk.call(CallKind::Grow)?;
         if let Node::File { live, durable, pending } = &mut disk.nodes[self.id] {
             *durable = live.len();
             pending.clear();

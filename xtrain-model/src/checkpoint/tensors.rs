@@ -1,102 +1,108 @@
-//! The elements of tensors on their way to and from a safetensors file, a small piece at a time.
+//! Reading and writing the elements of a safetensors file, one small piece at a time.
 use std::collections::HashMap;
 use std::path::Path;
 
 use half::f16;
 use xtrain_tensor::ops::Piece;
 
-use super::checksum::{Counted, Summed};
+use super::checksum::{ChecksummedReader, ChecksummedWriter};
 use super::error::{CheckpointError, Result};
 use super::header::{StoredDtype, TensorInfo};
-use super::held::Held;
 use super::options::NonFinite;
-use super::snapshot::TensorView;
+use super::read_ahead::ReadBuffer;
+use super::tensor_view::TensorView;
 
-/// Bytes that are read and written at a time.
+/// Number of bytes read or written at a time.
 const PIECE: usize = 256 << 10;
 
-/// A tensor that was loaded, widened to f32 without rounding.
+/// A loaded tensor, widened to f32 without rounding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedTensor {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its dimensions.
+    /// The dimensions.
     pub shape: Vec<usize>,
-    /// Its elements, row-major.
+    /// The elements, row-major.
     pub data: Vec<f32>,
 }
 
-/// What becomes of a tensor while it is read: it takes pieces of its elements in their order, bf16 as they are and
-/// others widened to f32.
-pub trait Sink {
-    /// The next elements.
+/// Receives the elements of a tensor while it is read: pieces in order, bf16 unchanged and other types widened to
+/// f32.
+pub trait TensorSink {
+    /// Receives the next elements.
     fn push(&mut self, piece: Piece<'_>);
 }
 
-/// Begins to take the tensor of a name and a shape.
-pub type Begin<'a, T> = &'a dyn Fn(&str, &[usize]) -> T;
+/// Creates the sink of a tensor from its name and shape.
+pub type NewSink<'a, T> = &'a dyn Fn(&str, &[usize]) -> T;
 
 impl NamedTensor {
-    /// A tensor of which nothing was read yet.
+    /// A tensor without elements yet.
     pub fn begin(name: &str, shape: &[usize]) -> NamedTensor {
         let data = Vec::with_capacity(shape.iter().product());
         NamedTensor { name: name.into(), shape: shape.to_vec(), data }
     }
 }
 
-impl Sink for NamedTensor {
+impl TensorSink for NamedTensor {
     fn push(&mut self, piece: Piece<'_>) {
         piece.widen(&mut self.data);
     }
 }
 
-/// Nobody takes it.
-impl Sink for () {
+/// Discards the elements.
+impl TensorSink for () {
     fn push(&mut self, _: Piece<'_>) {}
 }
 
-/// The checksum of a tensor's bytes, and whether its elements are finite or need not be.
-pub(super) type Found = (u32, Result<()>);
+/// The checks of a tensor that was read.
+pub(super) struct TensorCheck {
+    /// The checksum of the tensor's bytes.
+    pub(super) crc: u32,
+    /// An error if an element is not finite and must be.
+    pub(super) finite: Result<()>,
+}
 
-/// Reads the elements of `info` from where `from` stands, a piece at a time, and looks at each while it is in the
-/// processor's cache.
+/// Reads the elements of `info` from the current position of `from`, one piece at a time, and checks each piece while
+/// it is in the CPU's cache.
 ///
 /// # Errors
 /// [`CheckpointError::Io`] if the file ends early or cannot be read.
 pub(super) fn read(
     file: &Path,
     info: &TensorInfo,
-    (from, allowed): (&mut Summed<'_>, NonFinite),
-    to: &mut dyn Sink,
-) -> Result<Found> {
+    allowed: NonFinite,
+    from: &mut ChecksummedReader<'_>,
+    to: &mut dyn TensorSink,
+) -> Result<TensorCheck> {
     let length = info.elements() * info.dtype.bytes();
     let most = PIECE.min(length);
     let begin = || match info.dtype {
-        StoredDtype::F32 => Held::f32(most),
-        StoredDtype::BF16 => Held::bf16(most),
-        StoredDtype::F16 => Held::other(most, |bytes, to| {
+        StoredDtype::F32 => ReadBuffer::f32(most),
+        StoredDtype::BF16 => ReadBuffer::bf16(most),
+        StoredDtype::F16 => ReadBuffer::other(most, |bytes, to| {
             to.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()));
         }),
     };
     let (mut crc, mut finite, mut before) = (0, Ok(()), 0);
     let read = |bytes: &mut [u8]| {
-        crc = from.read_within(bytes, crc)?;
+        crc = from.read_section(bytes, crc)?;
         Ok(())
     };
     let take = |piece: Piece<'_>| {
         if finite.is_ok() && allowed == NonFinite::Refuse {
-            finite = check_finite(file, &info.name, (piece, before));
+            finite = check_finite(file, &info.name, piece, before);
         }
         before += piece.count();
         to.push(piece);
     };
-    Held::each(begin, length, read, take).map_err(CheckpointError::io("read", file))?;
+    ReadBuffer::each(begin, length, read, take).map_err(CheckpointError::io("read", file))?;
     from.append(crc, length);
-    Ok((crc, finite))
+    Ok(TensorCheck { crc, finite })
 }
 
-/// Appends the elements of `tensor`; returns the checksum of their bytes.
-pub(super) fn write(tensor: &TensorView<'_>, to: &mut Counted) -> std::io::Result<u32> {
+/// Appends the elements of `tensor`. Returns the checksum of their bytes.
+pub(super) fn write(tensor: &TensorView<'_>, to: &mut ChecksummedWriter) -> std::io::Result<u32> {
     let mut piece = Vec::with_capacity(PIECE.min(4 * tensor.data.len()));
     let mut crc = 0;
     for elements in tensor.data.chunks(PIECE / 4) {
@@ -108,15 +114,15 @@ pub(super) fn write(tensor: &TensorView<'_>, to: &mut Counted) -> std::io::Resul
     Ok(crc)
 }
 
-/// Refuses a NaN or an infinity in a piece of `tensor` that has `before` elements before it.
-fn check_finite(file: &Path, tensor: &str, (piece, before): (Piece<'_>, usize)) -> Result<()> {
+/// Rejects a NaN or an infinity in a piece of `tensor`. `before` is the number of elements before the piece.
+fn check_finite(file: &Path, tensor: &str, piece: Piece<'_>, before: usize) -> Result<()> {
     let Some((at, got)) = piece.first_non_finite() else { return Ok(()) };
     let (file, tensor) = (file.into(), tensor.into());
     Err(CheckpointError::NotFinite { file, tensor, at: before + at, got })
 }
 
-/// Compares the tensors of `file` with those that a model has, before any of them is read: each name of
-/// `want` is there with its shape, and no other.
+/// Compares the tensors of `file` with those of a model before any tensor is read: `got` must contain exactly the
+/// names of `want`, each with its shape.
 ///
 /// # Errors
 /// [`CheckpointError::MissingTensor`], [`CheckpointError::Shape`], [`CheckpointError::UnexpectedTensor`].

@@ -1,24 +1,25 @@
-//! The weights of a Hugging Face directory: one file, or shards with an index, or a checkpoint of ours.
+//! The weights of a Hugging Face directory: one file, shards with an index, or an xtrain checkpoint.
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::checksum::Summed;
+use super::checksum::ChecksummedReader;
+use super::dir_ops::exists;
 use super::error::{CheckpointError, Result};
-use super::fs::{FileSystem, Kind};
+use super::fs::FileSystem;
 use super::header::{self, TensorInfo};
 use super::json;
 use super::load::{Checkpoint, open, read_config, read_small};
 use super::manifest::{self, is_plain_name};
 use super::options::LoadOptions;
-use super::tensors::{self, Begin, NamedTensor, Sink};
+use super::tensors::{self, NamedTensor, NewSink, TensorSink};
 
-/// The most bytes of an index.
+/// Maximum size of an index in bytes.
 const MAX_INDEX: u64 = 64 << 20;
 
-/// A model as it stands in a directory.
+/// The config and weights of a directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights<T = NamedTensor> {
     /// config.json.
@@ -27,35 +28,39 @@ pub struct Weights<T = NamedTensor> {
     pub tensors: Vec<T>,
 }
 
-/// model.safetensors.index.json, as far as it is needed.
+/// The used part of model.safetensors.index.json.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// A shard, and the tensors that an index puts there.
-type Shard = (PathBuf, Option<Vec<String>>);
+/// A weight file.
+struct WeightFile {
+    path: PathBuf,
+    /// The tensors that the index lists for this file. `None`: there is no index.
+    listed: Option<Vec<String>>,
+}
 
 /// Loads config.json and the weights of `dir`, widened to f32. A directory with a manifest is verified
 /// against it.
 ///
 /// # Errors
-/// [`CheckpointError`], naming the file, and the tensor where one is concerned.
+/// [`CheckpointError`], naming the file and, where one is involved, the tensor.
 pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Weights> {
     load_weights_into(fs, dir, options, &NamedTensor::begin)
 }
 
-/// [`load_weights`], but `begin` says what takes each tensor.
+/// [`load_weights`], with `begin` creating the sink of each tensor.
 ///
 /// # Errors
 /// As [`load_weights`].
-pub fn load_weights_into<T: Sink>(
+pub fn load_weights_into<T: TensorSink>(
     fs: &dyn FileSystem,
     dir: &Path,
     options: &LoadOptions<'_>,
-    begin: Begin<'_, T>,
+    begin: NewSink<'_, T>,
 ) -> Result<Weights<T>> {
-    if is_ours(fs, dir)? {
+    if has_manifest(fs, dir)? {
         let checkpoint = Checkpoint::open(fs, dir)?;
         let config = checkpoint.config()?;
         let tensors = checkpoint.model(&config, options, begin)?;
@@ -63,86 +68,81 @@ pub fn load_weights_into<T: Sink>(
     }
     let (config, shards) = enumerate_shards(fs, dir, options)?;
     let mut tensors = Vec::new();
-    for (path, _) in &shards {
+    for WeightFile { path, .. } in &shards {
         let mut file = open(fs, path, "the weights")?;
-        let mut from = Summed { file: &mut *file, crc: 0 };
+        let mut from = ChecksummedReader::new(&mut *file);
         for info in header::read(path, &mut from)? {
             let mut tensor = begin(&info.name, &info.shape);
-            let (_, finite) = tensors::read(path, &info, (&mut from, options.non_finite), &mut tensor)?;
-            finite?;
+            tensors::read(path, &info, options.non_finite, &mut from, &mut tensor)?.finite?;
             tensors.push(tensor);
         }
     }
     Ok(Weights { config, tensors })
 }
 
-/// config.json of `dir`, compared with the headers of its weights: no tensor is read.
+/// config.json of `dir`, checked against the headers of the weights. Reads no tensor.
 ///
 /// # Errors
 /// As [`load_weights`].
 pub fn describe(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Value> {
-    match is_ours(fs, dir)? {
-        true => Checkpoint::open(fs, dir)?.config(),
-        false => Ok(enumerate_shards(fs, dir, options)?.0),
+    if has_manifest(fs, dir)? {
+        return Checkpoint::open(fs, dir)?.config();
     }
+    Ok(enumerate_shards(fs, dir, options)?.0)
 }
 
-/// Whether `dir` has a manifest.
-fn is_ours(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
-    if there(fs, &dir.join(manifest::NAME))? {
+/// Whether `dir` is an xtrain checkpoint, which has a manifest.
+fn has_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
+    if exists(fs, &dir.join(manifest::NAME))? {
         return Ok(true);
     }
-    if there(fs, &dir.join("trainer"))? {
-        let what = "the manifest of a checkpoint, without which nothing in it can be verified";
+    if exists(fs, &dir.join("trainer"))? {
+        let what = "the manifest of a checkpoint, required to verify the other files";
         return Err(CheckpointError::Missing { path: dir.join(manifest::NAME), what });
     }
     Ok(false)
 }
 
-fn there(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
-    Ok(fs.kind(path).map_err(CheckpointError::io("inspect", path))? != Kind::Missing)
-}
-
-/// config.json and the shards of a directory without a manifest, whose headers are verified.
+/// config.json and the shards of a directory without a manifest. Verifies the headers of the shards.
 fn enumerate_shards(
     fs: &dyn FileSystem,
     dir: &Path,
     options: &LoadOptions<'_>,
-) -> Result<(Value, Vec<Shard>)> {
+) -> Result<(Value, Vec<WeightFile>)> {
     let config = read_config(fs, dir)?;
     let (model, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
-    let single = there(fs, &model)?;
-    let shards = match (single, there(fs, &index)?) {
-        (true, _) => vec![(model, None)],
+    let single = exists(fs, &model)?;
+    let shards = match (single, exists(fs, &index)?) {
+        (true, _) => vec![WeightFile { path: model, listed: None }],
         (false, true) => read_index(fs, &index)?,
         (false, false) => {
-            let what = "the weights; model.safetensors.index.json is not there either";
+            let what = "the weights; model.safetensors.index.json does not exist either";
             return Err(CheckpointError::Missing { path: model, what });
         }
     };
     let mut infos = Vec::new();
-    for (path, listed) in &shards {
+    for WeightFile { path, listed } in &shards {
         let mut file = open(fs, path, "the weights")?;
-        let found = header::read(path, &mut Summed { file: &mut *file, crc: 0 })?;
+        let found = header::read(path, &mut ChecksummedReader::new(&mut *file))?;
         if let Some(listed) = listed {
             check_listed(path, listed, &found)?;
         }
         infos.extend(found);
     }
     if let Some(check) = options.shapes {
-        let file = if single { &shards[0].0 } else { &index };
+        let file = if single { &shards[0].path } else { &index };
         check(file, &config, &infos)?;
     }
     Ok((config, shards))
 }
 
-/// The shards of an index in the order of their names, each with the tensors that the index puts there.
-fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<Shard>> {
+/// The shards of an index, sorted by name, each with the tensors that the index lists for it.
+fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<WeightFile>> {
     let Index { weight_map } =
         json::decode(path, &read_small(fs, path, "the index of the shards", MAX_INDEX)?)?;
     if weight_map.is_empty() {
-        let detail = "want a weight_map that names the shard of each tensor, got none".into();
-        return Err(CheckpointError::Json { file: path.into(), detail });
+        let detail = "expected a weight_map that names the shard of each tensor, found none".into();
+        return Err(CheckpointError::Json { file: path.into(), detail, source: None });
     }
     let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, shard) in weight_map {
@@ -151,10 +151,12 @@ fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<Shard>> {
         }
         shards.entry(shard).or_default().push(tensor);
     }
-    Ok(shards.into_iter().map(|(shard, tensors)| (path.with_file_name(shard), Some(tensors))).collect())
+    let file =
+        |(shard, tensors)| WeightFile { path: path.with_file_name::<String>(shard), listed: Some(tensors) };
+    Ok(shards.into_iter().map(file).collect())
 }
 
-/// A shard holds the tensors that the index puts there, and no other.
+/// Checks that a shard contains exactly the tensors that the index lists for it.
 fn check_listed(path: &Path, listed: &[String], found: &[TensorInfo]) -> Result<()> {
     let shapes: HashMap<&str, &TensorInfo> = found.iter().map(|info| (info.name.as_str(), info)).collect();
     let mut want = Vec::with_capacity(listed.len());

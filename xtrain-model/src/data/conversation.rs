@@ -1,62 +1,66 @@
-//! A conversation as tokens of which some are to be learnt.
-use super::jsonl::Place;
-use super::{DataError, Role};
+//! Conversations as tokens with supervised assistant turns.
+use super::error::DataError;
+use super::jsonl::Location;
+use super::role::Role;
 use crate::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::tokenizer::Tokenizer;
 
-/// The chat template of a tokenizer, with what it is given.
-pub(super) struct Chat<'a> {
+/// The chat template of a tokenizer and its options.
+pub(super) struct ChatEncoder<'a> {
     tokenizer: &'a Tokenizer,
     template: ChatTemplate,
     options: Options,
 }
 
-/// Whether a last turn of the assistant ends with a token that ends a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    Learnt,
-    Missing,
+/// The tokens of a conversation.
+pub(super) struct EncodedChat {
+    pub(super) tokens: Vec<(u32, Role)>,
+    /// Whether the conversation needs a separator: it ends with an assistant turn without an end-of-text token.
+    pub(super) needs_separator: bool,
 }
 
-impl<'a> Chat<'a> {
-    /// # Errors
-    /// A template that cannot be read; the error is of the row that asks for it.
-    pub(super) fn of(tokenizer: &'a Tokenizer, place: &Place) -> Result<Chat<'a>, DataError> {
-        let options = Options::of(tokenizer);
-        let template = ChatTemplate::of(tokenizer, None, &options).map_err(|error| refused(place, &error))?;
-        Ok(Chat { tokenizer, template, options })
-    }
-
-    /// The tokens of a conversation: what the assistant says is to be learnt, and the token that ends its turn.
+impl<'a> ChatEncoder<'a> {
+    /// An encoder with the default chat template of `tokenizer`.
     ///
     /// # Errors
-    /// Messages that the template refuses.
+    /// An invalid template, reported at the location of the record that needs it.
+    pub(super) fn of(tokenizer: &'a Tokenizer, location: &Location) -> Result<ChatEncoder<'a>, DataError> {
+        let options = Options::of(tokenizer);
+        let template =
+            ChatTemplate::of(tokenizer, None, &options).map_err(|error| refused(location, &error))?;
+        Ok(ChatEncoder { tokenizer, template, options })
+    }
+
+    /// Encodes a conversation. Targets are the tokens of assistant turns and the token that ends each of these turns.
+    ///
+    /// # Errors
+    /// Messages that the template rejects.
     pub(super) fn encode(
         &self,
-        (messages, tools): (&[Message], Option<Json>),
-        place: &Place,
-    ) -> Result<(Vec<(u32, Role)>, Ending), DataError> {
+        messages: &[Message],
+        tools: Option<Json>,
+        location: &Location,
+    ) -> Result<EncodedChat, DataError> {
         let options = Options { tools, ..self.options.clone() };
         let (text, parts) =
-            self.template.assistant(messages, &options).map_err(|error| refused(place, &error))?;
-        let (ids, mut learnt) =
-            self.tokenizer.encode_masked(&text, &parts).map_err(|refused| place.not_encoded(&refused))?;
-        let ends = |id: &u32| self.tokenizer.eos_ids().contains(id);
-        // `{% generation %}` blocks that stop before the token that ends the turn
+            self.template.assistant(messages, &options).map_err(|error| refused(location, &error))?;
+        let (ids, mut mask) =
+            self.tokenizer.encode_masked(&text, &parts).map_err(|error| location.not_encoded(&error))?;
+        let is_eos = |id: &u32| self.tokenizer.eos_ids().contains(id);
+        // `{% generation %}` blocks may stop before the token that ends the turn
         for at in 1..ids.len() {
-            learnt[at] |= learnt[at - 1] && ends(&ids[at]) && !ends(&ids[at - 1]);
+            mask[at] |= mask[at - 1] && is_eos(&ids[at]) && !is_eos(&ids[at - 1]);
         }
-        let last = learnt.iter().rposition(|&learnt| learnt).map_or(0, |last| last + 1);
-        let turn = learnt[..last].iter().rposition(|&learnt| !learnt).map_or(0, |before| before + 1);
-        // after somebody else's words nothing is missing
-        let others = messages.last().is_some_and(|message| message.role() != "assistant");
-        let done = others || ids[turn..last].iter().any(ends);
-        let ending = if done { Ending::Learnt } else { Ending::Missing };
-        let role = |learnt| if learnt { Role::Learnt } else { Role::Read };
-        Ok((ids.into_iter().zip(learnt.into_iter().map(role)).collect(), ending))
+        let end = mask.iter().rposition(|&target| target).map_or(0, |last| last + 1);
+        let turn = mask[..end].iter().rposition(|&target| !target).map_or(0, |before| before + 1);
+        let ends_with_assistant = messages.last().is_none_or(|message| message.role() == "assistant");
+        let needs_separator = ends_with_assistant && !ids[turn..end].iter().any(is_eos);
+        let role = |target| if target { Role::Target } else { Role::Context };
+        let tokens = ids.into_iter().zip(mask.into_iter().map(role)).collect();
+        Ok(EncodedChat { tokens, needs_separator })
     }
 }
 
-fn refused(place: &Place, error: &ChatError) -> DataError {
-    place.error(("\"messages\" that the tokenizer's chat template takes", error.to_string()))
+fn refused(location: &Location, error: &ChatError) -> DataError {
+    location.error("\"messages\" that the tokenizer's chat template accepts", error.to_string())
 }

@@ -1,126 +1,108 @@
-//! What the data refuses.
-use std::fmt;
+//! The error of training data.
+use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::tokenizer::TokenizerError;
 
 /// Why data could not be prepared, opened or read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The file system refused.
+    /// An operating system call failed.
+    #[error("{}: cannot {op}: {source}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was being done to it.
-        doing: &'static str,
-        /// What kind of failure it is (a missing file has an exit code of its own).
-        kind: std::io::ErrorKind,
-        /// The system's answer.
-        got: String,
+        /// The operation: open, read, write, ...
+        op: &'static str,
+        /// The operating system's error.
+        source: io::Error,
     },
-    /// A text file that is not text.
+    /// A text file that is not UTF-8 text.
+    #[error("{}: expected UTF-8 text, found {got} at byte {offset}", file.display())]
     NotText {
         /// The file.
         file: PathBuf,
-        /// The first byte that is wrong, from the start of the file.
+        /// The offset of the first invalid byte.
         offset: u64,
-        /// What stands there.
+        /// What was found there.
         got: String,
     },
-    /// A line of a JSONL file that is not what it has to be.
+    /// An invalid line of a JSONL file.
+    #[error("{}: line {line}: expected {want}, found {got}", file.display())]
     Line {
         /// The file.
         file: PathBuf,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: u64,
-        /// What it has to be.
+        /// What the line must contain.
         want: &'static str,
-        /// What it is.
+        /// What it contains.
         got: String,
     },
-    /// A token file with a field that cannot be.
+    /// A token file with an invalid field.
+    #[error("{}: {field}: expected {want}, found {got}", file.display())]
     Format {
         /// The file.
         file: PathBuf,
-        /// The field of its header, or its length.
+        /// The field of the header, or the length of the file.
         field: &'static str,
-        /// What it has to be.
+        /// The valid values.
         want: String,
-        /// What it is.
+        /// The value found.
         got: String,
     },
-    /// An id that the vocabulary of its source does not have.
+    /// A token id outside the vocabulary.
+    #[error("{origin}: token {at} is {got}, expected an id below {vocab}")]
     Vocabulary {
-        /// The file, or what else holds the tokens.
-        source: String,
-        /// Where the id stands, in tokens.
+        /// The file, or a description of other tokens.
+        origin: String,
+        /// The index of the token.
         at: u64,
         /// The id.
         got: u32,
-        /// The vocabulary.
+        /// The vocabulary size.
         vocab: u32,
     },
-    /// Less data than the use of it needs.
+    /// Not enough data.
+    #[error("{what}: expected at least {want} tokens, found {got}")]
     TooShort {
-        /// What is too short.
+        /// The data.
         what: String,
-        /// The tokens that it needs.
+        /// The minimum number of tokens.
         want: u64,
-        /// The tokens that it has.
+        /// The number of tokens found.
         got: u64,
     },
     /// An argument outside its range.
+    #[error("{op}: expected {want}, found {got}")]
     Argument {
         /// The operation.
         op: &'static str,
-        /// What it asks for.
+        /// The valid values.
         want: &'static str,
-        /// What it was given.
+        /// The value found.
         got: String,
     },
-    /// The tokenizer refused a text.
+    /// The tokenizer could not encode a text.
+    #[error("{origin}: {source}")]
     Tokenizer {
-        /// The file, or what else holds the text.
-        source: String,
-        /// What the tokenizer said.
-        error: TokenizerError,
+        /// The file, or a description of another text.
+        origin: String,
+        /// The tokenizer's error.
+        source: TokenizerError,
     },
 }
 
 impl DataError {
-    pub(crate) fn io(file: &Path, doing: &'static str, error: &std::io::Error) -> DataError {
-        DataError::Io { file: file.into(), doing, kind: error.kind(), got: error.to_string() }
+    /// Converts an I/O error of operation `op` on `file`.
+    pub(crate) fn io(file: &Path, op: &'static str, source: io::Error) -> DataError {
+        DataError::Io { file: file.into(), op, source }
     }
 
-    pub(crate) fn argument(op: &'static str, want: &'static str, got: impl fmt::Display) -> DataError {
+    /// The error for an argument outside its range.
+    pub(crate) fn argument(op: &'static str, want: &'static str, got: impl Display) -> DataError {
         DataError::Argument { op, want, got: got.to_string() }
     }
 }
-
-impl fmt::Display for DataError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DataError::Io { file, doing, got, .. } => write!(f, "{}: cannot {doing}: {got}", file.display()),
-            DataError::NotText { file, offset, got } => {
-                write!(f, "{}: want UTF-8 text, found {got} at byte {offset}", file.display())
-            }
-            DataError::Line { file, line, want, got } => {
-                write!(f, "{}: line {line}: want {want}, found {got}", file.display())
-            }
-            DataError::Format { file, field, want, got } => {
-                write!(f, "{}: {field}: want {want}, found {got}", file.display())
-            }
-            DataError::Vocabulary { source, at, got, vocab } => {
-                write!(f, "{source}: token {at} is {got}, the vocabulary ends at {vocab}")
-            }
-            DataError::TooShort { what, want, got } => {
-                write!(f, "{what}: want at least {want} tokens, found {got}")
-            }
-            DataError::Argument { op, want, got } => write!(f, "{op}: want {want}, got {got}"),
-            DataError::Tokenizer { source, error } => write!(f, "{source}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for DataError {}

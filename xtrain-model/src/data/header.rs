@@ -1,32 +1,32 @@
-//! The 64 bytes at the start of a token file.
+//! The 64-byte header of a token file.
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic `XTOK\r\n\x1a\n` |
-//! | 8..12 | version: 2; 1 for a file without the ends of its documents |
-//! | 12..16 | bytes of an id: 2 or 4 |
-//! | 16..20 | 1 where a mask of targets follows the ids, else 0 |
-//! | 20..24 | vocabulary |
+//! | 8..12 | version: 2; 1 for a file without document ends |
+//! | 12..16 | bytes per id: 2 or 4 |
+//! | 16..20 | 1 if a target mask follows the ids, else 0 |
+//! | 20..24 | vocabulary size |
 //! | 24..32 | digest of the tokenizer |
-//! | 32..40 | tokens |
-//! | 40..48 | documents |
-//! | 48..52 | CRC-32C of all that follows the header |
+//! | 32..40 | number of tokens |
+//! | 40..48 | number of documents |
+//! | 48..52 | CRC-32C of everything after the header |
 //! | 52..60 | 0 |
 //! | 60..64 | CRC-32C of bytes 0..60 |
 //!
-//! All numbers are little-endian. The ids follow; then, with a mask, one bit for each token (bit i % 8 of byte
-//! i / 8): 1 where the token is to be learnt; then, from version 2, the end of each document in tokens, 8 bytes
-//! each: rising, the last one the number of tokens.
+//! All numbers are little-endian. The ids follow the header. The optional mask has one bit per token (bit i % 8 of
+//! byte i / 8): 1 if the token is a target. From version 2, the end of each document in tokens follows, 8 bytes each,
+//! increasing, the last one equal to the number of tokens.
 use std::path::Path;
 
-use super::DataError;
+use super::error::DataError;
 use crate::tokenizer::MAX_VOCABULARY;
 
-/// Bytes of a header.
+/// Size of the header in bytes.
 pub(super) const SIZE: u64 = 64;
 const MAGIC: [u8; 8] = *b"XTOK\r\n\x1a\n";
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: Version,
@@ -38,16 +38,16 @@ pub(super) struct Header {
     pub(super) body_crc: u32,
 }
 
-/// Which parts a file has.
+/// The version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// It does not say where its documents end.
+    /// Without document ends.
     One = 1,
-    /// A table of where they end stands behind the mask.
+    /// With a table of document ends after the mask.
     Two = 2,
 }
 
-/// Whether some tokens are not to be learnt.
+/// Whether the file has a target mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Masked {
     No,
@@ -55,28 +55,29 @@ pub(super) enum Masked {
 }
 
 impl Header {
-    /// Bytes of an id: 2 where the vocabulary allows it.
+    /// Bytes per id: 2 if the vocabulary fits 16 bits, else 4.
     pub(super) fn width(&self) -> u64 {
         if self.vocab <= 1 << 16 { 2 } else { 4 }
     }
 
-    /// Where the mask begins, if that is a number.
+    /// The offset of the mask. `None`: it overflows.
     pub(super) fn mask_at(&self) -> Option<u64> {
         self.count.checked_mul(self.width())?.checked_add(SIZE)
     }
 
-    /// Where the table of documents begins, if that is a number.
+    /// The offset of the table of document ends. `None`: it overflows.
     pub(super) fn ends_at(&self) -> Option<u64> {
         let mask = if self.masked == Masked::Yes { self.count.div_ceil(8) } else { 0 };
         self.mask_at()?.checked_add(mask)
     }
 
-    /// Bytes of the whole file, if that is a number.
+    /// The size of the file. `None`: it overflows.
     pub(super) fn file_length(&self) -> Option<u64> {
         let ends = if self.version == Version::Two { self.documents.checked_mul(8)? } else { 0 };
         self.ends_at()?.checked_add(ends)
     }
 
+    /// Encodes the header.
     pub(super) fn to_bytes(self) -> [u8; SIZE as usize] {
         let mut bytes = [0; SIZE as usize];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -94,8 +95,10 @@ impl Header {
         bytes
     }
 
+    /// Decodes a header.
+    ///
     /// # Errors
-    /// The first field that is wrong, by name.
+    /// The name of the first invalid field.
     pub(super) fn from_bytes(bytes: &[u8; SIZE as usize], file: &Path) -> Result<Header, DataError> {
         let bad =
             |field, want: String, got: String| DataError::Format { file: file.into(), field, want, got };
@@ -134,7 +137,7 @@ impl Header {
         }
         if u64::from(u32_at(12)) != header.width() {
             let want = format!("{} for a vocabulary of {}", header.width(), header.vocab);
-            return Err(bad("bytes of an id", want, u32_at(12).to_string()));
+            return Err(bad("bytes per id", want, u32_at(12).to_string()));
         }
         if u64_at(52) != 0 {
             return Err(bad("bytes 52 to 60", "0".into(), u64_at(52).to_string()));

@@ -1,116 +1,133 @@
-//! JSONL files: one record on each line.
+//! JSONL files: one record per line.
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{DataError, text};
+use super::error::DataError;
+use super::text;
 use crate::chat::{ChatError, Json, Message};
 use crate::tokenizer::TokenizerError;
 
-/// The longest line that is read, in bytes.
+/// Maximum length of a line in bytes.
 const MAX_LINE: u64 = 64 << 20;
 
-/// What a line of training data holds.
+/// A record of training data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// `{"text": ...}`: a document.
     Text(String),
-    /// `{"prompt": ..., "completion": ...}`: only the completion is to be learnt.
+    /// `{"prompt": ..., "completion": ...}`: only the completion contributes to the loss.
     Pair {
-        /// What is read.
+        /// The prompt.
         prompt: String,
-        /// What is learnt.
+        /// The completion.
         completion: String,
     },
-    /// `{"messages": [{"role": ..., "content": ...}, ...]}`: what the assistant says is to be learnt.
+    /// `{"messages": [{"role": ..., "content": ...}, ...]}`: only assistant turns contribute to the loss.
     Chat {
-        /// The turns.
+        /// The messages.
         messages: Vec<Message>,
-        /// `tools`: what the assistant may call.
+        /// `tools`: the functions that the assistant may call. `None`: no tools.
         tools: Option<Json>,
     },
 }
 
-/// What a line may be.
+/// The kinds of records, for errors.
 const KINDS: &str = "\"text\", or \"prompt\" and \"completion\", or \"messages\"";
 
 impl Record {
-    /// The record of an object, which `line` is the text of.
+    /// The record of an object. `line` is its text.
     ///
     /// # Errors
-    /// Other fields than those of one kind of record.
-    fn from_object(object: &Map<String, Value>, line: &str) -> Result<Record, (&'static str, String)> {
+    /// Fields that do not match one kind of record.
+    fn from_object(object: &Map<String, Value>, line: &str) -> Result<Record, Mismatch> {
         let field = |name: &str| match object.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(other) => Err(("strings as fields", format!("{name:?}: {}", kind_of(other)))),
+            Some(other) => Err(mismatch("strings as fields", format!("{name:?}: {}", kind_of(other)))),
         };
         match (field("text")?, field("prompt")?, field("completion")?, object.contains_key("messages")) {
             (Some(text), None, None, false) => Ok(Record::Text(text)),
             (None, Some(prompt), Some(completion), false) => Ok(Record::Pair { prompt, completion }),
             (None, None, None, true) => Record::chat(line),
-            _ => Err((KINDS, fields(object))),
+            _ => Err(mismatch(KINDS, fields(object))),
         }
     }
 
+    /// Parses a conversation.
+    ///
     /// # Errors
-    /// `messages` that are no list of messages, or have no turn of the assistant.
-    fn chat(line: &str) -> Result<Record, (&'static str, String)> {
+    /// `messages` that are not a list of messages, or that contain no assistant turn.
+    fn chat(line: &str) -> Result<Record, Mismatch> {
         const WANT: &str = "\"messages\" as [{\"role\": ..., \"content\": ...}, ...]";
-        // read again: templates write objects with their keys in the order of the text
+        // parsed again: templates print objects with their keys in the order of the text
         let read = |line: &str| {
             let json = Json::parse(line)?;
             let messages = Message::list(&json.get("messages").unwrap_or_else(|| json.clone()))?;
             Ok((messages, json.get("tools").filter(|tools| tools.kind() != "null")))
         };
-        let (messages, tools) = read(line).map_err(|error: ChatError| (WANT, error.to_string()))?;
+        let (messages, tools) = read(line).map_err(|error: ChatError| mismatch(WANT, error.to_string()))?;
         if messages.iter().all(|message| message.role() != "assistant") {
             let mut roles: Vec<String> = messages.iter().map(|m| format!("{:?}", m.role())).collect();
             roles.dedup();
             roles.truncate(8);
             let want = "\"messages\" with a turn of the role \"assistant\"";
-            return Err((want, format!("the roles {}", roles.join(", "))));
+            return Err(mismatch(want, format!("the roles {}", roles.join(", "))));
         }
         Ok(Record::Chat { messages, tools })
     }
 }
 
-/// Calls `each` with every record of `path` and its place; blank lines are skipped.
+/// What was expected and what was found.
+struct Mismatch {
+    want: &'static str,
+    got: String,
+}
+
+fn mismatch(want: &'static str, got: String) -> Mismatch {
+    Mismatch { want, got }
+}
+
+/// Calls `each` with every record of `path` and its location. Skips blank lines.
 ///
 /// # Errors
-/// A file that cannot be read or has no record, a line that is no record (by its number), what `each` returns.
+/// A file that cannot be read or contains no record; an invalid line, by its number; errors of `each`.
 pub fn records(
     path: &Path,
-    mut each: impl FnMut(Record, &Place) -> Result<(), DataError>,
+    mut each: impl FnMut(Record, &Location) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    objects(path, |object, place| {
-        each(Record::from_object(object, &place.text).map_err(|why| place.error(why))?, place)
+    objects(path, |object, location| {
+        let record = Record::from_object(object, &location.text)
+            .map_err(|Mismatch { want, got }| location.error(want, got))?;
+        each(record, location)
     })
 }
 
-/// Where in a file an object stands.
+/// The location of an object in a file.
 #[derive(Debug)]
-pub struct Place {
+pub struct Location {
     file: PathBuf,
     line: u64,
     read: u64,
     text: String,
 }
 
-impl Place {
-    /// Bytes of the file up to the end of the line.
+impl Location {
+    /// Number of bytes of the file up to the end of the line.
     pub fn bytes(&self) -> u64 {
         self.read
     }
 
-    pub(crate) fn error(&self, (want, got): (&'static str, String)) -> DataError {
-        DataError::Line { file: self.file.clone(), line: self.line, want, got }
+    /// The error for this line.
+    pub(crate) fn error(&self, want: &'static str, got: impl Into<String>) -> DataError {
+        DataError::Line { file: self.file.clone(), line: self.line, want, got: got.into() }
     }
 
-    pub(super) fn not_encoded(&self, refused: &TokenizerError) -> DataError {
-        self.error(("text that the tokenizer can encode", refused.to_string()))
+    /// The error for text of this line that the tokenizer cannot encode.
+    pub(super) fn not_encoded(&self, error: &TokenizerError) -> DataError {
+        self.error("text that the tokenizer can encode", error.to_string())
     }
 }
 
@@ -120,46 +137,46 @@ impl Place {
 /// As [`records`].
 pub(crate) fn objects(
     path: &Path,
-    mut each: impl FnMut(&Map<String, Value>, &Place) -> Result<(), DataError>,
+    mut each: impl FnMut(&Map<String, Value>, &Location) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let file = File::open(path).map_err(|e| DataError::io(path, "open", &e))?;
+    let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
     let mut reader = BufReader::new(file);
-    let mut place = Place { file: path.into(), line: 0, read: 0, text: String::new() };
-    let mut seen = 0u64;
+    let mut location = Location { file: path.into(), line: 0, read: 0, text: String::new() };
+    let mut count = 0u64;
     loop {
         let mut line = Vec::new();
         let read = reader.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line);
-        let length = read.map_err(|e| DataError::io(path, "read", &e))? as u64;
+        let length = read.map_err(|e| DataError::io(path, "read", e))? as u64;
         if length == 0 {
             break;
         }
-        place.line += 1;
+        location.line += 1;
         if length > MAX_LINE {
-            return Err(place.error(("a line of at most 64 MiB", "more".into())));
+            return Err(location.error("a line of at most 64 MiB", "more"));
         }
-        let mut line = text::to_text(line, place.read, path)?;
-        if place.read == 0 && line.starts_with('\u{feff}') {
+        let mut line = text::to_text(line, location.read, path)?;
+        if location.read == 0 && line.starts_with('\u{feff}') {
             line.drain(..'\u{feff}'.len_utf8());
         }
-        place.read += length;
+        location.read += length;
         if line.trim().is_empty() {
             continue;
         }
-        seen += 1;
-        place.text = line;
-        match serde_json::from_str(&place.text) {
-            Ok(Value::Object(object)) => each(&object, &place)?,
-            Ok(other) => return Err(place.error(("a JSON object", kind_of(&other).into()))),
-            Err(error) => return Err(place.error(("a JSON object", error.to_string()))),
+        count += 1;
+        location.text = line;
+        match serde_json::from_str(&location.text) {
+            Ok(Value::Object(object)) => each(&object, &location)?,
+            Ok(other) => return Err(location.error("a JSON object", kind_of(&other))),
+            Err(error) => return Err(location.error("a JSON object", error.to_string())),
         }
     }
-    if seen == 0 {
-        return Err(place.error(("a record", "the end of the file".into())));
+    if count == 0 {
+        return Err(location.error("a record", "the end of the file"));
     }
     Ok(())
 }
 
-/// What a JSON value is, in a word.
+/// The kind of a JSON value, for errors.
 pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

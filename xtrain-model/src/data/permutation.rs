@@ -1,10 +1,10 @@
-//! A random order of 0..n that needs no memory.
+//! A random permutation of 0..n in constant memory.
 
-/// Rounds of the Feistel network; each has its key.
+/// Number of rounds of the Feistel network, each with its own key.
 pub(crate) const ROUNDS: usize = 6;
 
-/// A permutation of `0..n`: a Feistel network on the next power of four, walked until it falls inside
-/// (Black and Rogaway, CT-RSA 2002). Integers only: the same order on every machine.
+/// A permutation of `0..n`: a Feistel network on the next power of four with cycle walking (Black and Rogaway, CT-RSA
+/// 2002). Integer arithmetic only: the same order on every machine.
 #[derive(Debug, Clone)]
 pub struct Permutation {
     n: u64,
@@ -13,13 +13,13 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..n` under `keys`; `n` is at most 2^62.
+    /// The permutation of `0..n` with `keys`. `n` is at most 2^62.
     pub fn new(n: u64, keys: [u64; ROUNDS]) -> Permutation {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
         Permutation { n, half_bits: bits.div_ceil(2).max(1), keys }
     }
 
-    /// Where `i < n` goes: below `n`, and another place for every `i`.
+    /// The image of `i < n`: below `n` and different for every `i`.
     pub fn at(&self, i: u64) -> u64 {
         debug_assert!(i < self.n, "{i} is not below {}", self.n);
         let mut x = self.network(i);

@@ -1,56 +1,59 @@
-//! Text and JSONL files to packed tokens.
+//! Tokenizing text and JSONL files to packed tokens.
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::conversation::{Chat, Ending};
+use super::conversation::{ChatEncoder, EncodedChat};
+use super::error::DataError;
 use super::jsonl::{self, Record};
+use super::role::Role;
+use super::separator::separator_of;
 use super::text::Blocks;
-use super::{DataError, Role, TokenWriter, separator_of};
+use super::writer::TokenWriter;
 use crate::tokenizer::Tokenizer;
 
-/// Bytes of text that are tokenised at a time.
+/// Number of text bytes tokenized at a time.
 const BLOCK: usize = 1 << 20;
 
-/// What files may hold.
+/// The allowed content of input files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Text and records of any kind.
     Any,
-    /// Records with an answer to learn: `messages`, or `prompt` and `completion`.
+    /// Records with supervised answers: `messages`, or `prompt` and `completion`.
     Conversations,
 }
 
-/// How far [`prepare`] is.
+/// The progress of [`prepare`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of the inputs that are done.
+pub struct PrepareProgress {
+    /// Number of input bytes processed.
     pub bytes: u64,
-    /// Bytes of all inputs.
+    /// Number of bytes of all inputs.
     pub of: u64,
 }
 
-/// What [`prepare`] wrote.
+/// The result of [`prepare`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prepared {
-    /// Bytes of the inputs.
+    /// Number of input bytes.
     pub bytes: u64,
-    /// Tokens, separators included.
+    /// Number of tokens, including separators.
     pub tokens: u64,
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
 }
 
-/// Where tokens go: documents, one after the other.
-pub(super) trait Sink {
-    /// Adds to the document.
+/// Receives consecutive documents.
+pub(super) trait DocumentSink {
+    /// Appends tokens to the document.
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError>;
-    /// Ends the document, with a separator where it has none.
+    /// Ends the document and appends a separator if it has none.
     fn end_document(&mut self) -> Result<(), DataError>;
-    /// Ends the document as it stands.
+    /// Ends the document without a separator.
     fn cut(&mut self);
 }
 
-impl Sink for TokenWriter {
+impl DocumentSink for TokenWriter {
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
         TokenWriter::push(self, ids, role)
     }
@@ -64,53 +67,56 @@ impl Sink for TokenWriter {
     }
 }
 
-/// Tokenises `inputs` into the token file `output`. A file named `*.jsonl` or `*.ndjson` has one record a line:
-/// `text`, or `prompt` and `completion`, whose prompt is masked out of the loss, or `messages`, which the
-/// tokenizer's chat template writes and of which what the assistant says is to be learnt. Any other file is text:
-/// one document, or several with `<|endoftext|>` between them. Every document ends with the separator, but a
-/// conversation whose last turn has a token of its own that ends a text; and the file says where.
+/// Tokenizes `inputs` into the token file `output`.
+///
+/// A file named `*.jsonl` or `*.ndjson` has one record per line: `text`; or `prompt` and `completion`, whose prompt
+/// is masked out of the loss; or `messages`, rendered by the tokenizer's chat template, with loss on assistant turns
+/// only. Any other file is text: one document, or several separated by `<|endoftext|>`. Every document ends with the
+/// separator, except a conversation whose last turn ends with an end-of-text token. The token file stores the
+/// document ends.
 ///
 /// # Errors
-/// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL of these fields (with the line); an
-/// output that cannot be written. `output` is then what it was before.
+/// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL with these fields (with the line); an
+/// output that cannot be written. On error, `output` is unchanged.
 pub fn prepare(
     inputs: &[PathBuf],
     output: &Path,
     tokenizer: &Tokenizer,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(PrepareProgress),
 ) -> Result<Prepared, DataError> {
     let mut writer = TokenWriter::create(output, tokenizer)?;
-    let bytes = feed(inputs, (tokenizer, Content::Any), &mut writer, progress)?;
+    let bytes = feed(inputs, tokenizer, Content::Any, &mut writer, progress)?;
     let prepared = Prepared { bytes, tokens: writer.count(), documents: writer.documents() };
     writer.finish()?;
     Ok(prepared)
 }
 
-/// Tokenises `inputs` into `sink`; returns their bytes.
+/// Tokenizes `inputs` into `sink`. Returns the number of input bytes.
 pub(super) fn feed(
     inputs: &[PathBuf],
-    (tokenizer, content): (&Tokenizer, Content),
-    sink: &mut impl Sink,
-    progress: &mut dyn FnMut(Progress),
+    tokenizer: &Tokenizer,
+    content: Content,
+    sink: &mut impl DocumentSink,
+    progress: &mut dyn FnMut(PrepareProgress),
 ) -> Result<u64, DataError> {
     if inputs.is_empty() {
         return Err(DataError::argument("prepare", "at least one file", "none"));
     }
     let mut lengths = Vec::with_capacity(inputs.len());
     for path in inputs {
-        lengths.push(fs::metadata(path).map_err(|e| DataError::io(path, "open", &e))?.len());
+        lengths.push(fs::metadata(path).map_err(|e| DataError::io(path, "open", e))?.len());
     }
     let of = lengths.iter().sum();
     let mut done = 0;
     for (path, length) in inputs.iter().zip(lengths) {
-        let mut report = |bytes: u64| progress(Progress { bytes: done + bytes.min(length), of });
+        let mut report = |bytes: u64| progress(PrepareProgress { bytes: done + bytes.min(length), of });
         if is_jsonl(path) {
-            feed_jsonl(path, (tokenizer, content), sink, &mut report)?;
+            feed_jsonl(path, tokenizer, content, sink, &mut report)?;
         } else if content == Content::Conversations {
             return Err(DataError::Format {
                 file: path.clone(),
                 field: "kind of data",
-                want: "JSONL with \"messages\", or \"prompt\" and \"completion\", in each row".into(),
+                want: "JSONL with \"messages\", or \"prompt\" and \"completion\", in each line".into(),
                 got: "text".into(),
             });
         } else {
@@ -128,13 +134,13 @@ fn is_jsonl(path: &Path) -> bool {
 fn feed_text(
     path: &Path,
     tokenizer: &Tokenizer,
-    sink: &mut impl Sink,
+    sink: &mut impl DocumentSink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
     let (mut blocks, separator) = (Blocks::open(path, BLOCK)?, separator_of(tokenizer)?);
     let mut bytes = 0;
     while let Some(text) = blocks.next()? {
-        let refused = |error| DataError::Tokenizer { source: path.display().to_string(), error };
+        let refused = |source| DataError::Tokenizer { origin: path.display().to_string(), source };
         push_text(sink, &tokenizer.encode(&text).map_err(refused)?, separator)?;
         bytes += text.len() as u64;
         report(bytes);
@@ -144,51 +150,54 @@ fn feed_text(
 
 fn feed_jsonl(
     path: &Path,
-    (tokenizer, content): (&Tokenizer, Content),
-    sink: &mut impl Sink,
+    tokenizer: &Tokenizer,
+    content: Content,
+    sink: &mut impl DocumentSink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
     let (separator, mut chat) = (separator_of(tokenizer)?, None);
-    jsonl::records(path, |record, place| {
-        let encode = |text: &str| tokenizer.encode(text).map_err(|refused| place.not_encoded(&refused));
+    jsonl::records(path, |record, location| {
+        let encode = |text: &str| tokenizer.encode(text).map_err(|error| location.not_encoded(&error));
         match record {
             Record::Text(_) if content == Content::Conversations => {
                 let want = "\"messages\", or \"prompt\" and \"completion\"";
-                return Err(place.error((want, "\"text\", which has no answer to learn".into())));
+                return Err(location.error(want, "\"text\", which has no supervised answer"));
             }
             Record::Text(text) => {
                 push_text(sink, &encode(&text)?, separator)?;
                 sink.end_document()?;
             }
             Record::Pair { prompt, completion } => {
-                sink.push(&encode(&prompt)?, Role::Read)?;
-                sink.push(&encode(&completion)?, Role::Learnt)?;
+                sink.push(&encode(&prompt)?, Role::Context)?;
+                sink.push(&encode(&completion)?, Role::Target)?;
                 sink.end_document()?;
             }
             Record::Chat { messages, tools } => {
-                if chat.is_none() {
-                    chat = Some(Chat::of(tokenizer, place)?);
-                }
-                let chat = chat.as_ref().expect("made above");
-                let (tokens, ending) = chat.encode((&messages, tools), place)?;
+                let encoder = match chat.take() {
+                    Some(encoder) => encoder,
+                    None => ChatEncoder::of(tokenizer, location)?,
+                };
+                let EncodedChat { tokens, needs_separator } = encoder.encode(&messages, tools, location)?;
+                chat = Some(encoder);
                 for run in tokens.chunk_by(|a, b| a.1 == b.1) {
                     sink.push(&run.iter().map(|token| token.0).collect::<Vec<_>>(), run[0].1)?;
                 }
-                match ending {
-                    Ending::Learnt => sink.cut(),
-                    Ending::Missing => sink.end_document()?,
+                if needs_separator {
+                    sink.end_document()?;
+                } else {
+                    sink.cut();
                 }
             }
         }
-        report(place.bytes());
+        report(location.bytes());
         Ok(())
     })
 }
 
-/// Adds running text, in which separators end documents.
-fn push_text(sink: &mut impl Sink, ids: &[u32], separator: u32) -> Result<(), DataError> {
+/// Appends running text. Separators in it end documents.
+fn push_text(sink: &mut impl DocumentSink, ids: &[u32], separator: u32) -> Result<(), DataError> {
     for part in ids.split_inclusive(|&id| id == separator) {
-        sink.push(part, Role::Learnt)?;
+        sink.push(part, Role::Target)?;
         if part.ends_with(&[separator]) {
             sink.cut();
         }

@@ -1,19 +1,19 @@
-//! Training and validation parts, and the windows that cover the latter.
+//! The split into training and validation parts, and the windows of the validation part.
 use std::ops::Range;
 
-use super::DataError;
+use super::error::DataError;
 
-/// Two parts of a sequence of tokens.
+/// The training and validation parts of a sequence of tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
-    /// What is trained on.
+    /// The training part.
     pub train: Range<u64>,
-    /// What the validation loss is of.
+    /// The validation part.
     pub validation: Range<u64>,
 }
 
 impl Split {
-    /// The last `fraction` of `len` tokens for validation: from trunc((1 - fraction) * len), in f64.
+    /// Reserves the last `fraction` of `len` tokens for validation: from trunc((1 - fraction) * len), in f64.
     ///
     /// # Errors
     /// A fraction outside 0 <= fraction < 1.
@@ -25,8 +25,8 @@ impl Split {
         Ok(Split { train: 0..at, validation: at..len })
     }
 
-    /// The last `fraction` of the documents that end at `ends` for validation, counted as [`tail`](Split::tail)
-    /// counts tokens: no document is in both parts.
+    /// Reserves the last `fraction` of the documents that end at `ends` for validation, rounded as in
+    /// [`tail`](Split::tail). No document is in both parts.
     ///
     /// # Errors
     /// As [`tail`](Split::tail).
@@ -37,14 +37,14 @@ impl Split {
     }
 }
 
-/// Windows of at most `context` predictions, one after the other, that cover `part`: every token of it but the
-/// first is a target exactly once, the last window may be shorter. Each range holds the window's inputs and the
-/// one token after them, as [`Tokens::excerpt`](super::Tokens::excerpt) wants it.
-pub fn evaluation_windows(part: Range<u64>, context: u64) -> impl Iterator<Item = Range<u64>> {
-    let context = context.max(1);
-    let predictions = part.end.saturating_sub(part.start).saturating_sub(1);
+/// Adjacent windows of at most `context` predictions that cover `part`: every token except the first is a target
+/// exactly once. The last window may be shorter. Each range contains the window's inputs and the token after them,
+/// for [`Tokens::window`](super::Tokens::window).
+pub fn evaluation_windows(part: &Range<u64>, context: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, end, context) = (part.start, part.end, context.max(1));
+    let predictions = end.saturating_sub(start).saturating_sub(1);
     (0..predictions.div_ceil(context)).map(move |i| {
-        let start = part.start + i * context;
-        start..part.end.min(start + context + 1)
+        let start = start + i * context;
+        start..end.min(start + context + 1)
     })
 }

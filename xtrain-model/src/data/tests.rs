@@ -1,14 +1,15 @@
-//! Data against its promises, ugly inputs included.
+//! Tests of training data against its contracts, including unusual inputs.
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::tokenizer::Tokenizer;
 
 mod conversations;
 mod every_variant;
 mod token_file;
 mod windows;
 
-/// A folder that goes when the test ends.
+/// A directory that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -64,10 +65,10 @@ fn a_text_file_becomes_its_bytes_and_a_separator() {
 }
 
 #[test]
-fn blocks_tokenise_as_the_whole_does() {
+fn tokenizing_blocks_gives_the_tokens_of_the_whole_text() {
     let dir = Scratch::new("blocks");
     let line = "It's 12 o'clock,\n\n  the cat \r\nsat  there\n日本語 🙂\nend. ";
-    let text: String = (0..40).map(|i| format!("{line}{i}\n{}", "\n ".repeat(i % 3))).collect();
+    let text = (0..40).map(|i| format!("{line}{i}\n{}", "\n ".repeat(i % 3))).collect::<Vec<_>>().concat();
     let path = dir.file("in.txt", &text);
     for tokenizer in [Tokenizer::byte(), fixture_tokenizer()] {
         let whole = tokenizer.encode(&text).unwrap();
@@ -93,18 +94,18 @@ fn jsonl_records_become_documents_and_prompts_are_masked() {
     let want = [97, 98, 256, 49, 43, 49, 61, 50, 10, 256];
     assert_eq!(file.ids(0..file.count()).unwrap(), want);
     assert_eq!((file.documents(), file.is_masked()), (2, true));
-    let learnt = [true, true, true, false, false, false, false, true, true, true];
-    assert_eq!(file.learnt(0..10).unwrap(), learnt);
+    let mask = [true, true, true, false, false, false, false, true, true, true];
+    assert_eq!(file.target_mask(0..10).unwrap(), mask);
     for start in 0..10 {
-        assert_eq!(file.learnt(start..10).unwrap(), learnt[start as usize..]);
+        assert_eq!(file.target_mask(start..10).unwrap(), mask[start as usize..]);
     }
     let tokens = Tokens::open(file.path()).unwrap();
-    let excerpt = tokens.excerpt(2..9).unwrap();
-    assert_eq!(excerpt.inputs, [256, 49, 43, 49, 61, 50]);
-    assert_eq!(excerpt.targets, [None, None, None, None, Some(50), Some(10)]);
-    assert_eq!(excerpt.target_count(), 2);
+    let window = tokens.window(2..9).unwrap();
+    assert_eq!(window.inputs, [256, 49, 43, 49, 61, 50]);
+    assert_eq!(window.targets, [None, None, None, None, Some(50), Some(10)]);
+    assert_eq!(window.target_count(), 2);
     let memory = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Any).unwrap();
-    assert_eq!(memory.learnt(0..10).unwrap(), learnt);
+    assert_eq!(memory.target_mask(0..10).unwrap(), mask);
 }
 
 #[track_caller]
@@ -131,21 +132,21 @@ fn bad_text_is_refused_by_file_and_offset() {
 
 #[test]
 fn bad_jsonl_is_refused_by_file_and_line() {
-    refused("empty.jsonl", b"", "line 0: want a record, found the end of the file");
-    refused("blank.jsonl", b"\n \r\n", "line 2: want a record, found the end of the file");
-    refused("broken.jsonl", b"{\"text\": \"a\"}\n{\"text\": ", "line 2: want a JSON object");
-    refused("list.jsonl", b"[1]", "line 1: want a JSON object, found an array");
-    refused("chat.jsonl", b"{\"messages\": []}", "line 1: want \"messages\" as [{\"role\": ...");
+    refused("empty.jsonl", b"", "line 0: expected a record, found the end of the file");
+    refused("blank.jsonl", b"\n \r\n", "line 2: expected a record, found the end of the file");
+    refused("broken.jsonl", b"{\"text\": \"a\"}\n{\"text\": ", "line 2: expected a JSON object");
+    refused("list.jsonl", b"[1]", "line 1: expected a JSON object, found an array");
+    refused("chat.jsonl", b"{\"messages\": []}", "line 1: expected \"messages\" as [{\"role\": ...");
     refused("nobody.jsonl", b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"gpt\"}]}", {
-        "line 1: want \"messages\" with a turn of the role \"assistant\", found the roles \"user\", \"gpt\""
+        "line 1: expected \"messages\" with a turn of the role \"assistant\", found the roles \"user\", \"gpt\""
     });
     refused(
         "role.jsonl",
         b"{\"messages\":[{\"content\":\"a\"}]}",
-        "found messages: want messages as objects",
+        "found messages: expected messages as objects",
     );
     refused("content.jsonl", b"{\"messages\":[{\"role\":\"assistant\",\"content\":[1]}]}", {
-        "line 1: want \"messages\" that the tokenizer's chat template takes, found chat template: it refuses the \
+        "line 1: expected \"messages\" that the tokenizer's chat template accepts, found chat template: it rejects the \
          messages: content has to be text"
     });
     refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
@@ -153,11 +154,11 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused(
         "both.jsonl",
         b"{\"text\":\"\",\"prompt\":\"a\",\"completion\":\"b\"}",
-        "line 1: want \"text\", or",
+        "line 1: expected \"text\", or",
     );
     refused("none.jsonl", b"{}", "found no field");
     refused("type.jsonl", b"{\"text\": 3}", "\"text\": a number");
-    refused("deep.jsonl", "[".repeat(100_000).as_bytes(), "line 1: want a JSON object");
+    refused("deep.jsonl", "[".repeat(100_000).as_bytes(), "line 1: expected a JSON object");
     refused("latin.jsonl", b"{\"text\": \"a\"}\n\xff", "byte 0xff at byte 14");
 }
 
@@ -165,7 +166,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
 fn a_missing_input_and_an_output_nowhere_are_refused_by_name() {
     let dir = Scratch::new("missing");
     let error = prepared(&dir, &[dir.0.join("nobody.txt")], &Tokenizer::byte()).unwrap_err();
-    assert!(matches!(&error, DataError::Io { kind: std::io::ErrorKind::NotFound, .. }));
+    assert!(matches!(&error, DataError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
     assert!(error.to_string().contains("nobody.txt: cannot open"), "{error}");
     let input = dir.file("in.txt", "a");
     let nowhere = dir.0.join("no/such/out.tok");
@@ -181,6 +182,6 @@ fn progress_rises_to_the_whole() {
     let out = dir.0.join("out.tok");
     let done = prepare(&inputs, &out, &Tokenizer::byte(), &mut |p| seen.push(p)).unwrap();
     assert!(seen.len() >= 4 && seen.windows(2).all(|w| w[0].bytes <= w[1].bytes));
-    assert_eq!(seen.last(), Some(&Progress { bytes: 3_500_013, of: 3_500_013 }));
+    assert_eq!(seen.last(), Some(&PrepareProgress { bytes: 3_500_013, of: 3_500_013 }));
     assert_eq!(done, Prepared { bytes: 3_500_013, tokens: 3_500_003, documents: 2 });
 }

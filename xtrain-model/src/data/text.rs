@@ -1,77 +1,80 @@
-//! A text file in blocks that tokenise as the whole does.
+//! Reading a text file in blocks that can be tokenized separately.
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::DataError;
+use super::error::DataError;
 
-/// The blocks of a text file, cut only after a line end that a letter or digit (ASCII) follows: no
-/// byte-level tokenizer makes a token across such a place. A byte-order mark at the start is dropped; line
-/// ends stay what they are.
+/// The blocks of a text file. A block ends only after a line break that is followed by an ASCII letter or digit: no
+/// byte-level tokenizer has a token across such a boundary. Removes a byte-order mark at the start. Keeps line breaks
+/// unchanged.
 #[derive(Debug)]
 pub(super) struct Blocks {
     path: PathBuf,
     file: File,
     size: usize,
-    held: Vec<u8>,
-    held_at: u64,
+    buffer: Vec<u8>,
+    /// The offset of `buffer` in the file.
+    offset: u64,
 }
 
 impl Blocks {
-    /// The blocks of `path`, of about `size` bytes (more where a line is longer).
+    /// The blocks of `path`, of about `size` bytes. A block with a longer line is longer.
     ///
     /// # Errors
     /// A file that cannot be opened or is empty.
     pub(super) fn open(path: &Path, size: usize) -> Result<Blocks, DataError> {
-        let file = File::open(path).map_err(|e| DataError::io(path, "open", &e))?;
-        let mut blocks = Blocks { path: path.into(), file, size, held: Vec::new(), held_at: 0 };
+        let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
+        let mut blocks = Blocks { path: path.into(), file, size, buffer: Vec::new(), offset: 0 };
         if blocks.fill()? == 0 {
             return Err(DataError::NotText { file: path.into(), offset: 0, got: "an empty file".into() });
         }
-        if blocks.held.starts_with(b"\xef\xbb\xbf") {
-            blocks.held.drain(..3);
-            blocks.held_at = 3;
+        if blocks.buffer.starts_with(b"\xef\xbb\xbf") {
+            blocks.buffer.drain(..3);
+            blocks.offset = 3;
         }
         Ok(blocks)
     }
 
-    /// The next block, or `None` at the end.
+    /// The next block. `None`: the end of the file.
     ///
     /// # Errors
-    /// A read that fails; bytes that are not UTF-8 or zero (a binary file), by their offset.
+    /// A read error; bytes that are not UTF-8 or zero (a binary file), by their offset.
     pub(super) fn next(&mut self) -> Result<Option<String>, DataError> {
         let mut searched = 1;
         let cut = loop {
-            if let Some(cut) = last_cut(&self.held, searched) {
+            if let Some(cut) = last_boundary(&self.buffer, searched) {
                 break cut;
             }
-            searched = self.held.len().max(1);
+            searched = self.buffer.len().max(1);
             if self.fill()? == 0 {
-                break self.held.len();
+                break self.buffer.len();
             }
         };
         if cut == 0 {
             return Ok(None);
         }
-        let block: Vec<u8> = self.held.drain(..cut).collect();
-        let text = to_text(block, self.held_at, &self.path)?;
-        self.held_at += cut as u64;
+        let block: Vec<u8> = self.buffer.drain(..cut).collect();
+        let text = to_text(block, self.offset, &self.path)?;
+        self.offset += cut as u64;
         Ok(Some(text))
     }
 
     fn fill(&mut self) -> Result<u64, DataError> {
-        let read = self.file.by_ref().take(self.size as u64).read_to_end(&mut self.held);
-        read.map(|n| n as u64).map_err(|e| DataError::io(&self.path, "read", &e))
+        let read = self.file.by_ref().take(self.size as u64).read_to_end(&mut self.buffer);
+        read.map(|n| n as u64).map_err(|e| DataError::io(&self.path, "read", e))
     }
 }
 
-/// The last place at or after `from` where a block may end.
-fn last_cut(bytes: &[u8], from: usize) -> Option<usize> {
+/// The last block boundary at or after `from`.
+fn last_boundary(bytes: &[u8], from: usize) -> Option<usize> {
     (from..bytes.len()).rev().find(|&at| bytes[at - 1] == b'\n' && bytes[at].is_ascii_alphanumeric())
 }
 
+/// Converts bytes of `file` from offset `at` to text.
+///
 /// # Errors
-/// Bytes that are not UTF-8, or zero; `at` is the place of the first in `file`.
+/// Bytes that are not UTF-8, or zero, by their offset.
 pub(super) fn to_text(bytes: Vec<u8>, at: u64, file: &Path) -> Result<String, DataError> {
     let refuse = |i: usize, got: String| DataError::NotText { file: file.into(), offset: at + i as u64, got };
     if let Some(i) = bytes.iter().position(|&byte| byte == 0)

@@ -1,13 +1,13 @@
-//! Reading a token file (`*.tok`) by positioned reads.
+//! Reading a token file (`*.tok`) with positioned reads.
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::DataError;
+use super::error::DataError;
 use super::header::{self, Header, Masked, Version};
 
-/// An open token file. Its header and length are verified; ids are checked as they are read. It is never
-/// mapped into memory: a file that shrinks under a reader is an error, not a dead process.
+/// An open token file. Its header and length are verified. Ids are checked when they are read. The file is not
+/// memory-mapped: if it shrinks while it is open, reading returns an error instead of crashing the process.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
@@ -16,66 +16,66 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// Opens `path` and verifies its header and its length; [`verify`](TokenFile::verify) reads the rest.
+    /// Opens `path` and verifies its header and length. [`verify`](TokenFile::verify) checks the rest.
     ///
     /// # Errors
-    /// A file that cannot be read; a header with a wrong field; a length that is not the one its count asks for.
+    /// A file that cannot be read; an invalid header; a length that contradicts the header.
     pub fn open(path: &Path) -> Result<TokenFile, DataError> {
-        let file = File::open(path).map_err(|e| DataError::io(path, "open", &e))?;
-        let length = file.metadata().map_err(|e| DataError::io(path, "read", &e))?.len();
+        let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
+        let length = file.metadata().map_err(|e| DataError::io(path, "read", e))?.len();
         let bad = |want, got: u64| {
             let got = format!("{got} bytes");
             DataError::Format { file: path.into(), field: "length", want, got }
         };
         if length < header::SIZE {
-            return Err(bad(format!("at least {} bytes, a header", header::SIZE), length));
+            return Err(bad(format!("at least {} bytes, the size of the header", header::SIZE), length));
         }
         let mut bytes = [0; header::SIZE as usize];
-        read_at(&file, &mut bytes, 0).map_err(|e| DataError::io(path, "read", &e))?;
+        read_at(&file, &mut bytes, 0).map_err(|e| DataError::io(path, "read", e))?;
         let header = Header::from_bytes(&bytes, path)?;
         if header.file_length() != Some(length) {
             let want = match header.file_length() {
                 Some(want) => format!("{want} bytes for {} tokens", header.count),
-                None => format!("a length that holds {} tokens", header.count),
+                None => format!("a length for {} tokens", header.count),
             };
             return Err(bad(want, length));
         }
         Ok(TokenFile { path: path.into(), file, header })
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tokens in it.
+    /// The number of tokens.
     pub fn count(&self) -> u64 {
         self.header.count
     }
 
-    /// Documents in it.
+    /// The number of documents.
     pub fn documents(&self) -> u64 {
         self.header.documents
     }
 
-    /// The vocabulary that its ids are below.
+    /// The vocabulary size.
     pub fn vocab(&self) -> u32 {
         self.header.vocab
     }
 
-    /// The digest of the tokenizer that made it (`Tokenizer::digest`).
+    /// The digest of the tokenizer that created the file (`Tokenizer::digest`).
     pub fn digest(&self) -> u64 {
         self.header.digest
     }
 
-    /// The checksum of its header, which holds that of the tokens, their number and the tokenizer's digest:
-    /// files that agree on it hold the same tokens, once [`verify`](TokenFile::verify) has read them.
+    /// The checksum of the header. The header contains the checksum and the number of the tokens and the tokenizer's
+    /// digest: files with equal checksums that passed [`verify`](TokenFile::verify) contain the same tokens.
     pub fn checksum(&self) -> u32 {
         let [.., a, b, c, d] = self.header.to_bytes();
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// Whether it holds a mask: tokens that are read but not to be learnt.
+    /// Whether the file has a target mask: some tokens are context only.
     pub fn is_masked(&self) -> bool {
         self.header.masked == Masked::Yes
     }
@@ -83,7 +83,7 @@ impl TokenFile {
     /// The ids at the positions `range`.
     ///
     /// # Errors
-    /// A range past the end, a read that fails, an id outside the vocabulary.
+    /// A range past the end; a read error; an id outside the vocabulary.
     pub fn ids(&self, range: Range<u64>) -> Result<Vec<u32>, DataError> {
         self.check(&range)?;
         let width = self.header.width();
@@ -95,7 +95,7 @@ impl TokenFile {
         match ids.iter().position(|&id| id >= self.header.vocab) {
             None => Ok(ids),
             Some(i) => Err(DataError::Vocabulary {
-                source: self.path.display().to_string(),
+                origin: self.path.display().to_string(),
                 at: range.start + i as u64,
                 got: ids[i],
                 vocab: self.header.vocab,
@@ -103,11 +103,14 @@ impl TokenFile {
         }
     }
 
-    /// Whether each token at the positions `range` is to be learnt.
+    /// Whether each token at the positions `range` is a target.
     ///
     /// # Errors
-    /// A range past the end, a read that fails.
-    pub fn learnt(&self, range: Range<u64>) -> Result<Vec<bool>, DataError> {
+    /// A range past the end; a read error.
+    ///
+    /// # Panics
+    /// Never: `open` has checked the header.
+    pub fn target_mask(&self, range: Range<u64>) -> Result<Vec<bool>, DataError> {
         self.check(&range)?;
         if self.header.masked == Masked::No || range.is_empty() {
             return Ok(vec![true; (range.end - range.start) as usize]);
@@ -118,17 +121,20 @@ impl TokenFile {
         Ok(range.map(|i| bits[(i / 8 - first) as usize] >> (i % 8) & 1 == 1).collect())
     }
 
-    /// Where each document ends, in tokens: rising, the last at [`count`](TokenFile::count).
+    /// The end of each document in tokens: increasing, the last one equal to [`count`](TokenFile::count).
     ///
     /// # Errors
-    /// A file that does not say (version 1), ends that are not rising or do not end with the tokens, a read that
-    /// fails.
+    /// A file of version 1, which has no document ends; ends that are not increasing or do not end with the tokens; a
+    /// read error.
+    ///
+    /// # Panics
+    /// Never: `open` has checked the header.
     pub fn ends(&self) -> Result<Vec<u64>, DataError> {
         let bad = |field, want: String, got: String| {
             Err(DataError::Format { file: self.path.clone(), field, want, got })
         };
         if self.header.version == Version::One {
-            let want = "2, which says where documents end (xtrain prepare writes it)";
+            let want = "2, which stores document ends (written by xtrain prepare)";
             return bad("version", want.into(), "1".into());
         }
         let at = self.header.ends_at().expect("checked when the file was opened");
@@ -148,11 +154,14 @@ impl TokenFile {
         Ok(ends)
     }
 
-    /// Reads the whole file once: its checksum, every id, and where documents end.
+    /// Reads the whole file and checks its checksum, every id and the document ends.
     ///
     /// # Errors
-    /// Another checksum than the header's, an id outside the vocabulary, as [`ends`](TokenFile::ends), a read that
-    /// fails.
+    /// A checksum that differs from the header's; an id outside the vocabulary; a read error; as
+    /// [`ends`](TokenFile::ends).
+    ///
+    /// # Panics
+    /// Never: `open` has checked the header.
     pub fn verify(&self) -> Result<(), DataError> {
         const BLOCK: u64 = 1 << 20;
         let end = self.header.file_length().expect("checked when the file was opened");
@@ -192,7 +201,7 @@ impl TokenFile {
 
     fn bytes(&self, at: u64, length: u64) -> Result<Vec<u8>, DataError> {
         let mut bytes = vec![0; length as usize];
-        read_at(&self.file, &mut bytes, at).map_err(|e| DataError::io(&self.path, "read", &e))?;
+        read_at(&self.file, &mut bytes, at).map_err(|e| DataError::io(&self.path, "read", e))?;
         Ok(bytes)
     }
 }

@@ -1,12 +1,17 @@
-//! A sequence of tokens to train on, in memory or in a file.
+//! A sequence of packed tokens, in memory or in a file.
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::prepare::{Sink, feed};
-use super::{Content, DataError, Role, TokenFile, TokenWindow, separator_of};
+use super::error::DataError;
+use super::prepare::Content;
+use super::prepare::{DocumentSink, feed};
+use super::role::Role;
+use super::separator::separator_of;
+use super::token_file::TokenFile;
+use super::token_window::TokenWindow;
 use crate::tokenizer::Tokenizer;
 
-/// Packed tokens: documents one after the other, each ended by a separator.
+/// Packed tokens: consecutive documents, each ended by a separator.
 #[derive(Debug)]
 pub struct Tokens {
     source: Source,
@@ -18,17 +23,19 @@ enum Source {
     File(TokenFile),
 }
 
-/// Tokens in memory; `learnt` is as long as `ids`, `ends` are those of the documents.
+/// Tokens in memory.
 #[derive(Debug, Default)]
 struct Memory {
     ids: Vec<u32>,
-    learnt: Vec<bool>,
+    /// Whether each token is a target; as long as `ids`.
+    target_mask: Vec<bool>,
+    /// The end of each document.
     ends: Vec<u64>,
     vocab: u32,
 }
 
 impl Memory {
-    /// Ends the document as it stands; nothing where there is none.
+    /// Ends the current document without a separator. Does nothing if it is empty.
     fn cut(&mut self) {
         let at = self.ids.len() as u64;
         if self.ends.last().copied().unwrap_or(0) < at {
@@ -37,17 +44,17 @@ impl Memory {
     }
 }
 
-/// Tokens on their way into memory.
-struct Gathered {
+/// Collects tokens in memory.
+struct MemorySink {
     memory: Memory,
     separator: u32,
 }
 
-impl Sink for Gathered {
+impl DocumentSink for MemorySink {
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
-        let Memory { ids: all, learnt, .. } = &mut self.memory;
+        let Memory { ids: all, target_mask, .. } = &mut self.memory;
         all.extend_from_slice(ids);
-        learnt.resize(all.len(), role == Role::Learnt);
+        target_mask.resize(all.len(), role == Role::Target);
         Ok(())
     }
 
@@ -55,7 +62,7 @@ impl Sink for Gathered {
         let Memory { ids, ends, .. } = &self.memory;
         let open = ends.last().copied().unwrap_or(0) < ids.len() as u64;
         if open && !ids.ends_with(&[self.separator]) {
-            self.push(&[self.separator], Role::Learnt)?;
+            self.push(&[self.separator], Role::Target)?;
         }
         self.cut();
         Ok(())
@@ -67,7 +74,7 @@ impl Sink for Gathered {
 }
 
 impl Tokens {
-    /// The tokens of the file `path`, opened as [`TokenFile::open`] does.
+    /// Opens the token file `path`. See [`TokenFile::open`].
     ///
     /// # Errors
     /// As [`TokenFile::open`].
@@ -75,15 +82,15 @@ impl Tokens {
         Ok(Tokens { source: Source::File(TokenFile::open(path)?) })
     }
 
-    /// `ids` of a vocabulary of `vocab`, one document, all to be learnt.
+    /// One document of `ids`, all of them targets. `vocab` is the vocabulary size.
     ///
     /// # Errors
     /// An id outside the vocabulary.
     pub fn from_ids(ids: Vec<u32>, vocab: u32) -> Result<Tokens, DataError> {
-        Tokens::from_documents([ids.into_iter().map(|id| (id, Role::Learnt))], vocab)
+        Tokens::from_documents([ids.into_iter().map(|id| (id, Role::Target))], vocab)
     }
 
-    /// Documents of a vocabulary of `vocab`: ids and their roles.
+    /// Documents of (id, role) pairs. `vocab` is the vocabulary size.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -95,21 +102,24 @@ impl Tokens {
         for document in documents {
             for (id, role) in document {
                 if id >= vocab {
-                    let (source, at) = ("tokens in memory".to_string(), memory.ids.len() as u64);
-                    return Err(DataError::Vocabulary { source, at, got: id, vocab });
+                    let (origin, at) = ("tokens in memory".to_string(), memory.ids.len() as u64);
+                    return Err(DataError::Vocabulary { origin, at, got: id, vocab });
                 }
                 memory.ids.push(id);
-                memory.learnt.push(role == Role::Learnt);
+                memory.target_mask.push(role == Role::Target);
             }
             memory.cut();
         }
         Ok(Tokens { source: Source::Memory(memory) })
     }
 
-    /// The tokens of text and JSONL files, tokenised into memory: what [`prepare`](super::prepare) would write.
+    /// Tokenizes text and JSONL files into memory: the tokens that [`prepare`](super::prepare) writes.
     ///
     /// # Errors
-    /// As [`prepare`](super::prepare); what is not of that content.
+    /// As [`prepare`](super::prepare); records that `content` does not allow.
+    ///
+    /// # Panics
+    /// Never: a vocabulary fits u32.
     pub fn from_files(
         inputs: &[PathBuf],
         tokenizer: &Tokenizer,
@@ -117,13 +127,13 @@ impl Tokens {
     ) -> Result<Tokens, DataError> {
         let vocab = u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19");
         let memory = Memory { vocab, ..Memory::default() };
-        let mut gathered = Gathered { memory, separator: separator_of(tokenizer)? };
-        feed(inputs, (tokenizer, content), &mut gathered, &mut |_| ())?;
-        gathered.cut();
-        Ok(Tokens { source: Source::Memory(gathered.memory) })
+        let mut sink = MemorySink { memory, separator: separator_of(tokenizer)? };
+        feed(inputs, tokenizer, content, &mut sink, &mut |_| ())?;
+        sink.cut();
+        Ok(Tokens { source: Source::Memory(sink.memory) })
     }
 
-    /// How many there are.
+    /// The number of tokens.
     pub fn len(&self) -> u64 {
         match &self.source {
             Source::Memory(memory) => memory.ids.len() as u64,
@@ -131,12 +141,12 @@ impl Tokens {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The vocabulary that the ids are below.
+    /// The vocabulary size.
     pub fn vocab(&self) -> u32 {
         match &self.source {
             Source::Memory(memory) => memory.vocab,
@@ -144,7 +154,7 @@ impl Tokens {
         }
     }
 
-    /// The file, where they are in one.
+    /// The token file. `None`: the tokens are in memory.
     pub fn file(&self) -> Option<&TokenFile> {
         match &self.source {
             Source::Memory(_) => None,
@@ -155,7 +165,7 @@ impl Tokens {
     /// The ids at the positions `range`.
     ///
     /// # Errors
-    /// A range past the end, a read that fails, an id outside the vocabulary.
+    /// A range past the end; a read error; an id outside the vocabulary.
     pub fn ids(&self, range: Range<u64>) -> Result<Vec<u32>, DataError> {
         match &self.source {
             Source::Memory(memory) => Ok(slice(&memory.ids, &range)?.to_vec()),
@@ -163,18 +173,18 @@ impl Tokens {
         }
     }
 
-    /// Whether each token at the positions `range` is to be learnt.
+    /// Whether each token at the positions `range` is a target.
     ///
     /// # Errors
-    /// A range past the end, a read that fails.
-    pub fn learnt(&self, range: Range<u64>) -> Result<Vec<bool>, DataError> {
+    /// A range past the end; a read error.
+    pub fn target_mask(&self, range: Range<u64>) -> Result<Vec<bool>, DataError> {
         match &self.source {
-            Source::Memory(memory) => Ok(slice(&memory.learnt, &range)?.to_vec()),
-            Source::File(file) => file.learnt(range),
+            Source::Memory(memory) => Ok(slice(&memory.target_mask, &range)?.to_vec()),
+            Source::File(file) => file.target_mask(range),
         }
     }
 
-    /// Where each document ends: rising, the last at [`len`](Tokens::len).
+    /// The end of each document: increasing, the last one equal to [`len`](Tokens::len).
     ///
     /// # Errors
     /// As [`TokenFile::ends`].
@@ -185,21 +195,21 @@ impl Tokens {
         }
     }
 
-    /// Whether some tokens may be not to be learnt.
+    /// Whether some tokens are context only.
     pub fn is_masked(&self) -> bool {
         match &self.source {
-            Source::Memory(memory) => memory.learnt.contains(&false),
+            Source::Memory(memory) => memory.target_mask.contains(&false),
             Source::File(file) => file.is_masked(),
         }
     }
 
-    /// The tokens at the positions `range` as something to train on: all but the last are read, each predicts
-    /// the next where that one is to be learnt.
+    /// The tokens at the positions `range` as inputs and targets: all except the last are inputs, and each predicts
+    /// the next token if that one is a target.
     ///
     /// # Errors
     /// As [`ids`](Tokens::ids).
-    pub fn excerpt(&self, range: Range<u64>) -> Result<TokenWindow, DataError> {
-        Ok(TokenWindow::new(&self.ids(range.clone())?, &self.learnt(range)?))
+    pub fn window(&self, range: Range<u64>) -> Result<TokenWindow, DataError> {
+        Ok(TokenWindow::new(&self.ids(range.clone())?, &self.target_mask(range)?))
     }
 }
 

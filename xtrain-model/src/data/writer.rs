@@ -1,14 +1,16 @@
-//! Writing a token file: whole or not at all.
+//! Writing a token file that appears completely or not at all.
 use std::fs::{self, File};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use super::error::DataError;
 use super::header::{self, Header, Masked, Version};
-use super::{DataError, Role, separator_of};
+use super::role::Role;
+use super::separator::separator_of;
 use crate::tokenizer::Tokenizer;
 
-/// Writes tokens into a temporary file beside `path`, which gets its name in [`finish`](TokenWriter::finish).
-/// A writer that is dropped before removes what it wrote.
+/// Writes tokens into a temporary file next to `path`, which [`finish`](TokenWriter::finish) renames. A writer that
+/// is dropped without `finish` removes the temporary file.
 #[derive(Debug)]
 pub struct TokenWriter {
     path: PathBuf,
@@ -23,10 +25,13 @@ pub struct TokenWriter {
 }
 
 impl TokenWriter {
-    /// Begins the token file `path` with the vocabulary of `tokenizer`.
+    /// Creates the token file `path` with the vocabulary of `tokenizer`.
     ///
     /// # Errors
     /// A directory that cannot be written; a tokenizer without a separator.
+    ///
+    /// # Panics
+    /// Never: a vocabulary fits u32.
     pub fn create(path: &Path, tokenizer: &Tokenizer) -> Result<TokenWriter, DataError> {
         let Some(name) = path.file_name() else {
             return Err(DataError::argument("TokenWriter", "the path of a file", path.display()));
@@ -35,7 +40,7 @@ impl TokenWriter {
         let mut temporary_name = name.to_os_string();
         temporary_name.push(format!(".tmp-{}", std::process::id()));
         let temporary = path.with_file_name(temporary_name);
-        let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", &e))?;
+        let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", e))?;
         let header = Header {
             version: Version::Two,
             masked: Masked::No,
@@ -60,25 +65,28 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the document, in the role that training gives them.
+    /// Appends tokens of role `role` to the document.
     ///
     /// # Errors
-    /// An id outside the vocabulary, a write that fails.
+    /// An id outside the vocabulary; a write error.
+    ///
+    /// # Panics
+    /// Never: every eighth token appends a mask byte.
     pub fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
         let mut bytes = Vec::with_capacity(ids.len() * self.header.width() as usize);
         for (&id, at) in ids.iter().zip(self.header.count..) {
             if id >= self.header.vocab {
-                let source = self.path.display().to_string();
-                return Err(DataError::Vocabulary { source, at, got: id, vocab: self.header.vocab });
+                let origin = self.path.display().to_string();
+                return Err(DataError::Vocabulary { origin, at, got: id, vocab: self.header.vocab });
             }
             bytes.extend_from_slice(&id.to_le_bytes()[..self.header.width() as usize]);
             if at % 8 == 0 {
                 self.mask.push(0);
             }
-            *self.mask.last_mut().expect("token 0 pushed a byte") |=
-                u8::from(role == Role::Learnt) << (at % 8);
+            *self.mask.last_mut().expect("token 0 appended a byte") |=
+                u8::from(role == Role::Target) << (at % 8);
         }
-        if role == Role::Read && !ids.is_empty() {
+        if role == Role::Context && !ids.is_empty() {
             self.header.masked = Masked::Yes;
         }
         self.header.count += ids.len() as u64;
@@ -86,20 +94,20 @@ impl TokenWriter {
         self.put_body(&bytes)
     }
 
-    /// Ends the document with a separator, which is to be learnt, where it does not end with one; nothing where
-    /// there is no document.
+    /// Ends the document and appends a separator, which is a target, if it does not end with one. Does nothing for an
+    /// empty document.
     ///
     /// # Errors
     /// As [`push`](TokenWriter::push).
     pub fn end_document(&mut self) -> Result<(), DataError> {
         if self.is_open() && self.last != Some(self.separator) {
-            self.push(&[self.separator], Role::Learnt)?;
+            self.push(&[self.separator], Role::Target)?;
         }
         self.cut();
         Ok(())
     }
 
-    /// Ends the document as it stands; nothing where there is none.
+    /// Ends the document without a separator. Does nothing for an empty document.
     pub fn cut(&mut self) {
         if self.is_open() {
             self.ends.push(self.header.count);
@@ -107,25 +115,26 @@ impl TokenWriter {
         }
     }
 
-    /// Whether tokens stand behind the last document's end.
+    /// Whether the current document has tokens.
     fn is_open(&self) -> bool {
         self.ends.last().copied().unwrap_or(0) < self.header.count
     }
 
-    /// Tokens so far.
+    /// Number of tokens so far.
     pub fn count(&self) -> u64 {
         self.header.count
     }
 
-    /// Documents ended so far.
+    /// Number of completed documents.
     pub fn documents(&self) -> u64 {
         self.header.documents
     }
 
-    /// Ends the last document as it stands, writes the header, forces all to disk and gives the file its name.
+    /// Ends the last document without a separator, writes the header, syncs the file and renames it to its final
+    /// path.
     ///
     /// # Errors
-    /// A write, sync or rename that fails; `path` is then what it was before.
+    /// A write, sync or rename error. On error, `path` is unchanged.
     pub fn finish(mut self) -> Result<(), DataError> {
         self.cut();
         if self.header.masked == Masked::Yes {
@@ -140,7 +149,7 @@ impl TokenWriter {
         self.at("write", BufWriter::flush)?;
         self.at("sync", |file| file.get_ref().sync_all())?;
         fs::rename(&self.temporary, &self.path)
-            .map_err(|e| DataError::io(&self.path, "rename into place", &e))?;
+            .map_err(|e| DataError::io(&self.path, "rename into place", e))?;
         self.finished = true;
         sync_parent(&self.path)
     }
@@ -156,10 +165,10 @@ impl TokenWriter {
 
     fn at(
         &mut self,
-        doing: &'static str,
+        op: &'static str,
         act: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
     ) -> Result<(), DataError> {
-        act(&mut self.file).map_err(|e| DataError::io(&self.temporary, doing, &e))
+        act(&mut self.file).map_err(|e| DataError::io(&self.temporary, op, e))
     }
 }
 
@@ -177,7 +186,7 @@ fn sync_parent(path: &Path) -> Result<(), DataError> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| DataError::io(parent, "sync", &e))
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| DataError::io(parent, "sync", e))
 }
 
 #[cfg(not(unix))]

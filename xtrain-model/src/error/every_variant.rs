@@ -1,11 +1,11 @@
-//! Every variant of [`Error`], from a model, a sample or a store that is wrong in one way.
+//! Every variant of [`Error`], each from a model, a training example or a cache with one defect.
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::*;
-use crate::named_cases::{check, variants};
 use crate::objective::{self, TrainingExample};
-use crate::schedule::{Decay, Schedule};
+use crate::schedule::Schedule;
 use crate::{AdamW, Config, Eager, KvStore, KvView, Model, NoCache, OptimConfig, Params, Rows, Trainer};
+use xtrain_tensor::testing::named_cases::{check, variants};
 
 fn cfg() -> Config {
     Config {
@@ -27,7 +27,7 @@ fn model() -> Model {
     Model::init(&cfg(), Dtype::F32, &Device::cpu(), 1).unwrap()
 }
 
-/// A store that refuses a layer.
+/// A KV cache that rejects every row.
 struct Refusing(Error);
 
 impl KvStore<Eager> for Refusing {
@@ -36,9 +36,10 @@ impl KvStore<Eager> for Refusing {
     }
 }
 
-/// What a pass says over a store that refuses (those of xtrain-decode do, and have tests of when).
-fn over(store: Error) -> Error {
-    model().forward(&mut Eager, &mut Refusing(store), &Rows::whole(&[vec![1, 2]])).unwrap_err()
+/// The error of a forward pass over a KV cache that rejects every row. The caches of xtrain-decode have their own
+/// tests.
+fn with_cache_error(error: Error) -> Error {
+    model().forward(&mut Eager, &mut Refusing(error), &Rows::whole(&[vec![1, 2]])).unwrap_err()
 }
 
 fn id_beyond_the_vocabulary() -> Error {
@@ -54,22 +55,13 @@ fn packed_matrices_in_training() -> Error {
     AdamW::new(OptimConfig::default(), &model().for_inference().unwrap().params).unwrap_err()
 }
 
-fn documents_that_fall() -> Error {
-    let sample = TrainingExample { starts: vec![2, 1], ..TrainingExample::window(&[1, 2, 3, 4], 1.0) };
-    objective::evaluate(&model(), &[sample], &mut 0.0).unwrap_err()
+fn decreasing_document_starts() -> Error {
+    let example = TrainingExample { starts: vec![2, 1], ..TrainingExample::window(&[1, 2, 3, 4], 1.0) };
+    objective::evaluate(&model(), &[example], &mut 0.0).unwrap_err()
 }
 
 fn weight_that_is_infinite() -> Error {
-    let rates = Schedule {
-        decay: Decay::Constant,
-        warmup_start_lr: 0.0,
-        lr: 1e39,
-        min_lr: 0.0,
-        warmup_steps: 0,
-        steps: 1,
-        decay_steps: 0,
-    };
-    let mut trainer = Trainer::new(model(), OptimConfig::default(), rates).unwrap();
+    let mut trainer = Trainer::new(model(), OptimConfig::default(), Schedule::constant(1e39)).unwrap();
     trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
 }
 
@@ -78,28 +70,36 @@ fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer Documents
         NotFinite);
     let heads = Model::init(&Config { n_kv_heads: 3, ..cfg() }, Dtype::F32, &Device::cpu(), 1).unwrap_err();
-    let apart = Rows { id: vec![1], seq: vec![0], pos: vec![4] };
-    let apart = NoCache::<Tensor>::new(&apart).unwrap_err();
+    let gap = Rows { id: vec![1], seq: vec![0], pos: vec![4] };
+    let gap = NoCache::<Tensor>::new(&gap).unwrap_err();
     let table = "tensor model.embed_tokens.weight: ";
     check(
         &variants,
         &[
             ("an id beyond the vocabulary", id_beyond_the_vocabulary(), &["embedding: id 8", "8"]),
-            ("heads that do not divide", heads, &["config: ", "must be", "got"]),
-            ("values of another count", values_of_another_count(), &[table, "[8, 4]", "got 3 values"]),
+            ("heads that do not divide", heads, &["config: ", "must be", "found"]),
+            ("a wrong number of values", values_of_another_count(), &[table, "[8, 4]", "found 3 values"]),
             (
                 "packed matrices in training",
                 packed_matrices_in_training(),
                 &[table, "store::open keeps them"],
             ),
-            ("a full store", over(Error::CacheFull { seq: 3, pos: 7 }), &["position 7 of sequence 3"]),
-            ("a row that follows nothing", apart, &["sequence 0 is at position 0, the row at 4"]),
             (
-                "a layer out of turn",
-                over(Error::CacheLayer { want: 1, got: 0 }),
-                &["layer 1's turn, not layer 0's"],
+                "a full cache",
+                with_cache_error(Error::CacheFull { seq: 3, pos: 7 }),
+                &["position 7 of sequence 3"],
             ),
-            ("documents that fall", documents_that_fall(), &["a sample of 3 tokens", "[2, 1]"]),
+            ("a gap before a row", gap, &["sequence 0: expected position 0, found 4"]),
+            (
+                "a layer out of order",
+                with_cache_error(Error::CacheLayer { want: 1, got: 0 }),
+                &["expected layer 1, found layer 0"],
+            ),
+            (
+                "decreasing document starts",
+                decreasing_document_starts(),
+                &["a training example of 3 tokens", "[2, 1]"],
+            ),
             (
                 "a weight that is not finite",
                 weight_that_is_infinite(),

@@ -1,25 +1,25 @@
-//! Which tensors stand in which file.
+//! Distribution of tensors over weight files.
 use serde_json::{Value, json};
 
-use crate::gguf::Quant;
 use crate::model::Model;
 use crate::param::Param;
+use crate::quant::Quant;
 
-/// A file of weights.
+/// A weight file.
 pub(super) struct Shard<'a> {
     pub(super) name: String,
-    /// In walk order.
+    /// The parameters, in walk order.
     pub(super) params: Vec<&'a Param>,
-    /// Of its tensors.
+    /// The size of the tensors in bytes.
     bytes: u64,
 }
 
-/// The files of a model's weights in walk order: a tensor opens the next one where it would bring its file beyond
-/// `most` bytes of tensors. The only one is `model.safetensors`.
-pub(super) fn of(model: &Model, (quant, most): (Quant, u64)) -> Vec<Shard<'_>> {
+/// Distributes a model's weights over files in walk order. A tensor starts a new file if the current one would exceed
+/// `most` bytes of tensors. A single file is named `model.safetensors`.
+pub(super) fn of(model: &Model, quant: Quant, most: u64) -> Vec<Shard<'_>> {
     let mut shards: Vec<Shard<'_>> = Vec::new();
     for param in model.params.iter() {
-        let bytes = (param.shape().iter().product::<usize>() * quant.block().1) as u64;
+        let bytes = (param.shape().iter().product::<usize>() * quant.block().bytes) as u64;
         match shards.last_mut() {
             Some(last) if last.bytes + bytes <= most => {
                 last.params.push(param);
@@ -38,7 +38,7 @@ pub(super) fn of(model: &Model, (quant, most): (Quant, u64)) -> Vec<Shard<'_>> {
     shards
 }
 
-/// What `model.safetensors.index.json` says; none of a single file.
+/// The content of `model.safetensors.index.json`. `None`: a single file needs no index.
 pub(super) fn index(shards: &[Shard<'_>]) -> Option<Value> {
     if shards.len() == 1 {
         return None;

@@ -1,30 +1,30 @@
-//! A model's shape in the metadata of a GGUF file.
+//! The model config in the metadata of a GGUF file.
 use xtrain_tensor::{RopeScaling, Truncate, Yarn};
 
+use super::header::{Entry, Header};
 use super::metadata::{Metadata, Value};
-use super::reader::{Entry, Header};
 use crate::checkpoint::Result;
 use crate::config::{Biases, Config};
 use crate::error::Error;
 
-/// The architectures that are served.
+/// The supported architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arch {
     Qwen3,
     Qwen2,
-    /// Also Mistral without a window.
+    /// Also Mistral without a sliding window.
     Llama,
 }
 
-/// The base of rotary frequencies where a file does not say it.
+/// The default base of the RoPE frequencies.
 const THETA: f64 = 10_000.0;
-/// The tensor of divisors of Llama's rotary frequencies.
+/// The tensor with the divisors of Llama's RoPE frequencies.
 pub(super) const DIVISORS: &str = "rope_freqs.weight";
-/// Llama 3's blend, which its converter turned into divisors.
+/// Llama 3's low and high frequency factors, which its converter turns into divisors.
 const LLAMA3: (f64, f64) = (1.0, 4.0);
 
 impl Arch {
-    /// As `general.architecture` names it.
+    /// The value of `general.architecture`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Arch::Qwen3 => "qwen3",
@@ -33,18 +33,18 @@ impl Arch {
         }
     }
 
-    /// That of a file.
+    /// The architecture of a file.
     pub(super) fn read(metadata: &Metadata) -> Result<Arch> {
         const KEY: &str = "general.architecture";
         let name = metadata.text(KEY)?.unwrap_or("none");
-        let known = [Arch::Qwen3, Arch::Qwen2, Arch::Llama].into_iter().find(|arch| arch.name() == name);
-        known.ok_or_else(|| metadata.bad(KEY, "qwen3, qwen2 or llama", format!("{name:?}")))
+        let arch = [Arch::Qwen3, Arch::Qwen2, Arch::Llama].into_iter().find(|arch| arch.name() == name);
+        arch.ok_or_else(|| metadata.bad(KEY, "qwen3, qwen2 or llama", format!("{name:?}")))
     }
 
-    /// That of a model.
+    /// The architecture of a model.
     ///
     /// # Errors
-    /// [`Error::Config`] for a model that no architecture of GGUF has.
+    /// [`Error::Config`] for a model that no supported GGUF architecture can represent.
     pub(super) fn of(cfg: &Config) -> Result<Arch, Error> {
         let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
         if cfg.windows.iter().any(Option::is_some) {
@@ -55,24 +55,24 @@ impl Arch {
             (true, false, false, false) => Arch::Qwen3,
             (false, true, false, false) => Arch::Qwen2,
             (false, ..) => Arch::Llama,
-            (true, ..) => return refuse("biases", "none beside norms of queries and keys", "some".into()),
+            (true, ..) => return refuse("biases", "none in a model with QK-norm", "some".into()),
         };
         match &cfg.rope_scaling {
             RopeScaling::Llama3 { .. } | RopeScaling::Divisors(_) if arch != Arch::Llama => {
                 refuse("rope_scaling", "default, linear or yarn in this architecture", "a table".into())
             }
             RopeScaling::Yarn(y) if y.attention.is_some() || y.truncate == Truncate::Exact => {
-                refuse("rope_scaling", "yarn with its own factor and whole pairs", format!("{y:?}"))
+                refuse("rope_scaling", "yarn without attention_factor and with truncation", format!("{y:?}"))
             }
             _ => Ok(arch),
         }
     }
 }
 
-/// The shape that a file says its model has. `divisors` are those of its rotary frequencies.
+/// Reads the config of a file's model. `divisors` are the divisors of its RoPE frequencies.
 ///
 /// # Errors
-/// A key that is missing, or that says what the forward does not serve.
+/// A missing key or an unsupported value.
 pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> Result<Config> {
     let meta = &header.metadata;
     let key = |name: &str| format!("{}.{name}", arch.name());
@@ -85,7 +85,7 @@ pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> R
     let head_dim = meta.size(&key("attention.key_length"))?.unwrap_or(dim / n_heads);
     for name in ["attention.value_length", "rope.dimension_count"] {
         if let Some(other) = meta.size(&key(name))?.filter(|&n| n != head_dim) {
-            return Err(meta.bad(&key(name), &format!("{head_dim}, as keys have"), other));
+            return Err(meta.bad(&key(name), &format!("{head_dim}, the key length"), other));
         }
     }
     for name in ["expert_count", "attention.sliding_window"] {
@@ -120,11 +120,11 @@ pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> R
         windows: Vec::new(),
     };
     let cfg = Config { rope_scaling: scaling(meta, &key, &cfg, divisors)?, ..cfg };
-    cfg.check().map_err(|error| meta.bad(arch.name(), "a model that can be", error))?;
+    cfg.check().map_err(|error| meta.bad(arch.name(), "a valid model config", error))?;
     Ok(cfg)
 }
 
-/// The f64 of the shortest decimal that is this f32: 1e-6, not 9.99999997e-7. The same f32.
+/// The f64 of the shortest decimal that rounds to this f32: 1e-6, not 9.99999997e-7. It rounds to the same f32.
 fn shortest(x: f64) -> f64 {
     (x as f32).to_string().parse().unwrap_or(x)
 }
@@ -162,12 +162,12 @@ fn scaling(
         })),
         (Some(other), None) => Err(meta.bad(&kind, "none, linear or yarn", format!("{other:?}"))),
         (Some(other), Some(_)) => {
-            Err(meta.bad(&kind, &format!("none beside {DIVISORS}"), format!("{other:?}")))
+            Err(meta.bad(&kind, &format!("none in a file with {DIVISORS}"), format!("{other:?}")))
         }
     }
 }
 
-/// The rule of Llama 3 whose divisors these are, to the last f32; or the divisors themselves.
+/// The Llama 3 rule that reproduces these divisors exactly, else the divisors themselves.
 fn rule(cfg: &Config, want: &[f32]) -> RopeScaling {
     let factor = f64::from(want.iter().copied().fold(1f32, f32::max));
     let (low, high) = LLAMA3;
@@ -181,10 +181,10 @@ fn rule(cfg: &Config, want: &[f32]) -> RopeScaling {
         .unwrap_or_else(|| RopeScaling::Divisors(want.to_vec()))
 }
 
-/// The divisors of a model's rotary frequencies, where it has some: f64, rounded once.
+/// The divisors of a model's RoPE frequencies: computed in f64, rounded once. `None`: the model has none.
 ///
 /// # Errors
-/// A model that cannot be.
+/// An invalid RoPE table.
 pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
     match &cfg.rope_scaling {
         RopeScaling::Divisors(table) => Ok(Some(table.clone())),
@@ -198,7 +198,7 @@ pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
     }
 }
 
-/// The metadata of a model's shape, in the order of the usual converter.
+/// The metadata of a model config, in the order of llama.cpp's converter.
 pub(super) fn write(cfg: &Config, arch: Arch) -> Vec<(String, Value)> {
     let int = |n: usize| Value::Int(n as i64);
     let (mut values, mut add) = (Vec::new(), Vec::new());
@@ -232,7 +232,7 @@ pub(super) fn write(cfg: &Config, arch: Arch) -> Vec<(String, Value)> {
     values
 }
 
-/// The tensor of divisors among those of a file, one for each pair of a head.
+/// The tensor with the divisors of a file: one for each pair of a head.
 pub(super) fn divisors_of(header: &Header, arch: Arch) -> Option<&Entry> {
     header.tensors.iter().find(|entry| arch == Arch::Llama && entry.name == DIVISORS)
 }

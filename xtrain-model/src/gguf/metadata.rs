@@ -1,11 +1,12 @@
-//! The metadata of a GGUF file: values under names.
+//! The metadata of a GGUF file: keys and values.
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{CheckpointError, Result};
 
-/// A value of the metadata. Numbers are widened.
+/// A metadata value. Numbers are widened.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "each is its name")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Value {
     Int(i64),
     Float(f64),
@@ -16,23 +17,23 @@ pub enum Value {
     Strings(Vec<String>),
 }
 
-/// The values of a file, in its order, each name once.
+/// The metadata of a file, in the order of the file. Keys are unique.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metadata {
     /// The file, for errors.
     pub file: PathBuf,
-    /// Names and values.
+    /// Keys and values.
     pub values: Vec<(String, Value)>,
 }
 
 impl Metadata {
-    /// The value of that name.
+    /// The value of `key`. `None`: the key is absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// An error about a value.
-    pub(super) fn bad(&self, key: &str, want: &str, got: impl ToString) -> CheckpointError {
+    /// The error for an invalid value.
+    pub(super) fn bad(&self, key: &str, want: &str, got: impl Display) -> CheckpointError {
         CheckpointError::Key {
             file: self.file.clone(),
             key: key.into(),
@@ -41,7 +42,7 @@ impl Metadata {
         }
     }
 
-    /// An error about a value that is of another type, or is missing.
+    /// The error for a value of the wrong type or a missing value.
     fn wrong(&self, key: &str, want: &str) -> CheckpointError {
         let got = match self.get(key) {
             None => "none".to_string(),
@@ -54,7 +55,7 @@ impl Metadata {
         self.bad(key, want, got)
     }
 
-    /// A whole number; none where it is absent.
+    /// A non-negative integer. `None`: the key is absent.
     ///
     /// # Errors
     /// A value of another type, or a negative one.
@@ -62,19 +63,19 @@ impl Metadata {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Int(n)) if *n >= 0 => Ok(Some(*n as usize)),
-            Some(_) => Err(self.wrong(key, "a whole number")),
+            Some(_) => Err(self.wrong(key, "a non-negative integer")),
         }
     }
 
-    /// A whole number that has to be there.
+    /// A required non-negative integer.
     ///
     /// # Errors
-    /// As [`Metadata::size`], or when it is absent.
+    /// As [`Metadata::size`], or if the key is absent.
     pub fn required_size(&self, key: &str) -> Result<usize> {
-        self.size(key)?.ok_or_else(|| self.wrong(key, "a whole number"))
+        self.size(key)?.ok_or_else(|| self.wrong(key, "a non-negative integer"))
     }
 
-    /// A number; none where it is absent.
+    /// A floating-point number. `None`: the key is absent.
     ///
     /// # Errors
     /// A value of another type.
@@ -86,7 +87,7 @@ impl Metadata {
         }
     }
 
-    /// A text; none where it is absent.
+    /// A string. `None`: the key is absent.
     ///
     /// # Errors
     /// A value of another type.
@@ -94,11 +95,11 @@ impl Metadata {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.wrong(key, "a text")),
+            Some(_) => Err(self.wrong(key, "a string")),
         }
     }
 
-    /// A list of texts; empty where it is absent.
+    /// A list of strings. Empty if the key is absent.
     ///
     /// # Errors
     /// A value of another type.
@@ -106,11 +107,11 @@ impl Metadata {
         match self.get(key) {
             None => Ok(&[]),
             Some(Value::Strings(texts)) => Ok(texts),
-            Some(_) => Err(self.wrong(key, "a list of texts")),
+            Some(_) => Err(self.wrong(key, "a list of strings")),
         }
     }
 
-    /// A list of whole numbers; empty where it is absent.
+    /// A list of integers. Empty if the key is absent.
     ///
     /// # Errors
     /// A value of another type.
@@ -118,11 +119,11 @@ impl Metadata {
         match self.get(key) {
             None => Ok(&[]),
             Some(Value::Ints(ints)) => Ok(ints),
-            Some(_) => Err(self.wrong(key, "a list of whole numbers")),
+            Some(_) => Err(self.wrong(key, "a list of integers")),
         }
     }
 
-    /// The name of the file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.file
     }

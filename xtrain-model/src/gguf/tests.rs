@@ -1,12 +1,20 @@
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rand::RngExt as _;
+use xtrain_tensor::rng::PhiloxRng;
 use xtrain_tensor::testing::{alone, times};
 use xtrain_tensor::{Device, Dtype, RopeScaling};
 
+use super::config::{self, Arch};
+use super::import::match_tensors;
 use super::*;
+use crate::export_source::ExportSource;
 use crate::store;
+use crate::store_error::StoreError;
+use crate::test_rng::rng;
+use crate::tokenizer::Tokenizer;
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(name)
@@ -62,11 +70,11 @@ fn written(name: &str, quant: Quant) -> Vec<u8> {
     let subject =
         ExportSource { model: &opened.model, tokenizer: opened.tokenizer.as_ref(), eos: &opened.eos };
     let mut bytes = Vec::new();
-    write(&mut bytes, &subject, ("test", quant)).unwrap();
+    write(&mut bytes, &subject, "test", quant).unwrap();
     bytes
 }
 
-/// A file of its own for a test.
+/// A file that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -84,7 +92,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn every_family_comes_back_from_gguf_with_the_bits_of_its_weights() {
+fn weights_of_every_family_are_bit_identical_after_export_and_import() {
     for name in ["qwen3_tied", "qwen3_untied_hd", "qwen2_bias", "llama_odd", "llama_sharded", "llama3_rope"] {
         let original = store::open(&path(&format!("models/{name}")), Dtype::F32, &Device::cpu()).unwrap();
         let file = Scratch::new(name, &written(&format!("models/{name}"), Quant::F32));
@@ -99,7 +107,7 @@ fn every_family_comes_back_from_gguf_with_the_bits_of_its_weights() {
 }
 
 #[test]
-fn a_file_that_is_read_and_written_has_the_bytes_of_every_tensor() {
+fn reading_and_writing_a_file_keeps_the_bytes_of_every_tensor() {
     for (name, quant) in [
         ("gguf/qwen3_tied.F16.gguf", Quant::F16),
         ("gguf/qwen3_tied.BF16.gguf", Quant::BF16),
@@ -134,7 +142,7 @@ fn a_file_that_is_read_and_written_has_the_bytes_of_every_tensor() {
 }
 
 #[test]
-fn the_tokenizer_of_a_file_is_that_of_its_directory() {
+fn the_tokenizer_of_a_file_equals_that_of_its_directory() {
     for (dir, file) in [("qwen3_tied", "qwen3_tied.Q8_0.gguf"), ("llama3_rope", "llama3_rope.Q4_0.gguf")] {
         let ours = Tokenizer::load(&path(&format!("models/{dir}"))).unwrap();
         let theirs = read(&path(&format!("gguf/{file}"))).unwrap().tokenizer.unwrap();
@@ -150,20 +158,20 @@ fn the_tokenizer_of_a_file_is_that_of_its_directory() {
 }
 
 #[test]
-fn the_built_in_tokenizer_goes_there_and_back() {
+fn the_built_in_tokenizer_survives_export_and_import() {
     let mut values = tokenizer::write(&Tokenizer::byte(), 300).unwrap();
-    values.extend(tokenizer::write_ends(&[256]).unwrap());
+    values.extend(tokenizer::write_eos_ids(&[256]).unwrap());
     let meta = Metadata { file: "test".into(), values };
     let again = tokenizer::read(&meta).unwrap().unwrap();
-    assert_eq!(tokenizer::ends(&meta).unwrap(), [256]);
+    assert_eq!(tokenizer::eos_ids(&meta).unwrap(), [256]);
     let text = "any text <|endoftext|> \u{0} ä";
     assert_eq!(again.encode(text).unwrap(), Tokenizer::byte().encode(text).unwrap());
     assert!(tokenizer::write(&Tokenizer::byte(), 256).is_err(), "more ids than rows");
-    assert!(tokenizer::write_ends(&[1, 2, 3, 4]).is_err(), "more ends than keys");
+    assert!(tokenizer::write_eos_ids(&[1, 2, 3, 4]).is_err(), "more ids than keys");
 }
 
 #[test]
-fn every_chat_template_goes_there_and_back() {
+fn every_chat_template_survives_export_and_import() {
     let file = Path::new("test/tokenizer.json");
     let json = Tokenizer::byte().files()[0].1.to_vec();
     for config in [
@@ -180,7 +188,7 @@ fn every_chat_template_goes_there_and_back() {
 }
 
 #[test]
-fn the_rule_behind_divisors_is_found_again() {
+fn the_scaling_rule_of_divisors_is_recovered() {
     let imported = read(&path("gguf/llama3_rope.Q4_0.gguf")).unwrap();
     let want = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
     assert_eq!(imported.config.rope_scaling, want);
@@ -188,37 +196,37 @@ fn the_rule_behind_divisors_is_found_again() {
 }
 
 #[test]
-fn what_gguf_has_no_words_for_is_not_written() {
+fn what_gguf_cannot_represent_is_not_written() {
     let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
     let windowed = opened.model.clone().with_windows(vec![Some(4), None]).unwrap();
     let subject = |model| ExportSource { model, tokenizer: None, eos: &[] };
-    let error = write(&mut Vec::new(), &subject(&windowed), ("test", Quant::F32)).unwrap_err();
+    let error = write(&mut Vec::new(), &subject(&windowed), "test", Quant::F32).unwrap_err();
     assert!(error.to_string().contains("sliding_window"), "{error}");
-    let error = write(&mut Vec::new(), &subject(&opened.model), ("test", Quant::Q4_0)).unwrap_err();
+    let error = write(&mut Vec::new(), &subject(&opened.model), "test", Quant::Q4_0).unwrap_err();
     assert!(error.to_string().contains("Q4_0"), "{error}");
 }
 
-/// The healthy file of the corrupt ones, with a change.
+/// The error of reading the valid base file with a change, or "accepted".
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut bytes = std::fs::read(path("corrupt/g_base_ok/model.gguf")).unwrap();
     change(&mut bytes);
     let name = format!("changed-{:x}", crc32c::crc32c(&bytes));
     let file = Scratch::new(&name, &bytes);
-    read(&file.0).map(|_| "accepted".to_string()).unwrap_or_else(|e| e.to_string())
+    read(&file.0).map_or_else(|e| e.to_string(), |_| "accepted".to_string())
 }
 
-/// Puts `new` in the place of the first `old`, of the same length.
+/// Replaces the first `old` with `new`, of the same length.
 fn swap(bytes: &mut [u8], old: &[u8], new: &[u8]) {
     assert_eq!(old.len(), new.len());
-    let at = bytes.windows(old.len()).position(|w| w == old).expect("it is there");
+    let at = bytes.windows(old.len()).position(|w| w == old).expect("`old` occurs");
     bytes[at..at + new.len()].copy_from_slice(new);
 }
 
 #[test]
-fn each_refusal_names_what_is_wrong() {
+fn each_error_names_its_cause() {
     assert_eq!(changed(|_| ()), "accepted");
     for (says, text) in [
-        ("3, got 2", changed(|b| b[4] = 2)),
+        ("3, found 2", changed(|b| b[4] = 2)),
         (
             "attention.head_coumt",
             changed(|b| swap(b, b"attention.head_count\x04", b"attention.head_coumt\x04")),
@@ -247,33 +255,23 @@ fn each_refusal_names_what_is_wrong() {
     assert!(dir.contains("not a regular file"), "{dir}");
 }
 
-/// A stream of numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
-/// Numbers that mean something to the parser.
+/// Numbers that are meaningful to the parser.
 const NUMBERS: [u64; 10] = [0, 1, 2, 8, 9, 255, 1 << 31, (1 << 32) - 1, 1 << 61, u64::MAX];
 
-/// One to four changes: bits, bytes, numbers, pieces taken out, doubled or moved.
-fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
-    for _ in 0..1 + random.below(4) {
+/// Applies one to four changes: flips bits, replaces bytes and numbers, removes or duplicates ranges, truncates.
+fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut PhiloxRng) {
+    for _ in 0..=random.random_range(0..4) {
         let bound = header.min(bytes.len());
         if bound < 16 {
             return;
         }
-        let (at, other) = (random.below(bound), random.below(bound));
-        match random.below(6) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = random.below(256) as u8,
+        let (at, other) = (random.random_range(0..bound), random.random_range(0..bound));
+        match random.random_range(0..6) {
+            0 => bytes[at] ^= 1 << random.random_range(0..8),
+            1 => bytes[at] = random.random(),
             2 => {
-                let number = NUMBERS[random.below(NUMBERS.len())].to_le_bytes();
-                let end = bytes.len().min(at + [4, 8][random.below(2)]);
+                let number = NUMBERS[random.random_range(0..NUMBERS.len())].to_le_bytes();
+                let end = bytes.len().min(at + [4, 8][random.random_range(0..2)]);
                 bytes[at..end].copy_from_slice(&number[..end - at]);
             }
             3 => drop(bytes.drain(at.min(other)..at.max(other))),
@@ -286,7 +284,7 @@ fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
     }
 }
 
-/// The most address space that this process had so far, in KiB; 0 where the system does not say.
+/// The peak address space of this process in KiB. 0 if the system does not report it.
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
@@ -304,24 +302,24 @@ fn mutated_files_do_no_harm() {
     let (cases, before) = (times(20_000, 200_000), address_space());
     let mut accepted = 0;
     for case in 0..cases {
-        let (mut bytes, mut random) = (seed.clone(), Random(case));
+        let (mut bytes, mut random) = (seed.clone(), rng(case));
         mutate(&mut bytes, header, &mut random);
-        // what `read` does of a file, without the file: header, shape, tensors, tokenizer
+        // the steps of `read`, from memory: header, config, tensors, tokenizer
         let load = || -> Result<(), StoreError> {
             let name = Path::new("mutated");
             let header = read_header(name, &bytes[..], bytes.len() as u64)?;
             let arch = Arch::read(&header.metadata)?;
             let cfg = config::read(&header, arch, None)?;
-            for (_, entry) in fit(name, &header, (&cfg, arch))? {
+            for (_, entry) in match_tensors(name, &header, &cfg, arch)? {
                 entry.read(name, &mut Cursor::new(&bytes))?;
             }
-            tokenizer::ends(&header.metadata)?;
+            tokenizer::eos_ids(&header.metadata)?;
             tokenizer::read(&header.metadata).map(|_| ())
         };
         let done = catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|_| panic!("case {case} panicked"));
         accepted += u64::from(done.is_ok());
     }
-    println!("gguf: {accepted} of {cases} mutations are still such files");
+    println!("gguf: {accepted} of {cases} mutations are valid files");
     assert!(accepted < cases / 2);
     let grown = address_space() - before;
     assert!(grown < 64 << 10, "the address space grew by {grown} KiB");

@@ -1,4 +1,5 @@
-//! A byte-level BPE in the metadata of a GGUF file, to and from the files of a Hugging Face tokenizer.
+//! Conversion of a byte-level BPE between the metadata of a GGUF file and the files of a Hugging Face tokenizer.
+use std::fmt::Display;
 use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
@@ -6,26 +7,29 @@ use serde_json::{Map, Value as Json, json};
 use super::metadata::{Metadata, Value};
 use crate::checkpoint::CheckpointError;
 use crate::error::Error;
-use crate::store::StoreError;
-use crate::tokenizer::{MAX_VOCABULARY, Tokenizer};
+use crate::store_error::StoreError;
+use crate::tokenizer::{MAX_VOCABULARY, Tokenizer, TokenizerError};
 
-/// How text is cut before merging, as GGUF names it: the pattern, whether text is composed first (NFC), and
-/// whether whole words of the vocabulary are taken before any merge. No pattern: that of GPT-2.
-struct Cut {
+/// A pre-tokenizer of GGUF.
+struct PreTokenizer {
+    /// The name in GGUF.
     name: &'static str,
+    /// The split pattern. `None`: the pattern of GPT-2.
     pattern: Option<&'static str>,
-    composed: bool,
-    whole_words: bool,
+    /// Whether text is normalized to NFC first.
+    nfc: bool,
+    /// Whether whole words of the vocabulary take precedence over merges.
+    ignore_merges: bool,
 }
 
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The first is that of a file that does not say it.
-const CUTS: [Cut; 3] = [
-    Cut { name: "gpt-2", pattern: None, composed: false, whole_words: false },
-    Cut { name: "qwen2", pattern: Some(QWEN2), composed: true, whole_words: false },
-    Cut { name: "llama-bpe", pattern: Some(LLAMA3), composed: false, whole_words: true },
+/// The supported pre-tokenizers. The first is the default.
+const PRE_TOKENIZERS: [PreTokenizer; 3] = [
+    PreTokenizer { name: "gpt-2", pattern: None, nfc: false, ignore_merges: false },
+    PreTokenizer { name: "qwen2", pattern: Some(QWEN2), nfc: true, ignore_merges: false },
+    PreTokenizer { name: "llama-bpe", pattern: Some(LLAMA3), nfc: false, ignore_merges: true },
 ];
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -34,11 +38,11 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const TEMPLATE: &str = "tokenizer.chat_template";
-/// The names of those that are not the usual one.
+/// The names of all chat templates except the default.
 const TEMPLATES: &str = "tokenizer.chat_templates";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
-/// Ids that end a text: the first is the one of `eos_token`.
-const ENDS: [&str; 3] =
+/// The keys of end-of-text ids. The first is the id of `eos_token`.
+const EOS_KEYS: [&str; 3] =
     ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const PAD: &str = "tokenizer.ggml.padding_token_id";
@@ -48,13 +52,13 @@ const CONTROL: i64 = 3;
 const USER: i64 = 4;
 const UNUSED: i64 = 5;
 
-/// The ids that end a text.
+/// The end-of-text ids.
 ///
 /// # Errors
-/// A value that is no id.
-pub(super) fn ends(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
+/// A value that is not a token id.
+pub(super) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
     let mut ids: Vec<u32> = Vec::new();
-    for key in ENDS {
+    for key in EOS_KEYS {
         if let Some(id) = meta.size(key)? {
             let id = u32::try_from(id).map_err(|_| meta.bad(key, "an id", id))?;
             if !ids.contains(&id) {
@@ -65,19 +69,19 @@ pub(super) fn ends(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
     Ok(ids)
 }
 
-/// The tokenizer in the metadata, where there is one.
+/// The tokenizer in the metadata. `None`: the file contains none.
 ///
 /// # Errors
-/// A kind that is not served, by name; lists that contradict each other; what `tokenizers` refuses.
+/// An unsupported kind, by name; lists that contradict each other; errors of the `tokenizers` crate.
 pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
     let Some(model) = meta.text(MODEL)? else { return Ok(None) };
     if model != "gpt2" {
         return Err(meta.bad(MODEL, "gpt2 (a byte-level BPE)", format!("{model:?}")).into());
     }
-    let cut = match meta.text(PRE)? {
-        None | Some("default") => &CUTS[0],
-        Some(name) => match CUTS.iter().find(|cut| cut.name == name) {
-            Some(cut) => cut,
+    let pre = match meta.text(PRE)? {
+        None | Some("default") => &PRE_TOKENIZERS[0],
+        Some(name) => match PRE_TOKENIZERS.iter().find(|pre| pre.name == name) {
+            Some(pre) => pre,
             None => return Err(meta.bad(PRE, "gpt-2, qwen2 or llama-bpe", format!("{name:?}")).into()),
         },
     };
@@ -86,7 +90,7 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
         return Err(meta.bad(TOKENS, &format!("at most {MAX_VOCABULARY} tokens"), tokens.len()).into());
     }
     if !types.is_empty() && types.len() != tokens.len() {
-        return Err(meta.bad(TYPES, &format!("{} types, one a token", tokens.len()), types.len()).into());
+        return Err(meta.bad(TYPES, &format!("{} types, one per token", tokens.len()), types.len()).into());
     }
     let (mut vocabulary, mut added) = (Map::new(), Vec::new());
     for (id, token) in tokens.iter().enumerate() {
@@ -95,7 +99,7 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
             continue;
         }
         if vocabulary.insert(token.clone(), json!(id)).is_some() {
-            return Err(meta.bad(TOKENS, "tokens that differ", format!("{token:?} twice")).into());
+            return Err(meta.bad(TOKENS, "unique tokens", format!("{token:?} twice")).into());
         }
         if kind == CONTROL || kind == USER {
             added.push(json!({
@@ -107,7 +111,7 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
     let mut merges = Vec::with_capacity(meta.texts(MERGES)?.len());
     for merge in meta.texts(MERGES)? {
         let Some(pair) = merge.split_once(' ') else {
-            return Err(meta.bad(MERGES, "two tokens with a space between", format!("{merge:?}")).into());
+            return Err(meta.bad(MERGES, "two tokens separated by a space", format!("{merge:?}")).into());
         };
         merges.push(json!([pair.0, pair.1]));
     }
@@ -129,14 +133,14 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
     let json = json!({
         "version": "1.0", "truncation": null, "padding": null,
         "added_tokens": added,
-        "normalizer": if cut.composed { json!({"type": "NFC"}) } else { Json::Null },
-        "pre_tokenizer": pre_tokenizer(cut),
+        "normalizer": if pre.nfc { json!({"type": "NFC"}) } else { Json::Null },
+        "pre_tokenizer": pre_tokenizer(pre),
         "post_processor": post,
         "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-            "ignore_merges": cut.whole_words,
+            "ignore_merges": pre.ignore_merges,
             "vocab": vocabulary,
             "merges": merges,
         },
@@ -146,7 +150,7 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
         "clean_up_tokenization_spaces": false,
         "add_bos_token": add_bos,
     });
-    for (field, key) in [("eos_token", ENDS[0]), ("bos_token", BOS), ("pad_token", PAD)] {
+    for (field, key) in [("eos_token", EOS_KEYS[0]), ("bos_token", BOS), ("pad_token", PAD)] {
         if let Some(token) = name(key)? {
             config[field] = json!(token);
         }
@@ -163,10 +167,10 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
     Ok(Some(Tokenizer::from_parts(text(&json), Some(text(&config)), meta.path())?))
 }
 
-/// The chat templates of a file by name: `tokenizer.chat_template`, and `tokenizer.chat_template.NAME`.
+/// The chat templates of a file by name: `tokenizer.chat_template` and `tokenizer.chat_template.NAME`.
 ///
 /// # Errors
-/// One that is no text.
+/// A template that is not a string.
 fn templates(meta: &Metadata) -> Result<Vec<(String, String)>, CheckpointError> {
     let mut templates = Vec::new();
     for (key, _) in &meta.values {
@@ -186,14 +190,14 @@ fn byte_level(use_regex: bool) -> Json {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
 
-fn pre_tokenizer(cut: &Cut) -> Json {
-    let Some(pattern) = cut.pattern else { return byte_level(true) };
+fn pre_tokenizer(pre: &PreTokenizer) -> Json {
+    let Some(pattern) = pre.pattern else { return byte_level(true) };
     let split =
         json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
     json!({"type": "Sequence", "pretokenizers": [split, byte_level(false)]})
 }
 
-/// Puts the token that begins a text before it, where special tokens are added.
+/// The post-processor that prepends the beginning-of-text token if special tokens are added.
 fn begins_with(token: &str, id: usize) -> Json {
     let special = |kind: u8| json!({"SpecialToken": {"id": token, "type_id": kind}});
     let sequence = |id: &str, kind: u8| json!({"Sequence": {"id": id, "type_id": kind}});
@@ -205,23 +209,23 @@ fn begins_with(token: &str, id: usize) -> Json {
     })
 }
 
-/// The metadata of the ids that end a text.
+/// The metadata of the end-of-text ids.
 ///
 /// # Errors
-/// More of them than GGUF has keys for.
-pub(super) fn write_ends(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> {
-    if eos.len() > ENDS.len() {
+/// More ids than GGUF has keys.
+pub(super) fn write_eos_ids(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> {
+    if eos.len() > EOS_KEYS.len() {
         let (field, want) = ("eos_token_id", "at most three ids in a GGUF file");
         return Err(Error::Config { field, want, got: format!("{eos:?}") });
     }
-    let pairs = ENDS.into_iter().zip(eos);
+    let pairs = EOS_KEYS.into_iter().zip(eos);
     Ok(pairs.map(|(key, &id)| (key.to_string(), Value::Int(id.into()))).collect())
 }
 
 /// The metadata of a tokenizer for a model of `vocab` ids.
 ///
 /// # Errors
-/// A tokenizer for which GGUF has no name, or with more ids than the model.
+/// A tokenizer that GGUF cannot represent, or one with more ids than the model.
 pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, Value)>, StoreError> {
     let files = tokenizer.files();
     let [(name, text), (config_name, config)] = [files[0], files[1]];
@@ -237,7 +241,7 @@ pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, 
             (tokens[id], types[id]) = (Some(token.to_string()), kind);
             Ok(())
         }
-        _ => Err(unnamed(name, &format!("ids below {vocab}, as the model has"), id)),
+        _ => Err(unnamed(name, &format!("ids below {vocab}, the vocabulary of the model"), id)),
     };
     for (token, id) in json["model"]["vocab"].as_object().into_iter().flatten() {
         place(token, id, NORMAL)?;
@@ -256,7 +260,7 @@ pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, 
             },
         });
     }
-    let Some(cut) = cut_of(&json["pre_tokenizer"], merges.is_empty()) else {
+    let Some(pre) = find_pre_tokenizer(&json["pre_tokenizer"], merges.is_empty()) else {
         return refuse("the pre-tokenizer of GPT-2, Qwen2 or Llama 3", json["pre_tokenizer"].to_string());
     };
     let pad =
@@ -271,7 +275,7 @@ pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, 
     let add_bos = bos.is_some() && adds_bos(&json["post_processor"], &config);
     let mut values = vec![
         (MODEL, Value::String("gpt2".into())),
-        (PRE, Value::String(cut.name.into())),
+        (PRE, Value::String(pre.name.into())),
         (TOKENS, Value::Strings(padded)),
         (TYPES, Value::Ints(types)),
         (MERGES, Value::Strings(merges)),
@@ -293,36 +297,33 @@ pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, 
     Ok(values)
 }
 
-fn unnamed(name: &str, want: &str, got: impl ToString) -> StoreError {
+fn unnamed(name: &str, want: &str, got: impl Display) -> StoreError {
     let file = Path::new(name).into();
-    crate::tokenizer::TokenizerError::Format { file, want: want.into(), got: got.to_string() }.into()
+    TokenizerError::Format { file, want: want.into(), got: got.to_string() }.into()
 }
 
-/// The cut that a `tokenizer.json` asks for; without merges all cuts are one.
-fn cut_of(pre: &Json, no_merges: bool) -> Option<&'static Cut> {
-    if no_merges && pre["type"] == "ByteLevel" {
-        return Some(&CUTS[0]);
+/// The GGUF pre-tokenizer that is equivalent to `json`, the `pre_tokenizer` of a `tokenizer.json`. Without merges all
+/// pre-tokenizers are equivalent.
+fn find_pre_tokenizer(json: &Json, no_merges: bool) -> Option<&'static PreTokenizer> {
+    if no_merges && json["type"] == "ByteLevel" {
+        return Some(&PRE_TOKENIZERS[0]);
     }
-    let mut same = CUTS.iter().filter(|cut| {
-        let want = pre_tokenizer(cut);
-        match cut.pattern {
-            None => {
-                pre["type"] == "ByteLevel" && pre["use_regex"] == true && pre["add_prefix_space"] == false
-            }
-            Some(_) => {
-                let (ours, theirs) = (&want["pretokenizers"], &pre["pretokenizers"]);
-                ours[0] == theirs[0]
-                    && theirs[1]["type"] == "ByteLevel"
-                    && theirs[1]["use_regex"] == false
-                    && theirs[1]["add_prefix_space"] == false
-                    && theirs[2].is_null()
-            }
+    PRE_TOKENIZERS.iter().find(|pre| {
+        if pre.pattern.is_none() {
+            return json["type"] == "ByteLevel"
+                && json["use_regex"] == true
+                && json["add_prefix_space"] == false;
         }
-    });
-    same.next()
+        let (want, steps) = (&pre_tokenizer(pre)["pretokenizers"], &json["pretokenizers"]);
+        want[0] == steps[0]
+            && steps[1]["type"] == "ByteLevel"
+            && steps[1]["use_regex"] == false
+            && steps[1]["add_prefix_space"] == false
+            && steps[2].is_null()
+    })
 }
 
-/// Whether a text begins with the token of `bos_token` where special tokens are added.
+/// Whether the post-processor prepends the `bos_token` if special tokens are added.
 fn adds_bos(post: &Json, config: &Json) -> bool {
     let all = post["processors"].as_array().cloned().unwrap_or_else(|| vec![post.clone()]);
     let template = all.iter().find(|p| p["type"] == "TemplateProcessing");

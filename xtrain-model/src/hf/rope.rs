@@ -1,18 +1,18 @@
-//! Rotary scaling in a `config.json`: `rope_parameters` (transformers 5) or `rope_scaling` (transformers 4).
+//! RoPE scaling in a `config.json`: `rope_parameters` (transformers 5) or `rope_scaling` (transformers 4).
 use serde_json::{Value, json};
 use xtrain_tensor::{RopeScaling, Truncate, Yarn};
 
-use super::{only, refuse};
+use super::fields::{only, refuse};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// The base where a config does not say it.
+/// The default base of the frequencies.
 const THETA: f64 = 10_000.0;
 
-/// The base and the scaling of the frequencies.
+/// Reads the base and the scaling of the frequencies.
 ///
 /// # Errors
-/// A type that the forward does not serve, by name; a number that is missing.
+/// An unsupported type, by name; a missing number.
 pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScaling)> {
     for field in ["rope_parameters", "rope_scaling"] {
         if !json[field].is_object() {
@@ -91,10 +91,10 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
     }
 }
 
-/// The scaling as `rope_parameters`, the base in it.
+/// The value of `rope_parameters`, including the base.
 ///
 /// # Errors
-/// A table of divisors, for which `config.json` has no word.
+/// A table of divisors, which `config.json` cannot represent.
 pub(super) fn write(cfg: &Config) -> Result<Value> {
     let mut rope = match &cfg.rope_scaling {
         RopeScaling::Default => json!({"rope_type": "default"}),
@@ -121,14 +121,14 @@ pub(super) fn write(cfg: &Config) -> Result<Value> {
             json
         }
         RopeScaling::Divisors(_) => {
-            return refuse("rope_scaling", "a rule that config.json can name", "a table of divisors");
+            return refuse("rope_scaling", "a rule that config.json can represent", "a table of divisors");
         }
     };
     rope["rope_theta"] = json!(cfg.rope_theta);
     Ok(rope)
 }
 
-/// A number of positions: whole numbers are written as such.
+/// A number of positions. Integers are written without a fraction.
 fn whole(positions: f64) -> Value {
     if positions.fract() == 0.0 && positions < 9e15 { json!(positions as u64) } else { json!(positions) }
 }

@@ -1,6 +1,13 @@
+//! Tests of reading and writing `config.json`.
+use rand::RngExt as _;
+use serde_json::{Value, json};
 use xtrain_tensor::RopeScaling;
 
+use super::config_json::UNIT_FACTORS;
 use super::*;
+use crate::config::{Biases, Config};
+use crate::error::Result;
+use crate::test_rng::rng;
 
 fn json() -> Value {
     serde_json::from_str(include_str!("../../../tests/data/models/qwen3_tied/config.json")).unwrap()
@@ -14,7 +21,7 @@ fn of(kind: &str, change: impl FnOnce(&mut Value)) -> Result<Config> {
     from_json(&json)
 }
 
-/// What is written is what is read, in the spelling of transformers 5 and in that of 4.
+/// Checks that a written config is read back unchanged, in the spelling of transformers 5 and of 4.
 #[track_caller]
 fn round_trip(cfg: &Config) {
     let mut json = to_json(cfg, &[2]).unwrap();
@@ -35,7 +42,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn both_spellings_are_one_config() {
+fn both_spellings_give_the_same_config() {
     let old = include_str!("../../../tests/data/models/qwen3_tied/config_v4.json");
     assert_eq!(from_json(&serde_json::from_str(old).unwrap()).unwrap(), from_json(&json()).unwrap());
 }
@@ -141,7 +148,7 @@ fn rotary_scalings_are_read_in_both_spellings() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_by_name() {
+fn unsupported_fields_are_refused_by_name() {
     for (field, value, says) in [
         ("model_type", json!("gpt2"), "gpt2"),
         ("hidden_act", json!("gelu"), "hidden_act"),
@@ -171,13 +178,13 @@ fn what_is_not_served_is_refused_by_name() {
 #[test]
 fn factors_of_one_change_nothing() {
     let plain = from_json(&json()).unwrap();
-    for field in FACTORS {
+    for field in UNIT_FACTORS {
         assert_eq!(of("qwen3", |j| j[field] = json!(1)).unwrap(), plain, "{field}");
     }
 }
 
 #[test]
-fn what_no_family_has_is_not_written() {
+fn a_config_that_no_family_supports_is_not_written() {
     let base = from_json(&json()).unwrap();
     for cfg in [
         Config { biases: Biases { qkv: true, o: false, mlp: false }, ..base.clone() },
@@ -208,26 +215,21 @@ fn mutated_configs_do_no_harm() {
     ];
     let mut accepted = 0;
     for case in 0..cases {
-        let mut state: u64 = case;
-        let mut random = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % n
-        };
+        let mut rng = rng(case);
+        let mut random = |n: usize| rng.random_range(0..n);
         let mut text = seed.clone();
-        for _ in 0..1 + random(3) {
-            // the value after a colon, by chance, or a byte
+        for _ in 0..=random(3) {
+            // replace a random value or a random character
             let colons: Vec<usize> = text.match_indices(':').map(|(at, _)| at + 1).collect();
-            match (colons.is_empty(), random(3)) {
-                (false, 0 | 1) => {
-                    let from = colons[random(colons.len())];
-                    let to = text[from..].find([',', '}']).map_or(text.len(), |n| from + n);
-                    text.replace_range(from..to, values[random(values.len())]);
-                }
-                _ => {
-                    let at = random(text.len());
-                    let c = char::from(b"{}[],:\"0a"[random(9)]);
-                    text.replace_range(at..=at, c.encode_utf8(&mut [0; 4]));
-                }
+            let kind = random(3);
+            if !colons.is_empty() && kind < 2 {
+                let from = colons[random(colons.len())];
+                let to = text[from..].find([',', '}']).map_or(text.len(), |n| from + n);
+                text.replace_range(from..to, values[random(values.len())]);
+            } else {
+                let at = random(text.len());
+                let c = char::from(b"{}[],:\"0a"[random(9)]);
+                text.replace_range(at..=at, c.encode_utf8(&mut [0; 4]));
             }
         }
         let read = std::panic::catch_unwind(|| serde_json::from_str(&text).map(|json| from_json(&json)));
@@ -240,6 +242,6 @@ fn mutated_configs_do_no_harm() {
             Err(_) => {}
         }
     }
-    println!("config.json: {accepted} of {cases} mutations are still configs");
+    println!("config.json: {accepted} of {cases} mutations are valid configs");
     assert!(accepted > 0 && accepted < cases / 2, "{accepted} of {cases}");
 }

@@ -1,61 +1,61 @@
-//! Sliding windows in a `config.json`: which layers have one.
+//! Sliding windows in a `config.json`.
 use serde_json::{Value, json};
 
-use super::refuse;
+use super::fields::refuse;
 use crate::config::Config;
 use crate::error::Result;
 
-/// The window of a family's config that does not say it (an explicit `null` is none).
-const ABSENT: usize = 4096;
-/// The first layer with a window where a config does not say it.
-const FIRST: usize = 28;
+/// The default of `sliding_window` if the field is absent. An explicit `null` means no window.
+const DEFAULT_WINDOW: usize = 4096;
+/// The default of `max_window_layers`.
+const DEFAULT_FIRST_LAYER: usize = 28;
 
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// How a family says which layers have a window.
+/// Which layers of a family have a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// Llama: none has.
+pub(super) enum WindowRule {
+    /// Llama: no layer.
     Never,
-    /// Qwen: where `use_sliding_window` is set, those that `layer_types` names, or those from
-    /// `max_window_layers` on.
+    /// Qwen: if `use_sliding_window` is set, the layers listed in `layer_types`, or those from `max_window_layers`
+    /// on.
     Switched,
-    /// Mistral: all have, unless `sliding_window` is null.
+    /// Mistral: all layers, unless `sliding_window` is null.
     Always,
 }
 
-/// The windows of the layers; empty where no layer has one.
+/// Reads the windows of the layers. Empty: no layer has a window.
 ///
 /// # Errors
-/// Layer types that are unknown, not one for each layer, or sliding without a window.
-pub(super) fn read(json: &Value, rule: Rule, n_layers: usize) -> Result<Vec<Option<usize>>> {
+/// Unknown layer types; a wrong number of layer types; a sliding layer without a window.
+pub(super) fn read(json: &Value, rule: WindowRule, n_layers: usize) -> Result<Vec<Option<usize>>> {
     let switched = match &json["use_sliding_window"] {
         Value::Null => false,
         Value::Bool(on) => *on,
         other => return refuse("use_sliding_window", "true or false", other),
     };
     let on = match rule {
-        Rule::Never if switched => return refuse("use_sliding_window", "false in this family", "true"),
-        Rule::Never => false,
-        Rule::Switched => switched,
-        Rule::Always => true,
+        WindowRule::Never if switched => return refuse("use_sliding_window", "false in this family", "true"),
+        WindowRule::Never => false,
+        WindowRule::Switched => switched,
+        WindowRule::Always => true,
     };
     let window = match json.get("sliding_window") {
         _ if !on => None,
-        None => Some(ABSENT),
+        None => Some(DEFAULT_WINDOW),
         Some(Value::Null) => None,
         Some(value) => match value.as_u64().and_then(|w| usize::try_from(w).ok()).filter(|&w| w > 0) {
             Some(window) => Some(window),
-            None => return refuse("sliding_window", "a whole number from 1, or null", value),
+            None => return refuse("sliding_window", "a positive integer or null", value),
         },
     };
     let first = match (&json["max_window_layers"], rule) {
-        (_, Rule::Never | Rule::Always) => 0,
-        (Value::Null, _) => FIRST,
+        (_, WindowRule::Never | WindowRule::Always) => 0,
+        (Value::Null, _) => DEFAULT_FIRST_LAYER,
         (value, _) => match value.as_u64() {
             Some(layer) => usize::try_from(layer).unwrap_or(usize::MAX),
-            None => return refuse("max_window_layers", "a whole number", value),
+            None => return refuse("max_window_layers", "a non-negative integer", value),
         },
     };
     let windows: Vec<Option<usize>> = match &json["layer_types"] {
@@ -69,11 +69,11 @@ pub(super) fn read(json: &Value, rule: Rule, n_layers: usize) -> Result<Vec<Opti
             };
             types.iter().map(of).collect::<Result<_>>()?
         }
-        Value::Array(types) => return refuse("layer_types", "one type for each layer", types.len()),
+        Value::Array(types) => return refuse("layer_types", "one type per layer", types.len()),
         other => return refuse("layer_types", "a list", other),
     };
-    if rule == Rule::Always && window.is_some() && windows.contains(&None) {
-        // transformers' Mistral gives every layer the window, whatever it says here
+    if rule == WindowRule::Always && window.is_some() && windows.contains(&None) {
+        // transformers' Mistral ignores `layer_types` and gives every layer the window
         return refuse(
             "layer_types",
             "sliding_attention for each layer in this family",
@@ -83,27 +83,27 @@ pub(super) fn read(json: &Value, rule: Rule, n_layers: usize) -> Result<Vec<Opti
     Ok(if windows.iter().all(Option::is_none) { Vec::new() } else { windows })
 }
 
-/// Adds what [`read`] reads.
+/// Writes the fields that [`read`] reads.
 ///
 /// # Errors
-/// Windows that the family cannot have.
-pub(super) fn write(json: &mut Value, rule: Rule, cfg: &Config) -> Result<()> {
+/// Windows that the family does not support.
+pub(super) fn write(json: &mut Value, rule: WindowRule, cfg: &Config) -> Result<()> {
     let window = cfg.windows.iter().copied().flatten().next();
     let windows: Vec<Option<usize>> = (0..cfg.n_layers).map(|layer| cfg.window(layer)).collect();
     let got = || format!("{windows:?}");
     if windows.iter().flatten().any(|&w| Some(w) != window) {
-        return refuse("sliding_window", "one window for all layers that have one", got());
+        return refuse("sliding_window", "the same window in all layers with a window", got());
     }
     match rule {
-        Rule::Never if window.is_some() => {
+        WindowRule::Never if window.is_some() => {
             return refuse("sliding_window", "none in this family", got());
         }
-        Rule::Never => {}
-        Rule::Always if window.is_some() && windows.contains(&None) => {
+        WindowRule::Never => {}
+        WindowRule::Always if window.is_some() && windows.contains(&None) => {
             return refuse("sliding_window", "one for each layer in this family", got());
         }
-        Rule::Always => json["sliding_window"] = json!(window),
-        Rule::Switched => {
+        WindowRule::Always => json["sliding_window"] = json!(window),
+        WindowRule::Switched => {
             let first = windows.iter().position(Option::is_some).unwrap_or(cfg.n_layers);
             let name = |w: &Option<usize>| if w.is_some() { SLIDING } else { FULL };
             json["use_sliding_window"] = json!(window.is_some());

@@ -1,13 +1,19 @@
-//! Every variant of [`StoreError`], from a directory that is wrong in one way.
-use std::path::PathBuf;
+//! Every variant of [`StoreError`], each from a directory with one defect.
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::*;
-use crate::gguf::Quant;
-use crate::named_cases::{check, variants};
-use crate::schedule::Decay;
+use xtrain_tensor::{Device, Dtype};
 
-/// A folder that goes when the test ends.
+use super::*;
+use crate::checkpoint::{CheckpointDir, RealFs};
+use crate::export_source::ExportSource;
+use crate::gguf;
+use crate::gguf::Quant;
+use crate::optim::OptimConfig;
+use crate::schedule::Schedule;
+use xtrain_tensor::testing::named_cases::{check, variants};
+
+/// A directory that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +39,7 @@ fn opened() -> LoadedModel {
     open(&fixture(), Dtype::F32, &Device::cpu()).unwrap()
 }
 
-/// The refusal of a copy of a model whose `name` holds `text`.
+/// The error for a copy of a model whose file `name` contains `text`.
 fn with_file(name: &str, text: &str) -> StoreError {
     let scratch = Scratch::new(&name.replace('.', "-"));
     for file in ["config.json", "model.safetensors"] {
@@ -48,23 +54,15 @@ fn window_in_a_gguf_file() -> StoreError {
     let windows = vec![Some(4); model.config().n_layers];
     let model = model.with_windows(windows).unwrap();
     let subject = ExportSource { model: &model, tokenizer: None, eos: &[] };
-    gguf::write(&mut Vec::new(), &subject, ("out.gguf", Quant::F32)).unwrap_err()
+    gguf::write(&mut Vec::new(), &subject, "out.gguf", Quant::F32).unwrap_err()
 }
 
 fn run_without_a_trainer() -> StoreError {
     let (scratch, model) = (Scratch::new("no-trainer"), opened().model);
     let dir = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
     let _ = save_model(&dir, &ExportSource { model: &model, tokenizer: None, eos: &[] }).unwrap();
-    let schedule = Schedule {
-        decay: Decay::Constant,
-        warmup_start_lr: 0.0,
-        lr: 1e-3,
-        min_lr: 0.0,
-        warmup_steps: 0,
-        steps: 1,
-        decay_steps: 0,
-    };
-    resume(&scratch.0, (Dtype::F32, &Device::cpu()), (OptimConfig::default(), schedule)).unwrap_err()
+    resume(&scratch.0, Dtype::F32, &Device::cpu(), OptimConfig::default(), Schedule::constant(1e-3))
+        .unwrap_err()
 }
 
 #[test]
@@ -75,9 +73,13 @@ fn every_variant_is_reached_by_a_named_case() {
         &variants,
         &[
             ("no directory", nowhere, &["nowhere/config.json not found"]),
-            ("a damaged tokenizer", with_file("tokenizer.json", "{"), &["/tokenizer.json: want ", "line 1"]),
             (
-                "ends of text that are no ids",
+                "a damaged tokenizer",
+                with_file("tokenizer.json", "{"),
+                &["/tokenizer.json: expected ", "line 1"],
+            ),
+            (
+                "end-of-text ids that are not ids",
                 with_file("generation_config.json", r#"{"eos_token_id": "</s>"}"#),
                 &["/generation_config.json: ", "eos_token_id must be an id or a list of ids", "</s>"],
             ),
@@ -93,4 +95,15 @@ fn every_variant_is_reached_by_a_named_case() {
             ),
         ],
     );
+}
+
+#[test]
+fn wrapped_errors_are_sources() {
+    use std::error::Error;
+    let missing = open(Path::new("nowhere"), Dtype::F32, &Device::cpu()).unwrap_err();
+    assert!(missing.source().is_some_and(|source| source.to_string().contains("nowhere")));
+    let invalid = with_file("config.json", r#"{"model_type": "gpt2"}"#);
+    let checkpoint = invalid.source().expect("the checkpoint error");
+    let config = checkpoint.source().expect("the config error");
+    assert!(config.to_string().contains("model_type"), "{config}");
 }

@@ -1,15 +1,16 @@
-//! The quickstart's training text, from a seed and no file.
+//! The quickstart's training text, generated from a seed.
 use xtrain_tensor::rng::{Purpose, uniform_u64};
 
 use super::sentences::sentence;
-use super::{Part, Sums};
+use super::sums::Sums;
+use super::task::PromptSet;
 use crate::data::{DataError, Tokens};
 use crate::tokenizer::Tokenizer;
 
-/// Sets the ids of documents apart from the steps that draw their windows.
+/// Separates the random number addresses of documents from those of training windows.
 const DOCUMENTS: u64 = 1 << 63;
 
-/// How often each kind of document comes.
+/// The frequencies of the kinds of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mix {
     /// The weight of sums.
@@ -18,9 +19,9 @@ pub struct Mix {
     pub sentences: u32,
 }
 
-/// An endless list of documents: sums of pairs that are not held out, and sentences of a small grammar.
-/// Document n is a pure function of (seed, n): it is drawn at the addresses (seed, 2^63 + n, 0), (.., 1), ...
-/// of purpose data order.
+/// A sequence of 2^63 documents: sums of pairs that are not held out, and sentences of a small grammar. Document n is
+/// a pure function of (seed, n): it uses the random numbers at addresses (seed, 2^63 + n, 0), (seed, 2^63 + n, 1),
+/// ... of purpose [`Purpose::DataOrder`].
 #[derive(Debug, Clone)]
 pub struct Corpus {
     seed: u64,
@@ -32,15 +33,15 @@ impl Corpus {
     /// The corpus of `seed`.
     ///
     /// # Errors
-    /// A mix of nothing.
+    /// A mix whose weights are all 0.
     pub fn new(seed: u64, mix: Mix) -> Result<Corpus, DataError> {
         if mix.sums == 0 && mix.sentences == 0 {
-            return Err(DataError::argument("corpus", "a kind of document with a weight", "none"));
+            return Err(DataError::argument("corpus", "a weight above 0", "0 for all kinds of documents"));
         }
-        Ok(Corpus { seed, mix, pairs: Sums::default().pairs(Part::Train) })
+        Ok(Corpus { seed, mix, pairs: Sums::default().pairs(PromptSet::Train) })
     }
 
-    /// Document `n`, below 2^63: one line, without its end.
+    /// Document `n`, below 2^63: one line without a line break.
     pub fn document(&self, n: u64) -> String {
         let mut position = 0;
         let mut draw = |bound: usize| {
@@ -49,9 +50,11 @@ impl Corpus {
             ((u128::from(u) * bound as u128) >> 64) as usize
         };
         let weights = u64::from(self.mix.sums) + u64::from(self.mix.sentences);
-        match (draw(weights as usize) as u64) < u64::from(self.mix.sums) {
-            true => Sums::document(self.pairs[draw(self.pairs.len())]),
-            false => sentence(&mut draw),
+        if (draw(weights as usize) as u64) < u64::from(self.mix.sums) {
+            let (a, b) = self.pairs[draw(self.pairs.len())];
+            Sums::document(a, b)
+        } else {
+            sentence(&mut draw)
         }
     }
 
@@ -60,11 +63,14 @@ impl Corpus {
         (0..DOCUMENTS).map(|n| self.document(n))
     }
 
-    /// Whole documents, each ended by the tokenizer's separator, until there are at least `count` tokens. A model
+    /// Complete documents, each ended by the tokenizer's separator, with at least `count` tokens in total. A model
     /// trained on them ends an answer with the separator.
     ///
     /// # Errors
     /// A tokenizer without a separator, or one that cannot encode a line.
+    ///
+    /// # Panics
+    /// Never: a vocabulary fits u32.
     pub fn tokens(&self, tokenizer: &Tokenizer, count: usize) -> Result<Tokens, DataError> {
         let Some(separator) = tokenizer.separator() else {
             return Err(DataError::argument(
@@ -78,7 +84,7 @@ impl Corpus {
             if ids.len() >= count {
                 break;
             }
-            let refused = |error| DataError::Tokenizer { source: "corpus".into(), error };
+            let refused = |source| DataError::Tokenizer { origin: "corpus".into(), source };
             ids.extend(tokenizer.encode(&document).map_err(refused)?);
             ids.push(separator);
         }

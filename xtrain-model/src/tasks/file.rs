@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Part, Task};
+use super::task::{PromptSet, Task};
 use crate::data::DataError;
 use crate::data::jsonl::{self, fields, kind_of};
 
-/// Questions of a JSONL file: `{"prompt": ..., "answer": ...}` (or `completion` for `answer`) on each line,
-/// other fields ignored. All of them are held out: the file is what one evaluates on.
+/// The prompts of a JSONL file: one `{"prompt": ..., "answer": ...}` (or `completion` for `answer`) per line. Other
+/// fields are ignored. All prompts are held out: the file is an evaluation set.
 #[derive(Debug, Clone)]
 pub struct FileTask {
     name: String,
@@ -18,29 +18,30 @@ pub struct FileTask {
 }
 
 impl FileTask {
-    /// The task in the file `path`; its name is the file's, without extension.
+    /// Opens the task in the file `path`. The name of the task is the file name without its extension.
     ///
     /// # Errors
-    /// A file that cannot be read or has no record; a line without `prompt` and one of `answer` and
-    /// `completion`, or whose prompt came before with another answer.
+    /// A file that cannot be read or contains no record; a line without `prompt` and one of `answer` and
+    /// `completion`; a prompt with two different answers.
     pub fn open(path: &Path) -> Result<FileTask, DataError> {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let mut task = FileTask { name, prompts: Vec::new(), answers: HashMap::new() };
-        jsonl::objects(path, |object, place| {
+        jsonl::objects(path, |object, location| {
             let want = "\"prompt\" and \"answer\" (or \"completion\") as strings";
             let text = |name: &str| match object.get(name) {
                 None => Ok(None),
                 Some(Value::String(text)) => Ok(Some(text.clone())),
-                Some(other) => Err(place.error((want, format!("{name:?}: {}", kind_of(other))))),
+                Some(other) => Err(location.error(want, format!("{name:?}: {}", kind_of(other)))),
             };
-            let (prompt, answer) = match (text("prompt")?, text("answer")?, text("completion")?) {
-                (Some(prompt), Some(answer), None) | (Some(prompt), None, Some(answer)) => (prompt, answer),
-                _ => return Err(place.error((want, fields(object)))),
+            let fields_found = (text("prompt")?, text("answer")?, text("completion")?);
+            let ((Some(prompt), Some(answer), None) | (Some(prompt), None, Some(answer))) = fields_found
+            else {
+                return Err(location.error(want, fields(object)));
             };
             match task.answers.get(&prompt) {
                 Some(first) if *first != answer => {
-                    let got = format!("{answer:?} where it was {first:?} before");
-                    return Err(place.error(("one answer to a prompt", got)));
+                    let got = format!("{answer:?} after {first:?}");
+                    return Err(location.error("one answer per prompt", got));
                 }
                 _ => {}
             }
@@ -57,8 +58,8 @@ impl Task for FileTask {
         &self.name
     }
 
-    fn prompts(&self, part: Part) -> Vec<String> {
-        if part == Part::HeldOut { self.prompts.clone() } else { Vec::new() }
+    fn prompts(&self, part: PromptSet) -> Vec<String> {
+        if part == PromptSet::HeldOut { self.prompts.clone() } else { Vec::new() }
     }
 
     fn answer(&self, prompt: &str) -> Option<String> {

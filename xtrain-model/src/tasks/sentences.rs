@@ -50,8 +50,9 @@ const PLACES: [&str; 12] = [
     "before the storm",
 ];
 
-/// One sentence, such as `The old farmer feeds two white geese near the river.`; `draw(n)` is a number below `n`.
-/// The verb agrees with its subject, `a` and `an` with the word that follows.
+/// One sentence, such as `The old farmer feeds two white geese near the river.` `draw(n)` returns a random number
+/// below
+/// `n`. The verb agrees with its subject, `a` and `an` with the following word.
 pub(super) fn sentence(draw: &mut impl FnMut(usize) -> usize) -> String {
     let (subject, number) = noun_phrase(draw);
     let (singular, plural) = VERBS[draw(VERBS.len())];
@@ -90,7 +91,7 @@ fn noun_phrase(draw: &mut impl FnMut(usize) -> usize) -> (String, Number) {
     (format!("{article} {rest}"), number)
 }
 
-/// As it is spoken: of the words above only `honest` has a silent h.
+/// Whether the pronunciation starts with a vowel. Of the words above, only `honest` has a silent h.
 fn begins_with_a_vowel(text: &str) -> bool {
     text.starts_with(['a', 'e', 'i', 'o', 'u']) || text.starts_with("honest")
 }

@@ -1,18 +1,18 @@
 //! Sums of two numbers from 0 to 99: `37+45=082`.
-use super::{Part, Task};
+use super::task::{PromptSet, Task};
 use crate::data::Permutation;
 
-/// Operands are below it.
+/// Exclusive upper bound of operands.
 const OPERANDS: u32 = 100;
-/// Unordered pairs of operands, and how many of them are held out: a tenth.
+/// Number of unordered pairs of operands, and the tenth of them that is held out.
 const PAIRS: u64 = 5050;
 const HELD_OUT: u64 = PAIRS / 10;
 
-/// Sums of two operands from 0 to 99, written with a fixed width: `07+05=012`. The prompt ends with `=`, the
-/// answer has three digits, so every digit has its place and a small model soon sees it.
+/// Sums of two operands from 0 to 99 with a fixed width: `07+05=012`. The prompt ends with `=` and the answer has
+/// three digits. Every digit has a fixed position, so that a small model learns the task quickly.
 ///
-/// A tenth of the pairs is held out, (a, b) and (b, a) together: a pair is its number under a fixed permutation
-/// of all unordered pairs, below a tenth of them. Neither the answer nor a seed comes into it.
+/// A tenth of the pairs is held out, (a, b) and (b, a) together: the pairs whose number under a fixed permutation of
+/// all unordered pairs is below a tenth of their count. The choice depends neither on the answer nor on a seed.
 #[derive(Debug, Clone)]
 pub struct Sums {
     order: Permutation,
@@ -25,40 +25,40 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// Bytes of an answer.
+    /// Length of an answer in bytes.
     pub const ANSWER_LEN: usize = 3;
 
-    /// Whether `a + b` belongs to `part`; operands are below 100.
-    pub fn belongs(&self, (a, b): (u32, u32), part: Part) -> bool {
+    /// Whether `a + b` belongs to `part`. Operands are below 100.
+    pub fn belongs(&self, a: u32, b: u32, part: PromptSet) -> bool {
         let (low, high) = (u64::from(a.min(b)), u64::from(a.max(b)));
         let held_out = self.order.at(high * (high + 1) / 2 + low) < HELD_OUT;
-        held_out == (part == Part::HeldOut)
+        held_out == (part == PromptSet::HeldOut)
     }
 
-    /// The ordered pairs of `part`, rising.
-    pub fn pairs(&self, part: Part) -> Vec<(u32, u32)> {
+    /// The ordered pairs of `part`, in increasing order.
+    pub fn pairs(&self, part: PromptSet) -> Vec<(u32, u32)> {
         let all = (0..OPERANDS).flat_map(|a| (0..OPERANDS).map(move |b| (a, b)));
-        all.filter(|&pair| self.belongs(pair, part)).collect()
+        all.filter(|&(a, b)| self.belongs(a, b, part)).collect()
     }
 
-    /// The question `a + b`.
-    pub fn prompt((a, b): (u32, u32)) -> String {
+    /// The prompt of `a + b`.
+    pub fn prompt(a: u32, b: u32) -> String {
         format!("{a:02}+{b:02}=")
     }
 
-    /// The question with its answer: a document of the corpus.
-    pub fn document((a, b): (u32, u32)) -> String {
-        format!("{}{:03}", Sums::prompt((a, b)), a + b)
+    /// The prompt with its answer: a document of the corpus.
+    pub fn document(a: u32, b: u32) -> String {
+        format!("{}{:03}", Sums::prompt(a, b), a + b)
     }
 }
 
 impl Task for Sums {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "sums"
     }
 
-    fn prompts(&self, part: Part) -> Vec<String> {
-        self.pairs(part).into_iter().map(Sums::prompt).collect()
+    fn prompts(&self, part: PromptSet) -> Vec<String> {
+        self.pairs(part).into_iter().map(|(a, b)| Sums::prompt(a, b)).collect()
     }
 
     fn answer(&self, prompt: &str) -> Option<String> {

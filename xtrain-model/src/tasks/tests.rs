@@ -1,4 +1,4 @@
-//! Tasks against their promises.
+//! Tests of tasks against their contracts.
 use std::collections::HashSet;
 
 use super::*;
@@ -10,7 +10,7 @@ const MIX: Mix = Mix { sums: 3, sentences: 1 };
 #[test]
 fn a_tenth_of_the_pairs_is_held_out_and_no_pair_is_both() {
     let sums = Sums::default();
-    let (train, held_out) = (sums.pairs(Part::Train), sums.pairs(Part::HeldOut));
+    let (train, held_out) = (sums.pairs(PromptSet::Train), sums.pairs(PromptSet::HeldOut));
     assert_eq!(train.len() + held_out.len(), 10_000);
     assert!((990..=1010).contains(&held_out.len()), "{}", held_out.len());
     let held_out: HashSet<_> = held_out.into_iter().collect();
@@ -18,8 +18,8 @@ fn a_tenth_of_the_pairs_is_held_out_and_no_pair_is_both() {
 }
 
 #[test]
-fn what_is_held_out_does_not_depend_on_the_digits_of_the_answer() {
-    let held_out = Sums::default().pairs(Part::HeldOut);
+fn the_held_out_pairs_do_not_depend_on_the_digits_of_the_answer() {
+    let held_out = Sums::default().pairs(PromptSet::HeldOut);
     for digit in 0..10 {
         let ones = held_out.iter().filter(|(a, b)| (a + b) % 10 == digit).count();
         let tens = held_out.iter().filter(|(a, b)| (a + b) / 10 % 10 == digit).count();
@@ -31,8 +31,8 @@ fn what_is_held_out_does_not_depend_on_the_digits_of_the_answer() {
 #[test]
 fn a_sum_has_one_answer_and_it_is_checked_exactly() {
     let sums = Sums::default();
-    assert_eq!(Sums::document((7, 5)), "07+05=012");
-    assert_eq!(Sums::document((99, 99)), "99+99=198");
+    assert_eq!(Sums::document(7, 5), "07+05=012");
+    assert_eq!(Sums::document(99, 99), "99+99=198");
     for right in ["082", "082\n", "082\n11+11=022"] {
         assert!(sums.check("37+45=", right), "{right:?}");
     }
@@ -42,7 +42,7 @@ fn a_sum_has_one_answer_and_it_is_checked_exactly() {
     for prompt in ["", "=", "+=", "37+45", "7+5=", "+1+45=", "é7+45=", "100+45=", "37+45= "] {
         assert_eq!(sums.answer(prompt), None, "{prompt:?}");
     }
-    for prompt in sums.prompts(Part::HeldOut) {
+    for prompt in sums.prompts(PromptSet::HeldOut) {
         assert!(sums.check(&prompt, &sums.answer(&prompt).unwrap()));
     }
 }
@@ -50,7 +50,7 @@ fn a_sum_has_one_answer_and_it_is_checked_exactly() {
 #[test]
 fn a_held_out_pair_never_occurs_in_the_corpus() {
     let sums = Sums::default();
-    let prompts: HashSet<String> = sums.prompts(Part::HeldOut).into_iter().collect();
+    let prompts: HashSet<String> = sums.prompts(PromptSet::HeldOut).into_iter().collect();
     let mut seen = HashSet::new();
     for document in Corpus::new(0, MIX).unwrap().documents().take(60_000) {
         if let Some((question, answer)) = document.split_once('=') {
@@ -60,7 +60,7 @@ fn a_held_out_pair_never_occurs_in_the_corpus() {
             seen.insert(prompt);
         }
     }
-    assert!(seen.len() > 8_800, "nearly every training pair occurs, {} did", seen.len());
+    assert!(seen.len() > 8_800, "only {} training pairs occur", seen.len());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn sentences_agree_in_number_and_article() {
 }
 
 #[test]
-fn corpus_tokens_are_whole_documents_with_separators() {
+fn corpus_tokens_are_complete_documents_with_separators() {
     let corpus = Corpus::new(5, MIX).unwrap();
     let tokens = corpus.tokens(&Tokenizer::byte(), 1000).unwrap();
     assert!((1000..1100).contains(&tokens.len()));
@@ -117,12 +117,12 @@ fn opened(name: &str, text: &str) -> Result<FileTask, DataError> {
 }
 
 #[test]
-fn a_task_file_asks_its_questions_in_order() {
+fn a_task_file_keeps_the_order_of_its_prompts() {
     let lines = "{\"prompt\": \"b\", \"answer\": \"2 \", \"id\": 1}\n\n{\"prompt\": \"a\", \"completion\": \"x\\ny\"}\n";
     let task = opened("good.jsonl", lines).unwrap();
     assert!(task.name().ends_with("good"));
     assert_eq!(
-        (task.prompts(Part::HeldOut), task.prompts(Part::Train)),
+        (task.prompts(PromptSet::HeldOut), task.prompts(PromptSet::Train)),
         (vec!["b".into(), "a".into()], vec![])
     );
     assert!(task.check("b", " 2\nmore") && !task.check("b", "2 2") && !task.check("c", "2"));
@@ -133,13 +133,13 @@ fn a_task_file_asks_its_questions_in_order() {
 fn a_bad_task_file_is_refused_by_line() {
     for (name, text, want) in [
         ("empty.jsonl", "", "found the end of the file"),
-        ("half.jsonl", "{\"prompt\": \"a\"}", "line 1: want \"prompt\" and \"answer\""),
+        ("half.jsonl", "{\"prompt\": \"a\"}", "line 1: expected \"prompt\" and \"answer\""),
         ("both.jsonl", "{\"prompt\":\"a\",\"answer\":\"b\",\"completion\":\"c\"}", "line 1"),
         ("type.jsonl", "{\"prompt\":\"a\",\"answer\":5}", "\"answer\": a number"),
         (
             "twice.jsonl",
             "{\"prompt\":\"a\",\"answer\":\"1\"}\n{\"prompt\":\"a\",\"answer\":\"2\"}",
-            "line 2: want one",
+            "line 2: expected one",
         ),
     ] {
         let error = opened(name, text).unwrap_err().to_string();

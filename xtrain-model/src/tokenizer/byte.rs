@@ -1,13 +1,13 @@
-//! The built-in tokenizer: a token is a byte.
+//! The built-in byte tokenizer: each byte is a token.
 use std::fmt::Write;
 use std::ops::Range;
 
 use serde_json::Value;
 
 use super::alphabet::char_of;
-use super::{END_OF_TEXT, Vocabulary};
+use super::vocabulary::{END_OF_TEXT, Vocabulary};
 
-/// The id of [`END_OF_TEXT`]; an id below it is the byte of that value.
+/// The id of [`END_OF_TEXT`]. Smaller ids are bytes.
 pub(super) const END_OF_TEXT_ID: u32 = 256;
 
 /// The ids of `text`: its UTF-8 bytes, with 256 for each `<|endoftext|>`.
@@ -22,15 +22,15 @@ pub(super) fn encode(text: &str) -> Vec<u32> {
     ids
 }
 
-/// The ids of `text` with the bytes that each stands for.
-pub(super) fn encode_with_places(text: &str) -> Vec<(u32, Range<usize>)> {
+/// The ids of `text`, each with its byte range in `text`.
+pub(super) fn encode_with_offsets(text: &str) -> Vec<(u32, Range<usize>)> {
     let mut at = 0;
-    let place = |id: u32| {
+    let range = |id: u32| {
         let from = at;
         at += if id == END_OF_TEXT_ID { END_OF_TEXT.len() } else { 1 };
         (id, from..at)
     };
-    encode(text).into_iter().map(place).collect()
+    encode(text).into_iter().map(range).collect()
 }
 
 pub(super) fn vocabulary() -> Vocabulary {
@@ -43,8 +43,8 @@ pub(super) fn vocabulary() -> Vocabulary {
     vocabulary
 }
 
-/// The tokenizer as a `tokenizer.json` that HF `tokenizers` and `transformers` open: a byte-level BPE
-/// without merges, whose ids are the bytes.
+/// The tokenizer as a `tokenizer.json` for HF `tokenizers` and `transformers`: a byte-level BPE without merges whose
+/// ids are the bytes.
 pub(super) fn to_json() -> String {
     let mut vocab = String::new();
     for byte in 0..=255u8 {
@@ -100,12 +100,12 @@ pub(super) fn to_json() -> String {
     )
 }
 
-/// Whether a `tokenizer.json` says what [`to_json`] says, whatever its spacing and order of keys.
+/// Whether a `tokenizer.json` is equal to [`to_json`], ignoring whitespace and the order of keys.
 pub(super) fn recognises(json: &[u8]) -> bool {
-    const LARGER_THAN_ANY: usize = 64 << 10;
-    if json.len() > LARGER_THAN_ANY {
+    const MAX_SIZE: usize = 64 << 10;
+    if json.len() > MAX_SIZE {
         return false;
     }
-    let ours: Value = serde_json::from_str(&to_json()).expect("the text above is JSON");
-    serde_json::from_slice::<Value>(json).is_ok_and(|value| value == ours)
+    let built_in: Value = serde_json::from_str(&to_json()).expect("`to_json` returns JSON");
+    serde_json::from_slice::<Value>(json).is_ok_and(|value| value == built_in)
 }

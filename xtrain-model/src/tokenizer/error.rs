@@ -1,56 +1,45 @@
-//! What a tokenizer refuses.
-use std::fmt;
+//! The error of tokenizers.
+use std::io;
 use std::path::PathBuf;
 
 /// Why a tokenizer could not be loaded, trained, saved or used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// The file system refused.
+    /// An operating system call failed.
+    #[error("{}: cannot {op}: {source}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was being done to it.
-        doing: &'static str,
-        /// The system's answer.
-        got: String,
+        /// The operation: open, read, write.
+        op: &'static str,
+        /// The operating system's error.
+        source: io::Error,
     },
-    /// A file that is not a tokenizer this crate can use.
+    /// A file that is not a supported tokenizer.
+    #[error("{}: expected {want}, found {got}", file.display())]
     Format {
         /// The file.
         file: PathBuf,
-        /// What it has to hold.
+        /// What the file must contain.
         want: String,
-        /// What it holds.
+        /// What it contains.
         got: String,
     },
     /// An argument outside its range.
+    #[error("{op}: expected {want}, found {got}")]
     Argument {
         /// The operation.
         op: &'static str,
-        /// What it asks for.
+        /// The valid values.
         want: String,
-        /// What it was given.
+        /// The value found.
         got: String,
     },
-    /// The tokenizer's own code gave up on a text.
+    /// The `tokenizers` crate could not encode a text.
+    #[error("the tokenizer could not encode the text: {got}")]
     Encode {
-        /// What it said.
+        /// The message of the crate.
         got: String,
     },
 }
-
-impl fmt::Display for TokenizerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TokenizerError::Io { file, doing, got } => write!(f, "{}: cannot {doing}: {got}", file.display()),
-            TokenizerError::Format { file, want, got } => {
-                write!(f, "{}: want {want}, found {got}", file.display())
-            }
-            TokenizerError::Argument { op, want, got } => write!(f, "{op}: want {want}, got {got}"),
-            TokenizerError::Encode { got } => write!(f, "the tokenizer could not encode the text: {got}"),
-        }
-    }
-}
-
-impl std::error::Error for TokenizerError {}

@@ -1,17 +1,17 @@
-//! Every variant of [`TokenizerError`], from a file or a call that is wrong in one way.
+//! Every variant of [`TokenizerError`], each from a file or call with one defect.
 use std::path::Path;
 
 use super::*;
-use crate::named_cases::{check, variants};
+use xtrain_tensor::testing::named_cases::{check, variants};
 
 const FILE: &str = "some/tokenizer.json";
 
-/// The refusal of these bytes as a `tokenizer.json`.
+/// The error for these bytes as a `tokenizer.json`.
 fn from_bytes(json: &str) -> TokenizerError {
     Tokenizer::from_json(json.into(), Path::new(FILE)).unwrap_err()
 }
 
-/// A vocabulary of one word, and a token for unknown words that it does not have.
+/// A vocabulary of one word without its token for unknown words.
 fn word_without_a_token() -> TokenizerError {
     let json = r#"{"version": "1.0", "added_tokens": [], "decoder": {"type": "ByteLevel", "add_prefix_space": false,
         "trim_offsets": true, "use_regex": true}, "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}}"#;
@@ -35,14 +35,18 @@ fn every_variant_is_reached_by_a_named_case() {
         &variants,
         &[
             ("no file", missing, &["nowhere/tokenizer.json: cannot open: no such file"]),
-            ("no JSON", from_bytes("{"), &["some/tokenizer.json: want a tokenizer.json", "line 1"]),
+            ("no JSON", from_bytes("{"), &["some/tokenizer.json: expected a tokenizer.json", "line 1"]),
             ("too deep", from_bytes(&"[".repeat(65)), &["some/tokenizer.json: ", "at byte 64"]),
             (
                 "an end of text of no id",
                 unknown_end_of_text(),
                 &["some/tokenizer_config.json: ", "eos_token", "</s>"],
             ),
-            ("a small vocabulary", small_vocabulary(), &["train_bpe: want a vocabulary of 257", "got 256"]),
+            (
+                "a small vocabulary",
+                small_vocabulary(),
+                &["train_bpe: expected a vocabulary of 257", "found 256"],
+            ),
             ("a word without a token", word_without_a_token(), &["could not encode the text: ", "[UNK]"]),
         ],
     );

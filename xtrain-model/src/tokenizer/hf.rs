@@ -1,4 +1,4 @@
-//! The seam to the `tokenizers` crate: the only file that calls it, and where its panics become errors.
+//! Calls to the `tokenizers` crate. The only file that uses it; converts its panics to errors.
 use std::ops::Range;
 use std::path::Path;
 
@@ -13,28 +13,28 @@ use tokenizers::{
 };
 
 use super::alphabet::bytes_of;
+use super::error::TokenizerError;
 use super::json::bad;
-use super::{MAX_VOCABULARY, TokenizerError, Vocabulary};
+use super::vocabulary::{MAX_VOCABULARY, Vocabulary};
 use crate::third_party;
 
 /// A tokenizer of the `tokenizers` crate.
 pub(super) type Inner = tokenizers::Tokenizer;
 
-/// How text is cut before merging: Qwen2's pattern (words with their leading space, single digits,
-/// punctuation, line ends, runs of spaces).
+/// The pre-tokenization pattern of Qwen2: words with their leading space, single digits, punctuation, line breaks,
+/// runs of spaces.
 const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Reads a `tokenizer.json`. Truncation and padding that the file may ask for are switched off: they would
-/// lose or invent tokens of a training text.
+/// Reads a `tokenizer.json`. Disables truncation and padding, which would remove or add tokens of a training text.
 ///
 /// # Errors
-/// Bytes that the crate refuses or on which it panics; a decoder other than `ByteLevel`; an id at or above 2^19.
+/// Content that the crate rejects or panics on; a decoder other than `ByteLevel`; an id at or above 2^19.
 pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), TokenizerError> {
     let want = "a tokenizer.json of HF tokenizers";
     let mut inner = guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, got))?;
     guarded(|| inner.with_truncation(None).map(|_| ())).map_err(|got| bad(file, want, got))?;
     inner.with_padding(None);
-    // it would add special tokens, which nobody asks for here, and trim spaces off what a token stands for
+    // the post-processor would add special tokens and trim spaces from the offsets of tokens
     inner.with_post_processor(None::<PostProcessorWrapper>);
     match inner.get_decoder() {
         Some(DecoderWrapper::ByteLevel(_)) => {}
@@ -71,36 +71,36 @@ fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> 
     Ok(vocabulary)
 }
 
-/// The ids of `text`, special tokens in it parsed, none added around it.
+/// The ids of `text`. Parses special tokens in the text, adds none.
 ///
 /// # Errors
-/// What the crate says of a text that it cannot encode.
+/// The crate's error for a text that it cannot encode.
 pub(super) fn encode(inner: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
     guarded(|| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()))
         .map_err(|got| TokenizerError::Encode { got })
 }
 
-/// As [`encode`], with the bytes of `text` that each id stands for.
+/// As [`encode`], each id with its byte range in `text`.
 ///
 /// # Errors
 /// As [`encode`].
-pub(super) fn encode_with_places(
+pub(super) fn encode_with_offsets(
     inner: &Inner,
     text: &str,
 ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
     let encode = || {
         let encoding = inner.encode(text, false)?;
-        let places = encoding.get_offsets().iter().map(|&(from, to)| from..to);
-        Ok(encoding.get_ids().iter().copied().zip(places).collect())
+        let offsets = encoding.get_offsets().iter().map(|&(from, to)| from..to);
+        Ok(encoding.get_ids().iter().copied().zip(offsets).collect())
     };
     guarded(encode).map_err(|got| TokenizerError::Encode { got })
 }
 
-/// Trains a byte-level BPE and returns its `tokenizer.json`: the specials have ids 0, 1, ..., then come the
-/// 256 bytes, then the merges.
+/// Trains a byte-level BPE and returns its `tokenizer.json`. Ids: the special tokens from 0, then the 256 bytes, then
+/// the merges.
 ///
 /// # Errors
-/// What the crate says.
+/// The crate's error.
 pub(super) fn train_bpe(
     texts: impl Iterator<Item = String> + Send,
     vocab_size: usize,
@@ -116,7 +116,7 @@ pub(super) fn train_bpe(
         let pattern = SplitPattern::Regex(PATTERN.to_string());
         let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?;
         let byte_level = ByteLevel::new(false, true, false);
-        let cut = Sequence::new(vec![
+        let pre_tokenizer = Sequence::new(vec![
             PreTokenizerWrapper::Split(split),
             PreTokenizerWrapper::ByteLevel(byte_level),
         ]);
@@ -128,7 +128,7 @@ pub(super) fn train_bpe(
             DecoderWrapper,
         >::new()
         .with_model(BPE::default())
-        .with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(cut)))
+        .with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(pre_tokenizer)))
         .with_decoder(Some(DecoderWrapper::ByteLevel(byte_level)))
         .build()?;
         tokenizer.train(&mut trainer, texts)?;
@@ -136,12 +136,12 @@ pub(super) fn train_bpe(
     };
     guarded(train).map(String::into_bytes).map_err(|got| TokenizerError::Argument {
         op: "train_bpe",
-        want: "a text to learn from".into(),
+        want: "a training text".into(),
         got,
     })
 }
 
-/// Runs third-party code; its error or panic as text.
+/// Runs third-party code. Returns its error or panic as text.
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     third_party::guarded(run)?.map_err(|e| e.to_string())
 }

@@ -1,20 +1,20 @@
-//! Reading a file that a stranger wrote: its size and depth are bounded before a parser sees it.
+//! Reading untrusted JSON files: size and nesting are limited before parsing.
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use super::TokenizerError;
+use super::error::TokenizerError;
 use crate::json::{MAX_DEPTH, too_deep};
 
-/// The largest tokenizer file that is read, in bytes.
+/// Maximum size of a tokenizer file in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The whole of `file`, or `None` if there is no such file.
+/// The content of `file`. `None`: the file does not exist.
 ///
 /// # Errors
 /// A file that cannot be read or is larger than 64 MiB.
 pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
-    let io = |doing, e: std::io::Error| TokenizerError::Io { file: file.into(), doing, got: e.to_string() };
+    let io = |op, source| TokenizerError::Io { file: file.into(), op, source };
     let open = match File::open(file) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         other => other.map_err(|e| io("open", e))?,
@@ -27,6 +27,8 @@ pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
     Ok(Some(bytes))
 }
 
+/// Limits the nesting of brackets.
+///
 /// # Errors
 /// Brackets nested deeper than 64.
 pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
@@ -39,6 +41,7 @@ pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerErro
     }
 }
 
+/// The error for an invalid file.
 pub(super) fn bad(file: &Path, want: impl Into<String>, got: impl Into<String>) -> TokenizerError {
     TokenizerError::Format { file: file.into(), want: want.into(), got: got.into() }
 }

@@ -1,24 +1,25 @@
-//! Ids of a text of which parts are marked.
+//! Token offsets and token masks.
 use std::ops::Range;
 
-use super::{Kind, Tokenizer, TokenizerError, byte, hf};
+use super::codec::{Kind, Tokenizer};
+use super::error::TokenizerError;
+use super::{byte, hf};
 
 impl Tokenizer {
-    /// The ids of `text`, as [`encode`](Tokenizer::encode) gives them, each with the bytes of `text` that it
-    /// stands for. The ids of one character all stand for all of it; one that the normalizer composed stands for
-    /// the first of its characters.
+    /// The ids of [`encode`](Tokenizer::encode), each with its byte range in `text`. All ids of one character have
+    /// the range of the whole character. An id of a composed character has the range of the first of its characters.
     ///
     /// # Errors
     /// As [`encode`](Tokenizer::encode).
-    pub fn encode_with_places(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+    pub fn encode_with_offsets(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
         match &self.kind {
-            Kind::Byte => Ok(byte::encode_with_places(text)),
-            Kind::Hf(inner) => hf::encode_with_places(inner, text),
+            Kind::Byte => Ok(byte::encode_with_offsets(text)),
+            Kind::Hf(inner) => hf::encode_with_offsets(inner, text),
         }
     }
 
-    /// The ids of `text` and, for each, whether it stands for a byte of one of `parts`, which rise: the
-    /// `assistant_masks` of HF for the parts of [`ChatTemplate::assistant`](crate::chat::ChatTemplate::assistant).
+    /// The ids of `text` and, for each id, whether it overlaps one of `parts`, increasing byte ranges of `text`. For
+    /// the parts of [`ChatTemplate::assistant`](crate::chat::ChatTemplate::assistant) this is HF's `assistant_masks`.
     ///
     /// # Errors
     /// As [`encode`](Tokenizer::encode).
@@ -27,11 +28,11 @@ impl Tokenizer {
         text: &str,
         parts: &[Range<usize>],
     ) -> Result<(Vec<u32>, Vec<bool>), TokenizerError> {
-        let ids = self.encode_with_places(text)?;
+        let ids = self.encode_with_offsets(text)?;
         let mut parts = parts.iter().peekable();
-        let inside = |(id, place): (u32, Range<usize>)| {
-            while parts.next_if(|part| part.end <= place.start).is_some() {}
-            (id, parts.peek().is_some_and(|part| part.start < place.end && !part.is_empty()))
+        let inside = |(id, range): (u32, Range<usize>)| {
+            while parts.next_if(|part| part.end <= range.start).is_some() {}
+            (id, parts.peek().is_some_and(|part| part.start < range.end && !part.is_empty()))
         };
         Ok(ids.into_iter().map(inside).unzip())
     }

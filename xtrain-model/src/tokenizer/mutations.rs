@@ -1,25 +1,18 @@
-//! Tokenizer files that are damaged or mean harm: each is refused in one line, or works.
+//! Damaged and malicious tokenizer files: each is rejected with a one-line error, or works.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use rand::RngExt as _;
 use serde_json::{Value, json};
+use xtrain_tensor::rng::PhiloxRng;
 use xtrain_tensor::testing::{alone, times};
 
 use super::*;
+use crate::test_rng::rng;
 
-/// A stream of numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
-/// Values that mean something to a parser.
-fn value(random: &mut Random) -> Value {
-    let known = [
+/// A random value that is meaningful to the parser.
+fn value(random: &mut PhiloxRng) -> Value {
+    let values = [
         json!(null),
         json!(true),
         json!(-1),
@@ -42,39 +35,41 @@ fn value(random: &mut Random) -> Value {
         json!({"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": 99}),
         json!({"type": "Nothing"}),
     ];
-    known[random.below(known.len())].clone()
+    values[random.random_range(0..values.len())].clone()
 }
 
-/// A place in `json`, by chance; large objects are seldom entered.
-fn place<'v>(json: &'v mut Value, random: &mut Random) -> &'v mut Value {
+/// A random location in `json`.
+fn location<'v>(json: &'v mut Value, random: &mut PhiloxRng) -> &'v mut Value {
     let size = match &json {
         Value::Array(items) => items.len(),
         Value::Object(fields) => fields.len(),
         _ => 0,
     };
-    if size == 0 || random.below(5) == 0 {
+    if size == 0 || random.random_range(0..5) == 0 {
         return json;
     }
-    let at = random.below(size);
+    let at = random.random_range(0..size);
     match json {
-        Value::Array(items) => place(&mut items[at], random),
-        Value::Object(fields) => place(fields.values_mut().nth(at).expect("there are so many"), random),
-        _ => unreachable!("it has items"),
+        Value::Array(items) => location(&mut items[at], random),
+        Value::Object(fields) => {
+            location(fields.values_mut().nth(at).expect("`at` is below the number of fields"), random)
+        }
+        _ => unreachable!("only arrays and objects have items"),
     }
 }
 
-/// `seed` with one to three changes: of values where they stand, or of bytes.
-fn mutate(seed: &Value, random: &mut Random) -> Vec<u8> {
+/// `seed` with random changes to values and bytes.
+fn mutate(seed: &Value, random: &mut PhiloxRng) -> Vec<u8> {
     let mut json = seed.clone();
-    for _ in 0..random.below(3) {
-        *place(&mut json, random) = value(random);
+    for _ in 0..random.random_range(0..3) {
+        *location(&mut json, random) = value(random);
     }
     let mut bytes = json.to_string().into_bytes();
-    for _ in 0..random.below(3) {
-        let (at, other) = (random.below(bytes.len()), random.below(bytes.len()));
-        match random.below(5) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = b"\"{}[],:0-9eEu\\\xff"[random.below(15)],
+    for _ in 0..random.random_range(0..3) {
+        let (at, other) = (random.random_range(0..bytes.len()), random.random_range(0..bytes.len()));
+        match random.random_range(0..5) {
+            0 => bytes[at] ^= 1 << random.random_range(0..8),
+            1 => bytes[at] = b"\"{}[],:0-9eEu\\\xff"[random.random_range(0..15)],
             2 => drop(bytes.drain(at.min(other)..at.max(other).min(at.min(other) + 60))),
             3 => {
                 let from = at.min(other);
@@ -92,7 +87,7 @@ fn mutate(seed: &Value, random: &mut Random) -> Vec<u8> {
 
 const TEXT: &str = "the cat aaaaaaaaaaaaaaaaaaaaaaaaaaaa\n 12 日本 <|endoftext|> e\u{301}";
 
-/// Uses what was loaded; what it ended with.
+/// Uses a loaded tokenizer. Returns the first error.
 fn used(tokenizer: Result<Tokenizer, TokenizerError>) -> Result<(), TokenizerError> {
     let tokenizer = tokenizer?;
     let ids = tokenizer.encode(TEXT)?;
@@ -103,18 +98,23 @@ fn used(tokenizer: Result<Tokenizer, TokenizerError>) -> Result<(), TokenizerErr
     Ok(())
 }
 
-/// Gives `load` mutations of `seed`.
-fn all(name: &str, seed: &Value, cases: u64, load: impl Fn(Vec<u8>) -> Result<Tokenizer, TokenizerError>) {
+/// Calls `load` with mutations of `seed`.
+fn check_mutations(
+    name: &str,
+    seed: &Value,
+    cases: u64,
+    load: impl Fn(Vec<u8>) -> Result<Tokenizer, TokenizerError>,
+) {
     let mut accepted = 0;
     for case in 0..cases {
-        let bytes = mutate(seed, &mut Random(case));
+        let bytes = mutate(seed, &mut rng(case));
         let done = catch_unwind(AssertUnwindSafe(|| used(load(bytes))));
         match done.unwrap_or_else(|_| panic!("{name}: case {case} panicked")) {
             Ok(()) => accepted += 1,
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
-    println!("{name}: {accepted} of {cases} mutations still are tokenizers");
+    println!("{name}: {accepted} of {cases} mutations are valid tokenizers");
     assert!((cases / 50..cases).contains(&accepted), "{name}: {accepted} of {cases}");
 }
 
@@ -124,7 +124,7 @@ fn mutated_files_do_no_harm() {
         return;
     }
     let file = Path::new("some/tokenizer.json");
-    // no pattern: building one takes longer than all the rest
+    // no pattern: compiling one takes longer than everything else
     let mut seed: Value = serde_json::from_str(&byte::to_json()).unwrap();
     seed["added_tokens"]
         .as_array_mut()
@@ -137,20 +137,20 @@ fn mutated_files_do_no_harm() {
     }
     seed["added_tokens"][0]["id"] = json!(259);
     let bpe = Tokenizer::from_json(seed.to_string().into_bytes(), file).unwrap();
-    all("tokenizer.json", &seed, times(6_000, 60_000), |json| Tokenizer::from_json(json, file));
+    check_mutations("tokenizer.json", &seed, times(6_000, 60_000), |json| Tokenizer::from_json(json, file));
     let config = json!({
         "eos_token": {"content": "<|im_end|>", "lstrip": false}, "pad_token": "<|endoftext|>",
         "chat_template": [{"name": "default", "template": "{{ messages }}"}, {"name": "tool_use", "template": ""}],
         "model_max_length": 256, "added_tokens_decoder": {"0": {"content": "<|endoftext|>"}},
     });
-    all("tokenizer_config.json", &config, times(6_000, 60_000), |config| {
+    check_mutations("tokenizer_config.json", &config, times(6_000, 60_000), |config| {
         let mut loaded = bpe.clone();
         loaded.configure(config, Path::new("some/tokenizer_config.json"))?;
         Ok(loaded)
     });
 }
 
-/// What the byte tokenizer with a change ends with.
+/// The result of using the byte tokenizer with a change.
 fn changed(change: impl FnOnce(&mut Value)) -> Result<(), TokenizerError> {
     let mut json: Value = serde_json::from_str(&byte::to_json()).unwrap();
     change(&mut json);
@@ -164,7 +164,7 @@ fn refused(change: impl FnOnce(&mut Value), want: &str) {
 }
 
 #[test]
-fn patterns_that_would_take_a_stack_or_for_ever_are_refused() {
+fn patterns_that_overflow_the_stack_or_do_not_terminate_are_refused() {
     let split = |pattern: String| {
         move |json: &mut Value| {
             json["pre_tokenizer"] = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
@@ -173,14 +173,14 @@ fn patterns_that_would_take_a_stack_or_for_ever_are_refused() {
     refused(split("(?=".repeat(100_000)), "a pattern");
     refused(split("(?=".repeat(300)), "a pattern");
     refused(split("[".repeat(300)), "a pattern");
-    // what would look for ever in a text ends, as an error or as ids
-    let begun = std::time::Instant::now();
+    // patterns with exponential backtracking end, with an error or with ids
+    let start = std::time::Instant::now();
     for pattern in ["a{900}{900}{900}", "(?=(a+)+(a+)+(a+)+\\1z)", "(?=(a|a)+b)\\1", "(a*)*(?!a)b"] {
         if let Err(error) = changed(split(pattern.into())) {
             assert!(error.to_string().contains("could not encode"), "{error}");
         }
     }
-    assert!(begun.elapsed() < std::time::Duration::from_secs(120));
+    assert!(start.elapsed() < std::time::Duration::from_secs(120));
     let nested = |field: &'static str, inner: &'static str, leaf: Value| {
         move |json: &mut Value| {
             json[field] = (0..26).fold(leaf, |value, _| json!({"type": "Sequence", inner: [value]}));

@@ -1,20 +1,20 @@
-//! The steps around a tokenizer's vocabulary, looked at before HF's parser builds them.
+//! Limits on the pipeline of a `tokenizer.json`, checked before HF's parser builds it.
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::TokenizerError;
+use super::error::TokenizerError;
 use super::json::bad;
 
-/// The longest pattern, in bytes. Those in use have a few hundred.
+/// Maximum length of a pattern in bytes. Patterns in use have a few hundred.
 const MAX_PATTERN: usize = 4096;
-/// The deepest nesting in a pattern: its parser calls itself.
+/// Maximum nesting in a pattern. Its parser is recursive.
 const MAX_NESTING: usize = 64;
-/// The deepest sequence of sequences of steps: their parser tries each level in several ways.
+/// Maximum nesting of sequences of steps. Their parser tries several alternatives per level.
 const MAX_STEPS: usize = 8;
 
-/// All of a `tokenizer.json` but its vocabulary.
+/// A `tokenizer.json` without its vocabulary.
 #[derive(Deserialize)]
 struct Pipeline {
     #[serde(default)]
@@ -27,10 +27,10 @@ struct Pipeline {
     decoder: Value,
 }
 
-/// Refuses steps that would take their parser a stack or for ever.
+/// Rejects steps whose parser would overflow the stack or not terminate in reasonable time.
 ///
 /// # Errors
-/// What is no JSON object; patterns that are too long or too deep; steps nested too deep.
+/// Content that is not a JSON object; patterns that are too long or nested too deep; steps nested too deep.
 pub(super) fn check(json: &[u8], file: &Path) -> Result<(), TokenizerError> {
     let read = serde_json::from_slice::<Pipeline>(json);
     let pipeline = read.map_err(|e| bad(file, "a tokenizer.json of HF tokenizers", e.to_string()))?;
@@ -40,25 +40,25 @@ pub(super) fn check(json: &[u8], file: &Path) -> Result<(), TokenizerError> {
         ("post_processor", &pipeline.post_processor),
         ("decoder", &pipeline.decoder),
     ];
-    steps.into_iter().try_for_each(|(name, value)| walk(value, 0, (name, file)))
+    steps.into_iter().try_for_each(|(name, value)| walk(value, 0, name, file))
 }
 
-fn walk(value: &Value, depth: usize, (name, file): (&str, &Path)) -> Result<(), TokenizerError> {
-    // a sequence is an object with a list in it, its last step an object with an object in it
+fn walk(value: &Value, depth: usize, name: &str, file: &Path) -> Result<(), TokenizerError> {
+    // a sequence is an object that contains a list; its last step is an object that contains an object
     if depth > 2 * MAX_STEPS + 2 {
         return Err(bad(file, format!("steps nested at most {MAX_STEPS} deep in {name}"), "more"));
     }
     match value {
-        Value::Array(items) => items.iter().try_for_each(|item| walk(item, depth + 1, (name, file))),
+        Value::Array(items) => items.iter().try_for_each(|item| walk(item, depth + 1, name, file)),
         Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
-            Value::String(pattern) if key == "Regex" => check_pattern(pattern, (name, file)),
-            value => walk(value, depth + 1, (name, file)),
+            Value::String(pattern) if key == "Regex" => check_pattern(pattern, name, file),
+            value => walk(value, depth + 1, name, file),
         }),
         _ => Ok(()),
     }
 }
 
-fn check_pattern(pattern: &str, (name, file): (&str, &Path)) -> Result<(), TokenizerError> {
+fn check_pattern(pattern: &str, name: &str, file: &Path) -> Result<(), TokenizerError> {
     let want = |limit: String| format!("a pattern {limit} in {name}");
     if pattern.len() > MAX_PATTERN {
         return Err(bad(file, want(format!("of at most {MAX_PATTERN} bytes")), pattern.len().to_string()));

@@ -1,17 +1,17 @@
-//! What `tokenizer_config.json` and `chat_template.jinja` say beside the vocabulary.
+//! The content of `tokenizer_config.json` and `chat_template.jinja`.
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::TokenizerError;
+use super::error::TokenizerError;
 use super::json::bad;
 
-/// Special tokens that have a name of their own.
+/// The names of special tokens.
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The name of the usual template.
-pub(super) const DEFAULT: &str = "default";
+/// The name of the default template.
+const DEFAULT: &str = "default";
 
 /// Special tokens by name, and chat templates by name.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,39 +24,39 @@ impl Settings {
     /// Reads a `tokenizer_config.json`.
     ///
     /// # Errors
-    /// What is no JSON, a special token without text, a `chat_template` that is neither a text nor a list of
+    /// Invalid JSON; a special token without text; a `chat_template` that is neither a string nor a list of
     /// `{"name": ..., "template": ...}`.
     pub(super) fn read(bytes: &[u8], file: &Path) -> Result<Settings, TokenizerError> {
         let value: Value = serde_json::from_slice(bytes).map_err(|e| bad(file, "JSON", e.to_string()))?;
         if !value.is_object() {
-            return Err(bad(file, "a JSON object", "something else"));
+            return Err(bad(file, "a JSON object", "another JSON value"));
         }
         let mut special_tokens = Vec::new();
         for name in NAMES {
             let text = match &value[name] {
                 Value::Null => continue,
                 Value::String(text) => text,
-                token => match &token["content"] {
-                    Value::String(text) => text,
-                    _ => {
-                        let want = format!("{name} as a text or {{\"content\": ...}}");
+                token => {
+                    let Value::String(text) = &token["content"] else {
+                        let want = format!("{name} as a string or {{\"content\": ...}}");
                         return Err(bad(file, want, short(token)));
-                    }
-                },
+                    };
+                    text
+                }
             };
             special_tokens.push((name.to_string(), text.clone()));
         }
         Ok(Settings { special_tokens, templates: templates(&value["chat_template"], file)? })
     }
 
-    /// Puts the text of a `chat_template.jinja` in the place of the usual template.
+    /// Replaces the default template with the content of a `chat_template.jinja`.
     ///
     /// # Errors
     /// A text that is not UTF-8.
-    pub(super) fn template_of_its_own(&mut self, bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
+    pub(super) fn set_default_template(&mut self, bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
         let text = std::str::from_utf8(bytes);
         let text =
-            text.map_err(|e| bad(file, "UTF-8 text", format!("other bytes at {}", e.valid_up_to())))?;
+            text.map_err(|e| bad(file, "UTF-8 text", format!("an invalid byte at {}", e.valid_up_to())))?;
         self.templates.retain(|(name, _)| name != DEFAULT);
         self.templates.insert(0, (DEFAULT.into(), text.into()));
         Ok(())
@@ -69,7 +69,7 @@ impl Settings {
 }
 
 fn templates(value: &Value, file: &Path) -> Result<Vec<(String, String)>, TokenizerError> {
-    let want = "chat_template as a text or a list of {\"name\": ..., \"template\": ...}";
+    let want = "chat_template as a string or a list of {\"name\": ..., \"template\": ...}";
     match value {
         Value::Null => Ok(Vec::new()),
         Value::String(text) => Ok(vec![(DEFAULT.into(), text.clone())]),
@@ -80,7 +80,7 @@ fn templates(value: &Value, file: &Path) -> Result<Vec<(String, String)>, Tokeni
                     return Err(bad(file, want, short(item)));
                 };
                 if templates.iter().any(|(known, _)| known == name) {
-                    return Err(bad(file, "chat templates of different names", format!("{name:?} twice")));
+                    return Err(bad(file, "unique names of chat templates", format!("{name:?} twice")));
                 }
                 templates.push((name.into(), text.into()));
             }
@@ -90,7 +90,7 @@ fn templates(value: &Value, file: &Path) -> Result<Vec<(String, String)>, Tokeni
     }
 }
 
-/// A value in at most 80 characters.
+/// The first 80 characters of a value.
 fn short(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }

@@ -1,38 +1,42 @@
-//! Text out of tokens as they come, never half a character.
-use super::Tokenizer;
+//! Incremental decoding of tokens to text.
+use super::codec::Tokenizer;
 
-/// Turns a stream of token ids into text. The pieces of [`push`](StreamDecoder::push) and the rest from
+/// Decodes a stream of token ids to text. The pieces of [`push`](StreamDecoder::push) and the rest of
 /// [`finish`](StreamDecoder::finish) concatenate to exactly [`Tokenizer::decode`] of all ids.
 ///
-/// A piece never ends inside a character: up to three bytes of an incomplete one are held back. Bytes that
-/// cannot become a character are U+FFFD at once.
+/// A piece never ends inside a character: up to three bytes of an incomplete character are buffered. Bytes that
+/// cannot become part of a character are decoded to U+FFFD immediately.
 #[derive(Debug, Clone)]
 pub struct StreamDecoder<'t> {
     tokenizer: &'t Tokenizer,
-    held: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-impl<'t> StreamDecoder<'t> {
-    pub(super) fn new(tokenizer: &'t Tokenizer) -> StreamDecoder<'t> {
-        StreamDecoder { tokenizer, held: Vec::new() }
+impl Tokenizer {
+    /// A decoder for ids that arrive one at a time.
+    pub fn stream(&self) -> StreamDecoder<'_> {
+        StreamDecoder { tokenizer: self, buffer: Vec::new() }
     }
+}
 
-    /// The text that `id` completes; empty while a character is incomplete.
+impl StreamDecoder<'_> {
+    /// The text that `id` completes. Empty while a character is incomplete.
     pub fn push(&mut self, id: u32) -> String {
-        self.held.extend_from_slice(self.tokenizer.token_bytes(id));
+        self.buffer.extend_from_slice(self.tokenizer.token_bytes(id));
         let mut text = String::new();
-        let keep = take_text(&self.held, &mut text);
-        self.held.drain(..self.held.len() - keep);
+        let keep = take_text(&self.buffer, &mut text);
+        self.buffer.drain(..self.buffer.len() - keep);
         text
     }
 
-    /// What was held back: empty, or one U+FFFD for a character that never became complete.
+    /// The rest: empty, or one U+FFFD for an incomplete character.
     pub fn finish(self) -> String {
-        String::from_utf8_lossy(&self.held).into_owned()
+        String::from_utf8_lossy(&self.buffer).into_owned()
     }
 }
 
-/// Appends to `text` what can no longer change and returns how many last bytes are the start of a character.
+/// Appends the final text of `bytes` to `text`. Returns the number of trailing bytes that start an incomplete
+/// character.
 fn take_text(bytes: &[u8], text: &mut String) -> usize {
     let mut rest = bytes;
     loop {

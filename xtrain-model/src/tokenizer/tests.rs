@@ -1,8 +1,9 @@
-//! Tokenizers against their promises and against HF's answers.
+//! Tests of tokenizers against their contracts and against HF's results.
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::codec::{CONFIG, Kind, TEMPLATE};
 use super::*;
 
 fn fixture(name: &str) -> (Tokenizer, Value) {
@@ -36,10 +37,10 @@ fn check_against_hf(name: &str) {
         let (text, want) = (case["text"].as_str().unwrap(), ids(&case["ids"]));
         assert_eq!(tokenizer.encode(text).unwrap(), want, "{text:?}");
         assert_eq!(tokenizer.decode(&want), case["decoded"].as_str().unwrap(), "{want:?}");
-        let places = tokenizer.encode_with_places(text).unwrap();
-        assert_eq!(places.iter().map(|(id, _)| *id).collect::<Vec<_>>(), want, "{text:?}");
+        let offsets = tokenizer.encode_with_offsets(text).unwrap();
+        assert_eq!(offsets.iter().map(|(id, _)| *id).collect::<Vec<_>>(), want, "{text:?}");
         let char_at = |byte: usize| text.char_indices().take_while(|(at, _)| *at < byte).count();
-        let got = places.iter().map(|(_, place)| [char_at(place.start), char_at(place.end)]);
+        let got = offsets.iter().map(|(_, range)| [char_at(range.start), char_at(range.end)]);
         let want =
             case["offsets"].as_array().unwrap().iter().map(|pair| [0, 1].map(|i| pair[i].as_u64().unwrap()));
         assert_eq!(
@@ -101,7 +102,7 @@ fn a_stream_never_splits_a_character() {
 }
 
 #[test]
-fn a_stream_of_any_bytes_says_what_decode_says() {
+fn streaming_any_bytes_gives_the_text_of_decode() {
     let byte = Tokenizer::byte();
     let edges = [0x00, 0x41, 0x80, 0xbf, 0xc2, 0xe0, 0xa0, 0xed, 0xf0, 0x90, 0xf4, 0x8f, 0xff, 256, 9000];
     for seed in 0..2000 {
@@ -112,7 +113,7 @@ fn a_stream_of_any_bytes_says_what_decode_says() {
 }
 
 #[test]
-fn a_stream_of_any_tokens_of_a_bpe_says_what_decode_says_and_splits_no_character() {
+fn streaming_any_tokens_of_a_bpe_gives_the_text_of_decode_and_splits_no_character() {
     for name in ["qwen_bpe", "llama3_bpe"] {
         let (tokenizer, _) = fixture(name);
         for seed in 0..1000 {
@@ -121,7 +122,7 @@ fn a_stream_of_any_tokens_of_a_bpe_says_what_decode_says_and_splits_no_character
                 (0..20).map(|i| (at(i) % (tokenizer.vocab_size() as u64 + 2)) as u32).collect();
             assert_eq!(streamed(&tokenizer, &ids), tokenizer.decode(&ids), "{ids:?}");
         }
-        // the tokens of a text, cut anywhere: each piece is text, and no character is replaced
+        // a prefix of the tokens of a text: each piece is text, and no character is replaced
         let text = "日本語 🙂 na\u{ef}ve 한국어 👩‍👧 שלום";
         let ids = tokenizer.encode(text).unwrap();
         for cut in 0..=ids.len() {
@@ -137,7 +138,7 @@ fn a_stream_of_any_tokens_of_a_bpe_says_what_decode_says_and_splits_no_character
 }
 
 #[test]
-fn a_mask_marks_the_ids_that_touch_a_part() {
+fn a_mask_marks_the_ids_that_overlap_a_part() {
     let byte = Tokenizer::byte();
     let masked = |text: &str, parts: &[std::ops::Range<usize>]| byte.encode_masked(text, parts).unwrap();
     let (ids, mask) = masked("ab<|endoftext|>cd", &[1..4, 16..17]);
@@ -154,7 +155,7 @@ fn a_mask_marks_the_ids_that_touch_a_part() {
 }
 
 #[test]
-fn chat_templates_are_found_in_every_spelling_and_kept() {
+fn chat_templates_are_read_in_every_form_and_saved() {
     let dir = scratch("templates");
     Tokenizer::byte().save(&dir).unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
@@ -176,48 +177,49 @@ fn chat_templates_are_found_in_every_spelling_and_kept() {
     assert_eq!(Tokenizer::load(&again).unwrap().files(), own.files());
     assert_eq!(own.files().len(), 3);
     for (config, want) in [
-        (r#"{"chat_template": 3}"#, "chat_template as a text"),
-        (r#"{"chat_template": [{"name": "a"}]}"#, "chat_template as a text"),
+        (r#"{"chat_template": 3}"#, "chat_template as a string"),
+        (r#"{"chat_template": [{"name": "a"}]}"#, "chat_template as a string"),
         (
             r#"{"chat_template": [{"name": "a", "template": ""}, {"name": "a", "template": ""}]}"#,
-            "different names",
+            "unique names",
         ),
-        (r#"{"bos_token": 1}"#, "bos_token as a text"),
+        (r#"{"bos_token": 1}"#, "bos_token as a string"),
         ("[]", "a JSON object"),
         ("{", "JSON"),
     ] {
         write(CONFIG, config);
         let error = Tokenizer::load(&dir).unwrap_err().to_string();
-        assert!(error.contains("tokenizer_config.json: want") && error.contains(want), "{error}");
+        assert!(error.contains("tokenizer_config.json: expected") && error.contains(want), "{error}");
     }
     write(CONFIG, "{}");
     std::fs::write(dir.join(TEMPLATE), b"a\xff").unwrap();
     let error = Tokenizer::load(&dir).unwrap_err().to_string();
-    assert!(error.contains("chat_template.jinja: want UTF-8"), "{error}");
+    assert!(error.contains("chat_template.jinja: expected UTF-8"), "{error}");
     let _ = (std::fs::remove_dir_all(dir), std::fs::remove_dir_all(again));
 }
 
 #[test]
-fn the_ends_of_a_model_stand_for_those_of_its_tokenizer() {
+fn the_eos_ids_of_a_model_override_those_of_its_tokenizer() {
     let (llama, _) = fixture("llama3_bpe");
-    let own = (llama.eos_ids().to_vec(), llama.separator());
-    let of_model = llama.clone().with_ends(&[1, 4]);
-    assert_eq!((of_model.eos_ids(), of_model.separator()), (&[1, 4][..], own.1));
-    assert_eq!((of_model.with_ends(&[]).eos_ids().to_vec(), own.0[0]), (own.0, 4));
+    let (eos, separator) = (llama.eos_ids().to_vec(), llama.separator());
+    let of_model = llama.clone().with_eos_ids(&[1, 4]);
+    assert_eq!((of_model.eos_ids(), of_model.separator()), (&[1, 4][..], separator));
+    assert_eq!((of_model.with_eos_ids(&[]).eos_ids(), eos[0]), (&eos[..], 4));
 }
 
 #[test]
-fn the_byte_tokenizer_is_a_file_that_hf_reads_alike() {
+fn hf_reads_the_file_of_the_byte_tokenizer_with_the_same_ids() {
     let byte = Tokenizer::byte();
     let (inner, vocabulary) = hf::load(&byte.json, Path::new("byte")).unwrap();
-    let twin = Tokenizer { kind: Kind::Hf(Box::new(inner)), vocabulary, ..byte.clone() };
+    let mut twin = byte.clone();
+    (twin.kind, twin.vocabulary) = (Kind::Hf(Box::new(inner)), vocabulary);
     let text = "Hello,  wörld 123\r\n\t🙂<|endoftext|> \0x";
     assert_eq!(twin.encode(text).unwrap(), byte.encode(text).unwrap());
     assert_eq!((twin.digest(), twin.vocab_size()), (byte.digest(), 257));
 }
 
 #[test]
-fn a_saved_tokenizer_comes_back() {
+fn a_saved_tokenizer_is_loaded_unchanged() {
     let dir = scratch("saved");
     Tokenizer::byte().save(&dir).unwrap();
     let byte = Tokenizer::load(&dir).unwrap();
@@ -236,7 +238,7 @@ fn corpus() -> impl Iterator<Item = String> + Send {
 }
 
 #[test]
-fn a_trained_bpe_has_the_size_asked_for_and_encodes_any_text() {
+fn a_trained_bpe_has_the_requested_size_and_encodes_any_text() {
     let bpe = Tokenizer::train_bpe(corpus(), 280, &["<|im_end|>"]).unwrap();
     assert_eq!((bpe.vocab_size(), bpe.separator()), (280, Some(0)));
     assert_eq!(bpe.encode("<|endoftext|><|im_end|>").unwrap(), [0, 1]);
@@ -273,14 +275,14 @@ fn refused(json: &str, want: &str) {
 }
 
 #[test]
-fn files_that_are_no_tokenizer_are_refused_by_name() {
-    refused("", "want a tokenizer.json");
-    refused("{}", "want a tokenizer.json");
-    refused("\u{0}\u{1}", "want a tokenizer.json");
+fn files_that_are_not_tokenizers_are_refused_by_name() {
+    refused("", "expected a tokenizer.json");
+    refused("{}", "expected a tokenizer.json");
+    refused("\u{0}\u{1}", "expected a tokenizer.json");
     refused(&"[".repeat(1_000_000), "nested at most 64");
     refused(&format!("{{\"a\": {}1{}}}", "{\"a\":".repeat(99), "}".repeat(99)), "nested at most 64");
     let byte = byte::to_json();
-    refused(&byte[..byte.len() / 2], "want a tokenizer.json");
+    refused(&byte[..byte.len() / 2], "expected a tokenizer.json");
     refused(
         &byte
             .replace("\"decoder\": {\n    \"type\": \"ByteLevel\"", "\"decoder\": {\n    \"type\": \"Fuse\""),
@@ -305,7 +307,7 @@ fn a_missing_tokenizer_and_a_wrong_eos_are_refused_by_name() {
 }
 
 #[test]
-fn padding_and_truncation_that_a_file_asks_for_are_off() {
+fn padding_and_truncation_of_a_file_are_disabled() {
     let (qwen, _) = fixture("qwen_bpe");
     let json = String::from_utf8(qwen.json.clone()).unwrap();
     let cut =

@@ -1,10 +1,11 @@
-//! Every damaged byte of a checkpoint is noticed.
+//! Every damaged byte of a checkpoint is detected.
+use rand::RngExt as _;
 use xtrain_tensor::testing::times;
 
 use super::*;
 
-/// Loads a copy of the disk with one file changed; panics unless the error names the file, and the tensor
-/// where the first changed byte lies in one.
+/// Loads a copy of the disk with one changed file. Panics unless the error names the file and, if the first changed
+/// byte belongs to a tensor, the tensor.
 #[track_caller]
 fn check_refused(fs: &SimulatedFs, dir: &Path, name: &str, at: usize, change: impl FnOnce(&mut Vec<u8>)) {
     let (copy, path) = (fs.fork(), dir.join(name));
@@ -43,15 +44,15 @@ fn flips_and_truncations_are_refused_by_file_and_tensor() {
     let (fs, dir) = saved(&sample());
     let files = FILES.map(|name| (name, bytes(&fs, &dir.join(name)).len()));
     let total: usize = files.iter().map(|(_, length)| length).sum();
-    let mut random = Random(3);
+    let mut random = rng(3);
     let cases = times(1000, 10_000);
     for case in 0..cases {
-        // Every other case goes to a file of its own choice, so that the small ones get their share.
+        // Every other case picks a file uniformly, so that small files are covered.
         let (name, at) = if case % 2 == 0 {
-            let (name, length) = files[random.below(files.len())];
-            (name, random.below(length))
+            let (name, length) = files[random.random_range(0..files.len())];
+            (name, random.random_range(0..length))
         } else {
-            let mut at = random.below(total);
+            let mut at = random.random_range(0..total);
             let file = files.iter().find(|(_, length)| {
                 at < *length || {
                     at -= length;
@@ -60,12 +61,12 @@ fn flips_and_truncations_are_refused_by_file_and_tensor() {
             });
             (file.unwrap().0, at)
         };
-        match random.below(4) {
+        match random.random_range(0..4) {
             0 => check_refused(&fs, &dir, name, at, |bytes| bytes.truncate(at)),
             1 => check_refused(&fs, &dir, name, at, |bytes| {
-                bytes[at] = bytes[at].wrapping_add(1 + random.below(255) as u8)
+                bytes[at] = bytes[at].wrapping_add(random.random_range(1..=255u8));
             }),
-            _ => check_refused(&fs, &dir, name, at, |bytes| bytes[at] ^= 1 << random.below(8)),
+            _ => check_refused(&fs, &dir, name, at, |bytes| bytes[at] ^= 1 << random.random_range(0..8)),
         }
     }
 }

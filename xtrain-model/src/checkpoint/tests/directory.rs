@@ -1,4 +1,4 @@
-//! One writer, at least two checkpoints kept, nothing stale left.
+//! One writer, at least two checkpoints kept, no stale temporaries left.
 use super::round_trip::Scratch;
 use super::*;
 
@@ -31,7 +31,7 @@ fn the_newest_are_kept_and_stale_temporaries_removed() {
         let saved = Sample::small(step, 0).with(|snapshot| open.save(snapshot)).unwrap();
         assert!(saved.not_pruned.is_none());
     }
-    // Step 30 is of a line of training that was given up: later than this one, so left alone.
+    // Step 30 belongs to an abandoned run and is later than this one, so it is kept.
     let want = ["step_000004", "step_000005", "step_000030", "step_notes.tmp-77"];
     assert_eq!(names(&RealFs, &scratch.0), want);
 }
@@ -50,7 +50,7 @@ fn links_in_stale_temporaries_are_not_followed() {
 }
 
 #[test]
-fn an_interrupted_replacement_is_brought_back() {
+fn an_interrupted_replacement_is_restored() {
     let old = Sample::small(7, 0);
     let (fs, path) = saved(&old);
     fs.rename(&path, &path.with_file_name("step_000007.old-5")).unwrap();
@@ -61,28 +61,27 @@ fn an_interrupted_replacement_is_brought_back() {
 }
 
 #[test]
-fn an_observer_is_told_every_step_of_a_save_in_order() {
-    let (fs, mut told) = (SimulatedFs::default(), Vec::new());
+fn an_observer_is_called_after_every_step_of_a_save_in_order() {
+    let (fs, mut steps) = (SimulatedFs::default(), Vec::new());
     let _ = Sample::small(1, 0)
-        .with(|snapshot| opened(&fs).save_observed(snapshot, &mut |step| told.push(step.clone())))
+        .with(|snapshot| opened(&fs).save_observed(snapshot, &mut |step| steps.push(step.clone())))
         .unwrap();
-    use SaveStep::*;
     let want = [
-        Started,
-        Written("config.json"),
-        WrittenFile("tokenizer.json".into()),
-        WrittenFile("generation_config.json".into()),
-        Written("model.safetensors"),
-        Written("trainer/optimizer.safetensors"),
-        Written("trainer/control.bin"),
-        FilesSynced,
-        ManifestSynced,
-        DirectorySynced,
-        Renamed,
-        Acknowledged,
-        Pruned,
+        SaveStep::Started,
+        SaveStep::Written("config.json"),
+        SaveStep::WrittenFile("tokenizer.json".into()),
+        SaveStep::WrittenFile("generation_config.json".into()),
+        SaveStep::Written("model.safetensors"),
+        SaveStep::Written("trainer/optimizer.safetensors"),
+        SaveStep::Written("trainer/control.bin"),
+        SaveStep::FilesSynced,
+        SaveStep::ManifestSynced,
+        SaveStep::DirectorySynced,
+        SaveStep::Renamed,
+        SaveStep::Acknowledged,
+        SaveStep::Pruned,
     ];
-    assert_eq!(told, want);
+    assert_eq!(steps, want);
 }
 
 #[test]

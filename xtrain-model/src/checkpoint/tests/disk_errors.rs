@@ -3,7 +3,7 @@ use std::io::ErrorKind;
 
 use super::*;
 
-/// Opens and saves with `plan(call)` for each call in turn, on copies of a disk that holds one checkpoint.
+/// Opens and saves with `plan(call)` injected at each call, on copies of a disk with one checkpoint.
 #[track_caller]
 fn check(plan: impl Fn(u64) -> Injected) {
     let (first, second) = (Sample::small(1, 0), Sample::small(2, 0));
@@ -61,7 +61,7 @@ fn a_directory_that_cannot_be_written_loses_nothing() {
 }
 
 #[test]
-fn a_full_disk_is_called_by_its_name() {
+fn the_error_of_a_full_disk_says_so() {
     let (fs, _) = saved(&Sample::small(1, 0));
     let checkpoints = opened(&fs);
     fs.inject(Some(Injected::DiskFull(fs.calls())));

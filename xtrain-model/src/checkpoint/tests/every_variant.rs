@@ -1,19 +1,19 @@
-//! Every variant of [`CheckpointError`], from a file that is wrong in one way.
+//! Every variant of [`CheckpointError`], each from a file with one defect.
 use std::io::ErrorKind;
 
 use super::fixtures::load_fixture;
 use super::refusals::{forged, forged_manifest};
 use super::*;
 use crate::gguf;
-use crate::named_cases::{check, variants};
 use crate::store::StoreError;
+use xtrain_tensor::testing::named_cases::{check, variants};
 
-/// The refusal of a damaged directory of tests/data/corrupt.
+/// The error for a damaged directory of tests/data/corrupt.
 fn fixture(name: &str) -> CheckpointError {
     load_fixture(name).expect_err(name)
 }
 
-/// The refusal of a damaged GGUF file.
+/// The error for a damaged GGUF file.
 fn gguf_fixture(name: &str) -> CheckpointError {
     let corrupt = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/corrupt");
     match gguf::read(&corrupt.join(name).join("model.gguf")).expect_err(name) {
@@ -22,7 +22,7 @@ fn gguf_fixture(name: &str) -> CheckpointError {
     }
 }
 
-/// The refusal of a checkpoint, its path beside it, that `damage` was done to.
+/// The error for a checkpoint that `damage` has modified. `damage` gets its file system and path.
 fn damaged(damage: impl FnOnce(&SimulatedFs, &Path)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     damage(&fs, &dir);
@@ -51,7 +51,7 @@ fn long_name() -> CheckpointError {
     let entry = r#"{"dtype":"F32","shape":[],"data_offsets":[0,4]}"#;
     let text = format!(r#"{{"{}":{entry}}}"#, "x".repeat(513));
     forged("model.safetensors", |bytes| {
-        *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+        *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
     })
 }
 
@@ -92,29 +92,41 @@ fn every_variant_is_reached_by_a_named_case() {
             ("no shard", fixture("i_missing_shard"), &["model-00001-of-00001.safetensors not found"]),
             ("no file at all", fixture("c_missing"), &["c_missing/config.json not found"]),
             ("a directory for a file", directory_for_a_file(), &[step, "config.json is not a regular file"]),
-            ("a name of 513 bytes", long_name(), &[&weights, "bytes of a tensor's name: want at most 512"]),
+            (
+                "a name of 513 bytes",
+                long_name(),
+                &[&weights, "bytes of a tensor's name: expected at most 512"],
+            ),
             (
                 "a length of 2^63",
                 fixture("st_header_len_2pow63"),
                 &["model.safetensors: bytes of the header"],
             ),
-            ("an empty file", fixture("st_empty_file"), &["st_empty_file/model.safetensors: ", "got 0"]),
-            ("a GGUF file cut", gguf_fixture("g_truncated_header"), &["model.gguf: ", "goes on: want "]),
-            ("a flipped bit", flipped_bit(), &[&weights, "tensor lm_head.weight: want crc32c "]),
-            ("no JSON", fixture("c_not_json"), &["c_not_json/config.json: not the JSON", "line "]),
+            ("an empty file", fixture("st_empty_file"), &["st_empty_file/model.safetensors: ", "found 0"]),
+            (
+                "a GGUF file cut",
+                gguf_fixture("g_truncated_header"),
+                &["model.gguf: ", "truncated: expected "],
+            ),
+            ("a flipped bit", flipped_bit(), &[&weights, "tensor lm_head.weight: expected crc32c "]),
+            ("no JSON", fixture("c_not_json"), &["c_not_json/config.json: not the expected JSON", "line "]),
             ("no JSON in a header", fixture("st_header_not_json"), &["model.safetensors: ", "column 2"]),
-            ("a later manifest", forged_manifest(|m| m.format_version = 2), &[&manifest, "version 1, got 2"]),
-            ("a later GGUF", gguf_fixture("g_version_99"), &["g_version_99/model.gguf: ", "got 99"]),
-            ("a tensor twice", gguf_fixture("g_duplicate_tensor"), &["model.gguf: ", " is there twice"]),
-            ("a hole", fixture("st_hole"), &[hole, "want data from offset 2352"]),
-            ("a type of no name", fixture("st_unknown_dtype"), &["model.safetensors: ", q, "got F33"]),
-            ("another magic", gguf_fixture("g_bad_magic"), &["g_bad_magic/model.gguf: magic: want GGUF"]),
+            (
+                "a later manifest",
+                forged_manifest(|m| m.format_version = 2),
+                &[&manifest, "version 1, found 2"],
+            ),
+            ("a later GGUF", gguf_fixture("g_version_99"), &["g_version_99/model.gguf: ", "found 99"]),
+            ("a tensor twice", gguf_fixture("g_duplicate_tensor"), &["model.gguf: ", " occurs twice"]),
+            ("a hole", fixture("st_hole"), &[hole, "expected data from offset 2352"]),
+            ("a type of no name", fixture("st_unknown_dtype"), &["model.safetensors: ", q, "found F33"]),
+            ("another magic", gguf_fixture("g_bad_magic"), &["g_bad_magic/model.gguf: magic: expected GGUF"]),
             (
                 "no heads",
                 gguf_fixture("g_heads_zero"),
-                &["model.gguf: ", "attention.head_count: want at least 1"],
+                &["model.gguf: ", "attention.head_count: expected at least 1"],
             ),
-            ("a transposed matrix", fixture("w_shape_transposed"), &[transposed, "want shape [12, 20]"]),
+            ("a transposed matrix", fixture("w_shape_transposed"), &[transposed, "expected shape [12, 20]"]),
             (
                 "no head",
                 fixture("w_missing_lm_head"),
@@ -137,7 +149,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 forged("config.json", |b| *b = b"{}".to_vec()),
                 &[step, "config.json: sha-256: want"],
             ),
-            ("another step", forged_manifest(|m| m.step = 2), &["trainer/control.bin: step: want 2, got 1"]),
+            (
+                "another step",
+                forged_manifest(|m| m.step = 2),
+                &["trainer/control.bin: step: expected 2, found 1"],
+            ),
             ("a NaN to save", nan_to_save(), &["model tensors: ", "NaN at element 3 of lm_head.weight"]),
             ("nothing good", run_of_damaged_checkpoints(), &["run: no checkpoint can be loaded; ", step]),
         ],

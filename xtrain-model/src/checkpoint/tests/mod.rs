@@ -1,4 +1,4 @@
-//! Durability, damage and mutation, over the simulated file system and the real one.
+//! Tests of durability, damage and mutations, on the simulated and the real file system.
 mod damage;
 mod directory;
 mod disk_errors;
@@ -12,14 +12,17 @@ mod round_trip;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rand::RngExt as _;
 use serde_json::{Value, json};
+use xtrain_tensor::rng::PhiloxRng;
 
 use super::*;
+use crate::test_rng::rng;
 
 /// A tensor that a sample owns.
 type Owned = (String, Vec<usize>, Vec<f32>);
 
-/// A checkpoint to be saved, of ugly shapes and values.
+/// A checkpoint to be saved, with unusual shapes and values.
 #[derive(Clone)]
 struct Sample {
     config: Value,
@@ -36,10 +39,10 @@ impl Sample {
 
     /// A model of `shapes` and its optimizer's state.
     fn of(step: u64, variant: u64, shapes: &[(&str, &[usize])]) -> Sample {
-        let mut random = Random(step ^ variant.rotate_left(32));
+        let mut random = rng(step ^ variant.rotate_left(32));
         let mut tensor = |name: String, shape: &[usize]| {
             let elements = shape.iter().product();
-            (name, shape.to_vec(), (0..elements).map(|_| random.weight()).collect())
+            (name, shape.to_vec(), (0..elements).map(|_| random_weight(&mut random)).collect())
         };
         let model = shapes.iter().map(|(name, shape)| tensor((*name).into(), shape)).collect();
         let moments = shapes
@@ -66,11 +69,11 @@ impl Sample {
         }
     }
 
-    /// What `save` does with the sample as a snapshot.
-    fn with<R>(&self, save: impl FnOnce(&Snapshot<'_>) -> R) -> R {
+    /// Calls `save` with the sample as checkpoint contents.
+    fn with<R>(&self, save: impl FnOnce(&CheckpointContents<'_>) -> R) -> R {
         let (model, optimizer) = (views(&self.model), views(&self.optimizer));
         let trainer = Some(TrainerView { control: &self.control, optimizer: &optimizer });
-        save(&Snapshot {
+        save(&CheckpointContents {
             config: &self.config,
             numerics: "1",
             dtype: "f32",
@@ -81,8 +84,8 @@ impl Sample {
         })
     }
 
-    /// Whether a checkpoint holds this sample, by bits.
-    fn is(&self, loaded: &Loaded) -> bool {
+    /// Whether a checkpoint is bit-identical to this sample.
+    fn is(&self, loaded: &LoadedCheckpoint) -> bool {
         let trainer = loaded.trainer.as_ref().expect("samples are saved with their trainer");
         self.config == loaded.config
             && self.control == trainer.control
@@ -105,29 +108,12 @@ fn same(want: &[Owned], got: &[NamedTensor]) -> bool {
     want.len() == got.len() && want.iter().zip(got).all(one)
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    /// Any finite f32: zeros of both signs, denormals, extremes.
-    fn weight(&mut self) -> f32 {
-        match self.below(8) {
-            0 => -0.0,
-            1 => f32::from_bits(self.below(1 << 23) as u32),
-            _ => Some(f32::from_bits(self.next() as u32)).filter(|x| x.is_finite()).unwrap_or(f32::MAX),
-        }
+/// A random finite f32, including zeros of both signs, denormals and extremes.
+fn random_weight(random: &mut PhiloxRng) -> f32 {
+    match random.random_range(0..8) {
+        0 => -0.0,
+        1 => f32::from_bits(random.random_range(0..1 << 23)),
+        _ => Some(f32::from_bits(random.random())).filter(|x| x.is_finite()).unwrap_or(f32::MAX),
     }
 }
 
@@ -160,7 +146,7 @@ fn bytes(fs: &SimulatedFs, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Every file of a checkpoint made by a sample.
+/// The files of a sample's checkpoint.
 const FILES: [&str; 7] = [
     "config.json",
     "tokenizer.json",

@@ -1,15 +1,16 @@
-//! Mutated inputs of every loader: an error or a right result, never a panic, never a large allocation.
+//! Mutated inputs of every loader: an error or a correct result, never a panic, never a large allocation.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use rand::RngExt as _;
 use xtrain_tensor::testing::times;
 
-use super::super::checksum::Summed;
+use super::super::checksum::ChecksummedReader;
 use super::super::control::{self, Verified};
 use super::super::header;
 use super::super::manifest::Manifest;
 use super::*;
 
-/// Pieces that mean something to one of the parsers.
+/// Byte strings that are meaningful to one of the parsers.
 const PIECES: [&[u8]; 18] = [
     b"\"",
     b"[",
@@ -37,19 +38,19 @@ fn cases() -> u64 {
 }
 
 /// One to four random changes within the first `header` bytes.
-fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
-    for _ in 0..1 + random.below(4) {
+fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut PhiloxRng) {
+    for _ in 0..=random.random_range(0..4) {
         let bound = header.min(bytes.len());
         if bound == 0 {
             return;
         }
-        let (at, other) = (random.below(bound), random.below(bound));
-        match random.below(6) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = random.next() as u8,
-            2 => drop(bytes.splice(at..at, PIECES[random.below(PIECES.len())].iter().copied())),
+        let (at, other) = (random.random_range(0..bound), random.random_range(0..bound));
+        match random.random_range(0..6) {
+            0 => bytes[at] ^= 1 << random.random_range(0..8),
+            1 => bytes[at] = random.random(),
+            2 => drop(bytes.splice(at..at, PIECES[random.random_range(0..PIECES.len())].iter().copied())),
             3 => {
-                let piece = PIECES[random.below(PIECES.len())];
+                let piece = PIECES[random.random_range(0..PIECES.len())];
                 let end = bytes.len().min(at + piece.len());
                 bytes[at..end].copy_from_slice(&piece[..end - at]);
             }
@@ -62,12 +63,12 @@ fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
     }
 }
 
-/// Gives `load` mutations of `seed`, and counts what it accepts.
+/// Calls `load` with mutations of `seed` and counts those that it accepts.
 #[track_caller]
 fn check(cases: u64, seed: &[u8], header: usize, load: impl Fn(&[u8]) -> bool) -> usize {
     let before = address_space();
     let accepted = (0..cases).filter(|&case| {
-        let (mut bytes, mut random) = (seed.to_vec(), Random(case));
+        let (mut bytes, mut random) = (seed.to_vec(), rng(case));
         mutate(&mut bytes, header, &mut random);
         catch_unwind(AssertUnwindSafe(|| load(&bytes))).unwrap_or_else(|_| panic!("case {case} panicked"))
     });
@@ -77,7 +78,7 @@ fn check(cases: u64, seed: &[u8], header: usize, load: impl Fn(&[u8]) -> bool) -
     accepted
 }
 
-/// The most address space that this process had so far, in KiB; 0 where the system does not say.
+/// The peak address space of this process in KiB. 0 if the system does not report it.
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
@@ -100,12 +101,12 @@ impl ReadFile for Bytes<'_> {
     }
 }
 
-/// Whether the header is accepted; if it is, another reader accepts it as well and sees the same tensors.
+/// Whether the header is accepted. If it is, the `safetensors` crate must accept it with the same tensors.
 fn accepts(bytes: &[u8]) -> bool {
     let mut reader = Bytes(bytes, 0);
-    let mut from = Summed { file: &mut reader, crc: 0 };
+    let mut from = ChecksummedReader::new(&mut reader);
     let Ok(found) = header::read(Path::new("mutated"), &mut from) else { return false };
-    let other = safetensors::SafeTensors::deserialize(bytes).expect("what is accepted is a safetensors file");
+    let other = safetensors::SafeTensors::deserialize(bytes).expect("an accepted file is a safetensors file");
     assert_eq!(other.len(), found.len());
     for info in found {
         let tensor = other.tensor(&info.name).expect("the same names");
@@ -121,7 +122,7 @@ fn mutated_safetensors_headers_do_no_harm() {
     let bytes = bytes(&fs, &dir.join("model.safetensors"));
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let accepted = check(cases(), &bytes, header, accepts);
-    println!("safetensors: {accepted} of {} mutations are still such files", cases());
+    println!("safetensors: {accepted} of {} mutations are valid files", cases());
     assert!(accepts(&bytes) && (accepted as u64) < cases() / 2);
 }
 

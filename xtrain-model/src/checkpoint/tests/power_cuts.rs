@@ -1,39 +1,40 @@
-//! No power cut loses an acknowledged save or shows a torn one.
+//! No power failure loses an acknowledged save or exposes a torn one.
 use std::collections::HashSet;
 
+use rand::RngExt as _;
 use xtrain_tensor::testing::times;
 
 use super::*;
 
-/// A disk at which the power is cut, and the samples that may be found there afterwards: the last one
-/// acknowledged (if any) and the one being saved (if any).
+/// A disk at a power failure, and the samples that may be found on it afterwards: the last acknowledged one and the
+/// one being saved.
 struct Moment {
     fs: SimulatedFs,
     acknowledged: Option<Sample>,
     saving: Option<Sample>,
 }
 
-/// Opens `fs`, saves each of `samples`, and returns every moment in between.
-fn moments(fs: SimulatedFs, mut acknowledged: Option<Sample>, samples: &[Sample]) -> Vec<Moment> {
-    fs.remember();
-    let checkpoints = opened(&fs);
-    let (mut marks, mut found) = (vec![(fs.remembered().len(), acknowledged.clone(), None)], Vec::new());
+/// Opens `fs`, saves each of `samples` and returns every intermediate state.
+fn moments(fs: &SimulatedFs, mut acknowledged: Option<Sample>, samples: &[Sample]) -> Vec<Moment> {
+    fs.start_history();
+    let checkpoints = opened(fs);
+    let (mut marks, mut found) = (vec![(fs.history().len(), acknowledged.clone(), None)], Vec::new());
     for sample in samples {
         let mut durable = 0;
         let count = |step: &SaveStep| {
             if *step == SaveStep::Acknowledged {
-                durable = fs.remembered().len();
+                durable = fs.history().len();
             }
         };
         let mut count = count;
         let saved = sample.with(|snapshot| checkpoints.save_observed(snapshot, &mut count)).unwrap();
         assert!(saved.not_pruned.is_none());
         marks.push((durable, acknowledged.replace(sample.clone()), Some(sample.clone())));
-        marks.push((fs.remembered().len(), acknowledged.clone(), None));
+        marks.push((fs.history().len(), acknowledged.clone(), None));
     }
     marks.push((usize::MAX, acknowledged, None));
     let mut marks = marks.into_iter().peekable();
-    for (at, fs) in fs.remembered().into_iter().chain([fs.fork()]).enumerate() {
+    for (at, fs) in fs.history().into_iter().chain([fs.fork()]).enumerate() {
         while marks.peek().is_some_and(|mark| mark.0 <= at) {
             marks.next();
         }
@@ -43,7 +44,7 @@ fn moments(fs: SimulatedFs, mut acknowledged: Option<Sample>, samples: &[Sample]
     found
 }
 
-/// What was found after the power cut, if it is not what it has to be.
+/// Checks the state after a power failure. Returns the sample that was found.
 fn judge(moment: &Moment, after: &SimulatedFs) -> Result<Option<Sample>, String> {
     match newest(after) {
         Ok(found) if !found.refused.is_empty() => Err(format!("a torn checkpoint: {}", found.refused[0])),
@@ -58,9 +59,9 @@ fn judge(moment: &Moment, after: &SimulatedFs) -> Result<Option<Sample>, String>
     }
 }
 
-/// Cuts the power at each moment until `most` different disks were judged there, or no new one comes up;
-/// returns all of them. A disk is judged again once more has been acknowledged: what was allowed before a save
-/// said "saved" is a loss after it.
+/// Simulates power failures at each moment until `most` different disks were checked or no new one occurs. Returns
+/// the hashes of all disks. A disk is checked again after another save was acknowledged: a state that is valid before
+/// the acknowledgement is a loss after it.
 fn cut(moments: &[Moment], seed: u64, most: usize) -> Result<HashSet<u64>, String> {
     let (mut seen, mut judged, mut promise) = (HashSet::new(), HashSet::new(), (None, None));
     for (at, moment) in moments.iter().enumerate() {
@@ -70,13 +71,13 @@ fn cut(moments: &[Moment], seed: u64, most: usize) -> Result<HashSet<u64>, Strin
             judged.clear();
             promise = now;
         }
-        let mut random = Random(seed ^ ((at as u64) << 32));
+        let mut random = rng(seed ^ ((at as u64) << 32));
         let (mut new, mut old) = (0, 0);
         for draw in 0.. {
             let after = moment.fs.power_cut(&mut |n| match draw {
                 0 => 0,
                 1 => n - 1,
-                _ => random.below(n),
+                _ => random.random_range(0..n),
             });
             seen.insert(after.digest());
             if judged.insert(after.digest()) {
@@ -100,17 +101,17 @@ fn script() -> Vec<Sample> {
 
 #[test]
 fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
-    let first = moments(SimulatedFs::default(), None, &script());
-    // Runs that begin on what a power cut inside an earlier run left, and may lose power again.
+    let first = moments(&SimulatedFs::default(), None, &script());
+    // Runs that start from the state after a power failure and may lose power again.
     let more = times(1, 10);
     let again: Vec<Moment> = (0..24 * more)
         .flat_map(|case| {
-            let mut random = Random(case);
-            let moment = &first[random.below(first.len())];
-            let after = moment.fs.power_cut(&mut |n| random.below(n));
+            let mut random = rng(case);
+            let moment = &first[random.random_range(0..first.len())];
+            let after = moment.fs.power_cut(&mut |n| random.random_range(0..n));
             let found = judge(moment, &after).expect("judged by the first half as well");
             let step = found.as_ref().map_or(1, |sample| sample.control.step);
-            moments(after, found, &[Sample::small(step, 2), Sample::small(step + 1, 2)])
+            moments(&after, found, &[Sample::small(step, 2), Sample::small(step + 1, 2)])
         })
         .collect();
     let halves = [(&first, 800 * more as usize), (&again, times(100, 300) as usize)];
@@ -126,8 +127,8 @@ fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
 }
 
 #[test]
-fn a_process_killed_at_any_call_leaves_a_run_that_goes_on() {
-    for moment in moments(SimulatedFs::default(), None, &script()) {
+fn a_process_killed_at_any_call_leaves_a_resumable_run() {
+    for moment in moments(&SimulatedFs::default(), None, &script()) {
         judge(&moment, &moment.fs).unwrap();
         let fs = moment.fs.fork();
         let checkpoints = opened(&fs);
@@ -145,7 +146,7 @@ fn a_process_killed_at_any_call_leaves_a_run_that_goes_on() {
 fn renaming_before_syncing_is_caught() {
     let moments =
         xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::CheckpointRenameBeforeSync, || {
-            moments(SimulatedFs::default(), None, &script())
+            moments(&SimulatedFs::default(), None, &script())
         });
     let wrong = cut(&moments, 7, 100).unwrap_err();
     assert!(wrong.contains("step_000001 refused"), "{wrong}");
@@ -153,9 +154,9 @@ fn renaming_before_syncing_is_caught() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn saying_saved_before_the_name_is_durable_is_caught() {
+fn acknowledging_before_the_name_is_durable_is_caught() {
     let moments = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::CheckpointNameNotSynced, || {
-        moments(SimulatedFs::default(), None, &script())
+        moments(&SimulatedFs::default(), None, &script())
     });
     let wrong = cut(&moments, 7, 100).unwrap_err();
     assert!(wrong.contains("acknowledged"), "{wrong}");

@@ -1,9 +1,9 @@
-//! The refusals that no other test of these reaches.
+//! Errors that the other tests of this module do not cover.
 use super::super::control::{self, Verified};
 use super::super::manifest::Manifest;
 use super::*;
 
-/// A copy of a saved checkpoint whose `file` was rewritten by `change`, with a manifest that agrees to it.
+/// The error for a checkpoint whose `file` was rewritten by `change`, with a matching manifest.
 pub(super) fn forged(file: &str, change: impl Fn(&mut Vec<u8>)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     fs.damage(&dir.join(file), &change).unwrap();
@@ -14,7 +14,7 @@ pub(super) fn forged(file: &str, change: impl Fn(&mut Vec<u8>)) -> CheckpointErr
     })
 }
 
-/// The error for a checkpoint whose manifest was changed and signed again.
+/// The error for a checkpoint whose manifest was changed and has a valid checksum.
 fn forge(fs: &SimulatedFs, dir: &Path, change: impl FnOnce(&mut Manifest)) -> CheckpointError {
     let path = dir.join("manifest.json");
     let mut manifest = Manifest::decode(&path, &bytes(fs, &path)).unwrap();
@@ -23,13 +23,13 @@ fn forge(fs: &SimulatedFs, dir: &Path, change: impl FnOnce(&mut Manifest)) -> Ch
     load(fs, dir, &LoadOptions::default()).unwrap_err()
 }
 
-/// A forged manifest alone.
+/// The error for a checkpoint whose manifest alone was changed.
 pub(super) fn forged_manifest(change: impl FnOnce(&mut Manifest)) -> CheckpointError {
     let (fs, dir) = saved(&Sample::small(1, 0));
     forge(&fs, &dir, change)
 }
 
-/// The refusal of a snapshot.
+/// The error for saving a changed sample.
 fn refused(change: impl FnOnce(&mut Sample)) -> String {
     let mut sample = Sample::small(1, 0);
     change(&mut sample);
@@ -41,10 +41,11 @@ fn refused(change: impl FnOnce(&mut Sample)) -> String {
 }
 
 #[test]
-fn what_could_not_be_loaded_is_not_saved() {
+fn contents_that_could_not_be_loaded_are_not_saved() {
     assert!(refused(|sample| sample.model[1].2[3] = f32::NAN).contains("NaN at element 3 of lm_head.weight"));
     assert!(
-        refused(|sample| sample.optimizer[0].2[0] = f32::INFINITY).contains("optimizer tensors: want finite")
+        refused(|sample| sample.optimizer[0].2[0] = f32::INFINITY)
+            .contains("optimizer tensors: expected finite")
     );
     assert!(refused(|sample| sample.model[0].1 = vec![4]).contains("shape [4] with 3 elements"));
     assert!(refused(|sample| sample.model[0].1 = vec![0]).contains("none zero"));
@@ -52,7 +53,7 @@ fn what_could_not_be_loaded_is_not_saved() {
         refused(|sample| sample.model[0].1 = vec![1, 1, 1, 1, 1, 1, 1, 1, 3])
             .contains("at most 8 dimensions")
     );
-    assert!(refused(|sample| sample.model[0].0 = "lm_head.weight".into()).contains("names of their own"));
+    assert!(refused(|sample| sample.model[0].0 = "lm_head.weight".into()).contains("unique names"));
     assert!(refused(|sample| sample.model[0].0 = "x".repeat(513)).contains("1 to 512 bytes"));
     assert!(refused(|sample| sample.optimizer[0].0 = "momentum".into()).contains("STATE.PARAMETER"));
     assert!(
@@ -61,16 +62,21 @@ fn what_could_not_be_loaded_is_not_saved() {
     );
     let fs = SimulatedFs::default();
     for name in ["", "..", "a/b", "config.json", "manifest.json", "trainer"] {
-        let save =
-            |snapshot: &Snapshot<'_>| opened(&fs).save(&Snapshot { files: &[(name, b"")], ..*snapshot });
+        let save = |snapshot: &CheckpointContents<'_>| {
+            opened(&fs).save(&CheckpointContents { files: &[(name, b"")], ..*snapshot })
+        };
         let error = Sample::small(1, 0).with(save).unwrap_err();
         assert!(matches!(error, CheckpointError::Argument { what: "files", .. }), "{name}: {error}");
     }
-    let save = |snapshot: &Snapshot<'_>| opened(&fs).save(&Snapshot { step: 2, ..*snapshot });
+    let save =
+        |snapshot: &CheckpointContents<'_>| opened(&fs).save(&CheckpointContents { step: 2, ..*snapshot });
     let error = Sample::small(1, 0).with(save).unwrap_err();
     assert!(matches!(error, CheckpointError::Argument { what: "control.step", .. }), "{error}");
     let error = CheckpointDir::open(Arc::new(fs), run(), 1).err().unwrap();
-    assert!(matches!(error, CheckpointError::Argument { what: "checkpoints kept", .. }), "{error}");
+    assert!(
+        matches!(error, CheckpointError::Argument { what: "number of checkpoints to keep", .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -110,7 +116,7 @@ fn a_header_that_repeats_a_name_is_refused() {
 fn counts_and_names_above_their_caps_are_refused() {
     let header = |text: String| {
         forged("model.safetensors", |bytes| {
-            *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+            *bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
         })
     };
     let entry = r#"{"dtype":"F32","shape":[],"data_offsets":[0,4]}"#;
@@ -130,7 +136,7 @@ fn counts_and_names_above_their_caps_are_refused() {
 }
 
 #[test]
-fn a_control_record_is_decoded_whole_or_not_at_all() {
+fn a_control_record_is_decoded_completely_or_not_at_all() {
     let file = Path::new("control.bin");
     let decode = |bytes: &[u8]| {
         let verified = Verified::check(file, bytes, bytes.len() as u64, crc32c::crc32c(bytes)).unwrap();
@@ -156,7 +162,7 @@ fn a_control_record_is_decoded_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_directory_in_the_place_of_a_file_is_refused() {
+fn a_directory_instead_of_a_file_is_refused() {
     let (fs, dir) = saved(&Sample::small(1, 0));
     let path = dir.join("config.json");
     fs.remove_file(&path).unwrap();
@@ -166,7 +172,7 @@ fn a_directory_in_the_place_of_a_file_is_refused() {
 }
 
 #[test]
-fn shapes_are_asked_for_before_tensors_are_read() {
+fn shapes_are_checked_before_tensors_are_read() {
     let (fs, dir) = saved(&Sample::small(1, 0));
     let shapes = |file: &Path, config: &Value, found: &[TensorInfo]| {
         assert_eq!((config["hidden_size"].as_u64(), found.len()), (Some(3), 2));
@@ -184,7 +190,7 @@ fn a_run_without_checkpoints_says_so() {
 }
 
 /// Loads a checkpoint without its trainer's state.
-fn without_the_trainer(fs: &SimulatedFs, dir: &Path) -> Result<Loaded> {
+fn without_the_trainer(fs: &SimulatedFs, dir: &Path) -> Result<LoadedCheckpoint> {
     load(fs, dir, &LoadOptions { trainer: TrainerPart::Verify, ..LoadOptions::default() })
 }
 

@@ -1,7 +1,7 @@
-//! What is loaded has the bits of what was saved.
+//! Loaded checkpoints are bit-identical to saved ones.
 use super::*;
 
-/// A directory of the machine that is removed again.
+/// A directory that is removed when the test ends.
 pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Scratch {
@@ -18,7 +18,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Ugly shapes, one of them larger than a piece of conversion and not a multiple of it.
+/// Unusual shapes, one of them larger than a piece and not a multiple of it.
 fn ugly() -> Sample {
     let shapes: [(&str, &[usize]); 5] = [
         ("model.embed_tokens.weight", &[16411, 3]),
@@ -31,7 +31,7 @@ fn ugly() -> Sample {
 }
 
 #[test]
-fn a_checkpoint_on_the_real_file_system_comes_back_by_bits() {
+fn a_checkpoint_on_the_real_file_system_is_loaded_bit_identically() {
     let scratch = Scratch::new("round-trip");
     let run = scratch.0.join("runs/one");
     let sample = ugly();
@@ -66,7 +66,7 @@ fn any_safetensors_reader_reads_what_was_written() {
 }
 
 #[test]
-fn two_saves_of_one_snapshot_are_the_same_bytes() {
+fn two_saves_of_the_same_contents_have_the_same_bytes() {
     let ((one, path), (other, _)) = (saved(&ugly()), saved(&ugly()));
     for name in FILES {
         assert_eq!(bytes(&one, &path.join(name)), bytes(&other, &path.join(name)), "{name}");
@@ -76,7 +76,8 @@ fn two_saves_of_one_snapshot_are_the_same_bytes() {
 #[test]
 fn a_checkpoint_without_a_trainer_has_none() {
     let (fs, sample) = (SimulatedFs::default(), Sample::small(1, 0));
-    let _ = sample.with(|snapshot| opened(&fs).save(&Snapshot { trainer: None, ..*snapshot })).unwrap();
+    let _ =
+        sample.with(|snapshot| opened(&fs).save(&CheckpointContents { trainer: None, ..*snapshot })).unwrap();
     assert!(newest(&fs).unwrap().loaded.trainer.is_none());
 }
 

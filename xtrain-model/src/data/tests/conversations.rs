@@ -1,4 +1,4 @@
-//! Conversations as tokens, of which the assistant's are learnt.
+//! Conversations as tokens with supervised assistant turns.
 use super::*;
 
 #[test]
@@ -20,7 +20,7 @@ fn with_template(template: &str) -> Tokenizer {
 }
 
 #[test]
-fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
+fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
     let dir = Scratch::new("chat");
     let row = r#"{"messages":[{"role":"user","content":"2"},{"role":"assistant","content":"ab"},"#
         .to_string()
@@ -28,7 +28,7 @@ fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
     let path = dir.file("in.jsonl", format!("{row}\n{{\"prompt\":\"p\",\"completion\":\"q\"}}\n"));
     let turns = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
     let said = "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}";
-    // `.` ends a text, and a capital stands for what is learnt
+    // `.` and `!` are the end-of-text token; capitals and `!` are targets
     for (template, want) in [
         (None, "user\n2.assistant\nAB!user\n3.assistant\nC!"),
         (Some(turns("{{ m.role[0] }}{{ m.content }}{{ eos_token }}")), "u2.AAB!u3.AC!"),
@@ -39,46 +39,47 @@ fn what_the_assistant_says_is_learnt_and_the_token_that_ends_its_turn() {
         let tokenizer = template.map_or_else(Tokenizer::byte, |template| with_template(&template));
         let file = prepared(&dir, std::slice::from_ref(&path), &tokenizer).unwrap();
         let count = file.count();
-        let shown: String = (file.ids(0..count).unwrap().into_iter().zip(file.learnt(0..count).unwrap()))
-            .map(|(id, learnt)| match (id, learnt) {
-                (256, false) => '.',
-                (256, true) => '!',
-                (id, false) => id as u8 as char,
-                (id, true) => (id as u8 as char).to_ascii_uppercase(),
-            })
-            .collect();
+        let shown: String =
+            (file.ids(0..count).unwrap().into_iter().zip(file.target_mask(0..count).unwrap()))
+                .map(|(id, learnt)| match (id, learnt) {
+                    (256, false) => '.',
+                    (256, true) => '!',
+                    (id, false) => id as u8 as char,
+                    (id, true) => (id as u8 as char).to_ascii_uppercase(),
+                })
+                .collect();
         assert_eq!(shown, format!("{want}pQ!"));
         assert_eq!(file.ends().unwrap(), [want.len() as u64, count], "{want}");
         let memory = Tokens::from_files(std::slice::from_ref(&path), &tokenizer, Content::Conversations);
-        assert_eq!(memory.unwrap().learnt(0..count).unwrap(), file.learnt(0..count).unwrap());
+        assert_eq!(memory.unwrap().target_mask(0..count).unwrap(), file.target_mask(0..count).unwrap());
     }
 }
 
 #[test]
-fn a_chat_template_of_others_ends_a_turn_with_its_own_token() {
+fn a_third_party_chat_template_ends_a_turn_with_its_own_token() {
     let (dir, tokenizer) = (Scratch::new("foreign"), fixture_tokenizer());
     let row = r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}"#;
     let file = prepared(&dir, &[dir.file("in.jsonl", row)], &tokenizer).unwrap();
-    let (ids, learnt) = (file.ids(0..file.count()).unwrap(), file.learnt(0..file.count()).unwrap());
-    let said: Vec<u32> = ids.iter().zip(&learnt).filter(|(_, learnt)| **learnt).map(|(&id, _)| id).collect();
-    assert_eq!(tokenizer.decode(&said), "Hello<|im_end|>\n");
+    let (ids, mask) = (file.ids(0..file.count()).unwrap(), file.target_mask(0..file.count()).unwrap());
+    let targets: Vec<u32> = ids.iter().zip(&mask).filter(|(_, target)| **target).map(|(&id, _)| id).collect();
+    assert_eq!(tokenizer.decode(&targets), "Hello<|im_end|>\n");
     assert_eq!(file.ends().unwrap(), [file.count()]);
     assert!(tokenizer.decode(&ids).ends_with("<|im_start|>assistant\nHello<|im_end|>\n"), "{ids:?}");
 }
 
 #[test]
-fn what_has_no_answer_is_no_conversation() {
+fn records_without_an_answer_are_not_conversations() {
     let dir = Scratch::new("answers");
     let check = |name: &str, bytes: &str, want: &str| {
         let path = dir.file(name, bytes);
         let error = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Conversations).unwrap_err();
         assert!(error.to_string().contains(want), "{error}");
     };
-    check("a.txt", "text", "a.txt: kind of data: want JSONL with \"messages\", or");
+    check("a.txt", "text", "a.txt: kind of data: expected JSONL with \"messages\", or");
     let rows = "{\"prompt\":\"\",\"completion\":\"a\"}\n{\"text\":\"a\"}";
     check(
         "b.jsonl",
         rows,
-        "b.jsonl: line 2: want \"messages\", or \"prompt\" and \"completion\", found \"text\"",
+        "b.jsonl: line 2: expected \"messages\", or \"prompt\" and \"completion\", found \"text\"",
     );
 }

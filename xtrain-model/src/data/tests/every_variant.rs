@@ -1,20 +1,20 @@
-//! Every variant of [`DataError`], from a file or a call that is wrong in one way.
+//! Every variant of [`DataError`], each from a file or call with one defect.
 use super::*;
-use crate::named_cases::{check, variants};
+use xtrain_tensor::testing::named_cases::{check, variants};
 
-/// The refusal of a file of that name.
+/// The error for a file of that name.
 fn file(name: &str, bytes: &[u8]) -> DataError {
     let dir = Scratch::new(&format!("variant-{name}"));
     prepared(&dir, &[dir.file(name, bytes)], &Tokenizer::byte()).unwrap_err()
 }
 
-/// The refusal of a packed file.
+/// The error for a token file.
 fn packed(bytes: &[u8]) -> DataError {
     let dir = Scratch::new("variant-packed");
     TokenFile::open(&dir.file("in.tok", bytes)).unwrap_err()
 }
 
-/// The refusal of a file by a tokenizer that has a token for the word `a` alone.
+/// The error for a file and a tokenizer whose only token is the word `a`.
 fn word_without_a_token(name: &str, text: &str) -> DataError {
     let json = r#"{"version": "1.0", "added_tokens": [{"id": 1, "content": "<|endoftext|>", "special": true,
         "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}], "decoder": {"type": "ByteLevel",
@@ -30,7 +30,7 @@ fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(DataError: Io NotText Line Format Vocabulary TooShort Argument Tokenizer);
     let missing = TokenFile::open(Path::new("nowhere/in.tok")).unwrap_err();
     let id = Tokens::from_ids(vec![3, 9], 5).unwrap_err();
-    let short = Windows::new(0..4, 4, 0, Order::Random).unwrap_err();
+    let short = Windows::new(0..4, 4, 0, WindowOrder::Random).unwrap_err();
     let nothing = prepare(&[], Path::new("out.tok"), &Tokenizer::byte(), &mut |_| ()).unwrap_err();
     check(
         &variants,
@@ -39,18 +39,18 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "bytes that are no text",
                 file("in.txt", b"ab\xffc"),
-                &["in.txt: want UTF-8 text, ", "at byte 2"],
+                &["in.txt: expected UTF-8 text, ", "at byte 2"],
             ),
             (
                 "a line that is no JSON",
                 file("in.jsonl", b"{\"text\": \"a\"}\n[\n"),
-                &["in.jsonl: line 2: want "],
+                &["in.jsonl: line 2: expected "],
             ),
-            ("an empty packed file", packed(b""), &["in.tok: length: want at least 64 bytes"]),
-            ("another packed file", packed(&[7; 64]), &["in.tok: magic: want "]),
-            ("an id above the vocabulary", id, &["tokens in memory: token 1 is 9, the vocabulary ends at 5"]),
-            ("too few tokens", short, &["the training data", "want at least 5 tokens, found 4"]),
-            ("no file to prepare", nothing, &["prepare: want at least one file, got none"]),
+            ("an empty packed file", packed(b""), &["in.tok: length: expected at least 64 bytes"]),
+            ("another packed file", packed(&[7; 64]), &["in.tok: magic: expected "]),
+            ("an id above the vocabulary", id, &["tokens in memory: token 1 is 9, expected an id below 5"]),
+            ("too few tokens", short, &["the training data", "expected at least 5 tokens, found 4"]),
+            ("no file to prepare", nothing, &["prepare: expected at least one file, found none"]),
             (
                 "a word without a token",
                 word_without_a_token("in.txt", "b"),
@@ -59,8 +59,17 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "such a word in a line",
                 word_without_a_token("in.jsonl", "{\"text\": \"b\"}"),
-                &["in.jsonl: line 1: want"],
+                &["in.jsonl: line 1: expected"],
             ),
         ],
     );
+}
+
+#[test]
+fn wrapped_errors_are_sources() {
+    use std::error::Error;
+    let missing = TokenFile::open(Path::new("nowhere/in.tok")).unwrap_err();
+    assert!(missing.source().is_some_and(<dyn Error>::is::<std::io::Error>));
+    let encode = word_without_a_token("source.txt", "b");
+    assert!(encode.source().is_some_and(|source| source.to_string().contains("could not encode")));
 }

@@ -1,4 +1,4 @@
-//! Packed files: what they say, and what is wrong with those that are refused.
+//! Token files: content and errors.
 use std::io::{Seek, Write};
 
 use xtrain_tensor::rng::{Purpose, uniform_u64};
@@ -22,7 +22,9 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     assert_eq!(listed.file_length(), Some(64 + 18 + 2 + 3 * 8));
     let dir = Scratch::new("wide");
     let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
-    ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
+    for id in ids {
+        body.extend_from_slice(&id.to_le_bytes());
+    }
     let wide = header::Header { count: 3, masked: header::Masked::No, ..header(70_001) };
     let wide = header::Header { body_crc: crc32c::crc32c_append(0, &body), ..wide };
     let file = TokenFile::open(&dir.file("wide.tok", [&wide.to_bytes()[..], &body].concat())).unwrap();
@@ -37,7 +39,7 @@ fn small_file(dir: &Scratch) -> Vec<u8> {
     std::fs::read(file.path()).unwrap()
 }
 
-/// `bytes` with `edit` done to it and the header's checksum made right again.
+/// `bytes` changed by `edit`, with a valid checksum of the header.
 fn resealed(bytes: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     edit(&mut bytes);
@@ -61,22 +63,22 @@ fn a_damaged_token_file_is_refused_by_its_field() {
     };
     let edited =
         |at: usize, value: &[u8]| resealed(&good, |bytes| bytes[at..at + value.len()].copy_from_slice(value));
-    check(Vec::new(), "length: want at least 64 bytes, a header, found 0 bytes");
-    check(good[..63].to_vec(), "length: want at least 64");
-    check(good[..good.len() - 1].to_vec(), "length: want 179 bytes for 35 tokens, found 178 bytes");
+    check(Vec::new(), "length: expected at least 64 bytes, a header, found 0 bytes");
+    check(good[..63].to_vec(), "length: expected at least 64");
+    check(good[..good.len() - 1].to_vec(), "length: expected 179 bytes for 35 tokens, found 178 bytes");
     check([&good[..], &[0]].concat(), "found 180 bytes");
-    check(edited(0, b"SAFE"), "magic: want \"XTOK");
-    check(edited(8, &[3]), "version: want 1 or 2, found 3");
-    check(edited(8, &[1]), "length: want 139 bytes for 35 tokens, found 179 bytes");
+    check(edited(0, b"SAFE"), "magic: expected \"XTOK");
+    check(edited(8, &[3]), "version: expected 1 or 2, found 3");
+    check(edited(8, &[1]), "length: expected 139 bytes for 35 tokens, found 179 bytes");
     check([&good[..20], &[9], &good[21..]].concat(), "checksum of the header");
-    check(edited(12, &[4]), "bytes of an id: want 2 for a vocabulary of 257, found 4");
-    check(edited(16, &[7]), "mask: want 0 or 1, found 7");
-    check(edited(20, &[0; 4]), "vocabulary: want 1 to 524288, found 0");
-    check(edited(32, &[36]), "length: want 181 bytes for 36 tokens");
-    check(edited(32, &[0xff; 8]), "length: want a length that holds 18446744073709551615 tokens");
-    check(edited(40, &[36]), "documents: want at most 35 (tokens), found 36");
-    check(edited(40, &[4]), "length: want 171 bytes");
-    check(edited(52, &[1]), "bytes 52 to 60: want 0");
+    check(edited(12, &[4]), "bytes per id: expected 2 for a vocabulary of 257, found 4");
+    check(edited(16, &[7]), "mask: expected 0 or 1, found 7");
+    check(edited(20, &[0; 4]), "vocabulary: expected 1 to 524288, found 0");
+    check(edited(32, &[36]), "length: expected 181 bytes for 36 tokens");
+    check(edited(32, &[0xff; 8]), "length: expected a length that holds 18446744073709551615 tokens");
+    check(edited(40, &[36]), "documents: expected at most 35 (tokens), found 36");
+    check(edited(40, &[4]), "length: expected 171 bytes");
+    check(edited(52, &[1]), "bytes 52 to 60: expected 0");
     check([&good[..70], &[good[70] ^ 1], &good[71..]].concat(), "checksum of the tokens");
     let body = |at: usize, value: &[u8]| {
         resealed(&good, |bytes| {
@@ -85,16 +87,19 @@ fn a_damaged_token_file_is_refused_by_its_field() {
             bytes[48..52].copy_from_slice(&crc.to_le_bytes());
         })
     };
-    check(body(68, &300u16.to_le_bytes()), "token 2 is 300, the vocabulary ends at 257");
+    check(body(68, &300u16.to_le_bytes()), "token 2 is 300, expected an id below 257");
     // documents end at 7, 14, 21, 28, 35; the table begins at 139
-    check(body(147, &[7]), "end of a document: want above 7, at most 35 (tokens), found 7 for document 1");
-    check(body(139, &[0]), "end of a document: want above 0");
-    check(body(171, &[36]), "end of a document: want above 28, at most 35 (tokens), found 36");
-    check(body(171, &[34]), "end of the last document: want 35, found 34");
+    check(
+        body(147, &[7]),
+        "end of a document: expected above 7, at most 35 (tokens), found 7 for document 1",
+    );
+    check(body(139, &[0]), "end of a document: expected above 0");
+    check(body(171, &[36]), "end of a document: expected above 28, at most 35 (tokens), found 36");
+    check(body(171, &[34]), "end of the last document: expected 35, found 34");
 }
 
 #[test]
-fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does_not() {
+fn a_token_file_stores_document_ends_and_an_older_one_reports_that_it_does_not() {
     let dir = Scratch::new("ends");
     let rows = "{\"text\":\"ab<|endoftext|>c\"}\n{\"text\":\"\"}\n{\"prompt\":\"a<|endoftext|>\",\"completion\":\"b\"}\n";
     let inputs = [dir.file("a.txt", "x<|endoftext|><|endoftext|>yz"), dir.file("b.jsonl", rows)];
@@ -107,9 +112,9 @@ fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does
     assert_eq!(memory.ids(0..15).unwrap(), file.ids(0..15).unwrap());
 
     let mut writer = TokenWriter::create(&dir.0.join("open.tok"), &Tokenizer::byte()).unwrap();
-    writer.push(&[1, 2], Role::Learnt).unwrap();
+    writer.push(&[1, 2], Role::Target).unwrap();
     writer.cut();
-    writer.push(&[3], Role::Learnt).unwrap();
+    writer.push(&[3], Role::Target).unwrap();
     writer.finish().unwrap();
     assert_eq!(TokenFile::open(&dir.0.join("open.tok")).unwrap().ends().unwrap(), [2, 3]);
 
@@ -123,9 +128,9 @@ fn a_packed_file_says_where_its_documents_end_and_an_older_one_says_that_it_does
     let old = TokenFile::open(&dir.file("old.tok", old)).unwrap();
     old.verify().unwrap();
     assert_eq!(old.ids(0..15).unwrap(), file.ids(0..15).unwrap());
-    assert_eq!(old.learnt(0..15).unwrap(), file.learnt(0..15).unwrap());
+    assert_eq!(old.target_mask(0..15).unwrap(), file.target_mask(0..15).unwrap());
     let error = old.ends().unwrap_err().to_string();
-    assert!(error.contains("old.tok: version: want 2, which says where documents end"), "{error}");
+    assert!(error.contains("old.tok: version: expected 2, which stores document ends"), "{error}");
 }
 
 #[test]
@@ -136,7 +141,7 @@ fn a_file_that_shrinks_under_its_reader_is_an_error() {
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(80).unwrap();
     assert!(file.ids(0..35).unwrap_err().to_string().contains("x.tok: cannot read"));
     assert_eq!(file.ids(0..3).unwrap(), [97, 98, 99]);
-    assert!(file.ids(30..36).is_err() && file.learnt(0..36).is_err());
+    assert!(file.ids(30..36).is_err() && file.target_mask(0..36).is_err());
 }
 
 #[test]
@@ -172,10 +177,10 @@ fn no_mutated_token_file_makes_the_reader_panic() {
         let read = TokenFile::open(&path).and_then(|file| {
             file.verify()?;
             assert!(file.ids(0..file.count())?.iter().all(|&id| id < file.vocab()));
-            assert_eq!(file.learnt(0..file.count())?.len() as u64, file.count());
+            assert_eq!(file.target_mask(0..file.count())?.len() as u64, file.count());
             match file.ends() {
                 Ok(ends) => assert!(ends.is_sorted() && ends.last().copied().unwrap_or(0) == file.count()),
-                Err(error) => assert!(error.to_string().contains("version: want 2"), "{error}"),
+                Err(error) => assert!(error.to_string().contains("version: expected 2"), "{error}"),
             }
             Ok(())
         });

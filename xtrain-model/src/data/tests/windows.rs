@@ -1,4 +1,4 @@
-//! Which part of the data is seen when.
+//! Tests of splits and windows.
 use super::*;
 
 #[test]
@@ -18,7 +18,7 @@ fn evaluation_covers_each_target_once() {
         [(0..100, 7), (5..6, 3), (5..5, 3), (3..5, 64), (10..75, 64), (10..76, 64), (0..64, 1)]
     {
         let mut targets = Vec::new();
-        for window in evaluation_windows(part.clone(), context) {
+        for window in evaluation_windows(&part, context) {
             assert!(window.end - window.start <= context + 1);
             targets.extend(window.start + 1..window.end);
         }
@@ -28,8 +28,8 @@ fn evaluation_covers_each_target_once() {
 }
 
 #[test]
-fn windows_do_not_depend_on_how_they_are_asked() {
-    for order in [Order::Random, Order::Epochs] {
+fn windows_do_not_depend_on_the_order_of_calls() {
+    for order in [WindowOrder::Random, WindowOrder::Epochs] {
         let windows = Windows::new(100..1000, 16, 42, order).unwrap();
         let forward: Vec<_> = (0..200).map(|i| windows.range(i / 4, (i % 4) as u32, 4)).collect();
         let again = Windows::new(100..1000, 16, 42, order).unwrap();
@@ -45,9 +45,9 @@ fn windows_do_not_depend_on_how_they_are_asked() {
 #[test]
 fn a_run_resumed_at_a_step_reads_what_the_whole_run_read() {
     let tokens = Tokens::from_ids((0..500).collect(), 500).unwrap();
-    let windows = Windows::new(0..500, 16, 1, Order::Random).unwrap();
+    let windows = Windows::new(0..500, 16, 1, WindowOrder::Random).unwrap();
     let whole: Vec<_> = (0..20).map(|step| windows.batch(&tokens, step, 3).unwrap()).collect();
-    let resumed = Windows::new(0..500, 16, 1, Order::Random).unwrap();
+    let resumed = Windows::new(0..500, 16, 1, WindowOrder::Random).unwrap();
     assert_eq!(resumed.batch(&tokens, 13, 3).unwrap(), whole[13]);
     assert_eq!(whole[0][0].inputs.len(), 16);
     assert_eq!(whole[0][0].targets[0], Some(whole[0][0].inputs[1]));
@@ -55,7 +55,7 @@ fn a_run_resumed_at_a_step_reads_what_the_whole_run_read() {
 
 #[test]
 fn random_windows_reach_every_start_evenly() {
-    let windows = Windows::new(0..74, 64, 7, Order::Random).unwrap();
+    let windows = Windows::new(0..74, 64, 7, WindowOrder::Random).unwrap();
     let mut seen = [0u32; 10];
     (0..10_000).for_each(|step| seen[windows.range(step, 0, 1).start as usize] += 1);
     assert!(seen.iter().all(|&n| (850..1150).contains(&n)), "{seen:?}");
@@ -63,7 +63,7 @@ fn random_windows_reach_every_start_evenly() {
 
 #[test]
 fn an_epoch_shows_every_window_once() {
-    let windows = Windows::new(50..50 + 16 * 37 + 9, 16, 3, Order::Epochs).unwrap();
+    let windows = Windows::new(50..50 + 16 * 37 + 9, 16, 3, WindowOrder::Epochs).unwrap();
     assert_eq!(windows.per_epoch(), 37);
     let (mut orders, mut phases) = (Vec::new(), Vec::new());
     for epoch in 0..20u64 {
@@ -92,14 +92,14 @@ fn a_permutation_is_one() {
 
 #[test]
 fn data_shorter_than_a_context_is_refused() {
-    assert!(Windows::new(0..17, 16, 0, Order::Epochs).is_ok());
+    assert!(Windows::new(0..17, 16, 0, WindowOrder::Epochs).is_ok());
     for (part, context) in [(0..16, 16), (0..0, 1), (5..5, 64), (0..10, u64::MAX), (0..10, 0)] {
-        assert!(Windows::new(part, context, 0, Order::Random).is_err());
+        assert!(Windows::new(part, context, 0, WindowOrder::Random).is_err());
     }
-    let error = Windows::new(0..2, 64, 0, Order::Random).unwrap_err();
+    let error = Windows::new(0..2, 64, 0, WindowOrder::Random).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the training data (a context and one more): want at least 65 tokens, found 2"
+        "the training data (a context and one more token): expected at least 65 tokens, found 2"
     );
     assert!(Tokens::from_ids(vec![1, 5], 5).unwrap_err().to_string().contains("token 1 is 5"));
     assert_eq!(TokenWindow::new(&[], &[]), TokenWindow::default());

@@ -1,7 +1,7 @@
-//! The element types of a GGUF file: blocks of numbers, to f32 and from it.
+//! Element types of weight files: conversion of blocks to and from f32.
 use half::{bf16, f16};
 
-/// An element type that is read.
+/// A supported element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(non_camel_case_types, reason = "the names of the format")]
 pub enum Quant {
@@ -11,13 +11,22 @@ pub enum Quant {
     F16,
     /// The upper half of a binary32.
     BF16,
-    /// 32 signed bytes times one f16.
+    /// Blocks of 32 signed bytes with one f16 scale.
     Q8_0,
-    /// 32 signed nibbles times one f16. Read, not written.
+    /// Blocks of 32 signed nibbles with one f16 scale. Read only.
     Q4_0,
 }
 
-/// Names of all types of the format, by number, so that an error can say what is not served.
+/// The size of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSize {
+    /// Number of elements.
+    pub elements: usize,
+    /// Number of bytes.
+    pub bytes: usize,
+}
+
+/// Names of all GGUF types by number, used in errors about unsupported types.
 const NAMES: [&str; 40] = [
     "F32", "F16", "Q4_0", "Q4_1", "type 4", "type 5", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
     "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
@@ -25,14 +34,14 @@ const NAMES: [&str; 40] = [
     "type 36", "type 37", "type 38", "MXFP4",
 ];
 
-/// Elements of a block of [`Quant::Q8_0`] and [`Quant::Q4_0`].
+/// Number of elements in a block of [`Quant::Q8_0`] and [`Quant::Q4_0`].
 const BLOCK: usize = 32;
 
 impl Quant {
-    /// The type of a number in a file; of another, its name.
+    /// The type with the GGUF number `number`.
     ///
     /// # Errors
-    /// The name of a type that is not read.
+    /// The name of an unsupported type.
     pub fn of(number: u32) -> Result<Quant, String> {
         let all = [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0];
         all.into_iter().find(|quant| quant.number() == number).ok_or_else(|| {
@@ -41,7 +50,7 @@ impl Quant {
         })
     }
 
-    /// Its number in a file.
+    /// The GGUF number of the type.
     pub fn number(self) -> u32 {
         match self {
             Quant::F32 => 0,
@@ -52,17 +61,17 @@ impl Quant {
         }
     }
 
-    /// Elements and bytes of a block.
-    pub fn block(self) -> (usize, usize) {
+    /// The size of a block.
+    pub fn block(self) -> BlockSize {
         match self {
-            Quant::F32 => (1, 4),
-            Quant::F16 | Quant::BF16 => (1, 2),
-            Quant::Q8_0 => (BLOCK, 2 + BLOCK),
-            Quant::Q4_0 => (BLOCK, 2 + BLOCK / 2),
+            Quant::F32 => BlockSize { elements: 1, bytes: 4 },
+            Quant::F16 | Quant::BF16 => BlockSize { elements: 1, bytes: 2 },
+            Quant::Q8_0 => BlockSize { elements: BLOCK, bytes: 2 + BLOCK },
+            Quant::Q4_0 => BlockSize { elements: BLOCK, bytes: 2 + BLOCK / 2 },
         }
     }
 
-    /// Appends the values of whole blocks: a product of two f32 each, rounded once, or an exact widening.
+    /// Appends the values of whole blocks. Each value is a product of two f32, rounded once, or an exact widening.
     pub fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
         match self {
             Quant::F32 => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
@@ -85,14 +94,16 @@ impl Quant {
         }
     }
 
-    /// Appends the blocks of `values`, a whole number of them, each number the nearest that the type has
-    /// (Q8_0: the largest of a block is 127; halves go away from zero). False where the type is not written,
-    /// or a scale or a value is beyond its range.
+    /// Appends `values` as whole blocks, each value rounded to the nearest one of the type. `Q8_0` maps the largest
+    /// magnitude of a block to 127 and rounds halves away from zero. Returns false for a type that is read only, or
+    /// if a scale or a value is out of range.
     #[must_use]
     pub fn narrow(self, values: &[f32], out: &mut Vec<u8>) -> bool {
         match self {
             Quant::F32 => {
-                values.iter().for_each(|x| out.extend(x.to_le_bytes()));
+                for x in values {
+                    out.extend(x.to_le_bytes());
+                }
                 true
             }
             Quant::F16 => values.iter().fold(true, |fits, &x| {
@@ -127,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_of_the_format_has_its_name() {
+    fn every_type_has_a_name() {
         for quant in [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0] {
             assert_eq!(Quant::of(quant.number()), Ok(quant));
         }
@@ -136,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_narrowed_twice_is_what_was_narrowed_once() {
+    fn narrowing_is_idempotent() {
         let x = xtrain_tensor::testing::arbitrary(320, 5);
         for quant in [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0] {
             let (mut once, mut wide, mut twice) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,49 +1,50 @@
-//! The header of a GGUF file, untrusted: every count, length and offset is checked before it is used.
+//! The header of a GGUF file. Untrusted input: every count, length and offset is checked before use.
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::metadata::{Metadata, Value};
-use super::quant::Quant;
-use crate::checkpoint::{CheckpointError, Held, NamedTensor, Result, Sink};
+use crate::checkpoint::{CheckpointError, NamedTensor, ReadBuffer, Result, TensorSink};
+use crate::quant::{BlockSize, Quant};
 
-/// The version that is read and written.
+/// The supported version of the format.
 pub(super) const VERSION: u32 = 3;
-/// What offsets of tensors are multiples of, unless the file says otherwise.
+/// The default alignment of tensor offsets.
 pub(super) const ALIGNMENT: u64 = 32;
-/// The key that says otherwise.
+/// The metadata key that overrides the alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// The most values of metadata.
+/// Maximum number of metadata values.
 const MAX_VALUES: u64 = 10_000;
-/// The most elements of all lists together.
+/// Maximum number of elements in all lists together.
 const MAX_ELEMENTS: u64 = 1 << 20;
-/// The most bytes of a key or a tensor's name.
+/// Maximum length of a key or a tensor name in bytes.
 const MAX_NAME: u64 = 512;
-/// The most bytes of a text.
+/// Maximum length of a string in bytes.
 const MAX_TEXT: u64 = 16 << 20;
-/// The most tensors.
+/// Maximum number of tensors.
 const MAX_TENSORS: u64 = 100_000;
-/// The most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MAX_DIMS: u32 = 8;
-/// Bytes that are read at a time.
+/// Number of bytes read at a time.
 const PIECE: usize = 256 << 10;
 
-/// One tensor of a file.
+/// The header entry of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The type of its elements.
+    /// The element type.
     pub quant: Quant,
-    /// Its dimensions, the rows first: the reverse of their order in the file.
+    /// The dimensions, rows first: the reverse of their order in the file.
     pub shape: Vec<usize>,
-    /// Where its data begins in the file.
+    /// The offset of the data in the file.
     pub offset: u64,
 }
 
-/// What a file says of itself before its data.
+/// The header of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
     /// The metadata.
@@ -52,7 +53,7 @@ pub struct Header {
     pub tensors: Vec<Entry>,
 }
 
-/// Opens a regular file; returns it with its length.
+/// Opens a regular file. Returns it with its length in bytes.
 ///
 /// # Errors
 /// [`CheckpointError::Missing`], [`CheckpointError::NotAFile`], [`CheckpointError::Io`].
@@ -70,13 +71,13 @@ pub(super) fn open(path: &Path) -> Result<(BufReader<File>, u64)> {
     Ok((BufReader::new(file), about.len()))
 }
 
-/// Reads the header of the `length` bytes of `from`, whose name is `file`.
+/// Reads the header from `from`, the `length` bytes of `file`.
 ///
 /// # Errors
-/// [`CheckpointError`], for a header that contradicts itself, the file's length or the caps.
+/// [`CheckpointError`] for a header that contradicts itself, the file's length or the limits.
 pub fn read_header(file: &Path, from: impl Read, length: u64) -> Result<Header> {
     let mut from = Source { file, from, at: 0, length, elements: 0 };
-    let magic = from.bytes(4, "a GGUF file begins with its magic")?;
+    let magic = from.bytes(4, "the header ends before the magic")?;
     if magic != b"GGUF" {
         let got = format!("{:?}", String::from_utf8_lossy(&magic));
         return Err(from.key("magic", "GGUF", got));
@@ -87,7 +88,7 @@ pub fn read_header(file: &Path, from: impl Read, length: u64) -> Result<Header> 
     }
     let (tensors, values) = (from.u64()?, from.u64()?);
     from.limit("tensors", MAX_TENSORS, tensors)?;
-    from.limit("values of metadata", MAX_VALUES, values)?;
+    from.limit("metadata values", MAX_VALUES, values)?;
     let mut metadata = Metadata { file: file.into(), values: Vec::new() };
     let mut names = HashSet::new();
     for _ in 0..values {
@@ -102,22 +103,23 @@ pub fn read_header(file: &Path, from: impl Read, length: u64) -> Result<Header> 
     if !alignment.is_power_of_two() || !(8..=1 << 16).contains(&alignment) {
         return Err(from.key(ALIGNMENT_KEY, "a power of two from 8 to 65536", alignment));
     }
-    let mut found = Vec::new();
+    let mut entries = Vec::new();
     let mut names = HashSet::new();
     for _ in 0..tensors {
         let entry = from.entry(alignment)?;
         if !names.insert(entry.name.clone()) {
             return Err(CheckpointError::Duplicate { file: file.into(), name: entry.name });
         }
-        found.push(entry);
+        entries.push(entry);
     }
     let start = from.at.next_multiple_of(alignment);
-    place(file, &mut found, start, length)?;
-    Ok(Header { metadata, tensors: found })
+    resolve_offsets(file, &mut entries, start, length)?;
+    Ok(Header { metadata, tensors: entries })
 }
 
-/// Turns offsets within the data into offsets within the file; refuses data that overlaps or lies outside.
-fn place(file: &Path, tensors: &mut [Entry], start: u64, length: u64) -> Result<()> {
+/// Converts offsets within the data section to offsets within the file. Rejects data that overlaps or exceeds the
+/// file.
+fn resolve_offsets(file: &Path, tensors: &mut [Entry], start: u64, length: u64) -> Result<()> {
     let mut spans = Vec::with_capacity(tensors.len());
     for entry in tensors {
         let bytes = entry.bytes();
@@ -149,13 +151,13 @@ fn place(file: &Path, tensors: &mut [Entry], start: u64, length: u64) -> Result<
 }
 
 impl Entry {
-    /// Bytes of its data; its shape was checked to fit.
+    /// The size of the data in bytes. The reader has checked that it fits 64 bits.
     fn bytes(&self) -> u64 {
-        let (elements, bytes) = self.quant.block();
+        let BlockSize { elements, bytes } = self.quant.block();
         self.shape.iter().map(|&n| n as u64).product::<u64>() / elements as u64 * bytes as u64
     }
 
-    /// Reads and widens its elements.
+    /// Reads the elements and widens them to f32.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -165,7 +167,7 @@ impl Entry {
         Ok(tensor)
     }
 
-    /// Reads its elements, a piece at a time.
+    /// Reads the elements, one piece at a time.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -173,42 +175,43 @@ impl Entry {
         &self,
         file: &Path,
         from: &mut (impl Read + Seek + Send),
-        to: &mut dyn Sink,
+        to: &mut dyn TensorSink,
     ) -> Result<()> {
         from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
         let (quant, length) = (self.quant, self.bytes() as usize);
-        let most = length.min(PIECE / quant.block().1 * quant.block().1);
+        let block = quant.block().bytes;
+        let most = length.min(PIECE / block * block);
         let begin = || match quant {
-            Quant::F32 => Held::f32(most),
-            Quant::BF16 => Held::bf16(most),
-            _ => Held::other(most, move |bytes, to| quant.widen(bytes, to)),
+            Quant::F32 => ReadBuffer::f32(most),
+            Quant::BF16 => ReadBuffer::bf16(most),
+            _ => ReadBuffer::other(most, move |bytes, to| quant.widen(bytes, to)),
         };
-        Held::each(begin, length, |bytes| from.read_exact(bytes), |piece| to.push(piece))
+        ReadBuffer::each(begin, length, |bytes| from.read_exact(bytes), |piece| to.push(piece))
             .map_err(CheckpointError::io("read", file))
     }
 }
 
-/// A file that is read from its start, and never beyond its end.
+/// Reads a file sequentially, never beyond its end.
 struct Source<'a, R> {
     file: &'a Path,
     from: R,
     at: u64,
     length: u64,
-    /// Elements of lists so far.
+    /// Number of list elements so far.
     elements: u64,
 }
 
 impl<R: Read> Source<'_, R> {
-    fn key(&self, key: &str, want: &str, got: impl ToString) -> CheckpointError {
+    fn key(&self, key: &str, want: &str, got: impl Display) -> CheckpointError {
         let (key, want) = (key.to_string(), format!("{want} before byte {}", self.at));
         CheckpointError::Key { file: self.file.into(), key, want, got: got.to_string() }
     }
 
     fn limit(&self, what: &'static str, most: u64, got: u64) -> Result<()> {
-        match got > most {
-            true => Err(CheckpointError::Limit { file: self.file.into(), what, most, got }),
-            false => Ok(()),
+        if got > most {
+            return Err(CheckpointError::Limit { file: self.file.into(), what, most, got });
         }
+        Ok(())
     }
 
     fn bytes(&mut self, n: u64, what: &'static str) -> Result<Vec<u8>> {
@@ -223,8 +226,8 @@ impl<R: Read> Source<'_, R> {
     }
 
     fn number<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let bytes = self.bytes(N as u64, "the header goes on")?;
-        Ok(bytes.try_into().expect("as many bytes as were asked for"))
+        let bytes = self.bytes(N as u64, "the header is truncated")?;
+        Ok(bytes.try_into().expect("`bytes` returns the requested number of bytes"))
     }
 
     fn u32(&mut self) -> Result<u32> {
@@ -238,13 +241,13 @@ impl<R: Read> Source<'_, R> {
     fn string(&mut self, most: u64) -> Result<String> {
         let length = self.u64()?;
         if length <= self.length - self.at {
-            self.limit("bytes of a text", most, length)?;
+            self.limit("bytes of a string", most, length)?;
         }
-        let bytes = self.bytes(length, "a text in the header goes on")?;
-        String::from_utf8(bytes).map_err(|error| self.key("a text", "UTF-8", error))
+        let bytes = self.bytes(length, "a string in the header is truncated")?;
+        String::from_utf8(bytes).map_err(|error| self.key("a string", "UTF-8", error))
     }
 
-    /// A value after its type; lists are read with the type of their elements.
+    /// Reads a type and a value of it, possibly a list.
     fn value(&mut self, key: &str) -> Result<Value> {
         match self.u32()? {
             9 => {
@@ -287,10 +290,10 @@ impl<R: Read> Source<'_, R> {
             4..=6 => 4,
             8 | 10..=12 => 8,
             other => {
-                return Err(self.key(key, "a list of numbers or texts", format!("a list of type {other}")));
+                return Err(self.key(key, "a list of numbers or strings", format!("a list of type {other}")));
             }
         };
-        let what = "a list in the header goes on";
+        let what = "a list in the header is truncated";
         if count.checked_mul(least).is_none_or(|bytes| bytes > self.length - self.at) {
             let want = self.at.saturating_add(count.saturating_mul(least));
             return Err(CheckpointError::Length { file: self.file.into(), what, want, got: self.length });
@@ -314,7 +317,7 @@ impl<R: Read> Source<'_, R> {
         })
     }
 
-    /// One tensor; its offset counts from the start of the data.
+    /// Reads one tensor entry. Its offset is relative to the start of the data section.
     fn entry(&mut self, alignment: u64) -> Result<Entry> {
         let name = self.string(MAX_NAME)?;
         let refuse = |file: &Path, want: String, got: String| {
@@ -336,12 +339,12 @@ impl<R: Read> Source<'_, R> {
         if shape.contains(&0) {
             return refuse(self.file, "no dimension of zero".into(), format!("shape {shape:?}"));
         }
-        // 2^56: with four bytes an element, no sum of offsets leaves 64 bits
+        // 2^56: with four bytes per element, no sum of offsets overflows 64 bits
         let elements = shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n < 1 << 56);
         if elements.is_none() {
-            return refuse(self.file, "elements that fit 56 bits".into(), format!("shape {shape:?}"));
+            return refuse(self.file, "fewer than 2^56 elements".into(), format!("shape {shape:?}"));
         }
-        let block = quant.block().0 as u64;
+        let block = quant.block().elements as u64;
         if shape[0] % block != 0 {
             return refuse(self.file, format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
         }

@@ -1,23 +1,26 @@
-//! Errors against tables of named cases: every variant is reached by one, and its text says where.
+//! Table-driven tests of error enums: every variant is reached by a named case, and its text locates the error.
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-/// A case: what is wrong, the error that it ends with, and what the error's text has to hold.
-pub(crate) type Case<'a, E> = (&'a str, E, &'a [&'a str]);
+/// A case: its name, the resulting error, and the parts that the error's text must contain.
+pub type Case<'a, E> = (&'a str, E, &'a [&'a str]);
 
-/// The variants of an error, and which of them a value is.
-pub(crate) struct Variants<E> {
-    /// All of them by name.
-    pub(crate) all: &'static [&'static str],
-    /// The name of a value's variant.
-    pub(crate) of: fn(&E) -> &'static str,
+/// The variants of an error enum.
+#[derive(Debug)]
+pub struct Variants<E> {
+    /// The names of all variants.
+    pub all: &'static [&'static str],
+    /// Returns the name of a value's variant.
+    pub of: fn(&E) -> &'static str,
 }
 
-/// [`Variants`] of an enum from the list of their names. The list is a match without a wildcard: it does not compile
-/// while a variant is missing, nor with one that is gone.
-macro_rules! variants {
+/// Creates the [`Variants`] of an enum from the names of its variants. The names become a match without a wildcard: the
+/// list does not compile if a variant is missing from it or no longer exists.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __error_variants {
     ($error:ident: $($variant:ident)+) => {
-        $crate::named_cases::Variants {
+        $crate::testing::named_cases::Variants {
             all: &[$(stringify!($variant)),+],
             of: |error: &$error| match error {
                 $($error::$variant { .. } => stringify!($variant),)+
@@ -25,14 +28,14 @@ macro_rules! variants {
         }
     };
 }
-pub(crate) use variants;
+pub use crate::__error_variants as variants;
 
-/// Checks that each text is one line that holds what its case asks for, and that the cases reach every variant.
+/// Checks that each error text is one line that contains the parts of its case, and that the cases reach every variant.
 ///
 /// # Panics
-/// With the cases whose text lacks something, or the variants that no case reaches.
+/// If a text lacks a part, if two cases have the same name, or if no case reaches a variant.
 #[track_caller]
-pub(crate) fn check<E: Display>(variants: &Variants<E>, cases: &[Case<'_, E>]) {
+pub fn check<E: Display>(variants: &Variants<E>, cases: &[Case<'_, E>]) {
     let (mut reached, mut names) = (BTreeSet::new(), BTreeSet::new());
     for (name, error, parts) in cases {
         let text = error.to_string();
@@ -43,12 +46,13 @@ pub(crate) fn check<E: Display>(variants: &Variants<E>, cases: &[Case<'_, E>]) {
         }
         reached.insert((variants.of)(error));
     }
-    let left: Vec<_> = variants.all.iter().filter(|variant| !reached.contains(*variant)).collect();
-    assert!(left.is_empty(), "no case reaches {left:?}");
+    let missing: Vec<_> = variants.all.iter().filter(|variant| !reached.contains(*variant)).collect();
+    assert!(missing.is_empty(), "no case reaches {missing:?}");
 }
 
+#[cfg(test)]
 mod tests {
-    use super::check;
+    use super::{check, variants};
 
     /// An error of two variants.
     #[derive(Debug)]
@@ -74,7 +78,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "\"at 4\" is not in: ")]
-    fn a_text_that_does_not_say_where_fails() {
+    fn a_text_without_a_part_fails() {
         let cases: [super::Case<'_, Wrong>; 2] =
             [("there", Wrong::There, &["there"]), ("here", Wrong::Here { at: 3 }, &["at 4"])];
         check(&variants!(Wrong: Here There), &cases);

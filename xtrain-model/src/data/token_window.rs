@@ -1,28 +1,28 @@
-//! What a training sample is made of.
+//! Input and target tokens of a training example.
 use xtrain_tensor::faults::{self, Fault};
 
-/// Tokens that are read, and after each of them the token that it has to predict, where there is one.
+/// Input tokens and the target of each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenWindow {
-    /// What is read.
+    /// The input tokens.
     pub inputs: Vec<u32>,
-    /// What follows each of them, where that is to be learnt; as long as `inputs`.
+    /// The target of each input token, as long as `inputs`. `None`: no target.
     pub targets: Vec<Option<u32>>,
-    /// Where its second document begins, the third, ...: rising places in `inputs`.
+    /// The start of the second document, the third, ...: increasing offsets in `inputs`.
     pub starts: Vec<usize>,
 }
 
 impl TokenWindow {
-    /// The tokens `ids`: all but the last are read, each predicts the next where `learnt` says so of that one.
-    /// `learnt` is as long as `ids`.
-    pub fn new(ids: &[u32], learnt: &[bool]) -> TokenWindow {
+    /// A window over the tokens `ids`: all except the last are inputs, and each input predicts the next token if
+    /// `target_mask` is set for that token. `target_mask` is as long as `ids`.
+    pub fn new(ids: &[u32], target_mask: &[bool]) -> TokenWindow {
         let inputs = ids[..ids.len().saturating_sub(1)].to_vec();
-        let following = ids.iter().zip(learnt).skip(1);
-        let targets = following.map(|(&id, &learnt)| learnt.then_some(id)).collect();
+        let following = ids.iter().zip(target_mask).skip(1);
+        let targets = following.map(|(&id, &is_target)| is_target.then_some(id)).collect();
         TokenWindow { inputs, targets, starts: Vec::new() }
     }
 
-    /// Adds what `other` holds as documents of their own.
+    /// Appends the documents of `other` as separate documents.
     pub fn append(&mut self, other: TokenWindow) {
         let at = self.inputs.len();
         let joined = at == 0 || other.inputs.is_empty() || faults::on(Fault::WindowJoinsItsDocuments);
@@ -32,7 +32,7 @@ impl TokenWindow {
         self.targets.extend(other.targets);
     }
 
-    /// How many tokens are to be predicted.
+    /// The number of target tokens.
     pub fn target_count(&self) -> usize {
         self.targets.iter().flatten().count()
     }

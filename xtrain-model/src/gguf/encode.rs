@@ -1,11 +1,11 @@
-//! Writing a GGUF file.
+//! Encoding the header and the data section of a GGUF file.
 use std::io::{self, Write};
 
+use super::header::{ALIGNMENT, VERSION};
 use super::metadata::Value;
-use super::quant::Quant;
-use super::reader::{ALIGNMENT, VERSION};
+use crate::quant::{BlockSize, Quant};
 
-/// The header of a file of these tensors: their data follows, each from a multiple of 32.
+/// Encodes the header of a file with these tensors. Their data follows, each aligned to 32 bytes.
 pub(super) fn header(values: &[(String, Value)], tensors: &[(String, Vec<usize>, Quant)]) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     out.extend(VERSION.to_le_bytes());
@@ -22,7 +22,7 @@ pub(super) fn header(values: &[(String, Value)], tensors: &[(String, Vec<usize>,
         shape.iter().rev().for_each(|&dim| out.extend((dim as u64).to_le_bytes()));
         out.extend(quant.number().to_le_bytes());
         out.extend(offset.to_le_bytes());
-        let (elements, bytes) = quant.block();
+        let BlockSize { elements, bytes } = quant.block();
         let length = shape.iter().product::<usize>() / elements * bytes;
         offset = (offset + length as u64).next_multiple_of(ALIGNMENT);
     }
@@ -30,7 +30,7 @@ pub(super) fn header(values: &[(String, Value)], tensors: &[(String, Vec<usize>,
     out
 }
 
-/// The blocks of a tensor, padded.
+/// Writes the blocks of a tensor with padding.
 pub(super) fn data(to: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes)?;
     let padding = bytes.len().next_multiple_of(ALIGNMENT as usize) - bytes.len();
@@ -42,7 +42,8 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// Whole numbers are u32 where they fit, in lists i32; numbers are f32: the types of the usual converter.
+/// Encodes a value with the types of llama.cpp's converter: integers as u32 if they fit, in lists as i32; floats as
+/// f32.
 fn value(out: &mut Vec<u8>, value: &Value) {
     let kind = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
     let list = |out: &mut Vec<u8>, kind: u32, n: usize| {
@@ -51,16 +52,15 @@ fn value(out: &mut Vec<u8>, value: &Value) {
         out.extend((n as u64).to_le_bytes());
     };
     match value {
-        Value::Int(n) => match u32::try_from(*n) {
-            Ok(n) => {
+        Value::Int(n) => {
+            if let Ok(n) = u32::try_from(*n) {
                 kind(out, 4);
                 out.extend(n.to_le_bytes());
-            }
-            Err(_) => {
+            } else {
                 kind(out, 11);
                 out.extend(n.to_le_bytes());
             }
-        },
+        }
         Value::Float(x) => {
             kind(out, 6);
             out.extend((*x as f32).to_le_bytes());
@@ -83,11 +83,15 @@ fn value(out: &mut Vec<u8>, value: &Value) {
         }
         Value::Floats(floats) => {
             list(out, 6, floats.len());
-            floats.iter().for_each(|&x| out.extend((x as f32).to_le_bytes()));
+            for &x in floats {
+                out.extend((x as f32).to_le_bytes());
+            }
         }
         Value::Strings(texts) => {
             list(out, 8, texts.len());
-            texts.iter().for_each(|words| text(out, words));
+            for words in texts {
+                text(out, words);
+            }
         }
     }
 }

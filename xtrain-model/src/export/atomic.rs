@@ -1,0 +1,50 @@
+//! Output files and directories that appear completely or not at all.
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::CheckpointError;
+use crate::store_error::StoreError;
+
+/// The temporary path next to `out` that is written first.
+pub(super) fn temporary_path(out: &Path) -> Result<PathBuf, StoreError> {
+    if out.exists() {
+        let (what, got) = ("the export", format!("{}, which exists", out.display()));
+        return Err(CheckpointError::Argument { what, want: "a path that does not exist", got }.into());
+    }
+    let mut name = out.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".tmp-{}", std::process::id()));
+    Ok(out.with_file_name(name))
+}
+
+/// Writes the content of a file. The inner result holds I/O errors, the outer one errors of the content.
+type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<io::Result<()>, StoreError>;
+
+/// Writes a file and makes it durable.
+pub(super) fn write_file(path: &Path, fill: Fill<'_>) -> Result<(), StoreError> {
+    let file = File::create_new(path).map_err(CheckpointError::io("create", path))?;
+    let mut to = BufWriter::new(file);
+    fill(&mut to)?.map_err(CheckpointError::io("write", path))?;
+    let file = to.into_inner().map_err(|e| CheckpointError::io("write", path)(e.into_error()))?;
+    Ok(file.sync_all().map_err(CheckpointError::io("sync", path))?)
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    Ok(synced.map_err(CheckpointError::io("sync", dir))?)
+}
+
+/// Renames a complete `draft` to `out`; removes it after an error.
+pub(super) fn publish(done: Result<(), StoreError>, draft: &Path, out: &Path) -> Result<(), StoreError> {
+    let done = done.and_then(|()| {
+        std::fs::rename(draft, out).map_err(CheckpointError::io("rename", draft))?;
+        sync_dir(out.parent().unwrap_or(Path::new(".")))
+    });
+    if done.is_err() {
+        // report the first error
+        let _ = if draft.is_dir() { std::fs::remove_dir_all(draft) } else { std::fs::remove_file(draft) };
+    }
+    done
+}

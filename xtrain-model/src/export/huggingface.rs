@@ -1,0 +1,92 @@
+//! Export of a Hugging Face directory.
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::json;
+use xtrain_tensor::Tensor;
+
+use super::atomic::{publish, sync_dir, temporary_path, write_file};
+use super::shards;
+use crate::checkpoint::{CheckpointError, TensorView, safetensors_header};
+use crate::error::Error;
+use crate::export_source::ExportSource;
+use crate::hf;
+use crate::param::Param;
+use crate::quant::Quant;
+use crate::store_error::StoreError;
+
+/// The default maximum size in bytes of a weight file: the default of transformers up to version 4.
+pub const MAX_SHARD: u64 = 5_000_000_000;
+
+/// Writes a Hugging Face directory: `config.json` in both spellings, `generation_config.json`, the weights in F32,
+/// F16 or BF16, and the tokenizer's files. `out` must not exist.
+///
+/// The weights are `model.safetensors`, or shards of at most `max_shard` bytes of tensors each, with
+/// `model.safetensors.index.json`. A larger tensor gets its own shard.
+///
+/// # Errors
+/// A model that no supported family can represent; a weight outside the range of `quant`; I/O errors, naming the
+/// file.
+pub fn huggingface(
+    out: &Path,
+    source: &ExportSource<'_>,
+    quant: Quant,
+    max_shard: u64,
+) -> Result<(), StoreError> {
+    let dtype = match quant {
+        Quant::F32 => "float32",
+        Quant::F16 => "float16",
+        Quant::BF16 => "bfloat16",
+        Quant::Q8_0 | Quant::Q4_0 => {
+            let (field, want) = ("type", "F32, F16 or BF16 in a Hugging Face directory");
+            return Err(Error::Config { field, want, got: quant.to_string() }.into());
+        }
+    };
+    let mut config = hf::to_json(source.model.config(), source.eos)?;
+    (config["dtype"], config["torch_dtype"]) = (json!(dtype), json!(dtype));
+    let generation = json!({"eos_token_id": hf::eos_json(source.eos)});
+    let draft = temporary_path(out)?;
+    std::fs::create_dir(&draft).map_err(CheckpointError::io("create", &draft))?;
+    let write = || -> Result<(), StoreError> {
+        for (name, json) in [("config.json", &config), ("generation_config.json", &generation)] {
+            write_file(&draft.join(name), &mut |to| Ok(writeln!(to, "{json:#}")))?;
+        }
+        for (name, bytes) in source.tokenizer.iter().flat_map(|tokenizer| tokenizer.files()) {
+            write_file(&draft.join(name), &mut |to| Ok(to.write_all(bytes)))?;
+        }
+        let shards = shards::of(source.model, quant, max_shard);
+        for shard in &shards {
+            write_file(&draft.join(&shard.name), &mut |to| weights(to, &shard.params, quant))?;
+        }
+        if let Some(index) = shards::index(&shards) {
+            write_file(&draft.join("model.safetensors.index.json"), &mut |to| Ok(writeln!(to, "{index:#}")))?;
+        }
+        sync_dir(&draft)
+    };
+    publish(write(), &draft, out)
+}
+
+/// Writes tensors as a safetensors file.
+fn weights(to: &mut dyn Write, params: &[&Param], quant: Quant) -> Result<io::Result<()>, StoreError> {
+    let hosts: Vec<(&str, Tensor)> =
+        params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?))).collect::<Result<_, Error>>()?;
+    let mut views = Vec::with_capacity(hosts.len());
+    for (name, host) in &hosts {
+        views.push(TensorView { name, shape: host.shape(), data: host.data().map_err(Error::from)? });
+    }
+    if let Err(e) = to.write_all(&safetensors_header(&views, quant)?) {
+        return Ok(Err(e));
+    }
+    let mut bytes = Vec::new();
+    for view in views {
+        bytes.clear();
+        if !quant.narrow(view.data, &mut bytes) {
+            let (name, want) = (view.name.into(), format!("weights within the range of {quant}"));
+            return Err(Error::Parameter { name, want, got: "a weight outside the range".into() }.into());
+        }
+        if let Err(e) = to.write_all(&bytes) {
+            return Ok(Err(e));
+        }
+    }
+    Ok(Ok(()))
+}

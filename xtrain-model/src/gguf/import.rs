@@ -1,0 +1,209 @@
+//! Reading a model from a GGUF file.
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use xtrain_tensor::ops::Piece;
+
+use super::config::{self, Arch};
+use super::header::{self, Entry, Header, read_header};
+use super::names::{RowOrder, gguf_name, separate};
+use super::tokenizer;
+use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink};
+use crate::config::Config;
+use crate::params::Params;
+use crate::store_error::StoreError;
+use crate::tokenizer::Tokenizer;
+
+/// A model read from a file.
+#[derive(Debug)]
+pub struct Imported<T = NamedTensor> {
+    /// The config.
+    pub config: Config,
+    /// The tensors under their Hugging Face names, in walk order.
+    pub tensors: Vec<T>,
+    /// The tokenizer. `None`: the file contains none.
+    pub tokenizer: Option<Tokenizer>,
+    /// The end-of-text ids.
+    pub eos: Vec<u32>,
+}
+
+/// Whether a file starts with the magic of GGUF.
+pub fn recognises(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && &magic == b"GGUF"
+}
+
+/// The config of the model in `path`, checked against the file's table of tensors. Reads no tensor.
+///
+/// # Errors
+/// As [`read`].
+pub fn config_of(path: &Path) -> Result<Config, StoreError> {
+    let (mut file, length) = header::open(path)?;
+    let header = read_header(path, &mut file, length)?;
+    let (cfg, arch) = read_config(path, &mut file, &header)?;
+    match_tensors(path, &header, &cfg, arch)?;
+    Ok(cfg)
+}
+
+fn read_config(
+    path: &Path,
+    file: &mut BufReader<File>,
+    header: &Header,
+) -> Result<(Config, Arch), StoreError> {
+    let arch = Arch::read(&header.metadata)?;
+    let divisors = match config::divisors_of(header, arch) {
+        // a head has at most 128 pairs: `match_tensors` rejects the shape of a longer tensor
+        Some(entry) if entry.shape.len() == 1 && entry.shape[0] <= 128 => Some(entry.read(path, file)?.data),
+        _ => None,
+    };
+    Ok((config::read(header, arch, divisors)?, arch))
+}
+
+/// Reads the model in `path`.
+///
+/// # Errors
+/// [`StoreError`], naming the file, and the key or tensor where one is concerned.
+pub fn read(path: &Path) -> Result<Imported, StoreError> {
+    read_into(path, &NamedTensor::begin)
+}
+
+/// [`read`], with `begin` creating the sink of each tensor.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_into<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Imported<T>, StoreError> {
+    let (mut file, length) = header::open(path)?;
+    let header = read_header(path, &mut file, length)?;
+    let (cfg, arch) = read_config(path, &mut file, &header)?;
+    let matched = match_tensors(path, &header, &cfg, arch)?;
+    let (tokenizer, eos) = read_tokenizer(&header, &cfg)?;
+    let mut tensors = Vec::with_capacity(matched.len());
+    for (name, entry) in matched {
+        let mut tensor = begin(&name, &entry.shape);
+        let row = entry.shape.get(1).copied().unwrap_or(1);
+        let mut separate = SeparateHeads { to: &mut tensor, head_dim: cfg.head_dim, row, head: Vec::new() };
+        let interleaved = arch == Arch::Llama && RowOrder::of(&name) == RowOrder::Interleaved;
+        let to: &mut dyn TensorSink = if interleaved { &mut separate } else { separate.to };
+        let mut finite = FiniteCheck { to, elements: 0, first: None };
+        entry.read_into(path, &mut file, &mut finite)?;
+        if let Some((at, got)) = finite.first {
+            let (file, tensor) = (path.into(), entry.name.clone());
+            return Err(CheckpointError::NotFinite { file, tensor, at, got }.into());
+        }
+        tensors.push(tensor);
+    }
+    Ok(Imported { config: cfg, tensors, tokenizer, eos })
+}
+
+/// [`read`] without the tensors. The config is checked against the file's table of tensors.
+///
+/// # Errors
+/// As [`read`].
+pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
+    let (mut file, length) = header::open(path)?;
+    let header = read_header(path, &mut file, length)?;
+    let (config, arch) = read_config(path, &mut file, &header)?;
+    match_tensors(path, &header, &config, arch)?;
+    let (tokenizer, eos) = read_tokenizer(&header, &config)?;
+    Ok(Imported { config, tensors: Vec::new(), tokenizer, eos })
+}
+
+/// The tokenizer and the end-of-text ids. The tokenizer must not have more tokens than the model.
+fn read_tokenizer(header: &Header, cfg: &Config) -> Result<(Option<Tokenizer>, Vec<u32>), StoreError> {
+    let tokenizer = tokenizer::read(&header.metadata)?;
+    if let Some(tokens) = tokenizer.as_ref().map(Tokenizer::vocab_size).filter(|&n| n > cfg.vocab) {
+        let want = format!("at most {}, the vocabulary of the model", cfg.vocab);
+        return Err(header.metadata.bad("tokenizer.ggml.tokens", &want, tokens).into());
+    }
+    Ok((tokenizer, tokenizer::eos_ids(&header.metadata)?))
+}
+
+/// Forwards elements and finds the first one that is not finite.
+struct FiniteCheck<'a> {
+    to: &'a mut dyn TensorSink,
+    elements: usize,
+    /// The index and value of the first element that is not finite.
+    first: Option<(usize, f32)>,
+}
+
+impl TensorSink for FiniteCheck<'_> {
+    fn push(&mut self, piece: Piece<'_>) {
+        if let (None, Some((at, got))) = (self.first, piece.first_non_finite()) {
+            self.first = Some((self.elements + at, got));
+        }
+        self.elements += piece.count();
+        self.to.push(piece);
+    }
+}
+
+/// Restores the row order of heads, one head at a time.
+struct SeparateHeads<'a> {
+    to: &'a mut dyn TensorSink,
+    head_dim: usize,
+    row: usize,
+    /// The elements of the head that is being read.
+    head: Vec<f32>,
+}
+
+impl TensorSink for SeparateHeads<'_> {
+    fn push(&mut self, piece: Piece<'_>) {
+        piece.widen(&mut self.head);
+        let whole = self.head.len() - self.head.len() % (self.head_dim * self.row);
+        if whole > 0 {
+            self.to.push(Piece::F32(&separate(&self.head[..whole], self.head_dim, self.row)));
+            self.head.drain(..whole);
+        }
+    }
+}
+
+/// The tokenizer of a file.
+///
+/// # Errors
+/// As [`read`]; [`CheckpointError::Missing`] for a file without one.
+pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
+    let (mut file, length) = header::open(path)?;
+    let header = read_header(path, &mut file, length)?;
+    let none = CheckpointError::Missing { path: path.into(), what: "a tokenizer in its metadata" };
+    tokenizer::read(&header.metadata)?.ok_or_else(|| none.into())
+}
+
+/// Pairs each parameter name of the model with its tensor in the file. The file must contain exactly these tensors,
+/// each with its shape.
+pub(super) fn match_tensors<'h>(
+    path: &Path,
+    header: &'h Header,
+    cfg: &Config,
+    arch: Arch,
+) -> Result<Vec<(String, &'h Entry)>, StoreError> {
+    let mut left: HashMap<&str, &Entry> =
+        header.tensors.iter().map(|entry| (entry.name.as_str(), entry)).collect();
+    let check_shape = |entry: &Entry, want: Vec<usize>| {
+        if entry.shape == want {
+            return Ok(());
+        }
+        let (file, tensor, got) = (path.into(), entry.name.clone(), entry.shape.clone());
+        Err(CheckpointError::Shape { file, tensor, want, got })
+    };
+    let mut matched = Vec::new();
+    for (name, want) in Params::shapes(cfg)? {
+        let tensor = gguf_name(&name);
+        let Some(entry) = left.remove(tensor.as_str()) else {
+            return Err(CheckpointError::MissingTensor { file: path.into(), tensor }.into());
+        };
+        check_shape(entry, want)?;
+        matched.push((name, entry));
+    }
+    if let Some(entry) = config::divisors_of(header, arch) {
+        check_shape(entry, vec![cfg.head_dim / 2])?;
+        left.remove(entry.name.as_str());
+    }
+    match header.tensors.iter().find(|entry| left.contains_key(entry.name.as_str())) {
+        Some(entry) => {
+            Err(CheckpointError::UnexpectedTensor { file: path.into(), tensor: entry.name.clone() }.into())
+        }
+        None => Ok(matched),
+    }
+}

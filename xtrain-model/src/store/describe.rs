@@ -1,0 +1,80 @@
+//! The config and the tokenizer of a model, without its weights.
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::files::{GENERATION, check_shapes, eos_in, eos_of, tokenizer_in_dir};
+use crate::checkpoint::{self, CheckpointError, LoadOptions, RealFs, newest_described, read_json};
+use crate::config::Config;
+use crate::store_error::StoreError;
+use crate::tokenizer::Tokenizer;
+use crate::{gguf, hf};
+
+/// A model without its weights.
+#[derive(Debug)]
+pub struct Described {
+    /// The config.
+    pub config: Config,
+    /// The tokenizer. `None`: the directory or file contains none.
+    pub tokenizer: Option<Tokenizer>,
+    /// The end-of-text ids.
+    pub eos: Vec<u32>,
+}
+
+/// Describes what [`super::open`] opens without reading the weights. Headers of weight files are checked against
+/// config.json. For a run, only the manifest of the newest checkpoint is read, and config.json is checked against it.
+///
+/// # Errors
+/// As [`super::open`], except for errors in the tensors.
+pub fn describe(path: &Path) -> Result<Described, StoreError> {
+    if path.is_file() {
+        let gguf::Imported { config, tokenizer, eos, .. } = gguf::describe(path)?;
+        return Ok(Described { config, tokenizer, eos });
+    }
+    let (dir, json) = directory(path)?;
+    let (tokenizer, eos) = (tokenizer_in_dir(&dir)?, eos_of(&dir, &json)?);
+    Ok(Described { config: hf::from_json(&json)?, tokenizer, eos })
+}
+
+/// The config alone. See [`describe`].
+///
+/// # Errors
+/// As [`describe`].
+pub fn config_of(path: &Path) -> Result<Config, StoreError> {
+    if path.is_file() { gguf::config_of(path) } else { Ok(hf::from_json(&directory(path)?.1)?) }
+}
+
+/// The directory of the weights and its config.json. For a run: the newest checkpoint.
+fn directory(path: &Path) -> Result<(PathBuf, Value), CheckpointError> {
+    if path.join("checkpoints").is_dir() {
+        return newest_described(&RealFs, path);
+    }
+    let options = LoadOptions { shapes: Some(&check_shapes), ..LoadOptions::default() };
+    Ok((path.to_path_buf(), checkpoint::describe(&RealFs, path, &options)?))
+}
+
+/// The tokenizer of a model that [`super::open`] opens, of a `tokenizer.json`, or of a directory that contains one.
+///
+/// # Errors
+/// As [`super::open`]; as [`Tokenizer::load`] for a path without a tokenizer.
+pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
+    if path.join("checkpoints").is_dir() {
+        return tokenizer_with_eos(&newest_described(&RealFs, path)?.0);
+    }
+    if path.is_file() && gguf::recognises(path) {
+        return gguf::tokenizer_of(path);
+    }
+    tokenizer_with_eos(path)
+}
+
+/// The tokenizer of a directory or file, with the end-of-text ids of a `generation_config.json` in the directory.
+fn tokenizer_with_eos(path: &Path) -> Result<Tokenizer, StoreError> {
+    let tokenizer = Tokenizer::load(path)?;
+    let generation = path.join(GENERATION);
+    Ok(match read_json(&RealFs, &generation) {
+        Ok(Some(json)) => tokenizer.with_eos_ids(&eos_in(&generation, &json)?),
+        Ok(None) => tokenizer,
+        Err(_) if path.is_file() => tokenizer,
+        Err(error) => return Err(error.into()),
+    })
+}

@@ -1,0 +1,69 @@
+//! Opening a model for training, export or inference.
+use std::path::Path;
+
+use xtrain_tensor::{Device, Dtype};
+
+use super::files::{ParamLoader, build, check_shapes, eos_of, tokenizer_in_dir};
+use crate::checkpoint::{
+    LoadOptions, LoadedCheckpoint, RealFs, Refused, TrainerPart, load_weights_into, newest_good_into,
+};
+use crate::gguf::{self, Imported};
+use crate::hf;
+use crate::model::Model;
+use crate::param::{MasterWeights, ParamOptions};
+use crate::store_error::StoreError;
+use crate::tokenizer::Tokenizer;
+
+/// A model and its tokenizer.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// The model.
+    pub model: Model,
+    /// The tokenizer. `None`: the directory or file contains none.
+    pub tokenizer: Option<Tokenizer>,
+    /// The end-of-text ids.
+    pub eos: Vec<u32>,
+    /// Newer checkpoints of a run that are damaged. The caller reports them.
+    pub refused: Vec<Refused>,
+}
+
+/// Opens the model in `path`: a run (its newest loadable checkpoint), a checkpoint, a Hugging Face directory or
+/// a GGUF file. Keeps the f32 master weights, so the model can be trained and exported.
+///
+/// # Errors
+/// [`StoreError`], naming file and tensor; an unsupported model family.
+pub fn open(path: &Path, compute: Dtype, device: &Device) -> Result<LoadedModel, StoreError> {
+    open_with(path, &ParamOptions { compute, device, master_weights: MasterWeights::Keep })
+}
+
+/// [`open`] for inference only: packs each matrix for products in `compute` while it is read and keeps no f32 master
+/// weights. The forward pass is bit-identical. Training or exporting the model returns
+/// [`Error::NoMasterWeights`](crate::Error::NoMasterWeights).
+///
+/// # Errors
+/// As [`open`].
+pub fn open_for_inference(path: &Path, compute: Dtype, device: &Device) -> Result<LoadedModel, StoreError> {
+    open_with(path, &ParamOptions { compute, device, master_weights: MasterWeights::Discard })
+}
+
+fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, StoreError> {
+    let begin = |name: &str, shape: &[usize]| ParamLoader::begin(params, name, shape);
+    if path.is_file() {
+        let Imported { config, tensors, tokenizer, eos } = gguf::read_into(path, &begin)?;
+        let model = build(config, tensors, params.compute)?;
+        return Ok(LoadedModel { model, tokenizer, eos, refused: Vec::new() });
+    }
+    let options =
+        LoadOptions { shapes: Some(&check_shapes), trainer: TrainerPart::Verify, ..LoadOptions::default() };
+    let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
+        let newest = newest_good_into(&RealFs, path, &options, &begin)?;
+        let LoadedCheckpoint { config, tensors, path, .. } = newest.loaded;
+        (config, tensors, path, newest.refused)
+    } else {
+        let weights = load_weights_into(&RealFs, path, &options, &begin)?;
+        (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
+    };
+    let tokenizer = tokenizer_in_dir(&dir)?;
+    let model = build(hf::from_json(&config)?, tensors, params.compute)?;
+    Ok(LoadedModel { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
+}

@@ -1,0 +1,96 @@
+//! Resuming a training run.
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::{Device, Dtype, Tensor};
+
+use super::files::{NUMERICS, ParamLoader, STATES, build, check_shapes, eos_of};
+use super::save::RunState;
+use crate::checkpoint::{
+    Control, LoadOptions, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good_into,
+};
+use crate::error::Error;
+use crate::hf;
+use crate::optim::{AdamW, OptimConfig};
+use crate::param::{MasterWeights, ParamOptions};
+use crate::schedule::Schedule;
+use crate::store_error::StoreError;
+use crate::trainer::Trainer;
+
+/// A training run restored from its newest loadable checkpoint.
+#[derive(Debug)]
+pub struct Resumed {
+    /// The model and its optimizer.
+    pub trainer: Trainer,
+    /// The state of the run.
+    pub run_state: RunState,
+    /// The end-of-text ids.
+    pub eos: Vec<u32>,
+    /// The checkpoint directory.
+    pub path: PathBuf,
+    /// Newer checkpoints that are damaged. The caller reports them.
+    pub refused: Vec<Refused>,
+}
+
+/// Restores the trainer and the run state of a run's newest loadable checkpoint.
+///
+/// A checkpoint does not contain the data: the caller provides the same data as before.
+///
+/// # Errors
+/// As [`super::open`]; [`StoreError::NotATrainer`] for a checkpoint without optimizer state.
+pub fn resume(
+    run: &Path,
+    compute: Dtype,
+    device: &Device,
+    optim: OptimConfig,
+    schedule: Schedule,
+) -> Result<Resumed, StoreError> {
+    let options = LoadOptions { shapes: Some(&check_shapes), ..LoadOptions::default() };
+    let params = ParamOptions { compute, device, master_weights: MasterWeights::Keep };
+    let begin = |name: &str, shape: &[usize]| ParamLoader::begin(&params, name, shape);
+    let newest = newest_good_into(&RealFs, run, &options, &begin)?;
+    let LoadedCheckpoint { config, tensors, path, trainer, numerics, .. } = newest.loaded;
+    let not_resumable = |what: String| StoreError::NotATrainer { path: path.clone(), what };
+    if numerics != NUMERICS {
+        return Err(not_resumable(format!(
+            "it follows version {numerics} of docs/numerics.md, this program version {NUMERICS}"
+        )));
+    }
+    let state =
+        trainer.ok_or_else(|| not_resumable("the checkpoint holds a model without a trainer".into()))?;
+    let eos = eos_of(&path, &config)?;
+    let model = build(hf::from_json(&config)?, tensors, compute)?;
+    let mut optimizer = AdamW::new(optim, &model.params)?;
+    let mut named: HashMap<String, NamedTensor> =
+        state.optimizer.into_iter().map(|t| (t.name.clone(), t)).collect();
+    let names: Vec<String> = model.params.iter().map(|p| p.name().to_string()).collect();
+    for (state, tensors) in STATES.iter().zip([&mut optimizer.m, &mut optimizer.v]) {
+        for (name, tensor) in names.iter().zip(tensors) {
+            let name = format!("{state}.{name}");
+            let saved =
+                named.remove(&name).ok_or_else(|| not_resumable(format!("tensor {name} is missing")))?;
+            if saved.shape != tensor.shape() {
+                return Err(not_resumable(format!(
+                    "tensor {name}: expected shape {:?}, found {:?}",
+                    tensor.shape(),
+                    saved.shape
+                )));
+            }
+            if !faults::on(Fault::ResumeForgetsTheOptimizer) {
+                *tensor = Tensor::new(device, &saved.shape, saved.data).map_err(Error::from)?;
+            }
+        }
+    }
+    let Control { step, tokens_seen, data, beta1_power, beta2_power, best_loss, best_step, .. } =
+        state.control;
+    let mut trainer = Trainer::new(model, optim, schedule)?;
+    if !faults::on(Fault::ResumeForgetsTheStep) {
+        optimizer.powers = [beta1_power, beta2_power];
+        trainer.resume_at(step, tokens_seen);
+    }
+    trainer.optimizer = optimizer;
+    let seed = if faults::on(Fault::ResumeForgetsTheRandomState) { 0 } else { data.seed };
+    let run_state = RunState { seed, best: best_loss.map(|loss| (loss, best_step)) };
+    Ok(Resumed { trainer, run_state, eos, path, refused: newest.refused })
+}

@@ -1,0 +1,107 @@
+//! Saving a trainer or a model as a checkpoint.
+use xtrain_tensor::Tensor;
+
+use super::files::{GENERATION, NUMERICS, STATES};
+use crate::checkpoint::{
+    CheckpointContents, CheckpointDir, Control, Cursor, SavedCheckpoint, TensorView, TrainerView,
+};
+use crate::error::Error;
+use crate::export_source::ExportSource;
+use crate::hf;
+use crate::model::Model;
+use crate::store_error::StoreError;
+use crate::tokenizer::Tokenizer;
+use crate::trainer::Trainer;
+
+/// The state of a training run in addition to its trainer.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RunState {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The lowest validation loss and its step. `None`: not evaluated yet.
+    pub best: Option<(f64, u64)>,
+}
+
+/// Saves a trainer durably as `step_N`. See [`CheckpointDir::save`].
+///
+/// # Errors
+/// As [`CheckpointDir::save`].
+pub fn save(
+    dir: &CheckpointDir,
+    trainer: &Trainer,
+    tokenizer: &Tokenizer,
+    run_state: RunState,
+) -> Result<SavedCheckpoint, StoreError> {
+    let Trainer { model, optimizer, .. } = trainer;
+    let eos = tokenizer.eos_ids();
+    let named = host_tensors(model)?;
+    let mut states: Vec<(String, Tensor)> = Vec::new();
+    for (state, tensors) in STATES.iter().zip([&optimizer.m, &optimizer.v]) {
+        for ((name, _), t) in named.iter().zip(tensors) {
+            states.push((format!("{state}.{name}"), t.to_host().map_err(Error::from)?));
+        }
+    }
+    let (step, seed) = (trainer.step_number(), run_state.seed);
+    let control = Control {
+        step,
+        tokens_seen: trainer.target_tokens(),
+        data: Cursor { seed, position: step },
+        random: Cursor { seed, position: step },
+        beta1_power: optimizer.powers[0],
+        beta2_power: optimizer.powers[1],
+        optimizer: "adamw".into(),
+        optimizer_states: STATES.map(String::from).to_vec(),
+        best_loss: run_state.best.map(|(loss, _)| loss),
+        best_step: run_state.best.map_or(0, |(_, step)| step),
+    };
+    let generation = generation_config(eos);
+    let mut files: Vec<(&str, &[u8])> = tokenizer.files();
+    files.push((GENERATION, generation.as_bytes()));
+    Ok(dir.save(&CheckpointContents {
+        config: &hf::to_json(model.config(), eos)?,
+        numerics: NUMERICS,
+        dtype: &model.compute().to_string(),
+        step,
+        model: &named.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
+        files: &files,
+        trainer: Some(TrainerView {
+            control: &control,
+            optimizer: &states.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
+        }),
+    })?)
+}
+
+/// Saves a model without a trainer, durably and with checksums, as step 0 of a directory of checkpoints.
+///
+/// # Errors
+/// As [`CheckpointDir::save`]; a model that no supported family can represent.
+pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<SavedCheckpoint, StoreError> {
+    let ExportSource { model, tokenizer, eos } = *source;
+    let named = host_tensors(model)?;
+    let generation = generation_config(eos);
+    let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
+    files.push((GENERATION, generation.as_bytes()));
+    Ok(dir.save(&CheckpointContents {
+        config: &hf::to_json(model.config(), eos)?,
+        numerics: NUMERICS,
+        dtype: &model.compute().to_string(),
+        step: 0,
+        model: &named.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
+        files: &files,
+        trainer: None,
+    })?)
+}
+
+/// The text of `generation_config.json`.
+fn generation_config(eos: &[u32]) -> String {
+    format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }))
+}
+
+/// The master weights of all parameters, copied to the host if necessary.
+fn host_tensors(model: &Model) -> Result<Vec<(&str, Tensor)>, Error> {
+    model.params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?))).collect()
+}
+
+fn view<'a>(name: &'a str, t: &'a Tensor) -> Result<TensorView<'a>, Error> {
+    Ok(TensorView { name, shape: t.shape(), data: t.data()? })
+}
