@@ -1,6 +1,7 @@
 //! The gates: what must hold across crates, in bits.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod ahead;
+mod architecture;
 mod cli;
 mod commands;
 mod commands_chat;
