@@ -1,9 +1,9 @@
-//! Golden bits: those that two independent implementations of the contract gave, and those of every
-//! case of the table on the reference.
+//! Golden bits: the bits on which two independent implementations of the contract agreed, and the bits of every case of
+//! the table on the reference.
 //!
-//! After a change of cases, `XTRAIN_BLESS=1 cargo test -p xtrain-tensor golden` writes
-//! `tests/data/golden_bits/reference_ops.txt` anew. A line that changes under an old name is a change
-//! of arithmetic: it needs an entry under "Bits" in the change log.
+//! After a change of cases, `XTRAIN_BLESS=1 cargo test -p xtrain-tensor golden` rewrites
+//! `tests/data/golden_bits/reference_ops.txt`. A line that changes under an existing name is a change of arithmetic and
+//! needs an entry under "Bits" in the change log.
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ use super::{Difference, reference};
 
 const GATE: &str = "golden bits";
 
-/// `sha256` over little-endian f32, every NaN as 0x7fc00000.
+/// The sha256 of little-endian f32 values, with every NaN as 0x7fc00000.
 fn sha<'a>(values: impl IntoIterator<Item = &'a f32>) -> String {
     let mut hash = Sha256::new();
     for x in values {
@@ -25,7 +25,7 @@ fn sha<'a>(values: impl IntoIterator<Item = &'a f32>) -> String {
     })
 }
 
-/// One line a case: its name, its seed, the first half of the hash of its rows.
+/// One line per case: its name, its seed and the first half of the hash of its rows.
 fn lines() -> Result<String, Difference> {
     let mut text = String::new();
     for case in TABLE.iter().flat_map(|entry| (entry.cases)()) {
@@ -43,7 +43,7 @@ fn lines() -> Result<String, Difference> {
     Ok(text)
 }
 
-/// Every case against its committed line.
+/// Compares every case with its committed line. Returns the number of cases.
 fn gate(golden: &str) -> Result<usize, Difference> {
     let text = lines()?;
     let mut rest = golden.lines();
@@ -85,7 +85,7 @@ mod tests {
             return;
         }
         let n = gate(COMMITTED).unwrap_or_else(|difference| panic!("{difference}"));
-        println!("{GATE}: {n} cases");
+        println!("gate {GATE}: {n} cases, 0 differ");
     }
 
     #[cfg(feature = "faults")]

@@ -45,7 +45,7 @@ struct Operands {
 }
 
 impl Operands {
-    /// `y` followed by `L`, of these rows.
+    /// The output of these rows; with `lse`, each followed by its log-sum-exp.
     fn run(&self, dev: &Device, rows: &[usize], lse: bool) -> Result<Rows> {
         let [nh, nkv, hd] = self.heads;
         let (seq, pos): (Vec<u32>, Vec<u32>) = rows.iter().map(|&r| self.at[r]).unzip();
@@ -63,7 +63,8 @@ impl Operands {
     }
 }
 
-/// Queries and keys are tame where values are ugly enough to leave one key alone with all weight.
+/// The kind of values of queries and keys. Half of the cases use plain values, because ugly scores often give one key
+/// all the weight.
 fn score_values(values: Values, i: usize) -> Values {
     if i.is_multiple_of(2) { Values::Plain } else { values }
 }
@@ -93,7 +94,7 @@ fn over_pools(op: &'static str, rows: fn(usize) -> Vec<usize>) -> Vec<Case> {
             let n = at.len();
             let operands = Operands { heads, dtype, window, pool, at, q, k, v };
             let lse = op == "attention";
-            cases.push(Case::rows(op, (name.replace(' ', ""), seed), n, move |dev, rows| {
+            cases.push(Case::rows(op, name.replace(' ', ""), seed, n, move |dev, rows| {
                 operands.run(dev, rows, lse)
             }));
         }
@@ -109,7 +110,7 @@ pub(crate) fn decode_attention() -> Vec<Case> {
     over_pools("decode_attention", |len| vec![len - 1])
 }
 
-/// Rows are whole sequences: dq, dk and dv of each.
+/// A row of these cases is a complete sequence: its dq, dk and dv.
 pub(crate) fn attention_backward() -> Vec<Case> {
     const SCENES: [(HeadCounts, &[usize], Option<usize>); 14] = [
         ([2, 1, 2], &[1, 33, 5], None),
@@ -138,8 +139,8 @@ pub(crate) fn attention_backward() -> Vec<Case> {
             let (q, dy) = (score.fill(n * nh * hd, seed), values.fill(n * nh * hd, seed + 3000));
             let (k, v) = (score.fill(n * nkv * hd, seed + 1000), values.fill(n * nkv * hd, seed + 2000));
             let start = move |s: usize| lengths[..s].iter().sum::<usize>();
-            let case = (name.replace(' ', ""), seed);
-            cases.push(Case::rows("attention_backward", case, lengths.len(), move |dev, seqs| {
+            let name = name.replace(' ', "");
+            cases.push(Case::rows("attention_backward", name, seed, lengths.len(), move |dev, seqs| {
                 let rows: Vec<usize> = seqs.iter().flat_map(|&s| start(s)..start(s) + lengths[s]).collect();
                 let numbered = |(i, &s): (usize, &usize)| (0..lengths[s] as u32).map(move |p| (i as u32, p));
                 let (seq, pos): (Vec<u32>, Vec<u32>) = seqs.iter().enumerate().flat_map(numbered).unzip();

@@ -1,11 +1,11 @@
 //! Gradient samples of attention: grouped heads, windows, several sequences.
 use super::check::{Sample, operand};
-use crate::gates::values::Dice;
+use crate::gates::values::CaseRng;
 use crate::ops::{self, AttnMask, Saved, Slots};
 use crate::reference::{self, F64, Heads};
 use crate::{Dtype, Tensor};
 
-/// Whole sequences in runs, one after another.
+/// Complete sequences in runs, one after the other.
 #[derive(Clone)]
 pub(super) struct Sequences {
     pub(super) seq: Vec<u32>,
@@ -31,12 +31,12 @@ impl Sequences {
     }
 }
 
-/// `q`, `k`, `v`.
+/// Inputs: `q`, `k`, `v`.
 pub(crate) fn attention(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let lengths = dice.of::<&[usize]>(&[&[1, 3], &[5], &[7, 1, 2], &[31], &[33, 3], &[65], &[64], &[1]]);
-    let [nh, nkv, hd] = dice.of(&[[1, 1, 2], [2, 1, 4], [4, 2, 6], [3, 3, 2], [3, 1, 10], [1, 1, 32]]);
-    let window = dice.of(&[None, None, Some(1), Some(3), Some(32)]);
+    let mut rng = CaseRng::new(seed);
+    let lengths = rng.choose::<&[usize]>(&[&[1, 3], &[5], &[7, 1, 2], &[31], &[33, 3], &[65], &[64], &[1]]);
+    let [nh, nkv, hd] = rng.choose(&[[1, 1, 2], [2, 1, 4], [4, 2, 6], [3, 3, 2], [3, 1, 10], [1, 1, 32]]);
+    let window = rng.choose(&[None, None, Some(1), Some(3), Some(32)]);
     let (sequences, heads) = (Sequences::new(lengths, window), Heads { nh, nkv, hd });
     let n = sequences.rows();
     let (a, b) = (sequences.clone(), sequences.clone());
