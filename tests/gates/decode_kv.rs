@@ -21,12 +21,9 @@ fn requests(max_new: usize) -> Vec<Request> {
         SampleOptions { temperature: 1.3, min_p: Some(0.05), ..SampleOptions::default() },
         SampleOptions { repetition_penalty: Some(1.3), ..SampleOptions::default() },
     ];
-    let make = |(i, (prompt, options)): (usize, (Vec<u32>, SampleOptions))| Request {
-        id: 40 + i as u64,
-        options,
-        ..Request::sampled(&prompt, max_new, 1.0, 1234)
-    };
-    prompts().into_iter().zip(ways).enumerate().map(make).collect()
+    let make =
+        |id, prompt: &[u32], options| Request { id, options, ..Request::sampled(prompt, max_new, 1.0, 1234) };
+    (40..).zip(prompts()).zip(ways).map(|((id, prompt), options)| make(id, &prompt, options)).collect()
 }
 
 /// Prefill chunk sizes: none, and `sizes` if there is a cache.

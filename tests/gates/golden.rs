@@ -120,7 +120,7 @@ fn golden_on(device: &Device) {
     }
     let steps = times(3, 20) as usize;
     for (case, line) in [(PRETRAIN, "T"), (SFT, "Tsft")] {
-        let (curve, _) = train((case, device), Dtype::F32, (steps, 2));
+        let (curve, _) = train(case, device, Dtype::F32, steps, 2);
         for (i, (loss, norm)) in curve.into_iter().enumerate() {
             let want = |what: &str| golden("training.txt", &format!("{line}/{what}/{i}"));
             let got = [loss, norm].map(|bits| format!("{bits:08x}"));
@@ -150,8 +150,8 @@ fn every_tensor_of_the_golden_file_is_reproduced() {
                 let all = grads.finish().unwrap();
                 all.iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()).collect()
             }
-            ["train", "weights_after_1"] => train((PRETRAIN, &device), Dtype::F32, (1, usize::MAX)).1,
-            ["train", "weights_after_20"] => train((PRETRAIN, &device), Dtype::F32, (20, usize::MAX)).1,
+            ["train", "weights_after_1"] => train(PRETRAIN, &device, Dtype::F32, 1, usize::MAX).1,
+            ["train", "weights_after_20"] => train(PRETRAIN, &device, Dtype::F32, 20, usize::MAX).1,
             _ => panic!("unknown golden tensor {name}"),
         };
         assert_bits_eq(&got, &want, &name);
@@ -211,9 +211,11 @@ pub(crate) fn weights(model: &Model) -> Vec<f32> {
 
 /// Trains `steps` steps in micro-batches of `micro` examples. Returns `(loss, norm)` of each step and the final weights.
 pub(crate) fn train(
-    (case, device): (&str, &Device),
+    case: &str,
+    device: &Device,
     compute: Dtype,
-    (steps, micro): (usize, usize),
+    steps: usize,
+    micro: usize,
 ) -> (Vec<(u32, u32)>, Vec<f32>) {
     let r = json(&format!("{case}/ref.json"));
     let mut m = model(&format!("{case}/init"), compute, device);
@@ -232,12 +234,12 @@ pub(crate) fn train(
 }
 
 #[track_caller]
-fn check_training((case, device): (&str, &Device), compute: Dtype, (file, name): (&str, &str)) {
+fn check_training(case: &str, device: &Device, compute: Dtype, file: &str, name: &str) {
     // losses, norms, weights, and weights with micro-batches: no line of the file is left unchecked
     let expected = lines(file).iter().filter(|line| line.0.starts_with(&format!("{name}/"))).count();
     assert_eq!(expected, 42);
     for (micro, line) in [(usize::MAX, "weights"), (1, "micro")] {
-        let (curve, weights) = train((case, device), compute, (20, micro));
+        let (curve, weights) = train(case, device, compute, 20, micro);
         let what = format!("{compute} {device} {line}");
         for (i, (loss, norm)) in curve.into_iter().enumerate() {
             assert_eq!(
@@ -258,8 +260,8 @@ fn check_training((case, device): (&str, &Device), compute: Dtype, (file, name):
 #[test]
 fn twenty_steps_of_training_have_the_golden_bits() {
     for device in devices() {
-        check_training((PRETRAIN, &device), Dtype::F32, ("training.txt", "T"));
-        check_training((SFT, &device), Dtype::F32, ("training.txt", "Tsft"));
-        check_training((PRETRAIN, &device), Dtype::BF16, ("training_bf16.txt", "TB"));
+        check_training(PRETRAIN, &device, Dtype::F32, "training.txt", "T");
+        check_training(SFT, &device, Dtype::F32, "training.txt", "Tsft");
+        check_training(PRETRAIN, &device, Dtype::BF16, "training_bf16.txt", "TB");
     }
 }

@@ -316,8 +316,10 @@ const MANY: [(Dtype, usize); 5] =
 /// Runs `rows` requests in a model of `n_layers` layers, `max_batch` at a time. Returns the steps and the completions.
 fn many(
     device: &Device,
-    (compute, rows): (Dtype, usize),
-    [n_layers, max_batch]: [usize; 2],
+    compute: Dtype,
+    rows: usize,
+    n_layers: usize,
+    max_batch: usize,
 ) -> (Vec<StepCounters>, Vec<Completion>) {
     let request = |id: usize| Request { id: id as u64, ..Request::sampled(&[id as u32 % 37, 5], 9, 1.0, 3) };
     let model = Model::init(&Config { n_layers, ..config(true) }, compute, device, 3).unwrap();
@@ -332,7 +334,7 @@ fn many(
 /// Compares many rows at a time with 8 rows at a time. Returns the number of compared completions.
 pub(crate) fn many_rows(device: &Device) -> Result<usize, String> {
     for (compute, rows) in MANY {
-        if many(device, (compute, rows), [2, rows]).1 != many(device, (compute, rows), [2, 8]).1 {
+        if many(device, compute, rows, 2, rows).1 != many(device, compute, rows, 2, 8).1 {
             return Err(format!("gate many rows: {rows} rows in {compute} on {device}"));
         }
     }
@@ -345,7 +347,7 @@ fn a_decode_step_of_many_rows_is_six_kernels_per_layer_and_has_the_bits_of_few_r
         let n = many_rows(&device).unwrap_or_else(|e| panic!("{e}"));
         println!("many rows on {device}: {n} completions compared with 8 rows at a time, 0 differ");
         for (compute, rows) in MANY {
-            let [two, five] = [2, 5].map(|layers| many(&device, (compute, rows), [layers, rows]).0);
+            let [two, five] = [2, 5].map(|layers| many(&device, compute, rows, layers, rows).0);
             for (two, five) in two.iter().zip(&five).skip(1) {
                 let (passes, t) = (five.passes, five.gpu);
                 assert_eq!(passes, 8, "{five:?}");

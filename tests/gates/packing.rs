@@ -9,7 +9,7 @@ use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype};
 
 use crate::rng::CaseRng;
-use crate::training::{Bits, Difference, Run, bits, failed, same_bits};
+use crate::training::{Bits, Difference, GateCase, Run, bits, failed, same_bits};
 
 const SEED: u64 = 20_251_122;
 
@@ -63,7 +63,7 @@ fn case(number: u64) -> Result<usize, Difference> {
         let want: Vec<TrainingExample> = ranges.iter().map(|range| alone(&cut(&all, range))).collect();
         let how = format!("documents of {lengths:?}, {long:?}, in {context}: window {ranges:?}");
         let (got, want) = (values(&model, &[TrainingExample::from(got)])?, values(&model, &want)?);
-        compared += same_bits(("packed data", number, SEED), &how, (&got, &want))?;
+        compared += same_bits(GateCase { gate: "packed data", number, seed: SEED }, &how, &got, &want)?;
     }
     Ok(compared)
 }
@@ -136,8 +136,9 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         let starts = together.starts.clone();
         let apart: Vec<TrainingExample> = all.iter().map(|document| alone(document)).collect();
         let how = format!("{dtype}, tied: {tie_embeddings}");
-        let pair = (&gradients(&model, vec![together]), &gradients(&model, apart));
-        let n = same_bits(("gradients of packed data", 0, SEED), &how, pair);
+        let (got, want) = (gradients(&model, vec![together]), gradients(&model, apart));
+        let case = GateCase { gate: "gradients of packed data", number: 0, seed: SEED };
+        let n = same_bits(case, &how, &got, &want);
         let n = n.unwrap_or_else(|Difference(e)| panic!("{e}"));
         assert!(n > 1000 && starts == [512, 768], "{n}, {starts:?}");
     }

@@ -29,7 +29,7 @@ fn gradients(m: &Model, parts: &[Vec<TrainingExample>]) -> (f32, Grads) {
 /// Checks that each gradient is within 1e-5 of PyTorch's in f64, relative to the largest. PyTorch's own f32 gradients
 /// are within 6e-7.
 #[track_caller]
-fn check_gradients(case: &str, (m, grads): (&Model, Grads), want: &HashMap<String, Vec<f32>>) {
+fn check_gradients(case: &str, m: &Model, grads: Grads, want: &HashMap<String, Vec<f32>>) {
     let largest = want.values().flatten().fold(0f32, |max, g| max.max(g.abs()));
     let grads = grads.finish().unwrap();
     assert_eq!(grads.len(), want.len());
@@ -46,7 +46,7 @@ fn check_gradients(case: &str, (m, grads): (&Model, Grads), want: &HashMap<Strin
 #[test]
 fn twenty_steps_follow_pytorch_in_f64() {
     for case in [PRETRAIN, SFT] {
-        let (curve, _) = train((case, &Device::cpu()), Dtype::F32, (20, usize::MAX));
+        let (curve, _) = train(case, &Device::cpu(), Dtype::F32, 20, usize::MAX);
         let r = json(&format!("{case}/ref.json"));
         for (step, (loss, norm)) in curve.into_iter().enumerate() {
             let want = |key: &str| r["f64"][step][key].as_f64().unwrap();
@@ -64,9 +64,9 @@ fn first_gradients_and_final_weights_match_pytorch_in_f64() {
         let device = Device::cpu();
         let m = model(&format!("{case}/init"), Dtype::F32, &device);
         let (_, grads) = gradients(&m, &[batch(case, 0)]);
-        check_gradients(case, (&m, grads), &named(&format!("{case}/grads_step0.safetensors")));
+        check_gradients(case, &m, grads, &named(&format!("{case}/grads_step0.safetensors")));
 
-        let (_, got) = train((case, &device), Dtype::F32, (20, usize::MAX));
+        let (_, got) = train(case, &device, Dtype::F32, 20, usize::MAX);
         let want = named(&format!("{case}/weights_after_20.safetensors"));
         let want: Vec<f32> = m.params.iter().flat_map(|p| want[p.name()].clone()).collect();
         let squares: f64 = got.iter().zip(&want).map(|(got, want)| f64::from(got - want).powi(2)).sum();
@@ -92,7 +92,7 @@ fn unequal_micro_batches_weight_their_tokens_as_in_pytorch() {
     let off = |key: &serde_json::Value| (f64::from(loss) - key.as_f64().unwrap()).abs();
     assert!(off(&r["loss_token_mean"]) <= 1e-5, "{loss}");
     assert!(off(&r["wrong_mean_of_means"]["loss"]) > 1e-2, "{loss}");
-    check_gradients(ACCUMULATION, (&m, grads.clone()), &named(&format!("{ACCUMULATION}/grads.safetensors")));
+    check_gradients(ACCUMULATION, &m, grads.clone(), &named(&format!("{ACCUMULATION}/grads.safetensors")));
     let squares = |g: &xtrain::tensor::Tensor| -> f64 {
         g.data::<f32>().unwrap().iter().map(|g| f64::from(*g).powi(2)).sum()
     };

@@ -15,7 +15,7 @@ use xtrain::tensor::Device;
 use xtrain::training::{self, End, Error, Observer, Reading, Source, Training};
 
 use crate::rng::CaseRng;
-use crate::training::{Bits, Difference, failed, state};
+use crate::training::{Bits, Difference, GateCase, failed, state as trainer_state};
 
 const SEED: u64 = 20_251_121;
 
@@ -97,14 +97,15 @@ impl Observer for Stopper {
 fn train(
     case: &Case,
     run: &RunDir,
-    (mut trainer, standing): (Trainer, RunState),
+    mut trainer: Trainer,
+    state: RunState,
     at: u64,
 ) -> Result<Bits, Difference> {
     let source = case.source();
     let checkpoints =
         CheckpointDir::open(Arc::new(RealFs), run.path(), case.config.train.keep).map_err(failed)?;
     let (mut metrics, _) = run.logs_after(trainer.step_number()).map_err(failed)?;
-    let reading = Reading::new(&case.config, &source, standing.seed).map_err(failed)?;
+    let reading = Reading::new(&case.config, &source, state.seed).map_err(failed)?;
     let end = Training {
         config: &case.config,
         source: &source,
@@ -112,23 +113,24 @@ fn train(
         checkpoints: &checkpoints,
         metrics: &mut metrics,
         trainer: &mut trainer,
-        standing,
+        standing: state,
     }
     .run(&mut Stopper { at, step: 0 })
     .map_err(failed)?;
     assert_eq!(end == End::Stopped, at != u64::MAX, "{case:?}");
-    let mut all = state(&trainer);
+    let mut all = trainer_state(&trainer);
     let log = std::fs::read(run.metrics()).map_err(failed)?;
     all.push(("metrics.jsonl".into(), log.into_iter().map(u32::from).collect()));
     Ok(all)
 }
 
-fn begin(case: &Case, dir: &Path) -> Result<(RunDir, (Trainer, RunState)), Difference> {
+/// Creates a run directory, and the trainer and the run state at step 0.
+fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunState), Difference> {
     let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
     let vocab = Tokenizer::byte().vocab_size();
     let trainer = training::begin(&case.config, vocab, &device).map_err(failed)?;
     let run = RunDir::create(dir, &case.config).map_err(failed)?;
-    Ok((run, (trainer, RunState { seed: case.config.train.seed, best: None })))
+    Ok((run, trainer, RunState { seed: case.config.train.seed, best: None }))
 }
 
 /// A directory that is removed on drop.
@@ -144,25 +146,26 @@ impl Drop for Temporary {
 fn resumed(case: &Case) -> Result<usize, Difference> {
     let name = format!("xtrain-resume-{}-{:?}", std::process::id(), std::thread::current().id());
     let dir = Temporary(std::env::temp_dir().join(format!("{name}-{}", case.number)));
-    let (run, fresh) = begin(case, &dir.0.join("uninterrupted"))?;
-    let want = train(case, &run, fresh, u64::MAX)?;
-    let (run, fresh) = begin(case, &dir.0.join("stopped"))?;
-    let (mut next, mut at) = (fresh, 0);
+    let (run, trainer, state) = begin(case, &dir.0.join("uninterrupted"))?;
+    let want = train(case, &run, trainer, state, u64::MAX)?;
+    let (run, mut trainer, mut state) = begin(case, &dir.0.join("stopped"))?;
+    let mut at = 0;
     let mut stops = case.stops.clone();
     stops.sort_unstable();
     for stop in stops {
         if stop > at {
-            let _ = train(case, &run, next, stop)?;
+            let _ = train(case, &run, trainer, state, stop)?;
             let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
             let made = (training::compute(case.config.train.dtype), &device);
             let hyper = (training::optim_config(&case.config), training::schedule(&case.config));
             let resumed = store::resume(run.path(), made, hyper).map_err(failed)?;
             assert!(resumed.refused.is_empty(), "{:?}", resumed.refused);
-            (next, at) = ((resumed.trainer, resumed.standing), stop);
+            (trainer, state, at) = (resumed.trainer, resumed.standing, stop);
         }
     }
-    let got = train(case, &run, next, u64::MAX)?;
-    crate::training::same_bits(("resume", case.number, SEED), &format!("{case:?}"), (&got, &want))
+    let got = train(case, &run, trainer, state, u64::MAX)?;
+    let gate_case = GateCase { gate: "resume", number: case.number, seed: SEED };
+    crate::training::same_bits(gate_case, &format!("{case:?}"), &got, &want)
 }
 
 /// Runs the gate over `n` cases. Returns the number of compared values.

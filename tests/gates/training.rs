@@ -146,7 +146,7 @@ pub(crate) fn state(trainer: &Trainer) -> Bits {
 }
 
 /// Computes one step in the micro-batches of `setup`. Returns its loss, gradients and norm.
-fn step(trainer: &mut Trainer, samples: &[TrainingExample], (setup, n): (&Setup, u64)) -> Result<Bits> {
+fn step(trainer: &mut Trainer, samples: &[TrainingExample], setup: &Setup, n: u64) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in setup.parts(samples, n) {
         trainer.backward(part, (&mut loss, &mut grads))?;
@@ -168,26 +168,32 @@ fn complete(run: &Run, setup: &Setup) -> Result<Bits> {
     trainer.keep = setup.keep;
     let mut all = Vec::new();
     for n in 0..run.steps {
-        all.extend(step(&mut trainer, &run.samples(run.data, n), (setup, n))?);
+        all.extend(step(&mut trainer, &run.samples(run.data, n), setup, n)?);
     }
     all.extend(state(&trainer));
     Ok(all)
 }
 
 /// Compares two runs. Returns the number of compared values, or the first difference.
-fn same(gate: &'static str, run: &Run, how: &str, pair: (&Bits, &Bits)) -> Result<usize, Difference> {
-    same_bits((gate, run.number, SEED), &format!("{how} in {run:?}"), pair)
+fn same(gate: &'static str, run: &Run, how: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
+    let case = GateCase { gate, number: run.number, seed: SEED };
+    same_bits(case, &format!("{how} in {run:?}"), got, want)
+}
+
+/// A case of a gate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GateCase {
+    pub(crate) gate: &'static str,
+    pub(crate) number: u64,
+    pub(crate) seed: u64,
 }
 
 /// Compares two lists of values. Returns the number of compared values, or the first difference with its gate, case and
 /// seed.
-pub(crate) fn same_bits(
-    (gate, case, seed): (&'static str, u64, u64),
-    how: &str,
-    (got, want): (&Bits, &Bits),
-) -> Result<usize, Difference> {
+pub(crate) fn same_bits(case: GateCase, how: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
+    let GateCase { gate, number, seed } = case;
     let differ =
-        |what: String| Err(Difference(format!("gate {gate}, case {case}, seed {seed}: {what}\n  {how}")));
+        |what: String| Err(Difference(format!("gate {gate}, case {number}, seed {seed}: {what}\n  {how}")));
     let lengths = |all: &Bits| -> Vec<(String, usize)> {
         all.iter().map(|(name, values)| (name.clone(), values.len())).collect()
     };
@@ -219,7 +225,7 @@ pub(crate) fn splits(run: &Run, max_threads: usize) -> Result<usize, Difference>
         let keep = rng.choose(&[ActivationCheckpointing::Off, ActivationCheckpointing::PerLayer]);
         let setup = Setup { threads: rng.between(1, max_threads), simd: rng.choose(&simds), split, keep };
         let got = complete(run, &setup).map_err(failed)?;
-        n += same("micro-batches", run, &format!("{setup:?}"), (&got, &want))?;
+        n += same("micro-batches", run, &format!("{setup:?}"), &got, &want)?;
     }
     Ok(n)
 }
@@ -256,7 +262,7 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
     }
     let how = format!("documents begin at {:?}", together.starts);
     let (got, want) = (values(&[together])?, values(&alone)?);
-    same("packing", run, &how, (&got, &want))
+    same("packing", run, &how, &got, &want)
 }
 
 /// Runs a gate over `n` cases. Returns the number of compared values.
@@ -274,7 +280,7 @@ fn gradients_and_weights_do_not_depend_on_the_micro_batches() {
 #[test]
 fn lists_with_other_lengths_or_names_differ() {
     let list = |name: &str, n| vec![(name.to_string(), vec![7; n])];
-    let same = |a: &Bits, b: &Bits| same_bits(("lengths", 0, 0), "", (a, b));
+    let same = |a: &Bits, b: &Bits| same_bits(GateCase { gate: "lengths", number: 0, seed: 0 }, "", a, b);
     assert_eq!(same(&list("w", 3), &list("w", 3)), Ok(3));
     for other in [list("w", 2), list("w", 4), list("v", 3), Vec::new(), [list("w", 3), list("v", 0)].concat()]
     {
@@ -294,7 +300,7 @@ fn two_runs_from_one_seed_are_identical() {
     let twice = |run: &Run| {
         let setup = Setup { threads: 2, ..Setup::plain() };
         let (a, b) = (complete(run, &setup).map_err(failed)?, complete(run, &setup).map_err(failed)?);
-        same("repetition", run, "the second run", (&a, &b))
+        same("repetition", run, "the second run", &a, &b)
     };
     let n = over(20, twice).unwrap_or_else(|Difference(e)| panic!("{e}"));
     println!("repetition: 20 runs, {n} values, 0 differ");

@@ -91,7 +91,7 @@ impl Case {
         };
         let engine = rng.one_in(5);
         let seqs = loop {
-            let seqs = sequences(&mut rng, (number, engine));
+            let seqs = sequences(&mut rng, number, engine);
             let own = |s: &Seq| s.len - s.prefix.map_or(0, |p| p.1);
             if seqs.iter().map(own).sum::<usize>() >= 80 {
                 break seqs;
@@ -195,7 +195,7 @@ fn simd(rng: &mut CaseRng, light: bool) -> Simd {
 }
 
 /// 2 to 8 sequences of different lengths. Lengths at the borders of chunks, blocks and pages are preferred.
-fn sequences(rng: &mut CaseRng, (number, engine): (u64, bool)) -> Vec<Seq> {
+fn sequences(rng: &mut CaseRng, number: u64, engine: bool) -> Vec<Seq> {
     let n = rng.between(2, 8);
     let first = match rng.below(5) {
         _ if number % 18 == 7 => Some(rng.choose(&[257, 257, 258, 260, 270])),

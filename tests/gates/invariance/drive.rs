@@ -5,12 +5,12 @@ use xtrain::model::{Eager, Error, Model, Rows};
 
 use super::case::{Batch, Case, Driver, SEED, Seq};
 use super::oracle::{Answers, device, model};
-use super::outcome::{Difference, Seen, What};
+use super::outcome::{Difference, RowId, Seen, What};
 use crate::rng::CaseRng;
 
 /// Runs a case and compares every row of logits that it computes.
 pub(super) fn run(case: &Case, answers: &Answers) -> Result<Seen, Difference> {
-    let failed = |e: Error| Difference::new(case, (0, 0), What::Failed(e.to_string()));
+    let failed = |e: Error| Difference::new(case, RowId::FIRST, What::Failed(e.to_string()));
     let model = model(case, &device(case.threads, case.simd)).map_err(failed)?;
     match case.driver {
         Driver::Passes { .. } => Passes::new(case, answers, &model).run(),
@@ -88,7 +88,8 @@ impl<'a> Passes<'a> {
     fn share(&mut self, s: usize) -> Result<(), Difference> {
         if let (0, Some((of, len))) = (self.done[s], self.case.seqs[s].prefix) {
             let forked = self.cache.fork(of as u32, s as u32, len);
-            forked.map_err(|e| Difference::new(self.case, (s, 0), What::Failed(e.to_string())))?;
+            let row = RowId { sequence: s, position: 0 };
+            forked.map_err(|e| Difference::new(self.case, row, What::Failed(e.to_string())))?;
             (self.done[s], self.seen.shared) = (len, true);
         }
         Ok(())
@@ -97,12 +98,13 @@ impl<'a> Passes<'a> {
     /// Removes the last positions of sequence `s` from the cache, or all of them.
     fn rewind(&mut self, s: usize) -> Result<(), Difference> {
         let len = if self.rng.one_in(2) { 0 } else { self.rng.below(self.done[s]) };
+        let row = RowId { sequence: s, position: len };
         match len {
             0 => self.cache.free(s as u32),
             len => self
                 .cache
                 .rewind(Snapshot { seq: s as u32, len })
-                .map_err(|e| Difference::new(self.case, (s, len), What::Failed(e.to_string())))?,
+                .map_err(|e| Difference::new(self.case, row, What::Failed(e.to_string())))?,
         }
         (self.done[s], self.seen.recomputed) = (len, true);
         Ok(())
@@ -110,15 +112,18 @@ impl<'a> Passes<'a> {
 
     /// Runs one pass and compares its logits.
     fn pass(&mut self, runs: &[(usize, std::ops::Range<usize>)]) -> Result<(), Difference> {
-        let mut at: Vec<(usize, usize)> =
-            runs.iter().flat_map(|(s, range)| range.clone().map(|t| (*s, t))).collect();
+        let row = |sequence: usize, position: usize| RowId { sequence, position };
+        let mut at: Vec<RowId> =
+            runs.iter().flat_map(|(s, range)| range.clone().map(|t| row(*s, t))).collect();
         if let Driver::Passes { interleaved: true, .. } = self.case.driver {
             // the rows of one sequence keep their order
             let begin = |s: usize| runs.iter().find(|r| r.0 == s).expect("a run of each sequence").1.start;
-            at.sort_by_key(|&(s, t)| t - begin(s));
+            at.sort_by_key(|row| row.position - begin(row.sequence));
         }
         let mut rows = Rows::default();
-        at.iter().for_each(|&(s, t)| rows.push(s as u32, t as u32, self.answers.tokens[s][t]));
+        at.iter().for_each(|&RowId { sequence: s, position: t }| {
+            rows.push(s as u32, t as u32, self.answers.tokens[s][t]);
+        });
         let hidden = self.model.forward(&mut Eager, &mut self.cache, &rows);
         let logits = hidden.and_then(|h| self.model.logits(&h));
         let logits = logits.map_err(|e| Difference::new(self.case, at[0], What::Failed(e.to_string())))?;
@@ -143,7 +148,7 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
     let Driver::Engine { max_batch, max_batched_tokens, spare, group } = case.driver else {
         return Ok(Seen::default());
     };
-    let failed = |e: xtrain::decode::Error| Difference::new(case, (0, 0), What::Failed(e.to_string()));
+    let failed = |e: xtrain::decode::Error| Difference::new(case, RowId::FIRST, What::Failed(e.to_string()));
     let options = EngineOptions {
         kv: case.kv,
         prefill_chunk: Some(case.seqs[0].chunk),
@@ -166,7 +171,7 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         let mut rows = 0;
         let step = engine.step_watched(&mut |row| {
             rows += 1;
-            let at = (row.index, row.position);
+            let at = RowId { sequence: row.index, position: row.position };
             if first.is_ok() {
                 first = match row.position < answers.tokens[row.index].len() {
                     true => answers.compare(case, at, row.logits),
@@ -177,9 +182,9 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         let step = step.map_err(|e| {
             let at = match e {
                 xtrain::decode::Error::Model(Error::CachePosition { seq, want, .. }) => {
-                    (seq as usize, want as usize)
+                    RowId { sequence: seq as usize, position: want as usize }
                 }
-                _ => (0, 0),
+                _ => RowId::FIRST,
             };
             let what = What::Failed(e.to_string());
             first.clone().err().unwrap_or_else(|| Difference::new(case, at, what))
@@ -198,14 +203,19 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         seen.chunked |= want.tokens.len() > 1;
         let pairs = got.tokens.iter().zip(&want.tokens);
         if let Some((n, (&got, &want))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
-            return Err(Difference::new(case, (s, case.seqs[s].prompt + n), What::Token { got, want }));
+            let row = RowId { sequence: s, position: case.seqs[s].prompt + n };
+            return Err(Difference::new(case, row, What::Token { got, want }));
         }
         if let Err(e) = crate::decode::same(got, want) {
-            return Err(Difference::new(case, (s, case.seqs[s].prompt), What::Failed(e)));
+            let row = RowId { sequence: s, position: case.seqs[s].prompt };
+            return Err(Difference::new(case, row, What::Failed(e)));
         }
     }
     match got.len() == answers.requests.len() {
         true => Ok(seen),
-        false => Err(Difference::new(case, (got.len(), 0), What::Failed("it never finished".into()))),
+        false => {
+            let row = RowId { sequence: got.len(), position: 0 };
+            Err(Difference::new(case, row, What::Failed("it never finished".into())))
+        }
     }
 }

@@ -6,7 +6,7 @@ use xtrain::model::{Eager, Model, NoCache, Params, Result, Rows, Tape};
 use xtrain::tensor::{Device, Simd, Tensor};
 
 use super::case::{Case, Driver, SEED};
-use super::outcome::{Difference, What};
+use super::outcome::{Difference, RowId, What};
 use crate::rng::{CaseRng, values};
 
 thread_local! {
@@ -59,12 +59,13 @@ pub(super) struct Answers {
 impl Answers {
     /// Computes the answers. For an engine, each token is first sampled from a new forward pass.
     pub(super) fn of(case: &Case) -> std::result::Result<Answers, Difference> {
-        let failed = |e: String| Difference::new(case, (0, 0), What::Failed(e));
+        let failed = |e: String| Difference::new(case, RowId::FIRST, What::Failed(e));
         let model = model(case, &device(1, case.oracle.simd)).map_err(|e| failed(e.to_string()))?;
         let (mut requests, mut tokens) = (Vec::new(), given(case));
         if let Driver::Engine { group, .. } = case.driver {
             for (s, all) in tokens.iter_mut().enumerate() {
-                let request = request(case, all, if s < group { (0, s) } else { (s, 0) });
+                let (of, n) = if s < group { (0, s) } else { (s, 0) };
+                let request = request(case, all, of, n);
                 let answer = generate_naive(&model, &request).map_err(|e| failed(e.to_string()))?;
                 *all = [&request.prompt[..], &answer.tokens].concat();
                 requests.push((request, answer));
@@ -83,17 +84,17 @@ impl Answers {
     pub(super) fn compare(
         &self,
         case: &Case,
-        (s, t): (usize, usize),
+        row: RowId,
         got: &[f32],
     ) -> std::result::Result<(), Difference> {
-        let want = &self.logits[s][t * self.vocab..][..self.vocab];
+        let want = &self.logits[row.sequence][row.position * self.vocab..][..self.vocab];
         let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
         match want.iter().zip(got).position(differs) {
             None if got.len() == want.len() => Ok(()),
             at => {
                 let at = at.unwrap_or(0);
                 let what = What::Logit { at, got: got[at].to_bits(), want: want[at].to_bits() };
-                Err(Difference::new(case, (s, t), what))
+                Err(Difference::new(case, row, what))
             }
         }
     }
@@ -102,9 +103,10 @@ impl Answers {
     fn repeat(&self, case: &Case, model: &Model) -> std::result::Result<(), Difference> {
         for (s, tokens) in self.tokens.iter().enumerate() {
             for t in 0..tokens.len() {
-                let failed = |e: String| Difference::new(case, (s, t), What::Failed(e));
+                let row = RowId { sequence: s, position: t };
+                let failed = |e: String| Difference::new(case, row, What::Failed(e));
                 let last = fresh(model, &tokens[..=t]).map_err(|e| failed(e.to_string()))?;
-                self.compare(case, (s, t), &last)?;
+                self.compare(case, row, &last)?;
             }
         }
         Ok(())
@@ -126,7 +128,7 @@ fn given(case: &Case) -> Vec<Vec<u32>> {
 }
 
 /// The request of completion `n` of sequence `s`, whose tokens are `tokens`.
-fn request(case: &Case, tokens: &[u32], (s, n): (usize, usize)) -> Request {
+fn request(case: &Case, tokens: &[u32], s: usize, n: usize) -> Request {
     let (seq, mut rng) = (&case.seqs[s], CaseRng::new(SEED ^ 3, (case.number << 4) + s as u64));
     let given = if n == 0 { tokens.to_vec() } else { given(case).swap_remove(s) };
     let options = SampleOptions {

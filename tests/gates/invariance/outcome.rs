@@ -162,6 +162,18 @@ pub(crate) struct Difference {
     pub(crate) what: What,
 }
 
+/// A row of logits in a case.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowId {
+    pub(super) sequence: usize,
+    pub(super) position: usize,
+}
+
+impl RowId {
+    /// For an error that belongs to no row.
+    pub(super) const FIRST: RowId = RowId { sequence: 0, position: 0 };
+}
+
 /// What differs.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
@@ -174,7 +186,8 @@ pub(crate) enum What {
 }
 
 impl Difference {
-    pub(super) fn new(case: &Case, (sequence, position): (usize, usize), what: What) -> Difference {
+    pub(super) fn new(case: &Case, row: RowId, what: What) -> Difference {
+        let RowId { sequence, position } = row;
         let (number, case) = (case.number, format!("{case:?}"));
         Difference { gate: "invariance", number, case, sequence, position, what }
     }
