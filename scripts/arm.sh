@@ -91,7 +91,7 @@ check() { arm check --workspace --all-targets --locked; }
 gates() {
     arm test --locked -p xtrain-tensor -p xtrain-decode --lib
     arm test --locked -p xtrain --test gates -- golden families training:: \
-        invariance::a_row_has_its_bits_in_any_company_first_thousand
+        invariance::a_row_has_the_same_bits_in_any_batch_first_thousand
 }
 
 # The same few steps of training, here and on ARM: all files of the checkpoint, f32 and bf16.
