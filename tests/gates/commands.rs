@@ -196,7 +196,8 @@ fn eval_reports_the_loss_of_a_text_and_the_accuracy_on_a_task() {
     assert!(shown.contains("perplexity") && shown.contains("50.0 %"), "{shown}");
 }
 
-/// A NaN weight is an error for commands that read weights and does not matter to `inspect`, which reads headers only.
+/// A NaN weight is an error for commands that read weights and does not matter to `inspect`, which reads headers
+/// only.
 #[test]
 fn inspect_reads_no_weight() {
     let (scratch, to) = (Scratch::new("inspect-headers"), Scratch::new("inspect-headers-model"));
@@ -295,7 +296,8 @@ fn the_ideal_training_step_is_computed_from_the_shapes() {
     let got = parsed(&ok(&scratch.0, &command));
     let parameters = got["parameters"].as_u64().unwrap();
     assert_eq!(got["ideal_step"]["state_bytes"], 32 * parameters);
-    // forward: 2 per parameter and token, 4 per channel of each pair of a row and a visible position; backward: twice that
+    // forward: 2 per parameter and token, 4 per channel of each pair of a row and a visible position; backward: twice
+    // that
     let pairs = 1 + 2 + 3 + 4;
     assert_eq!(got["ideal_step"]["operations"], 3 * 3 * (2 * 4 * parameters + 4 * 2 * 8 * pairs));
 }
@@ -349,8 +351,8 @@ fn the_load_benchmark_reads_every_weight_and_removes_its_files() {
     for part in ["(2 layers of 128)", "bf16", "1 file of weights", "open the model", "peak memory"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // 38 MB of weights, or 19 MB in bf16, each held once, packed or in f32. The rest is the program itself, 1 MiB that
-    // waits to be packed, and three pieces of 256 KiB that are being read.
+    // 38 MB of weights, or 19 MB in bf16, each held once, packed or in f32. The rest is the program itself, 1 MiB
+    // that waits to be packed, and three pieces of 256 KiB that are being read.
     for more in [&[][..], &["--dtype", "bf16"], &["--masters"]] {
         let got = parsed(&random(&[&["--set", "model.preset=small-10m", "--json"], more].concat()));
         assert_eq!(got["pack_ms"].is_object(), more.contains(&"--masters"), "{got}");

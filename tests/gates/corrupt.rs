@@ -8,8 +8,8 @@ use xtrain::tensor::{Device, Dtype};
 use crate::cli::Scratch;
 use crate::fixtures::{json, path};
 
-/// What the error of each case must contain besides the path. If the manifest's `should_say` names a thing, it is that
-/// thing.
+/// What the error of each case must contain besides the path. If the manifest's `should_say` names a thing, it is
+/// that thing.
 const SAYS: [(&str, &str); 62] = [
     ("st_empty_file", "got 0"),
     ("st_header_len_2pow63", "9223372036854775808"),

@@ -169,8 +169,8 @@ impl Functional for Watched {
         Eager.norm_rope(x, norm, turn)
     }
 
-    fn attention(&mut self, q: &Tensor, kv: KvView<'_, Tensor>, see: AttnRows<'_>) -> Result<Tensor> {
-        Eager.attention(q, kv, see)
+    fn attention(&mut self, q: &Tensor, kv: KvView<'_, Tensor>, rows: AttnRows<'_>) -> Result<Tensor> {
+        Eager.attention(q, kv, rows)
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {

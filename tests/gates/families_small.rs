@@ -8,7 +8,8 @@ use crate::decode::{Oracle, options};
 use crate::fixtures::{f32s, json, model, tensors};
 use crate::golden::logits;
 
-/// A checkpoint, a prompt, transformers' greedy continuation, and transformers' logits of both in f64, rounded to f32.
+/// A checkpoint, a prompt, transformers' greedy continuation, and transformers' logits of both in f64, rounded to
+/// f32.
 struct Small {
     name: &'static str,
     model: Model,

@@ -67,14 +67,14 @@ pub(crate) fn zero() -> Checked {
     let (seq, pos): (Vec<u32>, Vec<u32>) = (0..rows).flat_map(|s| [(s, 0), (s, 1)]).unzip();
     let base = (0..rows as usize).map(|s| 2 * s).collect();
     let slots = Slots::Runs { base };
-    let see = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
+    let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
     for simd in [Simd::Reference].into_iter().chain(Simd::available()) {
         let device = Device::cpu_with(2, simd);
         let zeros = Tensor::zeros(&device, &[2 * rows as usize, 1, 2], Dtype::F32).map_err(error)?;
         let (q, k, mut v) = (zeros.clone(), zeros.clone(), zeros);
         let tiny = f32::from_bits(1 << 31 | 1);
         v.data_mut::<f32>().map_err(error)?.chunks_exact_mut(4).for_each(|v| v[0] = tiny);
-        let (y, _) = ops::attention(&q, &k, &v, &see).map_err(error)?;
+        let (y, _) = ops::attention(&q, &k, &v, &mask).map_err(error)?;
         let y = y.data::<f32>().map_err(error)?;
         if let Some(at) = y.iter().position(|y| y.to_bits() == 1 << 31) {
             return differ("zero", format!("row {} is -0 on {simd}", at / 2));

@@ -209,7 +209,8 @@ pub(crate) fn weights(model: &Model) -> Vec<f32> {
     model.params.iter().flat_map(|p| p.value().unwrap().to_vec::<f32>().unwrap()).collect()
 }
 
-/// Trains `steps` steps in micro-batches of `micro` examples. Returns `(loss, norm)` of each step and the final weights.
+/// Trains `steps` steps in micro-batches of `micro` examples. Returns `(loss, norm)` of each step and the final
+/// weights.
 pub(crate) fn train(
     case: &str,
     device: &Device,

@@ -1,5 +1,5 @@
-//! The GPU gates. In f32, a complete training run on the GPU or the emulator has the bits of the CPU, for any order of
-//! the emulator's threads and any split into micro-batches.
+//! The GPU gates. In f32, a complete training run on the GPU or the emulator has the bits of the CPU, for any order
+//! of the emulator's threads and any split into micro-batches.
 use std::sync::Arc;
 
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};
@@ -290,7 +290,8 @@ fn a_decode_step_is_one_graph_of_six_kernels_per_layer() {
                 let (passes, t) = (five.passes, five.gpu);
                 assert_eq!(t.launches - two.gpu.launches, passes * 3 * 6, "{two:?}, {five:?}");
                 assert_eq!(t.graphs, passes, "{five:?}");
-                // the grid of each layer's attention if a row enters a new chunk; with a penalty, the address of the ids
+                // the grid of each layer's attention if a row enters a new chunk; with a penalty, the address of the
+                // ids
                 let ids = u64::from(penalty.is_some());
                 assert!(
                     t.graph_node_updates <= ids || (5..=5 + ids).contains(&t.graph_node_updates),
@@ -313,7 +314,8 @@ fn a_decode_step_is_one_graph_of_six_kernels_per_layer() {
 const MANY: [(Dtype, usize); 5] =
     [(Dtype::F32, 9), (Dtype::F32, 70), (Dtype::BF16, 12), (Dtype::BF16, 30), (Dtype::BF16, 70)];
 
-/// Runs `rows` requests in a model of `n_layers` layers, `max_batch` at a time. Returns the steps and the completions.
+/// Runs `rows` requests in a model of `n_layers` layers, `max_batch` at a time. Returns the steps and the
+/// completions.
 fn many(
     device: &Device,
     compute: Dtype,

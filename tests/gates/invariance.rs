@@ -1,5 +1,5 @@
-//! The random invariance gate: all logits have the same bits for any cache, page size, chunk, batch, number of threads
-//! and instruction set.
+//! The random invariance gate: all logits have the same bits for any cache, page size, chunk, batch, number of
+//! threads and instruction set.
 //!
 //! The test command runs 5,000 cases; `XTRAIN_SOAK=1` runs 20,000.
 mod case;

@@ -105,8 +105,9 @@ fn gradients(model: &Model, mut samples: Vec<TrainingExample>) -> Bits {
     all
 }
 
-/// Sums over rows run in chunks of 256 rows, counted from an example's first row (docs/numerics.md, section 4), and the
-/// chunks are added one by one. If documents fill whole chunks, packing moves no chunk border, and no bit may differ.
+/// Sums over rows run in chunks of 256 rows, counted from an example's first row (docs/numerics.md, section 4), and
+/// the chunks are added one by one. If documents fill whole chunks, packing moves no chunk border, and no bit may
+/// differ.
 #[test]
 fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
     let cfg = Config {

@@ -100,10 +100,10 @@ fn unequal_micro_batches_weight_their_tokens_as_in_pytorch() {
     assert!((norm / r["grad_norm"].as_f64().unwrap() - 1.0).abs() <= 1e-5, "{norm}");
 }
 
-/// The schedules of transformers that exist here too agree to the last bit. The cosines of libm that occur here are the
-/// nearest f64, as ours are (one in 600 of all its cosines is not). Transformers starts its warm-up at 0, which wastes a
-/// step; our rate at a warm-up step is the rate of their next step. Beyond the end, their cosine rises again and ours
-/// stays at the minimum.
+/// The schedules of transformers that exist here too agree to the last bit. The cosines of libm that occur here are
+/// the nearest f64, as ours are (one in 600 of all its cosines is not). Transformers starts its warm-up at 0, which
+/// wastes a step; our rate at a warm-up step is the rate of their next step. Beyond the end, their cosine rises again
+/// and ours stays at the minimum.
 #[test]
 fn learning_rates_equal_those_of_transformers() {
     let all = json("train/schedules.json");

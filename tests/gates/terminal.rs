@@ -91,7 +91,8 @@ impl Terminal {
         self.until("prompt", |new| new.ends_with("> "))
     }
 
-    /// Sends a message and stops the reply with Ctrl-C. Returns whether the reply was stopped after a part of it was shown.
+    /// Sends a message and stops the reply with Ctrl-C. Returns whether the reply was stopped after a part of it was
+    /// shown.
     fn is_stopped_while_it_answers(&mut self, message: &str) -> bool {
         self.types(message);
         self.shows(message.trim());

@@ -188,8 +188,8 @@ pub(crate) struct GateCase {
     pub(crate) seed: u64,
 }
 
-/// Compares two lists of values. Returns the number of compared values, or the first difference with its gate, case and
-/// seed.
+/// Compares two lists of values. Returns the number of compared values, or the first difference with its gate, case
+/// and seed.
 pub(crate) fn same_bits(case: GateCase, how: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
     let GateCase { gate, number, seed } = case;
     let differ =
@@ -214,7 +214,8 @@ pub(crate) fn failed(e: impl std::fmt::Display) -> Difference {
     Difference(e.to_string())
 }
 
-/// Compares random splits of each step, on other numbers of threads and instruction sets, with one micro-batch per step.
+/// Compares random splits of each step, on other numbers of threads and instruction sets, with one micro-batch per
+/// step.
 pub(crate) fn splits(run: &Run, max_threads: usize) -> Result<usize, Difference> {
     let mut rng = CaseRng::new(SEED ^ 2, run.number);
     let simds: Vec<Simd> = Simd::available().collect();

@@ -53,8 +53,8 @@ fn required(device: Result<Device>, variable: &str, what: &str, note: &Once) -> 
 /// The golden lines of single operations.
 const OPERATIONS: &str = include_str!("../../tests/data/golden_bits/operations.txt");
 
-/// `((word0 of philox(key (1, 2), counter (i, 0, 0, 0)) >> 8) - 2^23) * 2^-22`, in [-2, 2). These are the exact inputs
-/// of the golden lines.
+/// `((word0 of philox(key (1, 2), counter (i, 0, 0, 0)) >> 8) - 2^23) * 2^-22`, in [-2, 2). These are the exact
+/// inputs of the golden lines.
 pub fn val(i: usize) -> f32 {
     let word = philox([1, 2], [i as u32, 0, 0, 0])[0];
     ((word >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 22) as f32)
@@ -66,8 +66,9 @@ pub fn arbitrary(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|i| ((word(i) >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 23) as f32)).collect()
 }
 
-/// `n` values of the kinds that break kernels. Half are normal deviates; the others are denormals, zeros of both signs,
-/// exact ties, huge values (up to 2^60) and tiny values (down to 2^-120). Each is a function of the seed and its index.
+/// `n` values of the kinds that break kernels. Half are normal deviates; the others are denormals, zeros of both
+/// signs, exact ties, huge values (up to 2^60) and tiny values (down to 2^-120). Each is a function of the seed and
+/// its index.
 pub fn ugly(n: usize, seed: u64) -> Vec<f32> {
     let value = |i: usize| {
         let [kind, sign, a, b] = draw(seed, i as u64, 1, Purpose::DataOrder);

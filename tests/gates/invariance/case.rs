@@ -233,8 +233,8 @@ fn sequences(rng: &mut CaseRng, number: u64, engine: bool) -> Vec<Seq> {
 }
 
 impl CaseRng {
-    /// Puts the sequences in random order, so that the longest is not always the first. Sequences with a shared prefix
-    /// keep their order, because the prefix refers to a place.
+    /// Puts the sequences in random order, so that the longest is not always the first. Sequences with a shared
+    /// prefix keep their order, because the prefix refers to a place.
     fn shuffle_unshared(&mut self, seqs: &mut [Seq]) {
         if seqs.iter().all(|s| s.prefix.is_none()) {
             self.shuffle(seqs);
@@ -242,8 +242,8 @@ impl CaseRng {
     }
 }
 
-/// A small shape: head sizes with `nh hd != dim`, odd widths, vocabularies that are a multiple of nothing, and sometimes
-/// a width of more than one chunk of 256.
+/// A small shape: head sizes with `nh hd != dim`, odd widths, vocabularies that are a multiple of nothing, and
+/// sometimes a width of more than one chunk of 256.
 fn config(rng: &mut CaseRng, longest: usize) -> Config {
     let wide = rng.below(64);
     let n_kv_heads = rng.choose(&[1, 1, 2, 3]);

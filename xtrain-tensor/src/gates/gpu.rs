@@ -61,8 +61,8 @@ mod tests {
     use crate::gates::table::TABLE;
     use crate::{Schedule, testing};
 
-    /// Runs the gate for every operation of the table and prints its time. An operation without a kernel fails. `None`: a
-    /// note about the missing device was already printed.
+    /// Runs the gate for every operation of the table and prints its time. An operation without a kernel fails.
+    /// `None`: a note about the missing device was already printed.
     fn run_all(device: Option<Device>) {
         let Some(device) = device else { return };
         let mut total = Counts::default();

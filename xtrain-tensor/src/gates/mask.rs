@@ -64,8 +64,8 @@ struct Scene<'a> {
     seed: u64,
 }
 
-/// Sequence and position of each row, and the attention weight of each position of its sequence. The head is as wide as
-/// the longest sequence.
+/// Sequence and position of each row, and the attention weight of each position of its sequence. The head is as wide
+/// as the longest sequence.
 fn attended(device: &Device, scene: Scene<'_>) -> Result<(Vec<(usize, usize)>, Rows)> {
     let Scene { lengths, window, layout, dtype, seed } = scene;
     const HD: usize = 130;
@@ -75,13 +75,13 @@ fn attended(device: &Device, scene: Scene<'_>) -> Result<(Vec<(usize, usize)>, R
     let mut directions = vec![0f32; at.len() * HD];
     at.iter().enumerate().for_each(|(row, &(_, t))| directions[row * HD + t] = 1.0);
     let (seq, pos): (Vec<u32>, Vec<u32>) = at.iter().map(|&(s, t)| (s as u32, t as u32)).unzip();
-    let see = AttnMask { seq: &seq, pos: &pos, slots: &pool.slots, window };
+    let mask = AttnMask { seq: &seq, pos: &pos, slots: &pool.slots, window };
     let of = |n: usize, x: Vec<f32>| Tensor::new(device, &[n, 1, HD], x)?.cast(dtype);
     let q = of(at.len(), Values::Plain.fill(at.len() * HD, seed))?;
     let keys = Values::Plain.fill(at.len() * HD, seed + 1);
     let k = of(pool.n_slots, pool.place(lengths, HD, &keys))?;
     let v = of(pool.n_slots, pool.place(lengths, HD, &directions))?;
-    let (y, _) = ops::attention(&q, &k, &v, &see)?;
+    let (y, _) = ops::attention(&q, &k, &v, &mask)?;
     Ok((at.clone(), super::case::split(&y, at.len())?))
 }
 

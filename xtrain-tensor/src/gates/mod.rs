@@ -1,6 +1,6 @@
-//! The gates of single operations. [`table`] lists every public function of [`crate::ops`]. Each gate is a function over
-//! that table that counts the compared values or returns the first difference. The tolerance is zero, except in the
-//! checks against f64.
+//! The gates of single operations. [`table`] lists every public function of [`crate::ops`]. Each gate is a function
+//! over that table that counts the compared values or returns the first difference. The tolerance is zero, except in
+//! the checks against f64.
 mod case;
 mod cases;
 mod device;
@@ -68,8 +68,8 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Compares two lists of rows bit for bit; any NaN equals any NaN. Returns the number of compared values. An error of
-    /// the operation is a difference.
+    /// Compares two lists of rows bit for bit; any NaN equals any NaN. Returns the number of compared values. An
+    /// error of the operation is a difference.
     fn same(&self, got: Result<Rows>, want: &[Vec<f32>]) -> Result<usize, Difference> {
         let got = match got {
             Ok(got) => got,

@@ -1,5 +1,5 @@
-//! Gates that compare two ways to compute the same values: a rotation at a position and in a sequence, decode attention
-//! and full attention, a concatenation on the device and on the host.
+//! Gates that compare two ways to compute the same values: a rotation at a position and in a sequence, decode
+//! attention and full attention, a concatenation on the device and on the host.
 use super::case::{Case, Run, pick, split, tensor};
 use super::scene::{HeadCounts, Layout, Pool};
 use super::values::{CaseRng, Values, label};
@@ -77,9 +77,9 @@ fn decode(decode: Decode, literal: &[usize], counts: &mut Counts) -> Result<(), 
     let positions: Vec<u32> = (0..t as u32).collect();
     let full = |device: &Device, len: usize| -> Result<Rows> {
         let slots = Slots::Runs { base: vec![0] };
-        let see = AttnMask { seq: &vec![0; len], pos: &positions[..len], slots: &slots, window };
+        let mask = AttnMask { seq: &vec![0; len], pos: &positions[..len], slots: &slots, window };
         let of = |x: &[f32], heads: usize| tensor(device, &[len, heads, hd], &x[..len * heads * hd], dtype);
-        split(&ops::attention(&of(&q, nh)?, &of(&k, nkv)?, &of(&v, nkv)?, &see)?.0, len)
+        split(&ops::attention(&of(&q, nh)?, &of(&k, nkv)?, &of(&v, nkv)?, &mask)?.0, len)
     };
     let pool = Pool::new(layout, &[t], seed);
     let (pk, pv) = (pool.place(&[t], nkv * hd, &k), pool.place(&[t], nkv * hd, &v));
@@ -90,8 +90,8 @@ fn decode(decode: Decode, literal: &[usize], counts: &mut Counts) -> Result<(), 
         let (k, v) = (kv(&pk)?, kv(&pv)?);
         let step = |&p: &usize| {
             let q = tensor(device, &[1, nh, hd], &queries[p * nh * hd..][..nh * hd], dtype)?;
-            let see = AttnMask { seq: &[0], pos: &[p as u32], slots: &pool.slots, window };
-            Ok(split(&ops::decode_attention(&q, &k, &v, &see)?, 1)?.remove(0))
+            let mask = AttnMask { seq: &[0], pos: &[p as u32], slots: &pool.slots, window };
+            Ok(split(&ops::decode_attention(&q, &k, &v, &mask)?, 1)?.remove(0))
         };
         rows.iter().map(step).collect()
     });

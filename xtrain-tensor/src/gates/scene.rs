@@ -54,8 +54,8 @@ impl Pool {
         }
     }
 
-    /// The values of all positions of all sequences, `width` each, in their slots. Unused slots hold NaN, so that reading
-    /// one is visible even if it is multiplied with 0.
+    /// The values of all positions of all sequences, `width` each, in their slots. Unused slots hold NaN, so that
+    /// reading one is visible even if it is multiplied with 0.
     pub(super) fn place(&self, lengths: &[usize], width: usize, values: &[f32]) -> Vec<f32> {
         let mut pool = vec![f32::NAN; self.n_slots * width];
         let mut rows = values.chunks_exact(width);

@@ -1,5 +1,5 @@
-//! Gate: a tensor core has the bits of the emulator's model and the properties that kernels rely on: its operands can be
-//! swapped, a step of zeros changes nothing, and wgmma has the bits of mma.sync.
+//! Gate: a tensor core has the bits of the emulator's model and the properties that kernels rely on: its operands can
+//! be swapped, a step of zeros changes nothing, and wgmma has the bits of mma.sync.
 use half::bf16;
 
 use crate::gpu::{Gpu, Grid, args, mma_dot16};
@@ -20,8 +20,8 @@ struct Operands {
 }
 
 impl Operands {
-    /// Alternating products: of values of similar size, of values from 2^-30 to 2^30, of these with zeros, and of sums
-    /// that cancel.
+    /// Alternating products: of values of similar size, of values from 2^-30 to 2^30, of these with zeros, and of
+    /// sums that cancel.
     fn at_random(seed: u64) -> Operands {
         let n = PRODUCTS * SIDE * SIDE;
         let value = |which: u64, i: usize| {

@@ -49,16 +49,16 @@ impl Operands {
     fn run(&self, dev: &Device, rows: &[usize], lse: bool) -> Result<Rows> {
         let [nh, nkv, hd] = self.heads;
         let (seq, pos): (Vec<u32>, Vec<u32>) = rows.iter().map(|&r| self.at[r]).unzip();
-        let see = AttnMask { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
+        let mask = AttnMask { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
         let q = tensor(dev, &[rows.len(), nh, hd], &pick(&self.q, nh * hd, rows), self.dtype)?;
         let kv = |x: &[f32]| tensor(dev, &[self.pool.n_slots, nkv, hd], x, self.dtype);
         let (k, v) = (kv(&self.k)?, kv(&self.v)?);
         match lse {
             true => {
-                let (y, lse) = ops::attention(&q, &k, &v, &see)?;
+                let (y, lse) = ops::attention(&q, &k, &v, &mask)?;
                 Ok(join(split(&y, rows.len())?, split(&lse, rows.len())?))
             }
-            false => split(&ops::decode_attention(&q, &k, &v, &see)?, rows.len()),
+            false => split(&ops::decode_attention(&q, &k, &v, &mask)?, rows.len()),
         }
     }
 }
@@ -149,14 +149,14 @@ pub(crate) fn attention_backward() -> Vec<Case> {
                     Some(*at - lengths[s])
                 });
                 let slots = Slots::Runs { base: base.collect() };
-                let see = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
+                let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
                 let of = |x: &[f32], heads: usize, dtype| {
                     tensor(dev, &[rows.len(), heads, hd], &pick(x, heads * hd, &rows), dtype)
                 };
                 let (q, k, v) = (of(&q, nh, dtype)?, of(&k, nkv, dtype)?, of(&v, nkv, dtype)?);
-                let (y, lse) = ops::attention(&q, &k, &v, &see)?;
+                let (y, lse) = ops::attention(&q, &k, &v, &mask)?;
                 let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
-                let [dq, dk, dv] = ops::attention_backward(&saved, &of(&dy, nh, Dtype::F32)?, &see)?;
+                let [dq, dk, dv] = ops::attention_backward(&saved, &of(&dy, nh, Dtype::F32)?, &mask)?;
                 let (mut at, mut out) = (0, Vec::new());
                 for &s in seqs {
                     let mut row = Vec::new();

@@ -51,8 +51,8 @@ const MODELS: [&[&[usize]]; 5] = [
     &[&[1000, 9], &[2, 64, 6], &[6]],
 ];
 
-/// Every tensor of a model four times: value, gradient, first and second moment. With `infinite`, the last value of that
-/// one of the four is infinite.
+/// Every tensor of a model four times: value, gradient, first and second moment. With `infinite`, the last value of
+/// that one of the four is infinite.
 fn model(
     i: usize,
     dev: &Device,

@@ -1,5 +1,5 @@
-//! Cases of the sampler: every option alone and combined, ties at the cut-offs, removed tokens, and rows that cannot be
-//! sampled.
+//! Cases of the sampler: every option alone and combined, ties at the cut-offs, removed tokens, and rows that cannot
+//! be sampled.
 use crate::Dtype;
 use crate::gates::case::{Case, pick, tensor};
 use crate::gates::values::{CaseRng, Values, label};

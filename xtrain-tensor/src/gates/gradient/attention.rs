@@ -22,7 +22,7 @@ impl Sequences {
         Sequences { seq, pos, slots: Slots::Runs { base }, window }
     }
 
-    pub(super) fn see(&self) -> AttnMask<'_> {
+    pub(super) fn mask(&self) -> AttnMask<'_> {
         AttnMask { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
     }
 
@@ -47,20 +47,20 @@ pub(crate) fn attention(seed: u64) -> Sample {
             operand(n * nkv * hd, seed + 3),
             operand(n * nkv * hd, seed + 4),
         ],
-        forward: Box::new(move |x| reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &a.see()).y),
+        forward: Box::new(move |x| reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &a.mask()).y),
         backward: Box::new(move |x, dy| {
-            let done = reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &b.see());
+            let done = reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &b.mask());
             let (q, k, v) = (&x[0], &x[1], &x[2]);
             let saved = reference::AttentionSaved { q, k, v, y: &done.y, lse: &done.lse, dy };
-            reference::attention_backward::<F64>(saved, heads, &b.see()).into()
+            reference::attention_backward::<F64>(saved, heads, &b.mask()).into()
         }),
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let of = |x: &[f32], heads: usize| Tensor::new(device, &[n, heads, hd], x.to_vec())?.cast(dtype);
             let (q, k, v) = (of(&x[0], nh)?, of(&x[1], nkv)?, of(&x[2], nkv)?);
-            let (y, lse) = ops::attention(&q, &k, &v, &sequences.see())?;
+            let (y, lse) = ops::attention(&q, &k, &v, &sequences.mask())?;
             let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
             let dy = of(dy, nh)?.cast(Dtype::F32)?;
-            let gradients = ops::attention_backward(&saved, &dy, &sequences.see())?;
+            let gradients = ops::attention_backward(&saved, &dy, &sequences.mask())?;
             let vec = |x: &Tensor| -> crate::Result<Vec<f32>> { Ok(x.to_f32()?.data::<f32>()?.to_vec()) };
             Ok((vec(&y)?, gradients.iter().map(vec).collect::<crate::Result<_>>()?))
         })),

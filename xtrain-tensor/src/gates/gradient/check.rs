@@ -34,8 +34,8 @@ pub(super) fn operand(n: usize, seed: u64) -> Vec<f64> {
     Values::Plain.fill(n, seed).into_iter().map(away).collect()
 }
 
-/// Compares the gradient with finite differences of `sum y dy`, along single coordinates and along one direction of all
-/// inputs. Returns the number of compared derivatives.
+/// Compares the gradient with finite differences of `sum y dy`, along single coordinates and along one direction of
+/// all inputs. Returns the number of compared derivatives.
 pub(super) fn finite_differences(sample: &Sample, seed: u64) -> Result<usize, Difference> {
     const EPS: f64 = 1e-6;
     const COORDINATES: usize = 24;
@@ -75,14 +75,14 @@ pub(super) fn finite_differences(sample: &Sample, seed: u64) -> Result<usize, Di
     Ok(compared + 1)
 }
 
-/// Compares the operation in f32 and bf16 with f64: every output and gradient, relative to its largest value or to 0.1,
-/// whichever is larger. Inputs are exact in the dtype. Returns the number of compared values.
+/// Compares the operation in f32 and bf16 with f64: every output and gradient, relative to its largest value or to
+/// 0.1, whichever is larger. Inputs are exact in the dtype. Returns the number of compared values.
 ///
-/// The tolerances are in units of the dtype's rounding u, half an ulp of 1 (2^-24; bf16: 2^-8). A value is the result of
-/// at most a few dozen dependent roundings, and cancellation may leave their errors in a result that is a few times
-/// smaller than its terms. 1e-5 is 168 u and 2e-2 is 5 u (bf16 rounds only the operands of products; their sums are
-/// f32). The largest error over all samples was 2.3e-6 = 39 u and 9.3e-3 = 2.4 u. A wrong term would be off by 0.2 or
-/// more, because operands have at least that size.
+/// The tolerances are in units of the dtype's rounding u, half an ulp of 1 (2^-24; bf16: 2^-8). A value is the result
+/// of at most a few dozen dependent roundings, and cancellation may leave their errors in a result that is a few
+/// times smaller than its terms. 1e-5 is 168 u and 2e-2 is 5 u (bf16 rounds only the operands of products; their sums
+/// are f32). The largest error over all samples was 2.3e-6 = 39 u and 9.3e-3 = 2.4 u. A wrong term would be off by
+/// 0.2 or more, because operands have at least that size.
 pub(super) fn against_f64(sample: &Sample, device: &Device, seed: u64) -> Result<usize, Difference> {
     let Some(shipped) = &sample.shipped else { return Ok(0) };
     let mut compared = 0;

@@ -32,7 +32,8 @@ fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
-/// `h + o(attention(rope(norm(q)), rope(norm(k)), v))` with `q`, `k`, `v` of `norm(h)`: `h` has two uses, `norm(h)` three.
+/// `h + o(attention(rope(norm(q)), rope(norm(k)), v))` with `q`, `k`, `v` of `norm(h)`: `h` has two uses, `norm(h)`
+/// three.
 #[derive(Clone)]
 struct Block {
     c: usize,
@@ -63,8 +64,8 @@ impl Block {
         let normed = reference::rms_norm(&x[0], &x[1], EPS);
         let [q, k, v] = [2, 3, 4].map(|w| reference::linear::<F64>(&normed, &x[w], self.c));
         let (rotated_q, rotated_k) = (self.heads_of(&q, &x[5], nh), self.heads_of(&k, &x[6], nkv));
-        let see = self.sequences.see();
-        let attended = reference::attention::<F64>([&rotated_q, &rotated_k, &v], self.heads, &see);
+        let mask = self.sequences.mask();
+        let attended = reference::attention::<F64>([&rotated_q, &rotated_k, &v], self.heads, &mask);
         let y = sum(&x[0], &reference::linear::<F64>(&attended.y, &x[7], nh * hd));
         (y, Activations { normed, raw: [q, k], q: rotated_q, k: rotated_k, v, attended })
     }
@@ -76,7 +77,7 @@ impl Block {
         let (dattended, dwo) = linear_back(&kept.attended.y, &x[7], dy, &samples);
         let AttentionOutput { y, lse } = &kept.attended;
         let saved = reference::AttentionSaved { q: &kept.q, k: &kept.k, v: &kept.v, y, lse, dy: &dattended };
-        let [dq, dk, dv] = reference::attention_backward::<F64>(saved, self.heads, &self.sequences.see());
+        let [dq, dk, dv] = reference::attention_backward::<F64>(saved, self.heads, &self.sequences.mask());
         let back = |raw: &[f64], gain: &[f64], d: &[f64], heads: usize| {
             let d = rotated(d, heads, hd, &self.table, &self.sequences.pos, reference::rotate_back);
             norm_back(raw, gain, &d, &samples.times(heads))
