@@ -45,11 +45,12 @@ impl Graph {
 
     /// The groups of files that import each other in a cycle, each with its shortest cycle.
     pub(super) fn cycles(&self) -> Vec<(BTreeSet<usize>, Vec<usize>)> {
+        let reachable: Vec<BTreeSet<usize>> =
+            (0..self.files.len()).map(|file| self.reachable(file)).collect();
         let mut found: BTreeMap<BTreeSet<usize>, Vec<usize>> = BTreeMap::new();
         for start in 0..self.files.len() {
             let Some(cycle) = self.shortest_cycle(start) else { continue };
-            let reached = self.reachable(start);
-            let group = reached.iter().copied().filter(|&f| self.reachable(f).contains(&start)).collect();
+            let group = reachable[start].iter().copied().filter(|&f| reachable[f].contains(&start)).collect();
             let best = found.entry(group).or_insert_with(|| cycle.clone());
             if cycle.len() < best.len() {
                 *best = cycle;
@@ -59,7 +60,7 @@ impl Graph {
     }
 
     /// The files that `start` reaches through one or more imports.
-    pub(super) fn reachable(&self, start: usize) -> BTreeSet<usize> {
+    fn reachable(&self, start: usize) -> BTreeSet<usize> {
         let mut seen = BTreeSet::new();
         let mut queue = vec![start];
         while let Some(file) = queue.pop() {
@@ -167,73 +168,65 @@ impl Reader {
         self.graph
     }
 
-    /// Resolves a path to a file or module of this crate. `None`: it names something of another crate.
+    /// Resolves a path that is written in `module`. `None`: it names something of another crate.
     fn resolve(&self, module: usize, path: &[String]) -> Option<Target> {
+        self.lookup(module, path, &mut HashSet::new())
+    }
+
+    /// As [`Reader::resolve`]. `seen` holds the lookups under way: two globs may import each other.
+    fn lookup(&self, module: usize, path: &[String], seen: &mut HashSet<(usize, String)>) -> Option<Target> {
         let (first, rest) = path.split_first()?;
-        let start = match first.as_str() {
-            "crate" => Some(0),
-            "self" => Some(module),
-            "super" => self.modules[module].parent,
-            _ => None,
-        };
-        match start {
-            Some(start) => self.descend(start, rest, &mut HashSet::new()),
-            None => self.descend(module, path, &mut HashSet::new()),
+        match first.as_str() {
+            "crate" => self.descend(0, rest, seen),
+            "self" => self.descend(module, rest, seen),
+            "super" => self.descend(self.modules[module].parent?, rest, seen),
+            _ => self.descend(module, path, seen),
         }
     }
 
+    /// Resolves a path relative to `module`: an item defined there, an import, or a child module, in this order. A child
+    /// comes first if more segments follow.
     fn descend(&self, module: usize, path: &[String], seen: &mut HashSet<(usize, String)>) -> Option<Target> {
         let Some((first, rest)) = path.split_first() else { return Some(Target::Module(module)) };
         if first == "super" {
             return self.descend(self.modules[module].parent?, rest, seen);
         }
         let here = &self.modules[module];
-        let found = here.children.iter().filter(|(name, _)| name == first);
-        let children: Vec<usize> = found.map(|&(_, child)| child).collect();
+        let children: Vec<usize> =
+            here.children.iter().filter(|(name, _)| name == first).map(|&(_, child)| child).collect();
         if rest.is_empty() || children.is_empty() {
             if here.items.contains(first) || here.macros.contains(first) {
                 return Some(Target::Item { file: here.file });
             }
-            // the same name may be reached again through a glob: each lookup is made once
-            if seen.insert((module, first.clone())) {
-                let named = here.imports.iter().filter(|import| import.name.as_ref() == Some(first));
-                let globs = here.imports.iter().filter(|import| import.name.is_none());
-                for import in named {
-                    if let Some(target) = self.import(module, import, rest, seen) {
-                        return Some(target);
-                    }
-                }
-                for import in globs {
-                    if let Some(Target::Module(target)) = self.import(module, import, &[], seen)
-                        && let Some(target) = self.descend(target, path, seen)
-                    {
-                        return Some(target);
-                    }
-                }
+            if seen.insert((module, first.clone()))
+                && let Some(target) = self.imported(module, first, rest, seen)
+            {
+                return Some(target);
             }
         }
         children.into_iter().find_map(|child| self.descend(child, rest, seen))
     }
 
-    fn import(
+    /// Resolves `name`, followed by `rest`, through the imports of a module: first by name, then through globs.
+    fn imported(
         &self,
         module: usize,
-        import: &Import,
+        name: &str,
         rest: &[String],
         seen: &mut HashSet<(usize, String)>,
     ) -> Option<Target> {
-        let (first, path) = import.path.split_first()?;
-        let path: Vec<String> = path.iter().chain(rest).cloned().collect();
-        match first.as_str() {
-            "crate" => self.descend(0, &path, seen),
-            "self" => self.descend(module, &path, seen),
-            "super" => self.descend(self.modules[module].parent?, &path, seen),
-            _ => {
-                let path: Vec<String> = import.path.iter().chain(rest).cloned().collect();
-                // `use serde_json::..`: a name that no module or import of this scope has
-                self.descend(module, &path, seen)
+        let imports = &self.modules[module].imports;
+        for import in imports.iter().filter(|import| import.name.as_deref() == Some(name)) {
+            let path = [&import.path, rest].concat();
+            if let Some(target) = self.lookup(module, &path, seen) {
+                return Some(target);
             }
         }
+        let path = [&[name.to_string()], rest].concat();
+        imports.iter().filter(|import| import.name.is_none()).find_map(|glob| {
+            let Some(Target::Module(target)) = self.lookup(module, &glob.path, seen) else { return None };
+            self.descend(target, &path, seen)
+        })
     }
 
     /// A macro that an enclosing module defines before this module: visible without an import.
