@@ -67,7 +67,7 @@ pub fn settings(requests: usize, asked: &ResolvedGeneration, device: &Device) ->
         row(KvKind::Paged { page: 100 }, (Some(11), Own), (all, threads)),
     ];
     if let Device::Cpu(_) = device {
-        let others = Simd::available().filter(|&s| s != widest && s != Simd::Reference);
+        let others = Simd::available().filter(|&s| s != widest);
         let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
         rows.extend(others.map(|simd| Setting { device: Device::cpu_with(1, simd), ..paged.clone() }));
     }

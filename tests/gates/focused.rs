@@ -68,8 +68,8 @@ pub(crate) fn zero() -> Checked {
     let base = (0..rows as usize).map(|s| 2 * s).collect();
     let slots = Slots::Runs { base };
     let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
-    for simd in [Simd::Reference].into_iter().chain(Simd::available()) {
-        let device = Device::cpu_with(2, simd);
+    let cpus = Simd::available().map(|simd| Device::cpu_with(2, simd));
+    for device in [Device::reference()].into_iter().chain(cpus) {
         let zeros = Tensor::zeros(&device, &[2 * rows as usize, 1, 2], Dtype::F32).map_err(error)?;
         let (q, k, mut v) = (zeros.clone(), zeros.clone(), zeros);
         let tiny = f32::from_bits(1 << 31 | 1);
@@ -77,7 +77,7 @@ pub(crate) fn zero() -> Checked {
         let (y, _) = ops::attention(&q, &k, &v, &mask).map_err(error)?;
         let y = y.data::<f32>().map_err(error)?;
         if let Some(at) = y.iter().position(|y| y.to_bits() == 1 << 31) {
-            return differ("zero", format!("row {} is -0 on {simd}", at / 2));
+            return differ("zero", format!("row {} is -0 on {device}", at / 2));
         }
     }
     Ok(4 * rows as usize)
@@ -139,9 +139,9 @@ pub(crate) fn vocabulary() -> Checked {
         let rows_of = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
         let x = Tensor::new(&device, &[rows.len(), c], x[rows.start * c..rows.end * c].to_vec());
         let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).map_err(error)?;
-        let into = (&mut 0.0, &mut dhead);
+        let x = x.map_err(error)?;
         let (_, dx) =
-            ops::cross_entropy_backward(&x.map_err(error)?, &head, &rows_of, into).map_err(error)?;
+            ops::cross_entropy_backward(&x, &head, &rows_of, &mut 0.0, &mut dhead).map_err(error)?;
         Ok(dx.data::<f32>().map_err(error)?.to_vec())
     };
     let together = gradient(0..n)?;

@@ -18,9 +18,9 @@ fn ids(v: &serde_json::Value) -> Vec<u32> {
     v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
 }
 
-/// A device for every instruction set of this machine.
+/// The reference, and a device for every instruction set of this machine.
 pub(crate) fn devices() -> impl Iterator<Item = Device> {
-    Simd::available().map(|simd| Device::cpu_with(2, simd))
+    [Device::reference()].into_iter().chain(Simd::available().map(|simd| Device::cpu_with(2, simd)))
 }
 
 pub(crate) fn logits(model: &Model, seq: &[u32]) -> Vec<f32> {

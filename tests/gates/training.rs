@@ -25,7 +25,8 @@ pub(crate) struct Run {
 #[derive(Debug, Clone)]
 struct Setup {
     threads: usize,
-    simd: Simd,
+    /// `None`: the reference backend.
+    simd: Option<Simd>,
     /// The seed of the sizes of the micro-batches. `None`: one micro-batch per step.
     split: Option<u64>,
     keep: ActivationCheckpointing,
@@ -104,11 +105,11 @@ fn schedule() -> Schedule {
 
 impl Setup {
     fn plain() -> Setup {
-        Setup { threads: 1, simd: Simd::detect(), split: None, keep: ActivationCheckpointing::Off }
+        Setup { threads: 1, simd: Some(Simd::detect()), split: None, keep: ActivationCheckpointing::Off }
     }
 
     fn device(&self) -> Device {
-        Device::cpu_with(self.threads, self.simd)
+        self.simd.map_or_else(Device::reference, |simd| Device::cpu_with(self.threads, simd))
     }
 
     /// The training examples of a step, split into micro-batches.
@@ -218,7 +219,7 @@ pub(crate) fn failed(e: impl std::fmt::Display) -> Difference {
 /// step.
 pub(crate) fn splits(run: &Run, max_threads: usize) -> Result<usize, Difference> {
     let mut rng = CaseRng::new(SEED ^ 2, run.number);
-    let simds: Vec<Simd> = Simd::available().collect();
+    let simds: Vec<Option<Simd>> = [None].into_iter().chain(Simd::available().map(Some)).collect();
     let want = complete(run, &Setup::plain()).map_err(failed)?;
     let mut n = 0;
     for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation: a tape of rules, run backwards.
 use std::rc::Rc;
 
-use xtrain_tensor::ops::{self, Samples, Slots};
+use xtrain_tensor::ops::{self, Norm, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
 use crate::error::Result;
@@ -193,8 +193,9 @@ impl<'t> Functional for Tape<'t> {
         let y = ops::rms_norm(&x.value, w.value()?, eps, w.compute())?;
         let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.index());
         Ok(self.record(y, move |b, dy| {
-            let (others, dw) = (b.nodes[x.node].take(), (b.grads.slot_mut(slot), b.samples));
-            let dx = ops::rms_norm_backward(&x.value, (&gain, eps), &dy, dw, others)?;
+            let (others, dw) = (b.nodes[x.node].take(), b.grads.slot_mut(slot));
+            let norm = Norm { gain: &gain, eps };
+            let dx = ops::rms_norm_backward(&x.value, norm, &dy, dw, b.samples, others)?;
             b.add(&x, dx)
         }))
     }
@@ -229,17 +230,21 @@ impl<'t> Functional for Tape<'t> {
         let heads = split_heads(&x.value, turn.table.head_dim())?;
         let (table, pos): (RopeTable, Vec<u32>) = (turn.table.clone(), turn.pos.to_vec());
         let Some((w, eps)) = norm else {
-            let y = ops::rope_rows(&heads, &table, &pos, heads.dtype())?;
+            let rope = ops::RopeArgs { table: &table, positions: &pos };
+            let y = ops::rope_rows(&heads, rope, heads.dtype())?;
             let x = x.clone();
             return Ok(self.record(y, move |b, dy| {
-                b.add(&x, ops::rope_backward(&dy, &table, &pos)?.reshape(x.value.shape())?)
+                let rope = ops::RopeArgs { table: &table, positions: &pos };
+                b.add(&x, ops::rope_backward(&dy, rope)?.reshape(x.value.shape())?)
             }));
         };
-        let y = ops::norm_rope(&heads, (w.value()?, eps), (&table, &pos))?;
+        let rope = ops::RopeArgs { table: &table, positions: &pos };
+        let y = ops::norm_rope(&heads, Norm { gain: w.value()?, eps }, rope)?;
         let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.index());
         Ok(self.record(y, move |b, dy| {
-            let dw = (b.grads.slot_mut(slot), b.samples);
-            let dx = ops::norm_rope_backward(&heads, (&gain, eps), (&table, &pos), &dy, dw)?;
+            let (norm, dw) = (Norm { gain: &gain, eps }, b.grads.slot_mut(slot));
+            let rope = ops::RopeArgs { table: &table, positions: &pos };
+            let dx = ops::norm_rope_backward(&heads, norm, rope, &dy, dw, b.samples)?;
             b.add(&x, dx.reshape(x.value.shape())?)
         }))
     }

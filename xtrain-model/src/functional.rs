@@ -1,5 +1,5 @@
 //! The operations a forward pass may use, over values that a tape may or may not watch.
-use xtrain_tensor::ops::{self, Affine, AttnMask, Slots};
+use xtrain_tensor::ops::{self, Affine, AttnMask, Norm, Slots};
 use xtrain_tensor::{RopeTable, Tensor};
 
 use crate::error::Result;
@@ -142,7 +142,7 @@ impl Functional for Eager {
         let affine = affine.collect::<Result<Vec<Affine<'_>>>>()?;
         let ys = match h.normed(norm.0) {
             Some(n) => ops::linears(n, &affine)?,
-            None => ops::norm_linears(&h.h, (norm.0.value()?, norm.1), &affine)?,
+            None => ops::norm_linears(&h.h, Norm { gain: norm.0.value()?, eps: norm.1 }, &affine)?,
         };
         Ok(ys.try_into().expect("one output for each of G weights"))
     }
@@ -152,21 +152,22 @@ impl Functional for Eager {
         let affine = [gate.affine(&packed[0])?, up.affine(&packed[1])?];
         Ok(match h.normed(norm.0) {
             Some(n) => ops::swiglu(n, affine)?,
-            None => ops::norm_swiglu(&h.h, (norm.0.value()?, norm.1), affine)?,
+            None => ops::norm_swiglu(&h.h, Norm { gain: norm.0.value()?, eps: norm.1 }, affine)?,
         })
     }
 
     fn linear_add(&mut self, h: &Residual, x: &Tensor, w: &Linear, next: (&Param, f32)) -> Result<Residual> {
-        let (gain, packed) = ((next.0.value()?, next.1), w.weight.packed()?);
-        let (h, normed) = ops::linear_add_norm(&h.h, x, (&packed, w.bias()?), gain)?;
+        let (norm, packed) = (Norm { gain: next.0.value()?, eps: next.1 }, w.weight.packed()?);
+        let (h, normed) = ops::linear_add_norm(&h.h, x, w.affine(&packed)?, norm)?;
         Ok(Residual { h, normed: normed.map(|n| (next.0.index(), n)) })
     }
 
     fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Tensor> {
         let x = split_heads(x, turn.table.head_dim())?;
+        let rope = ops::RopeArgs { table: turn.table, positions: turn.pos };
         Ok(match norm {
-            Some((w, eps)) => ops::norm_rope(&x, (w.value()?, eps), (turn.table, turn.pos))?,
-            None => ops::rope_rows(&x, turn.table, turn.pos, x.dtype())?,
+            Some((w, eps)) => ops::norm_rope(&x, Norm { gain: w.value()?, eps }, rope)?,
+            None => ops::rope_rows(&x, rope, x.dtype())?,
         })
     }
 

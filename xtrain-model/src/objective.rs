@@ -109,7 +109,7 @@ impl Batch {
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
         let head = model.params.head().packed()?;
         let slot = grads.slot_mut(model.params.head_slot());
-        Ok(ops::cross_entropy_backward(hidden, &head, &self.loss(how), (loss, slot))?)
+        Ok(ops::cross_entropy_backward(hidden, &head, &self.loss(how), loss, slot)?)
     }
 }
 

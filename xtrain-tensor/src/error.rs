@@ -1,82 +1,83 @@
-//! What an operation refuses.
-use std::fmt;
-
-use crate::Dtype;
+//! The error of an operation.
+use crate::dtype::Dtype;
 
 /// The result of an operation on tensors.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation refused its operands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why an operation refused its operands or failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Operands whose shapes do not fit together.
+    /// The shapes of the operands do not fit.
+    #[error("{op}: want {want}, got {got:?}")]
     Shape {
         /// The operation.
         op: &'static str,
-        /// What it asks for.
+        /// The expected shapes.
         want: &'static str,
-        /// The shapes it was given, in the order of its arguments.
+        /// The shapes found, in the order of the arguments.
         got: Vec<Vec<usize>>,
     },
-    /// An operand of another element type.
+    /// An operand has an unexpected element type.
+    #[error("{op}: want {want}, got {got}")]
     Dtype {
         /// The operation.
         op: &'static str,
-        /// What it asks for.
+        /// The expected element type.
         want: &'static str,
-        /// What it was given.
+        /// The element type found.
         got: Dtype,
     },
-    /// An index outside its table: a token id, a position, a slot, a sequence.
+    /// An index is outside its table: a token id, a position, a slot, a sequence.
+    #[error("{op}: {what} {got} at index {at} is not below {bound}")]
     Index {
         /// The operation.
         op: &'static str,
         /// What the index counts.
         what: &'static str,
-        /// Where in the list of indices it stands.
+        /// The place of the index in its list.
         at: usize,
         /// The index.
         got: u64,
-        /// The first value that is too large.
+        /// The smallest index that is too large.
         bound: u64,
     },
-    /// A value that has to be finite and is not.
+    /// A value that must be finite is not.
+    #[error("{what}: row {row} holds a NaN or an infinity")]
     NotFinite {
         /// The operation or tensor.
         what: String,
-        /// The row that holds it.
+        /// The row of the value.
         row: usize,
     },
-    /// A device that is missing, out of memory, or that failed.
+    /// A device is missing, out of memory, or failed; or an operand is on another device.
+    #[error("{what}")]
     Device {
-        /// What happened, and where.
+        /// What happened, and where. It includes the text of `source`.
         what: String,
+        /// The error of the GPU driver. `None`: the driver did not fail.
+        source: Option<DriverError>,
     },
-    /// An argument outside its range.
+    /// An argument is outside its range.
+    #[error("{op}: want {want}, got {got}")]
     Argument {
         /// The operation.
         op: &'static str,
-        /// What it asks for.
+        /// The expected range.
         want: &'static str,
-        /// What it was given.
+        /// The argument found.
         got: String,
     },
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Shape { op, want, got } => write!(f, "{op}: want {want}, got {got:?}"),
-            Error::Dtype { op, want, got } => write!(f, "{op}: want {want}, got {got}"),
-            Error::Index { op, what, at, got, bound } => {
-                write!(f, "{op}: {what} {got} at index {at} is not below {bound}")
-            }
-            Error::NotFinite { what, row } => write!(f, "{what}: row {row} holds a NaN or an infinity"),
-            Error::Device { what } => f.write_str(what),
-            Error::Argument { op, want, got } => write!(f, "{op}: want {want}, got {got}"),
-        }
+impl Error {
+    /// An [`Error::Device`] without a driver error.
+    pub(crate) fn device(what: impl Into<String>) -> Error {
+        Error::Device { what: what.into(), source: None }
     }
 }
 
-impl std::error::Error for Error {}
+/// An error that the GPU driver returned, as text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DriverError(pub(crate) String);

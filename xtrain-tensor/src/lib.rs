@@ -1,36 +1,53 @@
-//! Device tensors and the operations on them, each in one documented order of arithmetic
-//! (`docs/numerics.md`): the same bits from any batch, thread count and instruction set.
+//! Device tensors and the operations on them. Every operation has one documented order of arithmetic
+//! (`docs/numerics.md`), so its results are bit-identical for every batch, thread count, instruction set and backend.
+//!
+//! # Layers
+//! A module imports modules of its own layer or of lower ones. No file imports a file that depends on it.
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 7 | [`ops`]: check the operands, then call the backend of the device. [`softmax`]: rows of logits outside a tensor |
+//! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `dispatch`: from a device to its backend |
+//! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`, `host_ring`: parts that backends share |
+//! | 4 | `operands`: weights, attention masks, RoPE tables, and other operands that are not plain tensors |
+//! | 3 | `tensor`: a shape and its values on a device |
+//! | 2 | `device`: [`Device`] and the handles of the backends |
+//! | 1 | `device::{pool, simd, recycle, gpu}`: worker threads, instruction sets, recycled memory, the GPU runtime |
+//! | 0 | `dtype`, `error`, [`math`], `dd`, `portable`, [`rng`], `normal`, `rope_scaling`, [`faults`], `huge_page_alloc` |
+mod backend;
+mod compose;
 mod cpu;
 mod dd;
 mod device;
+mod dispatch;
 mod dtype;
 mod error;
 pub mod faults;
 #[cfg(test)]
 mod gates;
 mod gpu;
+mod host_ring;
+mod huge_page_alloc;
 pub mod math;
 mod normal;
+mod operands;
 pub mod ops;
-mod pages;
 mod portable;
-mod recycle;
 mod reference;
 pub mod rng;
 mod rope_scaling;
-mod rope_table;
 pub mod softmax;
 mod tensor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use cpu::Simd;
-pub use device::{Cpu, Device};
+pub use device::gpu::{Gpu, GpuCounters, GpuInfo, GpuSurvey, Peak, Schedule, enumerate_gpus};
+pub use device::simd::Simd;
+pub use device::{Cpu, Device, Reference};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
-pub use error::{Error, Result};
-pub use gpu::{Gpu, GpuCounters, GpuInfo, GpuSurvey, Peak, Schedule, enumerate_gpus};
+pub use error::{DriverError, Error, Result};
+pub use huge_page_alloc::HugePages;
 pub use normal::{fill_normal, standard_normal};
-pub use pages::HugePages;
+pub use operands::RopeTable;
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};
-pub use rope_table::RopeTable;
 pub use tensor::{Stored, Tensor};

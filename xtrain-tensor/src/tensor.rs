@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use crate::cpu::pointwise;
-use crate::device::{Cpu, Device};
-use crate::dtype::{Dtype, Element, from_bf16, to_bf16};
+use crate::device::gpu::{self, At, Gpu};
+use crate::device::recycle::{Buffer, Recycled};
+use crate::device::{Cpu, Device, Reference};
+use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
-use crate::gpu::{self, At, Gpu};
-use crate::recycle::{Buffer, Recycled};
 
 /// A row-major, contiguous tensor. Cloning shares the values.
 #[derive(Debug, Clone)]
@@ -50,7 +49,9 @@ macro_rules! stored {
         impl Stored for $t {
             fn wrap(values: Vec<$t>, device: &Device) -> Result<Storage> {
                 Ok(match device {
-                    Device::Cpu(cpu) => Storage::$variant(Arc::new(Buffer::new(values, &cpu.recycler))),
+                    Device::Reference(Reference { recycler }) | Device::Cpu(Cpu { recycler, .. }) => {
+                        Storage::$variant(Arc::new(Buffer::new(values, recycler)))
+                    }
                     Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.upload(&values)?), <$t>::DTYPE),
                 })
             }
@@ -89,18 +90,24 @@ impl Tensor {
     /// # Errors
     /// [`Error::Device`] when the device has no memory for it.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
-        fn blank<T: Stored>(cpu: &Cpu, n: usize) -> Arc<Buffer<T>> {
-            let mut values = cpu.recycler.acquire(n);
-            cpu.pool.parts(&mut values, 1 << 15, |_, values| values.fill(T::default()));
-            Arc::new(Buffer::new(values, &cpu.recycler))
+        fn blank<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
+            let values = match device {
+                Device::Cpu(cpu) => {
+                    let mut values = cpu.recycler.acquire(n);
+                    cpu.pool.parts(&mut values, 1 << 15, |_, values| values.fill(T::default()));
+                    values
+                }
+                _ => vec![T::default(); n],
+            };
+            T::wrap(values, device)
         }
         let n: usize = shape.iter().product();
         let storage = match (device, dtype) {
             (Device::Gpu(gpu), _) => Storage::Gpu(Arc::new(gpu.zeros(n * dtype.bytes())?), dtype),
-            (Device::Cpu(cpu), Dtype::F32) => Storage::F32(blank(cpu, n)),
-            (Device::Cpu(cpu), Dtype::BF16) => Storage::BF16(blank(cpu, n)),
-            (Device::Cpu(cpu), Dtype::U32) => Storage::U32(blank(cpu, n)),
-            (Device::Cpu(cpu), Dtype::I32) => Storage::I32(blank(cpu, n)),
+            (_, Dtype::F32) => blank::<f32>(device, n)?,
+            (_, Dtype::BF16) => blank::<bf16>(device, n)?,
+            (_, Dtype::U32) => blank::<u32>(device, n)?,
+            (_, Dtype::I32) => blank::<i32>(device, n)?,
         };
         Ok(Tensor { shape: shape.to_vec(), storage, device: device.clone() })
     }
@@ -156,7 +163,7 @@ impl Tensor {
 
     fn misplaced(&self, gpu: &Gpu, dtype: Dtype) -> Error {
         let got = format!("{} on {:?}", self.dtype(), self.device);
-        Error::Device { what: format!("want an operand in {dtype} on {}, got {got}", gpu.name()) }
+        Error::device(format!("want an operand in {dtype} on {}, got {got}", gpu.name()))
     }
 
     /// The extent of each dimension, outermost first.
@@ -211,7 +218,7 @@ impl Tensor {
                 Dtype::U32 => moved::<u32>(self, device)?,
                 Dtype::I32 => moved::<i32>(self, device)?,
             },
-            (own, Device::Cpu(_)) => own.clone(),
+            (own, Device::Reference(_) | Device::Cpu(_)) => own.clone(),
         };
         Ok(Tensor { shape: self.shape.clone(), storage, device: device.clone() })
     }
@@ -244,7 +251,10 @@ impl Tensor {
     /// [`Error::Dtype`] when the elements are of another type; [`Error::Device`] when a device fails.
     pub fn to_vec<T: Stored>(&self) -> Result<Vec<T>> {
         match &self.storage {
-            Storage::Gpu(buffer, dtype) if *dtype == T::DTYPE => buffer.home().download(buffer),
+            Storage::Gpu(buffer, dtype) if *dtype == T::DTYPE => {
+                let _issue = buffer.home().issue();
+                buffer.home().download(buffer)
+            }
             Storage::Gpu(_, got) => Err(Error::Dtype { op: "Tensor::to_vec", want: name::<T>(), got: *got }),
             _ => Ok(self.data::<T>()?.to_vec()),
         }
@@ -262,8 +272,8 @@ impl Tensor {
     /// Why the host cannot read the values in place.
     fn unread(&self, op: &'static str, want: &'static str) -> Error {
         match &self.device {
-            Device::Cpu(_) => Error::Dtype { op, want, got: self.dtype() },
-            Device::Gpu(gpu) => Error::Device { what: format!("{op}: the values lie on {}", gpu.name()) },
+            Device::Reference(_) | Device::Cpu(_) => Error::Dtype { op, want, got: self.dtype() },
+            Device::Gpu(gpu) => Error::device(format!("{op}: the values lie on {}", gpu.name())),
         }
     }
 
@@ -276,46 +286,6 @@ impl Tensor {
             return Err(self.unread("Tensor::data_mut", name::<T>()));
         }
         Ok(T::get_mut(&mut self.storage).expect("what can be read can be written"))
-    }
-
-    /// The values as f32: shared if they are, widened if they are bf16.
-    ///
-    /// # Errors
-    /// [`Error::Dtype`] for a tensor of integers.
-    pub fn to_f32(&self) -> Result<Tensor> {
-        self.cast(Dtype::F32)
-    }
-
-    /// The same values in another floating-point type, rounded to nearest even.
-    ///
-    /// # Errors
-    /// [`Error::Dtype`] unless both types are f32 or bf16.
-    pub fn cast(&self, dtype: Dtype) -> Result<Tensor> {
-        if let (Device::Gpu(gpu), true) = (&self.device, self.dtype() != dtype) {
-            return gpu::cast(gpu, self, dtype);
-        }
-        let fast = self.device.fast();
-        let storage = match (&self.storage, dtype) {
-            (own, _) if self.dtype() == dtype && matches!(dtype, Dtype::F32 | Dtype::BF16) => own.clone(),
-            (Storage::F32(v), Dtype::BF16) => {
-                let values = match fast {
-                    Some(cpu) => pointwise::cast(cpu, v),
-                    None => v.iter().map(|&x| to_bf16(x)).collect(),
-                };
-                bf16::wrap(values, &self.device)?
-            }
-            (Storage::BF16(v), Dtype::F32) => {
-                let values = match fast {
-                    Some(cpu) => pointwise::cast(cpu, v),
-                    None => v.iter().map(|&x| from_bf16(x)).collect(),
-                };
-                f32::wrap(values, &self.device)?
-            }
-            _ => {
-                return Err(Error::Dtype { op: "Tensor::cast", want: "f32 or bf16", got: self.dtype() });
-            }
-        };
-        Ok(Tensor { shape: self.shape.clone(), storage, device: self.device.clone() })
     }
 
     /// The same values under another shape of the same count.

@@ -18,7 +18,8 @@ pub(super) struct Case {
     pub(super) oracle: Oracle,
     pub(super) kv: KvKind,
     pub(super) threads: usize,
-    pub(super) simd: Simd,
+    /// `None`: the reference backend.
+    pub(super) simd: Option<Simd>,
     pub(super) driver: Driver,
     pub(super) seqs: Vec<Seq>,
     /// Sliding-window size of each layer, including the current token. `None`: full attention.
@@ -28,7 +29,8 @@ pub(super) struct Case {
 /// How the oracle computes a sequence: alone, on one thread, in one pass over all its tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Oracle {
-    pub(super) simd: Simd,
+    /// `None`: the reference backend.
+    pub(super) simd: Option<Simd>,
     /// The training forward, recorded on a tape.
     pub(super) tape: bool,
     /// Also recomputed by a new forward pass for each token.
@@ -180,13 +182,15 @@ impl Case {
     }
 }
 
-/// The instruction sets of this machine: those that emulate FMA while others have it, and the rest.
-pub(super) fn simds() -> (Vec<Simd>, Vec<Simd>) {
-    Simd::available().partition(|s| *s < Simd::Avx2 && Simd::detect() >= Simd::Avx2)
+/// The reference (`None`) and the instruction sets of this machine: those that emulate FMA while others have it, and the
+/// rest.
+pub(super) fn simds() -> (Vec<Option<Simd>>, Vec<Option<Simd>>) {
+    let all = [None].into_iter().chain(Simd::available().map(Some));
+    all.partition(|s| *s < Some(Simd::Avx2) && Simd::detect() >= Simd::Avx2)
 }
 
 /// Draws an instruction set. Those that emulate FMA are drawn less often, and only for cheap cases.
-fn simd(rng: &mut CaseRng, light: bool) -> Simd {
+fn simd(rng: &mut CaseRng, light: bool) -> Option<Simd> {
     let (slow, fast) = simds();
     match light && !slow.is_empty() && rng.one_in(8) {
         true => rng.choose(&slow),

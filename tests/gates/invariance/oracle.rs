@@ -10,17 +10,17 @@ use super::outcome::{Difference, RowId, What};
 use crate::rng::{CaseRng, values};
 
 thread_local! {
-    static DEVICES: RefCell<Vec<(usize, Simd, Device)>> = const { RefCell::new(Vec::new()) };
+    static DEVICES: RefCell<Vec<(usize, Option<Simd>, Device)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A device. Each is created once per thread.
-pub(super) fn device(threads: usize, simd: Simd) -> Device {
+/// A device. Each is created once per thread. `simd` of `None`: the reference backend.
+pub(super) fn device(threads: usize, simd: Option<Simd>) -> Device {
     DEVICES.with_borrow_mut(|all| {
         if let Some(existing) = all.iter().find(|d| (d.0, d.1) == (threads, simd)) {
             return existing.2.clone();
         }
-        let device = Device::cpu_with(threads, simd);
-        assert_eq!(device.threads(), threads, "the system refuses threads");
+        let device = simd.map_or_else(Device::reference, |simd| Device::cpu_with(threads, simd));
+        assert!(simd.is_none() || device.threads() == threads, "the system refuses threads");
         all.push((threads, simd, device.clone()));
         device
     })

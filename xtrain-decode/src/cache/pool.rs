@@ -1,6 +1,6 @@
 //! The keys and values of every layer, by slot.
 use xtrain_model::{Qkv, Result, Rows};
-use xtrain_tensor::ops::{self, SlotRange, Slots, UnrotatedHeads};
+use xtrain_tensor::ops::{self, QkNorm, RopeArgs, SlotRange, Slots, UnrotatedHeads};
 use xtrain_tensor::{
     Error, Tensor,
     faults::{self, Fault},
@@ -84,14 +84,13 @@ impl Pool {
             k: &heads(new.k)?,
             v: new.v,
             norms: match new.norms {
-                Some(([q, k], eps)) => Some(([q.value()?, k.value()?], eps)),
+                Some(([q, k], eps)) => Some(QkNorm { q_gain: q.value()?, k_gain: k.value()?, eps }),
                 None => None,
             },
-            table: new.turn.table,
-            pos: new.turn.pos,
+            rope: RopeArgs { table: new.turn.table, positions: new.turn.pos },
             slots: &places,
         };
-        let q = ops::write_heads(&new, [&mut self.k[layer], &mut self.v[layer]])?;
+        let q = ops::write_heads(&new, &mut self.k[layer], &mut self.v[layer])?;
         self.wrote(layer, rows, spared)?;
         Ok(q)
     }

@@ -72,7 +72,7 @@ impl Engine<'_> {
     /// What the rows draw in each of the steps.
     fn draw_ahead(&mut self, plan: &mut Plan, steps: usize) -> Result<Vec<Vec<Outcome>>> {
         let rows = plan.runs.len();
-        let mut draws = match self.draws.take().filter(|draws| draws.room() >= rows) {
+        let mut draws = match self.draws.take().filter(|draws| draws.capacity() >= rows) {
             Some(draws) => draws,
             None => {
                 let turns = self.options.turns(self.model.config());
@@ -88,7 +88,7 @@ impl Engine<'_> {
                 }
                 self.draw_step(plan, &mut draws, step)?;
             }
-            Ok(draws.look()?)
+            Ok(draws.read_back()?)
         })?;
         self.draws = Some(draws);
         Ok(drawn)
@@ -118,7 +118,7 @@ impl Engine<'_> {
         self.model.prefetch_rope(
             plan.rows.pos.iter().flat_map(|&pos| (0..steps).map(move |step| pos as usize + step)),
         )?;
-        Ok(draws.begin(&plan.rows.id, (0..steps).map(lists).collect())?)
+        Ok(draws.stage(&plan.rows.id, (0..steps).map(lists).collect())?)
     }
 
     fn draw_step(&mut self, plan: &Plan, draws: &mut DeviceSampler, step: usize) -> ModelResult<()> {
@@ -128,7 +128,7 @@ impl Engine<'_> {
         let first = self.live[0].id;
         let row = |run: &super::plan::Run| self.live[run.live].sample_row(first, step as u32);
         let rows: Vec<SampleRow<'_>> = plan.runs.iter().map(row).collect();
-        Ok(draws.draw(&self.model.logits(&hidden)?, &rows)?)
+        Ok(draws.sample(&self.model.logits(&hidden)?, &rows)?)
     }
 
     /// Takes the tokens in the order of the steps, each sequence up to its end; in which step each end came. From a

@@ -24,7 +24,6 @@ pub(crate) use left::PackedA;
 pub(crate) use tiles::{TilePanels, View};
 
 use half::bf16;
-use tiles::Pairs;
 
 use super::lanes::{Lanes, Reg};
 use crate::dtype::{from_bf16, to_bf16};
@@ -70,20 +69,6 @@ fn round_daz<T: Operand, const N: usize>(values: &[T], out: &mut [bf16; N]) {
             *to = x.round_daz();
         }
     }
-}
-
-/// The smallest exponent field of the non-zero elements of [converted](Operand::round_daz) rows.
-#[inline(always)]
-fn min_exponent(rows: &[Pairs]) -> u8 {
-    let mut min = [u16::MAX; 32];
-    for row in rows {
-        for (min, x) in min.iter_mut().zip(&row.0) {
-            // subtract one, so that the field of zero becomes the largest
-            *min = (*min).min((x.to_bits() & 0x7f80).wrapping_sub(0x80));
-        }
-    }
-    let min = min.into_iter().fold(u16::MAX, u16::min);
-    if min > 0x7f80 { NO_EXPONENT } else { (min >> 7) as u8 + 1 }
 }
 
 /// The running minimum of the exponents of an operand's non-zero values, in lanes. It holds their smallest magnitude,

@@ -1,22 +1,25 @@
-//! The SIMD CPU backend: a thread pool, an abstraction of 32 SIMD lanes, and the kernels built on them.
-pub(crate) mod attention;
+//! The SIMD CPU backend: lanes of 32 values, the kernels over them, and the implementation of
+//! [`Backend`](crate::backend::Backend) by those kernels.
+mod attention;
+mod backend;
+mod embedding;
 pub(crate) mod gemm;
 pub(crate) mod gemm_bf16;
 pub(crate) mod heads;
 pub(crate) mod lanes;
+mod linear;
+mod loss;
 pub(crate) mod norm;
 pub(crate) mod optim;
+mod pack;
 pub(crate) mod packed;
 pub(crate) mod pointwise;
-mod pool;
 pub(crate) mod rope;
 pub(crate) mod rowsum;
 mod scratch;
-mod simd;
 pub(crate) mod softmax;
 pub(crate) mod value;
 
 pub(crate) use crate::device::Cpu;
-pub(crate) use packed::Packed;
-pub(crate) use pool::{Disjoint, Pool};
-pub use simd::Simd;
+pub(crate) use crate::device::pool::Disjoint;
+pub(crate) use crate::device::simd::Simd;

@@ -2,7 +2,7 @@
 use super::Cpu;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::value::blocks;
-use crate::ops::AdamWScalars;
+use crate::operands::AdamWScalars;
 
 /// Elements per work item. It grows with `total`, the elements of all parameters, to bound the number of work items.
 fn grain(total: usize) -> usize {

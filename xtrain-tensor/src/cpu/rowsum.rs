@@ -5,7 +5,7 @@ use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::scratch::Buffer;
 use super::value::blocks;
-use crate::ops::Samples;
+use crate::operands::Samples;
 
 /// The gradient of a parameter, and the samples whose rows are summed into it.
 pub(crate) struct ParamGrad<'a> {

@@ -2,7 +2,7 @@
 use half::bf16;
 
 use super::lanes::Lanes;
-use crate::recycle::Recycled;
+use crate::device::recycle::Recycled;
 
 /// An element type of activations.
 pub(crate) trait Value: Recycled {

@@ -9,7 +9,7 @@ const SCHEDULES: [Schedule; 4] =
 fn gpu(open: fn(Schedule) -> Option<Device>, schedule: Schedule) -> Option<Gpu> {
     match open(schedule)? {
         Device::Gpu(gpu) => Some(gpu),
-        Device::Cpu(_) => None,
+        Device::Reference(_) | Device::Cpu(_) => None,
     }
 }
 

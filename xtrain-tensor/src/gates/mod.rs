@@ -108,12 +108,13 @@ impl Comparison {
 
 /// The reference device.
 fn reference() -> Device {
-    Device::cpu_with(1, Simd::Reference)
+    Device::reference()
 }
 
-/// A device for every instruction set of this machine and each of these numbers of threads.
+/// The reference, and a device for every instruction set of this machine and each of these numbers of threads.
 fn devices(threads: &[usize]) -> Vec<Device> {
-    Simd::available().flat_map(|simd| threads.iter().map(move |&n| Device::cpu_with(n, simd))).collect()
+    let cpus = Simd::available().flat_map(|simd| threads.iter().map(move |&n| Device::cpu_with(n, simd)));
+    [reference()].into_iter().chain(cpus).collect()
 }
 
 /// The name of a device in the name of a case.

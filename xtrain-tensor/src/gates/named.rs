@@ -4,7 +4,7 @@ use super::case::{Case, Run, pick, split, tensor};
 use super::scene::{HeadCounts, Layout, Pool};
 use super::values::{CaseRng, Values, label};
 use super::{Comparison, Counts, Difference, Rows, devices, name};
-use crate::ops::{self, AttnMask, Slots};
+use crate::ops::{self, AttnMask, RopeArgs, Slots};
 use crate::{Device, Dtype, Result, RopeTable, Simd, Tensor};
 
 /// Runs `case` on every instruction set and compares it with `want`, which computes the same values another way.
@@ -139,7 +139,9 @@ mod tests {
         let x = Tensor::new(&Device::cpu(), &[4, 2, 6], Values::Ugly.fill(48, 3)).unwrap();
         let pos = [1 << 20, 0, 77_777, 300];
         let table = RopeTable::new(1e4, 6, RopeTable::MAX_POSITIONS).unwrap();
-        let by_table = split(&ops::rope_rows(&x, &table, &pos, Dtype::F32).unwrap(), 4).unwrap();
+        let by_table =
+            split(&ops::rope_rows(&x, RopeArgs { table: &table, positions: &pos }, Dtype::F32).unwrap(), 4)
+                .unwrap();
         let by_pos = split(&ops::rope_pos(&x, &pos, 1e4).unwrap(), 4).unwrap();
         assert_eq!(by_table, by_pos);
     }

@@ -93,7 +93,7 @@ fn same(gpu: &Gpu, what: &str, got: &[f32], want: &[f32]) {
 fn on(device: &Device) -> &Gpu {
     match device {
         Device::Gpu(gpu) => gpu,
-        Device::Cpu(_) => panic!("{device} is no GPU"),
+        Device::Reference(_) | Device::Cpu(_) => panic!("{device} is no GPU"),
     }
 }
 

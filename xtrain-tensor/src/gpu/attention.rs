@@ -15,8 +15,7 @@ use std::ops::Range;
 pub(crate) use backward::attention_backward;
 
 use super::{Arg, At, Gpu, Grid, args};
-use crate::ops::{AttnMask, Slots};
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads, Slots};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// The head sizes that the kernels have.
@@ -76,7 +75,7 @@ impl Scene {
     /// The kernels' `HEADS`.
     fn heads(&self) -> [Arg; 4] {
         let Heads { nh, nkv, hd } = self.heads;
-        [(nh as u32).into(), (nkv as u32).into(), (hd as u32).into(), self.heads.scale::<f32>().into()]
+        [(nh as u32).into(), (nkv as u32).into(), (hd as u32).into(), self.heads.scale().into()]
     }
 }
 

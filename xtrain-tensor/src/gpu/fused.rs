@@ -1,6 +1,6 @@
 //! Steps of a forward pass in one launch.
 use super::{At, Gpu, Grid, args};
-use crate::ops::UnrotatedHeads;
+use crate::operands::{RopeArgs, UnrotatedHeads};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows, or heads, that a block takes, a warp each.
@@ -31,7 +31,7 @@ pub(crate) fn write_heads(
     new: &UnrotatedHeads<'_>,
     [k_pool, v_pool]: [&mut Tensor; 2],
 ) -> Result<Tensor> {
-    let UnrotatedHeads { q, k, v, norms, table, pos, slots } = *new;
+    let UnrotatedHeads { q, k, v, norms, rope: RopeArgs { table, positions: pos }, slots } = *new;
     let &[n, nh, hd] = q.shape() else { unreachable!("write_heads checks its shapes") };
     let (dtype, nkv) = (q.dtype(), k.shape()[1]);
     let kernel = match dtype {
@@ -45,7 +45,7 @@ pub(crate) fn write_heads(
     }
     let turned = Tensor::on_gpu(gpu, q.shape(), dtype)?;
     let (gains, eps) = match norms {
-        Some((ws, eps)) => ([ws[0].at(gpu, Dtype::F32)?, ws[1].at(gpu, Dtype::F32)?], eps),
+        Some(n) => ([n.q_gain.at(gpu, Dtype::F32)?, n.k_gain.at(gpu, Dtype::F32)?], n.eps),
         None => ([At(0); 2], 0.0),
     };
     let table = table.device_addresses(gpu, pos.iter().map(|&p| p as usize))?;

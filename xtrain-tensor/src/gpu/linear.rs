@@ -4,7 +4,7 @@ mod several;
 pub(crate) use several::{NORMED_INSIDE, Source, linears, swiglu, takes};
 
 use super::{At, Gpu, Grid, args};
-use crate::ops::{Samples, Weight};
+use crate::operands::{Samples, Weight};
 use crate::{
     Dtype, Result, Tensor,
     faults::{self, Fault},

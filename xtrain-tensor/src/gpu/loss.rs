@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::linear::{self, After, Forward, Group, Part, Tile};
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::ops::loss_blocks as blocks;
-use crate::ops::{LogProb, LossRows, Samples, Target, Weight};
+use crate::operands::loss::blocks;
+use crate::operands::{LogProb, LossRows, Samples, Target, Weight};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// The target of a row that has none.

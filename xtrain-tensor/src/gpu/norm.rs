@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation, forward and backward.
 use super::{Gpu, Grid, args};
-use crate::ops::Samples;
+use crate::operands::Samples;
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows that a block takes, a warp each.

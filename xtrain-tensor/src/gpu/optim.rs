@@ -1,6 +1,6 @@
 //! The optimizer: all tensors of a model in a few launches, by a table of where they lie.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::ops::{AdamWScalars, Update, Updated};
+use crate::operands::{AdamWScalars, Update, Updated};
 use crate::{Dtype, Result, Tensor};
 
 /// Elements that a block updates.

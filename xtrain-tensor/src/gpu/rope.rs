@@ -4,7 +4,7 @@ use crate::{Dtype, Result, RopeTable, Tensor};
 
 /// Where a row's position comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum RopeArgs<'a> {
+pub(crate) enum RopeKernel<'a> {
     /// A position for each row.
     Rows(&'a [u32]),
     /// The gradient of `Rows`.
@@ -20,27 +20,27 @@ pub(crate) fn rope(
     gpu: &Gpu,
     x: &Tensor,
     table: &RopeTable,
-    turn: RopeArgs<'_>,
+    turn: RopeKernel<'_>,
     out: Dtype,
 ) -> Result<Tensor> {
     let &[n, heads, hd] = x.shape() else { unreachable!("rope checks its shapes") };
     let kernel = match (turn, x.dtype(), out) {
-        (RopeArgs::Rows(_), Dtype::BF16, Dtype::BF16) => "rope_rows_bf16",
-        (RopeArgs::Rows(_), Dtype::BF16, _) => "rope_rows_bf16_f32",
-        (RopeArgs::Rows(_), _, Dtype::BF16) => "rope_rows_f32_bf16",
-        (RopeArgs::Rows(_), _, _) => "rope_rows_f32",
-        (RopeArgs::Back(_), _, _) => "rope_backward_f32",
-        (RopeArgs::Pos(_), Dtype::BF16, _) => "rope_pos_bf16",
-        (RopeArgs::Pos(_), _, _) => "rope_pos_f32",
-        (RopeArgs::At(_), Dtype::BF16, _) => "rope_at_bf16",
-        (RopeArgs::At(_), _, _) => "rope_at_f32",
+        (RopeKernel::Rows(_), Dtype::BF16, Dtype::BF16) => "rope_rows_bf16",
+        (RopeKernel::Rows(_), Dtype::BF16, _) => "rope_rows_bf16_f32",
+        (RopeKernel::Rows(_), _, Dtype::BF16) => "rope_rows_f32_bf16",
+        (RopeKernel::Rows(_), _, _) => "rope_rows_f32",
+        (RopeKernel::Back(_), _, _) => "rope_backward_f32",
+        (RopeKernel::Pos(_), Dtype::BF16, _) => "rope_pos_bf16",
+        (RopeKernel::Pos(_), _, _) => "rope_pos_f32",
+        (RopeKernel::At(_), Dtype::BF16, _) => "rope_at_bf16",
+        (RopeKernel::At(_), _, _) => "rope_at_f32",
     };
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
     let (table, place) = match turn {
-        RopeArgs::Rows(pos) | RopeArgs::Back(pos) | RopeArgs::Pos(pos) => {
+        RopeKernel::Rows(pos) | RopeKernel::Back(pos) | RopeKernel::Pos(pos) => {
             (table.device_addresses(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(gpu.indices(pos)?))
         }
-        RopeArgs::At(first) => {
+        RopeKernel::At(first) => {
             (table.device_addresses(gpu, first as usize..first as usize + n)?, Arg::from(first))
         }
     };

@@ -1,6 +1,6 @@
 //! Rows moved from place to place, whatever they hold.
 use super::{At, Gpu, Grid, args};
-use crate::ops::SlotRange;
+use crate::operands::SlotRange;
 use crate::{Result, Tensor};
 
 /// The kernels that move rows of some width.

@@ -1,10 +1,11 @@
-//! Causal grouped-query attention over keys that are found through slots.
-use super::{AttnMask, shapes, widened};
-use crate::cpu::attention::{self as fast, Number};
-use crate::reference::{self, Bf16, F32, Heads};
-use crate::{Device, Dtype, Error, Result, Simd, Stored, Tensor, gpu};
+//! Causal grouped-query attention over a pool of KV slots.
+use super::shapes;
+use crate::dispatch::backend;
+use crate::error::{Error, Result};
+use crate::operands::{AttnMask, Heads, Saved};
+use crate::tensor::Tensor;
 
-/// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the keys that row `n` sees, and `L`, the log of
+/// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the visible keys of row `n`, and `L`, the logarithm of
 /// each softmax's sum.
 ///
 /// | operand | shape | |
@@ -15,81 +16,38 @@ use crate::{Device, Dtype, Error, Result, Simd, Stored, Tensor, gpu};
 /// | returns `L` | `[N, nh]` | f32 |
 ///
 /// Order: keys in chunks of 64 at absolute positions, merged in rising order (docs/numerics.md,
-/// section 3). A row's bits depend on its own keys alone: not on `N`, the page size or the slots.
+/// section 3). The bits of a row depend on its own keys alone: not on `N`, the page size or the slots.
 ///
 /// # Errors
-/// [`Error::Shape`] or [`Error::Dtype`] when operands do not fit, [`Error::Index`] for a row that
-/// would see a slot outside the pool, [`Error::Argument`] for a head size that is no multiple of 8 on
-/// a GPU.
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
-    let heads = check("attention", [q, k, v], see)?;
-    if let Device::Gpu(gpu) = q.device() {
-        return gpu::attention::attention(gpu, [q, k, v], heads, see);
-    }
-    match (q.device().simd(), q.dtype()) {
-        (Some(Simd::Reference), _) => {}
-        (_, Dtype::BF16) => return in_lanes::<half::bf16>([q, k, v], heads, see),
-        _ => return in_lanes::<f32>([q, k, v], heads, see),
-    }
-    let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
-    let done = match q.dtype() {
-        Dtype::BF16 => reference::attention::<Bf16>(operands, heads, see),
-        _ => reference::attention::<F32>(operands, heads, see),
-    };
-    let y = Tensor::new(q.device(), q.shape(), done.y)?.cast(q.dtype())?;
-    Ok((y, Tensor::new(q.device(), &q.shape()[..2], done.lse)?))
+/// [`Error::Shape`] or [`Error::Dtype`] if operands do not fit, [`Error::Index`] for a row with a visible slot outside
+/// the pool, [`Error::Argument`] on a GPU for a head size that is not a multiple of 8.
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
+    let heads = check("attention", [q, k, v], mask)?;
+    backend(q.device()).attention(q, k, v, heads, mask)
 }
 
-fn in_lanes<E: Stored + Number>(
-    [q, k, v]: [&Tensor; 3],
-    heads: Heads,
-    see: &AttnMask<'_>,
-) -> Result<(Tensor, Tensor)> {
-    let operands = [q.data::<E>()?, k.data()?, v.data()?];
-    let (y, lse) = fast::attention(q.device().as_cpu()?, operands, heads, see);
-    Ok((Tensor::new(q.device(), q.shape(), y)?, Tensor::new(q.device(), &q.shape()[..2], lse)?))
-}
-
-/// One query per sequence over cached keys: [`attention`] of a decode step. `q [B, nh, hd]`; row
-/// `b` has the bits of the last row of the full attention over the same keys.
+/// [`attention`] of a decode step: one query per sequence over cached keys. `q [B, nh, hd]`; row `b` is bit-identical to
+/// the last row of the full attention over the same keys.
 ///
 /// # Errors
 /// As [`attention`].
-pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, see: &AttnMask<'_>) -> Result<Tensor> {
-    if let Device::Gpu(gpu) = q.device() {
-        let heads = check("decode_attention", [q, k, v], see)?;
-        return Ok(gpu::attention::decode_attention(gpu, [q, k, v], heads, see)?.0);
-    }
-    Ok(attention(q, k, v, see)?.0)
+pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Result<Tensor> {
+    let heads = check("decode_attention", [q, k, v], mask)?;
+    backend(q.device()).decode_attention(q, k, v, heads, mask)
 }
 
-/// What the backward of [`attention`] reads: its operands and results.
-#[derive(Debug)]
-pub struct Saved<'a> {
-    /// Queries `[N, nh, hd]`.
-    pub q: &'a Tensor,
-    /// Keys `[N, nkv, hd]`.
-    pub k: &'a Tensor,
-    /// Values `[N, nkv, hd]`.
-    pub v: &'a Tensor,
-    /// The output as it was stored.
-    pub y: &'a Tensor,
-    /// The `L` of the forward.
-    pub lse: &'a Tensor,
-}
-
-/// `(dq, dk, dv)`, f32, of a pass over whole sequences whose rows see each other.
+/// `[dq, dk, dv]`, f32, of an attention over whole sequences.
 ///
-/// `dy [N, nh, hd]` f32 is rounded to the dtype of `q` at its entry. Order: one chain from +0 for
-/// each element, in rising positions; for keys and values over the query heads of the group first.
+/// `dy [N, nh, hd]` f32 is first rounded to the dtype of `q`. Order: one chain from +0 per element, in rising positions;
+/// keys and values sum over the query heads of the group first.
 ///
 /// # Errors
 /// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every
-/// position has a slot of its own.
-pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &AttnMask<'_>) -> Result<[Tensor; 3]> {
+/// position has its own slot.
+pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, mask: &AttnMask<'_>) -> Result<[Tensor; 3]> {
     const OP: &str = "attention_backward";
     let Saved { q, k, v, y, lse } = *saved;
-    let heads = check(OP, [q, k, v], see)?;
+    let heads = check(OP, [q, k, v], mask)?;
     if y.shape() != q.shape() || dy.shape() != q.shape() || lse.shape() != &q.shape()[..2] {
         return Err(Error::Shape {
             op: OP,
@@ -97,57 +55,25 @@ pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, see: &AttnMask<'_>) ->
             got: shapes(&[q, y, dy, lse]),
         });
     }
-    for (seq, rows) in see.rows_by_sequence() {
-        if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| see.pos[n] as usize != i) {
-            let got = format!("sequence {seq} with position {} where {at} belongs", see.pos[n]);
+    for (seq, rows) in mask.rows_by_sequence() {
+        if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| mask.pos[n] as usize != i) {
+            let got = format!("sequence {seq} with position {} where {at} belongs", mask.pos[n]);
             return Err(Error::Argument { op: OP, want: "whole sequences from position 0", got });
         }
     }
     let mut taken = vec![false; k.shape()[0]];
-    for (&seq, &pos) in see.seq.iter().zip(see.pos) {
-        let slot = see.slots.slot(seq, pos as usize);
+    for (&seq, &pos) in mask.seq.iter().zip(mask.pos) {
+        let slot = mask.slots.slot(seq, pos as usize);
         if std::mem::replace(&mut taken[slot], true) {
             let got = format!("slot {slot} twice, at position {pos} of sequence {seq}");
             return Err(Error::Argument { op: OP, want: "a slot for every position", got });
         }
     }
     let dy = dy.cast(q.dtype())?;
-    if let Device::Gpu(gpu) = q.device() {
-        return gpu::attention::attention_backward(gpu, saved, &dy, heads, see);
-    }
-    let wrap = |x: &Tensor, d| Tensor::new(x.device(), x.shape(), d);
-    let [dq, dk, dv] = match (q.device().simd(), q.dtype()) {
-        (Some(Simd::Reference), _) => in_reference(saved, &dy, heads, see)?,
-        (_, Dtype::BF16) => backward_in_lanes::<half::bf16>(saved, &dy, heads, see)?,
-        _ => backward_in_lanes::<f32>(saved, &dy, heads, see)?,
-    };
-    Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
+    backend(q.device()).attention_backward(saved, &dy, heads, mask)
 }
 
-fn backward_in_lanes<E: Stored + Number>(
-    saved: &Saved<'_>,
-    dy: &Tensor,
-    heads: Heads,
-    see: &AttnMask<'_>,
-) -> Result<[Vec<f32>; 3]> {
-    let Saved { q, k, v, y, lse } = *saved;
-    let cpu = q.device().as_cpu()?;
-    let [q, k, v, y, dy] = [q.data::<E>()?, k.data()?, v.data()?, y.data()?, dy.data()?];
-    let saved = fast::Saved { q, k, v, y, dy, lse: lse.data()? };
-    Ok(fast::attention_backward(cpu, saved, heads, see))
-}
-
-fn in_reference(saved: &Saved<'_>, dy: &Tensor, heads: Heads, see: &AttnMask<'_>) -> Result<[Vec<f32>; 3]> {
-    let Saved { q, k, v, y, lse } = *saved;
-    let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
-    let saved = reference::AttentionSaved { q: q_, k: k_, v: v_, y: y_, lse: lse.data()?, dy: dy_ };
-    Ok(match q.dtype() {
-        Dtype::BF16 => reference::attention_backward::<Bf16>(saved, heads, see),
-        _ => reference::attention_backward::<F32>(saved, heads, see),
-    })
-}
-
-fn check(op: &'static str, [q, k, v]: [&Tensor; 3], see: &AttnMask<'_>) -> Result<Heads> {
+fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Result<Heads> {
     let heads = match (q.shape(), k.shape()) {
         (&[_, nh, hd], &[_, nkv, hd_k])
             if hd == hd_k
@@ -166,9 +92,6 @@ fn check(op: &'static str, [q, k, v]: [&Tensor; 3], see: &AttnMask<'_>) -> Resul
     if q.dtype() != k.dtype() || k.dtype() != v.dtype() {
         return Err(Error::Dtype { op, want: "q, k and v in one dtype", got: k.dtype() });
     }
-    if let Device::Gpu(_) = q.device() {
-        gpu::attention::check_head_size(op, heads.hd)?;
-    }
-    see.check(op, q.shape()[0], k.shape()[0])?;
+    mask.check(op, q.shape()[0], k.shape()[0])?;
     Ok(heads)
 }

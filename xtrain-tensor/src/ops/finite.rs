@@ -1,37 +1,28 @@
-//! Whether all values of a tensor are finite.
-use crate::cpu::pointwise;
-use crate::cpu::value::with_values;
-use crate::{Device, Dtype, Result, Tensor, gpu};
+//! Checks that all values of tensors are finite.
+use crate::dispatch::backend;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 
-/// The place of the first of `xs` (f32 or bf16, on one device) that holds a NaN or an infinity.
+/// The index of the first of `xs` (f32 or bf16, all on one device) that holds a NaN or an infinity. `None`: all values
+/// are finite.
 ///
 /// # Errors
-/// [`Error::Dtype`](crate::Error::Dtype) for a tensor of integers.
+/// [`Error::Dtype`] for a tensor of integers.
 pub fn first_non_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
-    if let Some(Device::Gpu(gpu)) = xs.first().map(|x| x.device()) {
-        return gpu::first_non_finite(gpu, xs);
+    if let Some(x) = xs.iter().find(|x| !matches!(x.dtype(), Dtype::F32 | Dtype::BF16)) {
+        return Err(Error::Dtype { op: "first_non_finite", want: "f32 or bf16", got: x.dtype() });
     }
-    for (at, x) in xs.iter().enumerate() {
-        if !all_finite(x)? {
-            return Ok(Some(at));
-        }
+    match xs.first() {
+        Some(first) => backend(first.device()).first_non_finite(xs),
+        None => Ok(None),
     }
-    Ok(None)
 }
 
 /// Whether `x` (f32 or bf16) holds neither a NaN nor an infinity.
 ///
 /// # Errors
-/// [`Error::Dtype`](crate::Error::Dtype) for a tensor of integers.
+/// As [`first_non_finite`].
 pub fn all_finite(x: &Tensor) -> Result<bool> {
-    if let Device::Gpu(gpu) = x.device() {
-        return Ok(gpu::first_non_finite(gpu, &[x])?.is_none());
-    }
-    if let Some(cpu) = x.device().fast() {
-        return Ok(with_values!(x = x => pointwise::all_finite(cpu, x)));
-    }
-    Ok(match x.dtype() {
-        Dtype::BF16 => x.data::<half::bf16>()?.iter().all(|x| x.is_finite()),
-        _ => x.data::<f32>()?.iter().all(|x| x.is_finite()),
-    })
+    Ok(first_non_finite(&[x])?.is_none())
 }

@@ -1,8 +1,10 @@
-//! Keys and values as tensors of their own: appended, or expanded to the query heads.
+//! Keys and values as separate tensors: appended, or expanded to the query heads.
 //!
-//! The hot path does neither: it writes in place and indexes the kv head.
+//! A forward pass uses neither: it writes keys and values in place, and its attention indexes the kv head.
 use super::shapes;
-use crate::{Device, Error, Result, Tensor, gpu};
+use crate::dispatch::backend;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 
 /// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`.
 ///
@@ -10,14 +12,7 @@ use crate::{Device, Error, Result, Tensor, gpu};
 /// [`Error::Shape`] unless all but the first dimension agree; [`Error::Dtype`] unless both are f32.
 pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     match (a.shape(), b.shape()) {
-        ([t, rest @ ..], [u, tail @ ..]) if rest == tail => {
-            if let Device::Gpu(gpu) = a.device() {
-                return gpu::cat_seq(gpu, a, b, &[&[t + u], rest].concat());
-            }
-            let mut y = a.data::<f32>()?.to_vec();
-            y.extend_from_slice(b.data()?);
-            Tensor::new(a.device(), &[&[t + u], rest].concat(), y)
-        }
+        ([_, rest @ ..], [_, tail @ ..]) if rest == tail => backend(a.device()).cat_seq(a, b),
         _ => Err(Error::Shape { op: "cat_seq", want: "a [T, ..], b [U, ..]", got: shapes(&[a, b]) }),
     }
 }
@@ -27,14 +22,8 @@ pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::Shape`] unless `x` has three dimensions and `nkv` divides `n_heads`.
 pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
-    let (n, nkv, hd) = check("repeat_kv", x, n_heads)?;
-    if let Device::Gpu(gpu) = x.device() {
-        return gpu::repeat_kv(gpu, x, n_heads);
-    }
-    let data = x.data::<f32>()?;
-    let head = |i: usize| (i / n_heads) * nkv + (i % n_heads) / (n_heads / nkv);
-    let y = (0..n * n_heads).flat_map(|i| data[head(i) * hd..][..hd].iter().copied()).collect();
-    Tensor::new(x.device(), &[n, n_heads, hd], y)
+    check("repeat_kv", x, n_heads)?;
+    backend(x.device()).repeat_kv(x, n_heads)
 }
 
 /// The gradient of [`repeat_kv`]: the query heads of a group added in rising order, from +0.
@@ -44,7 +33,7 @@ pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
 /// As [`repeat_kv`].
 pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
     const OP: &str = "repeat_kv_backward";
-    let &[n, nh, hd] = dy.shape() else {
+    let &[_, nh, _] = dy.shape() else {
         return Err(Error::Shape { op: OP, want: "dy [N, nh, hd]", got: shapes(&[dy]) });
     };
     if n_kv_heads == 0 || !nh.is_multiple_of(n_kv_heads) {
@@ -54,22 +43,12 @@ pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
             got: vec![vec![nh], vec![n_kv_heads]],
         });
     }
-    if let Device::Gpu(gpu) = dy.device() {
-        return gpu::repeat_kv_backward(gpu, dy, n_kv_heads);
-    }
-    let (data, group) = (dy.data::<f32>()?, nh / n_kv_heads);
-    let mut dx = vec![0f32; n * n_kv_heads * hd];
-    for (i, dx) in dx.chunks_exact_mut(hd).enumerate() {
-        for dy in data[i * group * hd..][..group * hd].chunks_exact(hd) {
-            dx.iter_mut().zip(dy).for_each(|(a, b)| *a += b);
-        }
-    }
-    Tensor::new(dy.device(), &[n, n_kv_heads, hd], dx)
+    backend(dy.device()).repeat_kv_backward(dy, n_kv_heads)
 }
 
-fn check(op: &'static str, x: &Tensor, n_heads: usize) -> Result<(usize, usize, usize)> {
+fn check(op: &'static str, x: &Tensor, n_heads: usize) -> Result<()> {
     match *x.shape() {
-        [n, nkv, hd] if nkv > 0 && n_heads.is_multiple_of(nkv) => Ok((n, nkv, hd)),
+        [_, nkv, _] if nkv > 0 && n_heads.is_multiple_of(nkv) => Ok(()),
         _ => Err(Error::Shape { op, want: "x [N, nkv, hd], nkv a divisor of n_heads", got: shapes(&[x]) }),
     }
 }

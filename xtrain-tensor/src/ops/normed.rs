@@ -1,87 +1,60 @@
-//! Products of one normed `x`: what begins each half of a block. On a GPU one launch, with the norm of a few rows
-//! inside.
-use super::{Weight, linear, rms_norm, shapes, silu_mul};
-use crate::gpu::Source;
-use crate::{Device, Dtype, Error, Result, Tensor, gpu};
+//! Several linear maps of one input, with or without a norm before them: the first half of an attention or MLP block. A
+//! GPU runs each in one launch; for up to 8 rows the kernel computes the norm too.
+use super::linear::check_bias;
+use super::shapes;
+use crate::dispatch::backend;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::operands::{Affine, Norm};
+use crate::tensor::Tensor;
 
-/// `x -> x Wᵀ + b`.
-#[derive(Debug, Clone, Copy)]
-pub struct Affine<'a> {
-    /// `[out, in]`.
-    pub weight: &'a Weight,
-    /// `[out]`, f32.
-    pub bias: Option<&'a Tensor>,
-}
-
-/// [`linear`] of `x [N, in]` by each weight, `[N, out_i]` in the weights' dtype, which is that of `x`.
+/// [`linear`](super::linear) of `x [N, in]` by each weight: `[N, out_i]` in the weights' dtype, which is that of `x`.
 ///
 /// # Errors
-/// Those of [`linear`]; [`Error::Argument`] where there is no weight.
+/// Those of [`linear`](super::linear); [`Error::Argument`] for an empty list of weights.
 pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    const OP: &str = "linears";
-    let dtype = check_plain(OP, x, ws)?;
-    if let (Device::Gpu(gpu), source) = (x.device(), Source::Plain(x))
-        && gpu::takes(source, ws)
-    {
-        return gpu::linears(gpu, source, ws);
-    }
-    ws.iter().map(|w| linear(x, w.weight, w.bias, dtype)).collect()
+    check_plain("linears", x, ws)?;
+    backend(x.device()).linears(x, ws)
 }
 
-/// `silu(gate(x)) up(x)`, `[N, out]` in the weights' dtype, to which both products are rounded: the bits of [`linears`]
-/// and [`silu_mul`].
+/// `silu(gate(x)) up(x)`: `[N, out]` in the weights' dtype, to which both products are rounded. Bit-identical to
+/// [`linears`] and [`silu_mul`](super::silu_mul).
 ///
 /// # Errors
-/// Those of its parts.
+/// Those of the two operations.
 pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     const OP: &str = "swiglu";
-    let dtype = check_plain(OP, x, &gate_up)?;
+    check_plain(OP, x, &gate_up)?;
     check_pair(OP, &gate_up)?;
-    if let (Device::Gpu(gpu), source) = (x.device(), Source::Plain(x))
-        && gpu::takes(source, &gate_up)
-    {
-        return gpu::swiglu(gpu, source, gate_up);
-    }
-    let [gate, up] = gate_up.map(|w| linear(x, w.weight, w.bias, dtype));
-    silu_mul(&gate?, &up?, dtype)
+    backend(x.device()).swiglu(x, gate_up)
 }
 
-/// `rms_norm(h)` rounded to the weights' dtype, then [`linears`]: `h [N, in]` and `gain [in]` f32. The bits of its
-/// parts.
+/// [`rms_norm`](super::rms_norm) of `h [N, in]` (f32), rounded to the weights' dtype, then [`linears`]. Bit-identical
+/// to the two operations.
 ///
 /// # Errors
-/// Those of [`rms_norm`] and [`linears`].
-pub fn norm_linears(h: &Tensor, norm: (&Tensor, f32), ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    const OP: &str = "norm_linears";
-    let dtype = check(OP, h, norm.0, ws)?;
-    if let (Device::Gpu(gpu), source) = (h.device(), Source::Normed(h, norm))
-        && gpu::takes(source, ws)
-    {
-        return gpu::linears(gpu, source, ws);
-    }
-    linears(&rms_norm(h, norm.0, norm.1, dtype)?, ws)
+/// Those of the two operations.
+pub fn norm_linears(h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+    check("norm_linears", h, norm, ws)?;
+    backend(h.device()).norm_linears(h, norm, ws)
 }
 
-/// [`swiglu`] of `rms_norm(h)`. The bits of its parts.
+/// [`rms_norm`](super::rms_norm) of `h [N, in]` (f32), rounded to the weights' dtype, then [`swiglu`]. Bit-identical to
+/// the two operations.
 ///
 /// # Errors
-/// Those of its parts.
-pub fn norm_swiglu(h: &Tensor, norm: (&Tensor, f32), gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+/// Those of the two operations.
+pub fn norm_swiglu(h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     const OP: &str = "norm_swiglu";
-    let dtype = check(OP, h, norm.0, &gate_up)?;
+    check(OP, h, norm, &gate_up)?;
     check_pair(OP, &gate_up)?;
-    if let (Device::Gpu(gpu), source) = (h.device(), Source::Normed(h, norm))
-        && gpu::takes(source, &gate_up)
-    {
-        return gpu::swiglu(gpu, source, gate_up);
-    }
-    swiglu(&rms_norm(h, norm.0, norm.1, dtype)?, gate_up)
+    backend(h.device()).norm_swiglu(h, norm, gate_up)
 }
 
-/// The dtype of the weights, if all operands fit.
-fn check(op: &'static str, h: &Tensor, gain: &Tensor, ws: &[Affine<'_>]) -> Result<Dtype> {
-    if h.shape().len() != 2 || gain.shape() != [h.width()] {
-        return Err(Error::Shape { op, want: "h [N, in], gain [in]", got: shapes(&[h, gain]) });
+/// Returns the dtype of the weights.
+fn check(op: &'static str, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Dtype> {
+    if h.shape().len() != 2 || norm.gain.shape() != [h.width()] {
+        return Err(Error::Shape { op, want: "h [N, in], gain [in]", got: shapes(&[h, norm.gain]) });
     }
     check_weights(op, h, ws)
 }
@@ -102,7 +75,7 @@ fn check_weights(op: &'static str, x: &Tensor, ws: &[Affine<'_>]) -> Result<Dtyp
         return Err(Error::Argument { op, want: "at least one weight", got: "none".into() });
     };
     for Affine { weight, bias } in ws {
-        bias.map_or(Ok(()), |b| linear::check_bias(weight, Some(b)))?;
+        bias.map_or(Ok(()), |b| check_bias(weight, Some(b)))?;
         if weight.in_features() != x.width() || weight.dtype() != first.weight.dtype() {
             let got = vec![x.shape().to_vec(), vec![weight.out_features(), weight.in_features()]];
             return Err(Error::Shape { op, want: "rows [N, in], weights [out, in] of one dtype", got });

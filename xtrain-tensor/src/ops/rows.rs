@@ -1,30 +1,9 @@
-//! Rows moved from place to place: picked out, put into slots of a pool, copied in ranges. Of any dtype;
-//! no value changes.
+//! Moves of rows: gathered, scattered into the slots of a pool, copied in ranges. Any dtype; no value changes.
 use super::shapes;
-use crate::{Device, Dtype, Error, Result, Stored, Tensor, gpu};
-
-/// A function of tensors, for the type of their elements.
-macro_rules! by_dtype {
-    ($dtype:expr, $f:ident($($x:expr),*)) => {
-        match $dtype {
-            Dtype::F32 => $f::<f32>($($x),*),
-            Dtype::BF16 => $f::<half::bf16>($($x),*),
-            Dtype::U32 => $f::<u32>($($x),*),
-            Dtype::I32 => $f::<i32>($($x),*),
-        }
-    };
-}
-
-/// `len` rows that go from row `from` on to row `to` on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotRange {
-    /// The first row read.
-    pub from: usize,
-    /// The first row written.
-    pub to: usize,
-    /// The number of rows.
-    pub len: usize,
-}
+use crate::dispatch::backend;
+use crate::error::{Error, Result};
+use crate::operands::SlotRange;
+use crate::tensor::Tensor;
 
 /// `y[n] = x[rows[n]]`: `x [M, ..]` → `[N, ..]`.
 ///
@@ -32,103 +11,61 @@ pub struct SlotRange {
 /// [`Error::Index`] for a row that is not below `M`, [`Error::Shape`] for a scalar.
 pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     const OP: &str = "gather_rows";
-    let [m, rest @ ..] = x.shape() else {
+    let [m, ..] = x.shape() else {
         return Err(Error::Shape { op: OP, want: "x [M, ..]", got: shapes(&[x]) });
     };
-    index(OP, ("row", *m), rows)?;
-    if let Device::Gpu(gpu) = x.device() {
-        return gpu::gather_rows(gpu, x, rows);
-    }
-    fn gather<T: Stored>(x: &Tensor, (rows, rest): (&[u32], &[usize])) -> Result<Tensor> {
-        let (data, width) = (x.data::<T>()?, rest.iter().product());
-        let mut y = Vec::with_capacity(rows.len() * width);
-        rows.iter().for_each(|&row| y.extend_from_slice(&data[row as usize * width..][..width]));
-        Tensor::new(x.device(), &[&[rows.len()], rest].concat(), y)
-    }
-    by_dtype!(x.dtype(), gather(x, (rows, rest)))
+    check_index(OP, "row", *m, rows)?;
+    backend(x.device()).gather_rows(x, rows)
 }
 
-/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. No two slots are alike; where two are, the slot
-/// holds one of their rows.
+/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. The slots must be distinct; a repeated slot receives one of its
+/// rows.
 ///
 /// # Errors
 /// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows
 /// like the pool's, [`Error::Dtype`] unless both have one dtype.
 pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
     const OP: &str = "scatter_rows";
-    let (&[s, ref rest @ ..], true) = (pool.shape(), x.shape().first() == Some(&slots.len())) else {
+    let (&[s, ..], true) = (pool.shape(), x.shape().first() == Some(&slots.len())) else {
         return Err(Error::Shape { op: OP, want: "pool [S, ..], x [N, ..]", got: shapes(&[pool, x]) });
     };
     alike(OP, pool, x)?;
-    index(OP, ("slot", s), slots)?;
-    let width = rest.iter().product();
-    if let Device::Gpu(gpu) = &pool.device().clone() {
-        return gpu::scatter_rows(gpu, pool, x, slots);
-    }
-    fn scatter<T: Stored>(pool: &mut Tensor, x: &Tensor, (slots, width): (&[u32], usize)) -> Result<()> {
-        let (pool, x) = (pool.data_mut::<T>()?, x.data::<T>()?);
-        for (n, &slot) in slots.iter().enumerate() {
-            pool[slot as usize * width..][..width].copy_from_slice(&x[n * width..][..width]);
-        }
-        Ok(())
-    }
-    by_dtype!(x.dtype(), scatter(pool, x, (slots, width)))
+    check_index(OP, "slot", s, slots)?;
+    backend(&pool.device().clone()).scatter_rows(pool, x, slots)
 }
 
 /// `to[m.to + i] = from[m.from + i]` for every range `m` of `moves` and `i` below `m.len`: `to [S, ..]`,
-/// `from [R, ..]`. The ranges written do not meet.
+/// `from [R, ..]`. The written ranges must not overlap.
 ///
 /// # Errors
-/// [`Error::Index`] for a range that leaves a tensor, [`Error::Shape`] unless both have rows alike,
+/// [`Error::Index`] for a range outside a tensor, [`Error::Shape`] unless rows have one shape,
 /// [`Error::Dtype`] unless both have one dtype.
 pub fn copy_slots(to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result<()> {
     const OP: &str = "copy_slots";
-    let (&[s, ref rest @ ..], &[r, ..]) = (to.shape(), from.shape()) else {
+    let (&[s, ..], &[r, ..]) = (to.shape(), from.shape()) else {
         return Err(Error::Shape { op: OP, want: "to [S, ..], from [R, ..]", got: shapes(&[to, from]) });
     };
     alike(OP, to, from)?;
     inside(OP, moves, [r, s])?;
-    let width = rest.iter().product();
-    if let Device::Gpu(gpu) = &to.device().clone() {
-        return gpu::copy_slots(gpu, to, from, moves);
-    }
-    fn copy<T: Stored>(to: &mut Tensor, from: &Tensor, (moves, w): (&[SlotRange], usize)) -> Result<()> {
-        let (to, from) = (to.data_mut::<T>()?, from.data::<T>()?);
-        for m in moves {
-            to[m.to * w..][..m.len * w].copy_from_slice(&from[m.from * w..][..m.len * w]);
-        }
-        Ok(())
-    }
-    by_dtype!(from.dtype(), copy(to, from, (moves, width)))
+    backend(&to.device().clone()).copy_slots(to, from, moves)
 }
 
 /// `pool[range.to + i] = pool[range.from + i]` for `i` below `range.len`: `pool [S, ..]`.
 ///
 /// # Errors
-/// [`Error::Index`] for a range that leaves the pool, [`Error::Argument`] where its two places meet,
+/// [`Error::Index`] for a range outside the pool, [`Error::Argument`] if the two ranges overlap,
 /// [`Error::Shape`] for a scalar.
 pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
     const OP: &str = "copy_slots_within";
-    let &[s, ref rest @ ..] = pool.shape() else {
+    let &[s, ..] = pool.shape() else {
         return Err(Error::Shape { op: OP, want: "pool [S, ..]", got: shapes(&[pool]) });
     };
     inside(OP, &[range], [s, s])?;
     if range.from.abs_diff(range.to) < range.len {
         let got = format!("{range:?}");
-        return Err(Error::Argument { op: OP, want: "places that do not meet", got });
+        return Err(Error::Argument { op: OP, want: "ranges that do not overlap", got });
     }
-    let width = rest.iter().product();
-    if let Device::Gpu(gpu) = &pool.device().clone() {
-        return gpu::copy_slots_within(gpu, pool, range);
-    }
-    fn copy<T: Stored>(
-        pool: &mut Tensor,
-        (SlotRange { from, to, len }, w): (SlotRange, usize),
-    ) -> Result<()> {
-        pool.data_mut::<T>()?.copy_within(from * w..(from + len) * w, to * w);
-        Ok(())
-    }
-    by_dtype!(pool.dtype(), copy(pool, (range, width)))
+    backend(&pool.device().clone()).copy_slots_within(pool, range)
 }
 
 /// Refuses tensors whose rows differ in shape or dtype.
@@ -142,14 +79,15 @@ fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn index(op: &'static str, (what, bound): (&'static str, usize), rows: &[u32]) -> Result<()> {
+/// Refuses an index that is not below `bound`.
+pub(super) fn check_index(op: &'static str, what: &'static str, bound: usize, rows: &[u32]) -> Result<()> {
     match rows.iter().position(|&row| row as usize >= bound) {
         Some(at) => Err(Error::Index { op, what, at, got: u64::from(rows[at]), bound: bound as u64 }),
         None => Ok(()),
     }
 }
 
-/// Refuses ranges that leave `[read, written]` rows.
+/// Refuses ranges outside `[read, written]` rows.
 fn inside(op: &'static str, moves: &[SlotRange], bounds: [usize; 2]) -> Result<()> {
     for (at, m) in moves.iter().enumerate() {
         let ends = [m.from.checked_add(m.len), m.to.checked_add(m.len)];
@@ -166,6 +104,7 @@ fn inside(op: &'static str, moves: &[SlotRange], bounds: [usize; 2]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Device, Dtype};
 
     fn pool(device: &Device, rows: usize) -> Tensor {
         Tensor::new(device, &[rows, 3], (0..rows * 3).map(|i| i as f32).collect()).unwrap()
@@ -185,7 +124,7 @@ mod tests {
             assert!(matches!(copy_slots(&mut to, &from, &[range]), Err(Error::Index { .. })), "{range:?}");
         }
         let error = copy_slots_within(&mut to, past(0, 1, 2)).unwrap_err();
-        assert!(text(error).starts_with("copy_slots_within: want places that do not meet"));
+        assert!(text(error).starts_with("copy_slots_within: want ranges that do not overlap"));
         assert_eq!(to.data::<f32>().unwrap(), pool(&cpu, 4).data::<f32>().unwrap(), "nothing was written");
     }
 

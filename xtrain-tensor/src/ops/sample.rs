@@ -1,102 +1,38 @@
-//! The choice of tokens: greedy, or a draw by integer weights under penalty, temperature, top-k, top-p and
-//! min-p, at an address of its own (docs/numerics.md, section 7).
-use std::fmt;
-
+//! Token sampling: greedy, or by integer weights after repetition penalty, temperature, top-k, top-p and min-p. The random
+//! number has an address (docs/numerics.md, section 7).
 use super::shapes;
-use crate::{Device, Error, Result, Tensor, gpu, reference};
+use crate::dispatch::backend;
+use crate::error::{Error, Result};
+use crate::operands::{Outcome, SampleRow};
+use crate::tensor::Tensor;
 
-/// How the token of one row is chosen, and where its random number stands.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SampleRow<'a> {
-    /// The run's seed.
-    pub seed: u64,
-    /// The sequence's own number.
-    pub id: u64,
-    /// The position of the token that is chosen.
-    pub position: u32,
-    /// Divides the logits, finite and at least 0; 0 takes the largest.
-    pub temperature: f32,
-    /// Keeps so many of the largest; 0 keeps all.
-    pub top_k: u32,
-    /// Removes the smallest whose probabilities add up to at most `1 - top_p`; in (0, 1], 1 keeps all.
-    pub top_p: f32,
-    /// Keeps what has at least so much of the largest probability; in [0, 1], 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive and multiplies other logits of ids that were seen; finite and above 0, 1 for none.
-    pub penalty: f32,
-    /// The ids that were seen, in any order.
-    pub seen: &'a [u32],
-}
-
-/// A chosen token.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampled {
-    /// Its id.
-    pub token: u32,
-    /// `x_y - lse(x)`, x being the logits as given.
-    pub log_prob: f32,
-    /// `z_y - lse(z)`, z being what penalty, temperature and filters left; 0 at temperature 0.
-    pub processed: f32,
-}
-
-/// Why a row has no token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SampleFailure {
-    /// A logit is a NaN or +inf.
-    NotFinite,
-    /// Every logit is -inf.
-    NothingLeft,
-    /// Penalty and temperature drive the largest logit out of range.
-    Overflow,
-}
-
-impl fmt::Display for SampleFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SampleFailure::NotFinite => "a logit is a NaN or +inf",
-            SampleFailure::NothingLeft => "every logit is -inf",
-            SampleFailure::Overflow => "penalty and temperature drive the largest logit out of range",
-        })
-    }
-}
-
-/// The longest row: integer weights add up below 2^64.
+/// The largest vocabulary: sums of integer weights stay below 2^64.
 const MAX_VOCAB: usize = 1 << 19;
 
-/// A token for each row of `logits [N, V]`, f32, or why there is none. A token is a function of its row,
-/// its options and its address alone. Integer weights, whose sums have no order; log-probabilities by
-/// chunks of 128 and *sum32* over them.
+/// Samples a token for each row of `logits [N, V]`, f32. A token is a function of its row, its options and its address
+/// alone.
 ///
-/// On a processor this is the plain reference; who serves tokens there keeps sorted rows and buffers of
-/// its own.
+/// Order: weights are integers, whose sums have no order; log-probabilities use chunks of 128 and *sum32*. On a CPU this
+/// is the reference implementation. A decoder on the CPU keeps sorted rows and buffers instead.
 ///
 /// # Errors
 /// [`Error::Shape`] unless there is an entry of `rows` for each row and `V` in `1..=2^19`,
-/// [`Error::Index`] for an id that was seen and is not below `V`, [`Error::Argument`] for an option
+/// [`Error::Index`] for a seen id that is not below `V`, [`Error::Argument`] for an option
 /// outside its range.
-pub fn sample_rows(
-    logits: &Tensor,
-    rows: &[SampleRow<'_>],
-) -> Result<Vec<std::result::Result<Sampled, SampleFailure>>> {
-    let v = check_rows("sample_rows", logits, rows)?;
-    if let Device::Gpu(gpu) = logits.device() {
-        return gpu::sample_rows(gpu, logits, rows);
-    }
-    let data = logits.data::<f32>()?;
-    Ok(data.chunks_exact(v).zip(rows).map(|(x, row)| reference::sample(x, row)).collect())
+pub fn sample_rows(logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
+    check_rows("sample_rows", logits, rows)?;
+    backend(logits.device()).sample_rows(logits, rows)
 }
 
-/// The logits of a row; refuses what [`sample_rows`] does.
-pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<usize> {
+/// The checks of [`sample_rows`].
+pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
     let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
         return Err(Error::Shape { op, want: "logits [N, V], N rows", got: shapes(&[logits]) });
     };
     if !(1..=MAX_VOCAB).contains(&v) {
         return Err(Error::Shape { op, want: "1 to 524288 logits a row", got: shapes(&[logits]) });
     }
-    rows.iter().try_for_each(|row| check(op, row, v))?;
-    Ok(v)
+    rows.iter().try_for_each(|row| check(op, row, v))
 }
 
 fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {
@@ -117,6 +53,7 @@ fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Device;
 
     #[test]
     fn options_outside_their_range_are_refused_by_name() {

@@ -2,35 +2,11 @@
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
 use crate::faults::{self, Fault};
-use crate::ops::AttnMask;
+use crate::operands::{AttnMask, Heads};
 
-/// Head counts and head size.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Heads {
-    pub(crate) nh: usize,
-    pub(crate) nkv: usize,
-    pub(crate) hd: usize,
-}
-
-impl Heads {
-    /// `1 / sqrt(hd)`, computed in f64 and rounded once.
-    pub(crate) fn scale<S: Scalar>(self) -> S {
-        S::of(1.0 / (self.hd as f64).sqrt())
-    }
-
-    /// Range of the key or value in the pool that query head `h` reads at `slot`.
-    #[inline]
-    pub(crate) fn kv(self, slot: usize, h: usize) -> std::ops::Range<usize> {
-        let start = (slot * self.nkv + h / (self.nh / self.nkv)) * self.hd;
-        start..start + self.hd
-    }
-
-    /// Range of head `h` of row `n` in the queries.
-    #[inline]
-    pub(crate) fn q(self, n: usize, h: usize) -> std::ops::Range<usize> {
-        let start = (n * self.nh + h) * self.hd;
-        start..start + self.hd
-    }
+/// `1 / sqrt(hd)`, in f64, rounded once.
+fn scale<S: Scalar>(heads: Heads) -> S {
+    S::of(1.0 / (heads.hd as f64).sqrt())
 }
 
 /// The results of the forward that the backward reads.
@@ -66,7 +42,7 @@ pub(crate) fn attention<M: Mode>(
                 let mut s = [M::S::NEG_INFINITY; 64];
                 for pos in visible.clone() {
                     let k = &k[heads.kv(slot(pos), h)];
-                    s[pos % 64] = dot::<M>(M::S::ZERO, heads.hd, |d| q[d], |d| k[d]) * heads.scale();
+                    s[pos % 64] = dot::<M>(M::S::ZERO, heads.hd, |d| q[d], |d| k[d]) * scale(heads);
                 }
                 let mc = s.iter().fold(M::S::NEG_INFINITY, |m, &s| m.max(s));
                 let mut p = [M::S::ZERO; 64];
@@ -122,7 +98,7 @@ pub(crate) fn attention_backward<M: Mode>(
 ) -> [Vec<M::S>; 3] {
     let AttentionSaved { q, k, v, y, lse, dy } = saved;
     let zero = M::S::ZERO;
-    let scale: M::S = heads.scale();
+    let scale: M::S = scale(heads);
     let hd = heads.hd;
     let delta: Vec<M::S> = y
         .chunks_exact(hd)

@@ -1,7 +1,7 @@
 //! Matrix products.
 use super::mode::{Mode, Scalar};
 use super::reduce::dot;
-use crate::ops::Samples;
+use crate::operands::Samples;
 
 /// `y[n][o] = dot(x[n], w[o])`.
 pub(crate) fn linear<M: Mode>(x: &[M::S], w: &[M::S], width: usize) -> Vec<M::S> {

@@ -3,18 +3,21 @@
 //!
 //! It is generic over a [`Mode`], so the same code also runs in f64 for gradient checks.
 mod attention;
+mod backend;
 mod linear;
 mod loss;
 mod mode;
 mod norm;
 mod optim;
+mod pack;
 mod pointwise;
 mod reduce;
+pub(crate) mod rows;
 mod sample;
 
 #[cfg(test)]
 pub(crate) use attention::AttentionOutput;
-pub(crate) use attention::{AttentionSaved, Heads, attention, attention_backward};
+pub(crate) use attention::{AttentionSaved, attention, attention_backward};
 pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};
 #[cfg(test)]
@@ -28,3 +31,6 @@ pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};
 #[cfg(test)]
 pub(crate) use reduce::{dot, lse, sum32};
 pub(crate) use sample::sample;
+
+#[cfg(test)]
+pub(crate) use crate::operands::Heads;

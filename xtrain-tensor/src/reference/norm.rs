@@ -1,7 +1,7 @@
 //! RMSNorm.
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
-use crate::ops::Samples;
+use crate::operands::Samples;
 
 /// `r = 1 / sqrt(sum32(x²) / C + eps)`.
 fn rrms<S: Scalar>(x: &[S], eps: S) -> S {

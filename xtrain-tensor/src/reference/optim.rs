@@ -1,7 +1,7 @@
 //! The optimizer.
 use super::mode::Scalar;
 use super::reduce::sum32;
-use crate::ops::AdamWScalars;
+use crate::operands::AdamWScalars;
 
 /// `sum32` of each row's squares, then `sum32` over these sums.
 pub(crate) fn sum_of_squares<S: Scalar>(g: &[S], width: usize) -> S {

@@ -1,7 +1,7 @@
 //! Token sampling as specified in docs/numerics.md, section 7.
 use super::reduce::lse;
 use crate::math::exp;
-use crate::ops::{SampleFailure, SampleRow, Sampled};
+use crate::operands::{SampleFailure, SampleRow, Sampled};
 use crate::rng::{Purpose, uniform_u64};
 
 /// Samples the token of a row.

@@ -16,8 +16,7 @@ use crate::cpu::gemm_bf16::{MinExponent, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
-use crate::ops::AttnMask;
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads};
 
 /// The operands of the backward.
 #[derive(Debug, Clone, Copy)]

@@ -14,8 +14,7 @@ use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
-use crate::ops::AttnMask;
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads};
 
 /// Maximum query vectors (rows times heads of the group) per block.
 const BLOCK: usize = 256;

@@ -5,7 +5,7 @@ use super::number::Number;
 use super::rows::{CHUNK, widen};
 use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes, Reg};
-use crate::ops::Slots;
+use crate::operands::Slots;
 
 /// Copies one row of `x` to `out`, which is at least as long. The rest of `out` becomes +0.
 #[inline(always)]

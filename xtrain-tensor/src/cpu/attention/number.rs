@@ -5,7 +5,7 @@ use super::product::{self, Product};
 use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::{Simd, lanes};
-use crate::recycle::Recycled;
+use crate::device::recycle::Recycled;
 
 /// An element type: its conversion to and from f32 lanes, and the arithmetic of its products.
 pub(crate) trait Number: Recycled {

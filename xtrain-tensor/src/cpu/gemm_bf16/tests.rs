@@ -4,7 +4,7 @@ use std::ops::Range;
 use super::super::Simd;
 use super::super::gemm::Beta;
 use super::left::{F32Block, RowMajor, Transposed, pack_rows};
-use super::tiles::MatrixRows;
+use super::tiles::{MatrixRows, Pairs};
 use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;

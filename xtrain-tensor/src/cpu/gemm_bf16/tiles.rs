@@ -7,7 +7,7 @@ use super::super::Disjoint;
 use super::super::gemm::first_panel;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
-use super::{BLOCK, NO_EXPONENT, Operand, min_exponent, round_daz, widen};
+use super::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
 use crate::Cpu;
 
 /// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.
@@ -21,6 +21,20 @@ pub(super) const TILE: usize = 16;
 
 /// Rows per block of a panel: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
+
+/// The smallest exponent field of the non-zero elements of [converted](Operand::round_daz) rows.
+#[inline(always)]
+fn min_exponent(rows: &[Pairs]) -> u8 {
+    let mut min = [u16::MAX; 32];
+    for row in rows {
+        for (min, x) in min.iter_mut().zip(&row.0) {
+            // subtract one, so that the field of zero becomes the largest
+            *min = (*min).min((x.to_bits() & 0x7f80).wrapping_sub(0x80));
+        }
+    }
+    let min = min.into_iter().fold(u16::MAX, u16::min);
+    if min > 0x7f80 { NO_EXPONENT } else { (min >> 7) as u8 + 1 }
+}
 
 /// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
 /// with +0. Denormals are stored as zeros of their sign.

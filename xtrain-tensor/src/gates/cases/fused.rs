@@ -2,7 +2,7 @@
 use super::DTYPES;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
-use crate::ops::{self, UnrotatedHeads};
+use crate::ops::{self, QkNorm, RopeArgs, UnrotatedHeads};
 use crate::{Dtype, RopeTable, Tensor};
 
 pub(crate) fn add_rms_norm() -> Vec<Case> {
@@ -50,14 +50,13 @@ pub(crate) fn write_heads() -> Vec<Case> {
                     q: &of(&q, nh)?,
                     k: &of(&k, nkv)?,
                     v: &of(&v, nkv)?,
-                    norms: normed.then_some(([&w, &u], 1e-6)),
-                    table: &table,
-                    pos: &pos,
+                    norms: normed.then_some(QkNorm { q_gain: &w, k_gain: &u, eps: 1e-6 }),
+                    rope: RopeArgs { table: &table, positions: &pos },
                     slots: &targets,
                 };
                 let pool = || Tensor::zeros(device, &[slots, nkv, hd], dtype);
                 let (mut k_pool, mut v_pool) = (pool()?, pool()?);
-                let rotated = ops::write_heads(&new, [&mut k_pool, &mut v_pool])?;
+                let rotated = ops::write_heads(&new, &mut k_pool, &mut v_pool)?;
                 Ok(join(join(split(&rotated, 1)?, split(&k_pool, 1)?), split(&v_pool, 1)?))
             }));
         }

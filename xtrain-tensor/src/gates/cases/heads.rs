@@ -2,7 +2,7 @@
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, pick, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
-use crate::ops::{self, Samples};
+use crate::ops::{self, Norm, RopeArgs, Samples};
 use crate::{Dtype, RopeTable, Tensor};
 
 /// Rows, heads, width of a head.
@@ -24,7 +24,14 @@ pub(crate) fn norm_rope() -> Vec<Case> {
                 let x = tensor(dev, &[rows.len(), h, hd], &pick(&x, h * hd, rows), dtype)?;
                 let (w, table) = (tensor(dev, &[hd], &w, Dtype::F32)?, RopeTable::new(1e4, hd, POSITIONS)?);
                 let pos: Vec<u32> = rows.iter().map(|&n| pos[n]).collect();
-                split(&ops::norm_rope(&x, (&w, 1e-6), (&table, &pos))?, rows.len())
+                split(
+                    &ops::norm_rope(
+                        &x,
+                        Norm { gain: &w, eps: 1e-6 },
+                        RopeArgs { table: &table, positions: &pos },
+                    )?,
+                    rows.len(),
+                )
             }));
         }
     }
@@ -43,9 +50,11 @@ pub(crate) fn norm_rope_backward() -> Vec<Case> {
                 let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, hd], &pick(x, h * hd, rows), dtype);
                 let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[hd], &w, Dtype::F32)?);
                 let pos: Vec<u32> = rows.iter().map(|&n| pos[n]).collect();
-                let turn = (&RopeTable::new(1e4, hd, POSITIONS)?, &pos[..]);
-                let dw = (&mut Tensor::zeros(dev, &[hd], Dtype::F32)?, &Samples::of_lengths([rows.len()]));
-                split(&ops::norm_rope_backward(&x, (&w, 1e-6), turn, &dy, dw)?, rows.len())
+                let rope = RopeArgs { table: &RopeTable::new(1e4, hd, POSITIONS)?, positions: &pos };
+                let (mut dw, samples) =
+                    (Tensor::zeros(dev, &[hd], Dtype::F32)?, Samples::of_lengths([rows.len()]));
+                let norm = Norm { gain: &w, eps: 1e-6 };
+                split(&ops::norm_rope_backward(&x, norm, rope, &dy, &mut dw, &samples)?, rows.len())
             }));
         }
     }
@@ -63,8 +72,9 @@ pub(crate) fn norm_rope_backward() -> Vec<Case> {
                     let (rows, samples) = part_of(lengths, part);
                     let at = rows.start * h * hd..rows.end * h * hd;
                     let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, hd], &x[at.clone()], dtype);
-                    let (x, dy, turn) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, (&table, &pos[rows.clone()]));
-                    ops::norm_rope_backward(&x, (&w, 1e-6), turn, &dy, (&mut dw, &samples))?;
+                    let (x, dy, norm) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, Norm { gain: &w, eps: 1e-6 });
+                    let rope = RopeArgs { table: &table, positions: &pos[rows.clone()] };
+                    ops::norm_rope_backward(&x, norm, rope, &dy, &mut dw, &samples)?;
                 }
                 split(&dw, hd)
             }));

@@ -115,7 +115,7 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
                 let x = tensor(dev, &[rows.len(), o.c], &o.x[rows.start * o.c..rows.end * o.c], o.dtype)?;
                 let targets = &o.targets[rows];
                 let rows = LossRows { targets, samples: &samples, temperature: o.temperature, top_k: None };
-                ops::cross_entropy_backward(&x, &head, &rows, (&mut loss, &mut dhead))?;
+                ops::cross_entropy_backward(&x, &head, &rows, &mut loss, &mut dhead)?;
             }
             let mut out = split(&dhead, o.v)?;
             out.push(vec![loss]);
@@ -132,7 +132,7 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
             let lines =
                 LossRows { targets: &targets, samples: &samples, temperature: o.temperature, top_k: None };
             let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?;
-            let (values, dx) = ops::cross_entropy_backward(&x, &head, &lines, (&mut 0.0, &mut dhead))?;
+            let (values, dx) = ops::cross_entropy_backward(&x, &head, &lines, &mut 0.0, &mut dhead)?;
             let values = values.into_iter().map(|v| v.map_or(Vec::new(), |v| components(v).to_vec()));
             Ok(join(split(&dx, rows.len())?, values.collect()))
         }));

@@ -2,7 +2,7 @@
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, pick, split, tensor};
 use crate::gates::values::{Values, label};
-use crate::ops::{self, Samples};
+use crate::ops::{self, Norm, Samples};
 use crate::{Dtype, Tensor};
 
 /// Rows, heads, width of a head.
@@ -65,7 +65,14 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
                     let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
                     let samples = Samples::of_lengths([rows.len()]).times(h);
                     let others = onto.then(|| of(&others, Dtype::F32)).transpose()?;
-                    let dx = ops::rms_norm_backward(&x, (&w, 1e-6), &dy, (&mut dw, &samples), others)?;
+                    let dx = ops::rms_norm_backward(
+                        &x,
+                        Norm { gain: &w, eps: 1e-6 },
+                        &dy,
+                        &mut dw,
+                        &samples,
+                        others,
+                    )?;
                     split(&dx, rows.len())
                 }));
             }
@@ -87,7 +94,14 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
                         tensor(dev, &[rows.len(), h, c], &x[rows.start * h * c..rows.end * h * c], dtype)
                     };
                     let (x, dy) = (of(&x, dtype)?, of(&dy, Dtype::F32)?);
-                    ops::rms_norm_backward(&x, (&w, 1e-6), &dy, (&mut dw, &samples.times(h)), None)?;
+                    ops::rms_norm_backward(
+                        &x,
+                        Norm { gain: &w, eps: 1e-6 },
+                        &dy,
+                        &mut dw,
+                        &samples.times(h),
+                        None,
+                    )?;
                 }
                 split(&dw, c)
             }));

@@ -2,7 +2,7 @@
 use super::DTYPES;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{Values, label};
-use crate::ops::{self, Affine, Weight};
+use crate::ops::{self, Affine, Norm, Weight};
 use crate::{Dtype, Tensor};
 
 /// Rows, width, outputs of each weight.
@@ -88,7 +88,7 @@ pub(crate) fn norm_linears() -> Vec<Case> {
     let case = |all: Operands| {
         Case::rows("norm_linears", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
-            let ys = ops::norm_linears(&on.h, (&on.gain, 1e-6), &on.affine())?;
+            let ys = ops::norm_linears(&on.h, Norm { gain: &on.gain, eps: 1e-6 }, &on.affine())?;
             let split = ys.iter().map(|y| split(y, rows.len())).collect::<crate::Result<Vec<_>>>()?;
             Ok(split.into_iter().reduce(join).expect("at least one weight"))
         })
@@ -139,7 +139,12 @@ pub(crate) fn linear_add_norm() -> Vec<Case> {
             let h = tensor(device, &[rows.len(), out], &pick(&stream, out, rows), Dtype::F32)?;
             let gain = tensor(device, &[out], &gain, Dtype::F32)?;
             let (x, (w, b)) = (on.h.cast(all.dtype)?, &on.ws[0]);
-            let (sum, normed) = ops::linear_add_norm(&h, &x, (w, b.as_ref()), (&gain, 1e-6))?;
+            let (sum, normed) = ops::linear_add_norm(
+                &h,
+                &x,
+                Affine { weight: w, bias: b.as_ref() },
+                Norm { gain: &gain, eps: 1e-6 },
+            )?;
             let normed = normed.map_or_else(|| ops::rms_norm(&sum, &gain, 1e-6, all.dtype), Ok)?;
             Ok(join(split(&sum, rows.len())?, split(&normed, rows.len())?))
         })
@@ -153,7 +158,7 @@ pub(crate) fn norm_swiglu() -> Vec<Case> {
         Case::rows("norm_swiglu", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ws = on.affine();
-            split(&ops::norm_swiglu(&on.h, (&on.gain, 1e-6), [ws[0], ws[1]])?, rows.len())
+            split(&ops::norm_swiglu(&on.h, Norm { gain: &on.gain, eps: 1e-6 }, [ws[0], ws[1]])?, rows.len())
         })
     };
     Operands::all(1751).into_iter().map(case).collect()

@@ -2,7 +2,7 @@
 use super::DTYPES;
 use crate::gates::case::{Case, pick, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
-use crate::ops;
+use crate::ops::{self, RopeArgs};
 use crate::{Dtype, Result, RopeTable, Tensor};
 
 /// Rows, heads, head size.
@@ -53,11 +53,15 @@ fn table(x: &Tensor, pos: &[u32]) -> Result<RopeTable> {
 }
 
 pub(crate) fn rope_rows() -> Vec<Case> {
-    cases("rope_rows", &DTYPES, scattered, |x, pos, out| ops::rope_rows(x, &table(x, pos)?, pos, out))
+    cases("rope_rows", &DTYPES, scattered, |x, pos, out| {
+        ops::rope_rows(x, RopeArgs { table: &table(x, pos)?, positions: pos }, out)
+    })
 }
 
 pub(crate) fn rope_backward() -> Vec<Case> {
-    cases("rope_backward", &[Dtype::F32], scattered, |x, pos, _| ops::rope_backward(x, &table(x, pos)?, pos))
+    cases("rope_backward", &[Dtype::F32], scattered, |x, pos, _| {
+        ops::rope_backward(x, RopeArgs { table: &table(x, pos)?, positions: pos })
+    })
 }
 
 pub(crate) fn rope_pos() -> Vec<Case> {

@@ -97,7 +97,7 @@ pub(crate) fn cross_entropy(seed: u64) -> Sample {
             };
             let (mut loss, mut again) = (0.0, 0.0);
             let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32)?;
-            let (values, dx) = ops::cross_entropy_backward(&xs, &head, &rows, (&mut loss, &mut dhead))?;
+            let (values, dx) = ops::cross_entropy_backward(&xs, &head, &rows, &mut loss, &mut dhead)?;
             assert_eq!(ops::cross_entropy(&xs, &head, &rows, &mut again)?, values);
             assert_eq!(again.to_bits(), loss.to_bits());
             let bonus = |(t, v): (&Option<Target>, &Option<ops::LogProb>)| match (t, v) {

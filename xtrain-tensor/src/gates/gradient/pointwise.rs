@@ -1,7 +1,7 @@
 //! Gradient samples of the operations on rows, elements and tables.
 use super::check::{Sample, operand};
 use crate::gates::values::{CaseRng, UGLY};
-use crate::ops::{self, Samples};
+use crate::ops::{self, Norm, RopeArgs, Samples};
 use crate::reference::{self, F64};
 use crate::{Dtype, Result, RopeTable, Tensor};
 
@@ -61,7 +61,7 @@ pub(crate) fn rms_norm(seed: u64) -> Sample {
             let w = Tensor::new(device, &[c], x[1].clone())?;
             let mut dw = Tensor::zeros(device, &[c], Dtype::F32)?;
             let dy = Tensor::new(device, &shape, dy.to_vec())?;
-            let dx = ops::rms_norm_backward(&xs, (&w, eps), &dy, (&mut dw, &samples), None)?;
+            let dx = ops::rms_norm_backward(&xs, Norm { gain: &w, eps }, &dy, &mut dw, &samples, None)?;
             Ok((vec(&ops::rms_norm(&xs, &w, eps, dtype)?)?, vec![vec(&dx)?, vec(&dw)?]))
         })),
     }
@@ -98,8 +98,9 @@ pub(crate) fn rope_rows(seed: u64) -> Sample {
         backward: Box::new(move |_, dy| vec![rotated(dy, h, hd, &b, &q, reference::rotate_back)]),
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let of = |x: &[f32]| Tensor::new(device, &[n, h, hd], x.to_vec());
-            let y = ops::rope_rows(&of(&x[0])?.cast(dtype)?, &table, &pos, dtype)?;
-            Ok((vec(&y)?, vec![vec(&ops::rope_backward(&of(dy)?, &table, &pos)?)?]))
+            let rope = RopeArgs { table: &table, positions: &pos };
+            let y = ops::rope_rows(&of(&x[0])?.cast(dtype)?, rope, dtype)?;
+            Ok((vec(&y)?, vec![vec(&ops::rope_backward(&of(dy)?, rope)?)?]))
         })),
     }
 }

@@ -2,8 +2,7 @@
 //! `dv`.
 use super::{CHUNK, Scene, TILE, TILE_LD, mma_ld, sized, tiles};
 use crate::gpu::{Arg, Gpu, Grid, args};
-use crate::ops::{AttnMask, Saved};
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads, Saved};
 use crate::{Device, Dtype, Result, Tensor};
 
 /// The kernels of one dtype and the shapes that they were written for.

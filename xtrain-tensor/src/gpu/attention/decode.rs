@@ -1,8 +1,7 @@
 //! Single rows: a block for each chunk of their keys; the last one of a row merges them in rising order.
 use super::{CHUNK, Operands, TILE_LD, mma_ld, tiles};
 use crate::gpu::{Arg, Grid, args};
-use crate::ops::AttnMask;
-use crate::reference::Heads;
+use crate::operands::{AttnMask, Heads};
 use crate::{Dtype, Result};
 
 impl Operands<'_> {

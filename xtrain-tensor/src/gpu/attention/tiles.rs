@@ -3,7 +3,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::CHUNK;
-use crate::ops::AttnMask;
+use crate::operands::AttnMask;
 
 /// Rows at neighbouring positions of one sequence.
 pub(super) fn runs(see: &AttnMask<'_>) -> Vec<Range<usize>> {

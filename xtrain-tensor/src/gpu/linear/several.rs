@@ -1,7 +1,7 @@
 //! Products of one `x` by several matrices in one launch, with the norm of its rows inside where they are few.
 use super::{MOST_ALONG_Y, Square, Tile, few};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
-use crate::ops::Affine;
+use crate::operands::Affine;
 use crate::{Dtype, Result, Tensor};
 
 /// Rows that the kernels norm themselves: each block norms all of them, which costs the reads of its weights at 8.

@@ -4,9 +4,9 @@ use half::bf16;
 
 use super::*;
 use crate::gpu::mma_dot16;
-use crate::ops::Affine;
+use crate::ops::{Affine, Norm};
 use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Schedule, Simd, ops, round_bf16};
+use crate::{Device, Schedule, ops, round_bf16};
 
 /// `y + sum a(k) b(k)` in the order of `mma.sync`: chunks of 256 from zero, steps of 16 padded with zeros.
 fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
@@ -60,14 +60,14 @@ fn gpu(turn: usize) -> Device {
 fn as_gpu(device: &Device) -> &Gpu {
     match device {
         Device::Gpu(gpu) => gpu,
-        Device::Cpu(_) => panic!("a processor"),
+        Device::Reference(_) | Device::Cpu(_) => panic!("a processor"),
     }
 }
 
 /// The product of the definition.
 fn expected([rows, outs, width]: [usize; 3], x: &[f32], w: &[f32], dtype: Dtype) -> Vec<f32> {
     if dtype == Dtype::F32 {
-        let device = Device::cpu_with(1, Simd::Reference);
+        let device = Device::reference();
         let w = Weight::new(&on(&device, [outs, width], w, dtype), dtype).unwrap();
         return ops::linear(&on(&device, [rows, width], x, dtype), &w, None, dtype)
             .unwrap()
@@ -144,7 +144,7 @@ fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
         };
         let want_dx: Vec<f32> = (0..rows * width).map(dx).collect();
         let want_dw: Vec<f32> = (0..outs * width).map(dw).collect();
-        let cpu = Device::cpu_with(1, Simd::Reference);
+        let cpu = Device::reference();
         let all = |device: &Device, dtype, tile: Option<Tile>| {
             let weight = Weight::new(&on(device, [outs, width], &w, Dtype::F32), dtype).unwrap();
             let (x, dy) = (on(device, [rows, width], &x, dtype), on(device, [rows, outs], &dy, dtype));
@@ -222,7 +222,8 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
             let affine = |weight| Affine { weight, bias: None };
 
             let x = ops::rms_norm(&h, &gain, 1e-6, dtype).unwrap();
-            let got = ops::norm_linears(&h, (&gain, 1e-6), &ws.each_ref().map(affine)).unwrap();
+            let got =
+                ops::norm_linears(&h, Norm { gain: &gain, eps: 1e-6 }, &ws.each_ref().map(affine)).unwrap();
             let bits = |y: &Tensor| y.to_f32().unwrap().to_vec::<f32>().unwrap();
             let label = format!("{rows} x {outs} x {width} {dtype:?}");
             for (w, got) in ws.iter().zip(&got) {
@@ -231,7 +232,8 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
             }
 
             let (gate, before) = (ops::linear(&x, &up, None, dtype).unwrap(), as_gpu(&device).gpu_counters());
-            let got_gated = ops::norm_swiglu(&h, (&gain, 1e-6), [affine(&ws[0]), affine(&up)]).unwrap();
+            let got_gated =
+                ops::norm_swiglu(&h, Norm { gain: &gain, eps: 1e-6 }, [affine(&ws[0]), affine(&up)]).unwrap();
             assert_eq!(as_gpu(&device).gpu_counters().launches - before.launches, 1, "{label}");
             let want = ops::silu_mul(&got[0], &gate, dtype).unwrap();
             compare_bits(&bits(&got_gated), &bits(&want)).unwrap_or_else(|e| panic!("{label} gated: {e}"));

@@ -1,8 +1,10 @@
 //! A weight that was packed while it was read is the weight of its matrix.
+use half::bf16;
+
 use super::*;
 use crate::ops::{embedding, linear, linear_backward_input, weight_rows};
 use crate::testing::{arbitrary, gpus};
-use crate::{Schedule, Simd};
+use crate::{Schedule, Simd, Tensor, from_bf16, to_bf16};
 
 const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
 
@@ -21,6 +23,7 @@ fn values(n: usize) -> Vec<f32> {
 fn all() -> Vec<Device> {
     let of = |simd| [1, 3].map(|threads| Device::cpu_with(threads, simd));
     let mut all: Vec<Device> = Simd::available().flat_map(of).collect();
+    all.push(Device::reference());
     all.extend(gpus(&[Schedule::Forward]));
     all
 }

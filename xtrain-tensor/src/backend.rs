@@ -1,0 +1,154 @@
+//! The device seam: one method per operation.
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::operands::{
+    AdamWScalars, Affine, AttnMask, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs, SampleRing,
+    SampleRow, Samples, Saved, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+};
+use crate::tensor::Tensor;
+
+/// The operations that a backend implements.
+///
+/// Each method is the operation of the same name in [`crate::ops`], whose documentation states its formula and its
+/// order of arithmetic. The operation checks shapes, dtypes and indices before it calls the method. A backend
+/// checks that its operands are on its own device, and refuses what it has no kernel for.
+///
+/// No method has a default body: an operation that a backend lacks does not compile.
+pub(crate) trait Backend {
+    /// `x`, f32 or bf16, in `dtype`, which is the other one of the two.
+    fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor>;
+    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
+    fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()>;
+    fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor>;
+    fn silu_mul_backward(
+        &self,
+        gate: &Tensor,
+        up: &Tensor,
+        dy: &Tensor,
+        out: Dtype,
+    ) -> Result<(Tensor, Tensor)>;
+    fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>>;
+
+    fn rms_norm(&self, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor>;
+    fn rms_norm_backward(
+        &self,
+        x: &Tensor,
+        norm: Norm<'_>,
+        dy: &Tensor,
+        dw: &mut Tensor,
+        samples: &Samples,
+        onto: Option<Tensor>,
+    ) -> Result<Tensor>;
+    fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor>;
+
+    fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor>;
+    fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
+    /// The positions of `rope` are `first`, `first + 1`, ...
+    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor>;
+    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
+    fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor>;
+    /// `samples` counts the rows of `x [N, H, hd]`.
+    fn norm_rope_backward(
+        &self,
+        x: &Tensor,
+        norm: Norm<'_>,
+        rope: RopeArgs<'_>,
+        dy: &Tensor,
+        dw: &mut Tensor,
+        samples: &Samples,
+    ) -> Result<Tensor>;
+    fn write_heads(
+        &self,
+        new: &UnrotatedHeads<'_>,
+        k_pool: &mut Tensor,
+        v_pool: &mut Tensor,
+    ) -> Result<Tensor>;
+
+    /// Packs `w [out, in]` for products in `dtype`, f32 or bf16.
+    fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight>;
+    /// Packs each of `ws` for the forward and, if the backend has its own layout for it, for the backward.
+    fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>>;
+    /// A packer of a matrix `[out, in]`, whose values come in pieces.
+    fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>>;
+
+    fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor>;
+    fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor>;
+    fn linear_add_norm(
+        &self,
+        h: &Tensor,
+        x: &Tensor,
+        w: Affine<'_>,
+        norm: Norm<'_>,
+    ) -> Result<(Tensor, Option<Tensor>)>;
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
+    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
+    fn norm_linears(&self, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
+    fn norm_swiglu(&self, h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
+    fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor>;
+    fn linear_backward_weight(
+        &self,
+        dw: &mut Tensor,
+        dy: &Tensor,
+        x: &Tensor,
+        samples: &Samples,
+    ) -> Result<()>;
+    fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()>;
+
+    fn attention(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        heads: Heads,
+        mask: &AttnMask<'_>,
+    ) -> Result<(Tensor, Tensor)>;
+    fn decode_attention(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        heads: Heads,
+        mask: &AttnMask<'_>,
+    ) -> Result<Tensor>;
+    /// `dy` is in the dtype of `q`.
+    fn attention_backward(
+        &self,
+        saved: &Saved<'_>,
+        dy: &Tensor,
+        heads: Heads,
+        mask: &AttnMask<'_>,
+    ) -> Result<[Tensor; 3]>;
+    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
+    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor>;
+    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor>;
+
+    fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor>;
+    fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor>;
+    fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()>;
+    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor>;
+    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()>;
+    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()>;
+    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()>;
+
+    /// One entry per row; `None` for a row without a target.
+    fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>>;
+    /// As [`Backend::cross_entropy`], and `dx`; adds the gradient of the head into `dhead`.
+    fn cross_entropy_backward(
+        &self,
+        x: &Tensor,
+        head: &Weight,
+        rows: &LossRows<'_>,
+        dhead: &mut Tensor,
+    ) -> Result<(Vec<Option<LogProb>>, Tensor)>;
+    fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>>;
+    fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>>;
+    /// A sampler of up to `rows` rows and `steps` steps.
+    fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>>;
+
+    /// Updates all parameters with gradients times `clip`.
+    fn adamw(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()>;
+    fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated>;
+    /// The square root of the total of [`Backend::sum_of_squares`].
+    fn global_norm(&self, gs: &[&Tensor]) -> Result<f32>;
+    fn sum_of_squares(&self, g: &Tensor) -> Result<f32>;
+}

@@ -1,0 +1,133 @@
+//! Linear maps and their gradients over packed weights.
+use std::ops::Range;
+
+use half::bf16;
+
+use super::gemm::{self, Beta, Matrix};
+use super::gemm_bf16::{self, PackedA};
+use super::pack::{PackedWeight, backward_of, values_of};
+use super::packed::{self, Packed};
+use super::{Cpu, pointwise};
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::faults::{self, Fault};
+use crate::operands::{Affine, Samples, Weight};
+use crate::tensor::Tensor;
+
+/// The outputs `range` of `x wᵀ`, `[N, range]` f32. The range begins at a multiple of 32 and ends at one,
+/// or at the last output.
+pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) -> Result<Tensor> {
+    let n = x.shape()[0];
+    let mut y = cpu.recycler.acquire::<f32>(n * range.len());
+    let shape = [n, range.len()];
+    if n == 1 && faults::on(Fault::ReversedSumForOneRow) {
+        reversed_outputs(cpu, x, w, range, &mut y)?;
+    } else {
+        product(cpu, x, w.forward::<PackedWeight>()?.matrix.columns(range), &mut y, Beta::Zero)?;
+    }
+    Tensor::new(x.device(), &shape, y)
+}
+
+/// [`outputs`] with `x` and the rows of `w` from their last value to their first: the planted fault
+/// [`Fault::ReversedSumForOneRow`].
+fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &mut [f32]) -> Result<()> {
+    let x_reversed = match x.dtype() {
+        Dtype::BF16 => {
+            Tensor::new(x.device(), x.shape(), x.data::<bf16>()?.iter().rev().copied().collect::<Vec<_>>())
+        }
+        _ => Tensor::new(x.device(), x.shape(), x.data::<f32>()?.iter().rev().copied().collect::<Vec<_>>()),
+    }?;
+    let (values, shape) = (values_of(w)?, [w.out_features(), w.in_features()]);
+    let values: Vec<f32> = values.chunks_exact(shape[1]).flat_map(|row| row.iter().rev().copied()).collect();
+    let w_reversed = Packed::of_weight(cpu, w.dtype(), &values, shape);
+    product(cpu, &x_reversed, w_reversed.columns(range), y, Beta::Zero)
+}
+
+/// `y = beta y + x b`, `x [N, depth]` in the dtype of the packed `b [depth, columns]`.
+fn product(cpu: &Cpu, x: &Tensor, b: packed::View<'_>, y: &mut [f32], beta: Beta) -> Result<()> {
+    let shape = [x.shape()[0], x.width()];
+    match b {
+        packed::View::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b, y, beta),
+        packed::View::Bf16(b) => {
+            gemm_bf16::product(cpu, &PackedA::new(cpu, x.data::<bf16>()?, shape), b, y, beta);
+        }
+    }
+    Ok(())
+}
+
+/// `x wᵀ + b` in f32.
+pub(super) fn linear(cpu: &Cpu, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
+    let mut y = outputs(cpu, x, w.weight, 0..w.weight.out_features())?;
+    if let Some(b) = w.bias {
+        pointwise::add_to_rows(cpu, y.data_mut()?, b.data()?);
+    }
+    Ok(y)
+}
+
+/// `h + (x wᵀ + b)`, all f32.
+pub(super) fn linear_add(cpu: &Cpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
+    let plain = w.bias.is_none() && !faults::on(Fault::ReversedSumForOneRow);
+    if let (Packed::F32(b), true) = (&w.weight.forward::<PackedWeight>()?.matrix, plain) {
+        let mut y = cpu.recycler.acquire::<f32>(h.len());
+        let a = Matrix::new(x.data()?, x.shape()[0], w.weight.in_features());
+        gemm::product_residual(cpu, h.data()?, a, b.view(), &mut y);
+        return Tensor::new(h.device(), h.shape(), y);
+    }
+    // addition commutes: the product has one owner, `h` would be copied first
+    let mut y = linear(cpu, x, w)?;
+    pointwise::accumulate(cpu, y.data_mut()?, h.data()?);
+    Ok(y)
+}
+
+/// `dx` of the linear maps that read one `x`.
+pub(super) fn backward_input(cpu: &Cpu, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
+    let (n, width) = (dys[0].shape()[0], ws[0].in_features());
+    let mut dx = cpu.recycler.acquire::<f32>(n * width);
+    for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
+        let beta = if i == 0 { Beta::Zero } else { Beta::One };
+        input_part(cpu, &mut dx, dy, (w, 0..w.out_features()), beta)?;
+    }
+    Tensor::new(&Device::Cpu(cpu.clone()), &[n, width], dx)
+}
+
+/// `dx[n][k] = beta dx[n][k] + dot over the outputs o of range of dy[n][o] w[o][k]`, `dy [N, range]`. Continues a dot over
+/// all outputs if the range begins at a multiple of 256.
+pub(super) fn input_part(
+    cpu: &Cpu,
+    dx: &mut [f32],
+    dy: &Tensor,
+    (w, range): (&Weight, Range<usize>),
+    beta: Beta,
+) -> Result<()> {
+    product(cpu, dy, backward_of(cpu, w)?.depths(range), dx, beta)
+}
+
+/// `dw += rowsum dy x` for the rows of `dw` that are the outputs of `dy`.
+pub(super) fn weight_part(
+    cpu: &Cpu,
+    dw: &mut [f32],
+    dy: &Tensor,
+    x: &Tensor,
+    samples: &Samples,
+) -> Result<()> {
+    let shape = [dy.width(), x.width()];
+    let add = |dw: &mut [f32]| -> Result<()> {
+        let ranges: Vec<_> = samples.ranges().collect();
+        match x.dtype() {
+            Dtype::BF16 => {
+                let (dy, x) = (dy.data::<bf16>()?, x.data::<bf16>()?);
+                gemm_bf16::weight_gradient(cpu, dy, x, &ranges, dw, shape);
+            }
+            _ => gemm::weight_gradient(cpu, dy.data()?, x.data()?, &ranges, dw, shape),
+        }
+        Ok(())
+    };
+    if faults::on(Fault::MicroBatchTotalAdded) {
+        let mut total = vec![0.0; dw.len()];
+        add(&mut total)?;
+        dw.iter_mut().zip(total).for_each(|(dw, total)| *dw += total);
+        return Ok(());
+    }
+    add(dw)
+}

@@ -1,0 +1,159 @@
+//! The loss over blocks of rows and chunks of the vocabulary: the logits of all rows are never in memory together.
+use std::ops::Range;
+
+use half::bf16;
+
+use super::gemm::Beta;
+use super::{Cpu, linear};
+use crate::backend::Backend;
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::faults::{self, Fault};
+use crate::operands::loss::blocks;
+use crate::operands::{LogProb, LossRows, Weight};
+use crate::tensor::{Stored, Tensor};
+
+mod rows;
+
+use rows::{GRAIN, Known, Rows, Then, of_row};
+
+/// Logits in memory at a time: 16 MiB.
+const LOGITS: usize = 1 << 22;
+
+/// The values of each row with a target.
+pub(super) fn values(
+    cpu: &Cpu,
+    x: &Tensor,
+    head: &Weight,
+    rows: &LossRows<'_>,
+) -> Result<Vec<Option<LogProb>>> {
+    Ok(values_of(Walk { cpu, x, head, rows, most: LOGITS }.values()?))
+}
+
+/// The values of each row with a target, and `dx`; the head's gradient is added into `dhead`.
+pub(super) fn gradients(
+    cpu: &Cpu,
+    x: &Tensor,
+    head: &Weight,
+    rows: &LossRows<'_>,
+    dhead: &mut Tensor,
+) -> Result<(Vec<Option<LogProb>>, Tensor)> {
+    let (known, dx) = Walk { cpu, x, head, rows, most: LOGITS }.gradients(dhead)?;
+    Ok((values_of(known), dx))
+}
+
+/// The values of each row of `z [N, V]`.
+pub(super) fn log_prob(cpu: &Cpu, z: &[f32], target: &[u32]) -> Result<Vec<LogProb>> {
+    let v = z.len() / target.len().max(1);
+    let mut values = vec![LogProb::default(); target.len()];
+    let per_part = (GRAIN / v.max(1)).max(1);
+    cpu.pool.parts(&mut values, per_part, |i, values| {
+        let mut parts = Vec::new();
+        for (n, value) in (i * per_part..).zip(values) {
+            *value = of_row(cpu, &z[n * v..][..v], target[n] as usize, &mut parts);
+        }
+    });
+    Ok(values)
+}
+
+fn values_of(known: Vec<Option<Known>>) -> Vec<Option<LogProb>> {
+    known.into_iter().map(|k| k.map(|k| k.value)).collect()
+}
+
+/// What the logits of a loss are made of, and how many of them may be there at a time.
+#[derive(Clone, Copy)]
+struct Walk<'a> {
+    cpu: &'a Cpu,
+    x: &'a Tensor,
+    head: &'a Weight,
+    rows: &'a LossRows<'a>,
+    most: usize,
+}
+
+impl Walk<'_> {
+    /// What each row with a target gives, a few rows of the whole vocabulary at a time.
+    fn values(&self) -> Result<Vec<Option<Known>>> {
+        let n = self.x.shape()[0];
+        let mut known = vec![None; n];
+        let step = (self.most / self.head.out_features()).max(1);
+        for start in (0..n).step_by(step) {
+            let block = start..n.min(start + step);
+            let mut z = linear::outputs(
+                self.cpu,
+                &part(self.cpu, self.x, &block)?,
+                self.head,
+                0..self.head.out_features(),
+            )?;
+            let these = Rows { cpu: self.cpu, loss: self.rows, first: start, column: 0, then: Then::Nothing };
+            these.walk(&mut z, &mut known[block])?;
+        }
+        Ok(known)
+    }
+
+    /// The values of the rows and `dx`; the head's gradient is added into `dhead`.
+    ///
+    /// Where 256 rows of logits fit, each block of rows is one product with the whole head, and its
+    /// logits become the gradient in place. Otherwise the vocabulary is taken in chunks, whose logits
+    /// are computed a second time: a chunk's columns are a slice of `dhead`, and `dx` runs on from one
+    /// chunk to the next, since each but the last is a multiple of 256.
+    fn gradients(&self, dhead: &mut Tensor) -> Result<(Vec<Option<Known>>, Tensor)> {
+        let (width, out) = (self.head.in_features(), self.head.out_features());
+        let whole = 256 * out <= self.most;
+        let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values()? };
+        let mut dx = self.cpu.recycler.acquire::<f32>(self.x.len());
+        let dhead = dhead.data_mut::<f32>()?;
+        for (block, samples) in blocks::of_rows(self.rows.samples, self.most, out) {
+            let xs = part(self.cpu, self.x, &block)?;
+            let dx = &mut dx[block.start * width..block.end * width];
+            for columns in blocks::of_columns(out, if whole { out } else { self.most / block.len() }) {
+                let mut z = linear::outputs(self.cpu, &xs, self.head, columns.clone())?;
+                let then = Then::Gradient;
+                let these =
+                    Rows { cpu: self.cpu, loss: self.rows, first: block.start, column: columns.start, then };
+                these.walk(&mut z, &mut known[block.clone()])?;
+                let dz = match self.head.dtype() {
+                    Dtype::BF16 => self.cpu.cast(&z, Dtype::BF16)?,
+                    _ => z,
+                };
+                let slice = &mut dhead[columns.start * width..columns.end * width];
+                linear::weight_part(self.cpu, slice, &dz, &xs, &samples)?;
+                add_input(self.cpu, dx, &dz, (self.head, columns))?;
+            }
+        }
+        Ok((known, Tensor::new(self.x.device(), self.x.shape(), dx)?))
+    }
+}
+
+/// `dx` goes on with the outputs `columns`; the first ones begin it.
+fn add_input(cpu: &Cpu, dx: &mut [f32], dz: &Tensor, (head, columns): (&Weight, Range<usize>)) -> Result<()> {
+    if columns.start == 0 {
+        return linear::input_part(cpu, dx, dz, (head, columns), Beta::Zero);
+    }
+    if faults::on(Fault::VocabularyChunkStartsAnew) {
+        let mut total = vec![0.0; dx.len()];
+        linear::input_part(cpu, &mut total, dz, (head, columns), Beta::Zero)?;
+        dx.iter_mut().zip(total).for_each(|(dx, total)| *dx += total);
+        return Ok(());
+    }
+    linear::input_part(cpu, dx, dz, (head, columns), Beta::One)
+}
+
+/// Rows `range` of a matrix.
+fn part(cpu: &Cpu, x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
+    fn of<T: Stored>(cpu: &Cpu, x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
+        let (c, values) = (x.width(), x.data::<T>()?);
+        let mut rows = cpu.recycler.acquire(range.len() * c);
+        rows.copy_from_slice(&values[range.start * c..range.end * c]);
+        Tensor::new(x.device(), &[range.len(), c], rows)
+    }
+    if range.len() == x.shape()[0] {
+        return Ok(x.clone());
+    }
+    match x.dtype() {
+        Dtype::BF16 => of::<bf16>(cpu, x, range),
+        _ => of::<f32>(cpu, x, range),
+    }
+}
+
+#[cfg(test)]
+mod tests;

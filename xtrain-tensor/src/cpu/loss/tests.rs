@@ -1,0 +1,150 @@
+//! Chunks of the vocabulary change no bit, and hold the memory down.
+use super::*;
+use crate::operands::{Samples, Target};
+use crate::testing::{arbitrary, compare_bits};
+use crate::{Device, Simd, ops};
+
+/// A loss of two samples, one of them longer than a chunk of rows, over a vocabulary of more than two
+/// chunks of 512.
+struct Case {
+    lengths: [usize; 2],
+    out: usize,
+    width: usize,
+    dtype: Dtype,
+    top_k: Option<usize>,
+}
+
+/// Values of the rows, `dx` and `dhead`. The SIMD CPU holds at most `most` logits at a time.
+fn computed(case: &Case, device: &Device, most: usize) -> Result<[Vec<f32>; 3]> {
+    let (n, v, c) = (case.lengths.iter().sum::<usize>(), case.out, case.width);
+    let x = Tensor::new(device, &[n, c], arbitrary(n * c, 1))?.cast(case.dtype)?;
+    let head = Weight::new(&Tensor::new(device, &[v, c], arbitrary(v * c, 2))?, case.dtype)?;
+    let target = |i: usize| {
+        let weight = [1.0, -0.75, 0.3][i % 3];
+        let bonus = [0.0, 0.01][i / 7 % 2];
+        (i % 5 != 3).then_some(Target { id: (i * 97 % v) as u32, weight, bonus })
+    };
+    let targets: Vec<Option<Target>> = (0..n).map(target).collect();
+    let samples = Samples::of_lengths(case.lengths);
+    let rows = LossRows { targets: &targets, samples: &samples, temperature: 0.8, top_k: case.top_k };
+    let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32).unwrap();
+    let (values, dx) = match device.as_cpu() {
+        Some(cpu) => {
+            let (known, dx) = Walk { cpu, x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead)?;
+            (values_of(known), dx)
+        }
+        None => ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead)?,
+    };
+    let values = values.into_iter().flatten().flat_map(|v| [v.lse, v.log_prob, v.entropy]);
+    Ok([values.collect(), dx.data()?.to_vec(), dhead.data()?.to_vec()])
+}
+
+fn cases() -> Vec<Case> {
+    let case = |lengths, out, width, dtype, top_k| Case { lengths, out, width, dtype, top_k };
+    vec![
+        case([300, 5], 1300, 9, Dtype::F32, None),
+        case([300, 5], 1300, 9, Dtype::BF16, None),
+        case([7, 262], 1025, 8, Dtype::F32, Some(20)),
+        case([1, 2], 3000, 5, Dtype::BF16, Some(2999)),
+    ]
+}
+
+/// Every case on every device in chunks of 512 columns against the whole vocabulary.
+fn chunks_against_whole() -> std::result::Result<usize, String> {
+    let mut compared = 0;
+    for case in cases() {
+        let rows = case.lengths.iter().sum::<usize>();
+        let reference = computed(&case, &Device::reference(), 0).map_err(|e| e.to_string())?;
+        for simd in Simd::available() {
+            let device = Device::cpu_with(2, simd);
+            let whole = computed(&case, &device, 256 * case.out).map_err(|e| e.to_string())?;
+            let chunks = computed(&case, &device, 512 * rows.min(256)).map_err(|e| e.to_string())?;
+            for ((got, want), what) in whole.iter().zip(&reference).zip(["values", "dx", "dhead"]) {
+                compare_bits(got, want).map_err(|e| format!("gate reference: {what} on {simd}: {e}"))?;
+                compared += want.len();
+            }
+            for ((got, want), what) in chunks.iter().zip(&whole).zip(["values", "dx", "dhead"]) {
+                compare_bits(got, want).map_err(|e| format!("gate vocabulary: {what} on {simd}: {e}"))?;
+                compared += want.len();
+            }
+        }
+    }
+    Ok(compared)
+}
+
+#[test]
+fn chunks_of_the_vocabulary_change_no_bit() {
+    let n = chunks_against_whole().unwrap_or_else(|e| panic!("{e}"));
+    println!("vocabulary: {n} values, 0 differing bits");
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn a_chunk_of_the_vocabulary_that_starts_anew_is_seen() {
+    let seen = crate::faults::with(crate::faults::Fault::VocabularyChunkStartsAnew, chunks_against_whole);
+    assert!(seen.is_err_and(|e| e.contains("dx on")));
+}
+
+#[test]
+fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
+    let device = Device::cpu();
+    let head = [1.0, 3.0, -0.0, 3.0, 0.0, 3.0].map(|x| [x]).concat();
+    let x = Tensor::new(&device, &[1, 1], vec![1f32]).unwrap();
+    let head = Weight::new(&Tensor::new(&device, &[6, 1], head).unwrap(), Dtype::F32).unwrap();
+    let samples = Samples::of_lengths([1]);
+    for (k, id, kept) in [(2, 1, vec![1, 3]), (2, 2, vec![1, 2, 3]), (5, 1, vec![0, 1, 2, 3, 5])] {
+        let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
+        let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
+        let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
+        let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
+        let moved: Vec<usize> = (0..6).filter(|&i| dhead.data::<f32>().unwrap()[i] != 0.0).collect();
+        assert_eq!(moved, kept, "top {k}, target {id}");
+    }
+}
+
+/// The most memory that this process has had so far, in KiB; none where the system does not say.
+fn peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// How much a loss and its gradient over 512 rows and a vocabulary of 50,000 add to the peak, in MiB.
+fn growth(most: usize) -> Option<u64> {
+    let (n, v, c, device) = (512, 50_000, 16, Device::cpu());
+    let x = Tensor::new(&device, &[n, c], arbitrary(n * c, 1)).unwrap();
+    let head = Weight::new(&Tensor::new(&device, &[v, c], arbitrary(v * c, 2)).unwrap(), Dtype::F32).unwrap();
+    let targets: Vec<_> =
+        (0..n).map(|i| Some(Target { id: i as u32 * 97, weight: 1.0, bonus: 0.0 })).collect();
+    let samples = Samples::of_lengths([n]);
+    let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+    let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).unwrap();
+    dhead.data_mut::<f32>().unwrap().fill(1.0);
+    let cpu = device.as_cpu().unwrap();
+    super::super::pack::backward_of(cpu, &head).unwrap();
+    let before = peak()?;
+    let _ = Walk { cpu, x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead).unwrap();
+    Some((peak()? - before) / 1024)
+}
+
+#[test]
+fn a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100() {
+    const CHILD: &str = "XTRAIN_TEST_LOGITS";
+    const NAME: &str = "cpu::loss::tests::a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100";
+    if let Ok(most) = std::env::var(CHILD) {
+        return println!("grown by {:?}", growth(most.parse().unwrap()));
+    }
+    // 16 MiB of logits, and as much kept for the next product of another size
+    for (most, fits) in [(LOGITS, true), (512 * 50_000, false)] {
+        // a process of its own: other tests add to the peak
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, most.to_string());
+        let out = String::from_utf8(child.output().unwrap().stdout).unwrap();
+        let Some((_, rest)) = out.split_once("grown by Some(") else {
+            return println!("not measured: this system does not say how much memory a process has");
+        };
+        let grown: u64 = rest.split(')').next().unwrap().parse().unwrap();
+        println!("{most} logits at a time: {grown} MiB");
+        assert_eq!(grown <= 40, fits, "{most} logits at a time: {grown} MiB");
+    }
+}

@@ -1,0 +1,120 @@
+//! Allocations in device memory, and copies to and from them.
+use super::handle::Gpu;
+use super::launch::{At, Grid, args};
+use crate::error::Result;
+
+/// Grid of a kernel that strides over `bytes` bytes, 16 bytes per thread and iteration.
+fn grid_over(bytes: usize) -> Grid {
+    Grid::blocks([bytes.div_ceil(16 * 256).min(4096), 1, 1], 256)
+}
+
+/// An allocation in device memory. Dropping it returns the block to the pool.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    at: u64,
+    bytes: usize,
+    home: Gpu,
+}
+
+impl Buffer {
+    fn acquire(home: &Gpu, bytes: usize) -> Result<Buffer> {
+        Ok(Buffer { at: home.stream().acquire(bytes, false)?, bytes, home: home.clone() })
+    }
+
+    /// Acquires a block that no queued kernel uses, so the host may write to it immediately. A free block stays idle
+    /// whatever other threads queue: only its owner can pass its address to a kernel.
+    pub(crate) fn acquire_idle(home: &Gpu, bytes: usize) -> Result<Buffer> {
+        Ok(Buffer { at: home.stream().acquire(bytes, true)?, bytes, home: home.clone() })
+    }
+
+    /// The device address.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The device address as a kernel argument.
+    pub(crate) fn arg(&self) -> At {
+        At(self.at)
+    }
+
+    /// Size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The device that owns the memory.
+    pub(crate) fn home(&self) -> &Gpu {
+        &self.home
+    }
+
+    /// Returns a copy of the buffer.
+    pub(crate) fn duplicate(&self) -> Result<Buffer> {
+        let copy = self.home.buffer(self.bytes)?;
+        if self.bytes > 0 {
+            let args = args![copy.arg(), self.arg(), self.bytes as u64];
+            // SAFETY: two buffers of `bytes` bytes each; blocks begin at multiples of 16.
+            unsafe { self.home.launch("copy_bytes", grid_over(self.bytes), args)? };
+        }
+        Ok(copy)
+    }
+
+    /// Queues a kernel that zeroes the buffer.
+    fn clear(&self) -> Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.
+        unsafe { self.home.launch("zero_bytes", grid_over(self.bytes), args![self.arg(), self.bytes as u64]) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.home.stream().release(self.at, self.bytes);
+    }
+}
+
+impl Gpu {
+    /// Copies host values to a new device buffer.
+    pub(crate) fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let buffer = Buffer::acquire_idle(self, bytes.len())?;
+        self.stream().copy_to_device(buffer.at(), bytes)?;
+        Ok(buffer)
+    }
+
+    /// Copies host values to an existing allocation.
+    ///
+    /// # Safety
+    /// `to` is inside a live buffer of this device with enough room, and no queued kernel reads or writes that range.
+    pub(crate) unsafe fn upload_into<T: bytemuck::Pod>(&self, to: u64, values: &[T]) -> Result<()> {
+        self.stream().copy_to_device(to, bytemuck::cast_slice(values))
+    }
+
+    /// Copies a buffer to the host. Synchronizes.
+    pub(crate) fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
+        self.download_first(buffer, buffer.bytes() / size_of::<T>())
+    }
+
+    /// Copies the first `n` values of a buffer to the host. Synchronizes.
+    pub(crate) fn download_first<T: bytemuck::Pod>(&self, buffer: &Buffer, n: usize) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); n];
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        assert!(bytes.len() <= buffer.bytes(), "{} bytes of {}", bytes.len(), buffer.bytes());
+        self.end_step()?;
+        self.stream().download(bytes, buffer.at())?;
+        Ok(values)
+    }
+
+    /// Returns uninitialized device memory; a kernel must write all of it before it is read.
+    pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer> {
+        Buffer::acquire(self, bytes)
+    }
+
+    /// Returns zeroed device memory.
+    pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
+        let buffer = self.buffer(bytes)?;
+        buffer.clear()?;
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,249 @@
+//! CUDA backend. The driver library is loaded when a device is opened, so the program builds and runs on machines without
+//! it.
+mod driver_error;
+mod functions;
+mod graph;
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
+use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::nvrtc::Ptx;
+
+use driver_error::{driver_error, error};
+use functions::Functions;
+use graph::Chain;
+
+use super::info::GpuInfo;
+use super::launch::{Arg, Call, Graph, Launcher};
+use super::peak::{Peak, Widths};
+use crate::Result;
+
+/// The kernel image: cubins and PTX, PTX only, or empty; see build/image.rs.
+pub(super) static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.image"));
+
+/// The driver API version that the image was built for.
+const CUDA: i32 = 13000;
+
+/// Requirement named in errors about a missing or old driver.
+const DRIVER_REQUIREMENT: &str = "xtrain needs the NVIDIA driver 580 or newer (CUDA 13)";
+
+/// Attributes of the compute capability.
+const CAPABILITY: [CUdevice_attribute; 2] = [
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+];
+
+/// The API version of the driver; 13000 means 13.0.
+///
+/// # Errors
+/// [`Error::Device`](crate::Error::Device) if there is no driver or it is too old.
+pub(super) fn driver() -> Result<i32> {
+    // SAFETY: loads the driver's library as every CUDA program does.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(error(format!("no CUDA driver: libcuda.so.1 cannot be loaded; {DRIVER_REQUIREMENT}")));
+    }
+    let mut version = 0;
+    // SAFETY: the library is loaded, and the pointer is to an integer.
+    unsafe { sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .map_err(driver_error("reading the driver version"))?;
+    if version < CUDA {
+        let has = format!("{}.{}", version / 1000, version % 1000 / 10);
+        return Err(error(format!("the CUDA driver supports CUDA {has}; {DRIVER_REQUIREMENT}")));
+    }
+    Ok(version)
+}
+
+/// Lists the GPUs of this machine.
+///
+/// # Errors
+/// As [`driver`], or if the driver finds no GPU.
+pub(super) fn devices() -> Result<Vec<GpuInfo>> {
+    driver()?;
+    let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
+    // no context is created, since a context occupies device memory
+    let device = |ordinal| {
+        let device = result::device::get(ordinal)?;
+        let [major, minor] = CAPABILITY;
+        // SAFETY: the device handle was just returned by the driver.
+        let (major, minor, bytes) = unsafe {
+            let attribute = |attribute| result::device::get_attribute(device, attribute);
+            (attribute(major)?, attribute(minor)?, result::device::total_mem(device)?)
+        };
+        Ok(GpuInfo {
+            name: result::device::get_name(device)?,
+            architecture: format!("sm_{major}{minor}"),
+            bytes,
+        })
+    };
+    (0..count).map(device).collect::<Result<_, _>>().map_err(driver_error("querying device properties"))
+}
+
+/// Launcher of a CUDA device. All work is issued in order on one stream.
+pub(super) struct Cuda {
+    name: String,
+    wgmma: bool,
+    peak: Option<Peak>,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    functions: Arc<Functions>,
+}
+
+impl Cuda {
+    /// Opens the device with this ordinal.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image in this build that the device can run.
+    pub(super) fn open(ordinal: u32) -> Result<Cuda> {
+        driver()?;
+        if IMAGE.is_empty() {
+            let what =
+                format!("this build has no GPU kernels ({}): install nvcc and rebuild", env!("XTRAIN_IMAGE"));
+            return Err(error(what));
+        }
+        let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
+        if i64::from(ordinal) >= i64::from(count) {
+            return Err(error(format!(
+                "cuda:{ordinal}: no such device; this machine has {count} GPUs, numbered from 0"
+            )));
+        }
+        let opened = driver_error("opening the device");
+        let context = CudaContext::new(ordinal as usize).map_err(opened)?;
+        // SAFETY: events order work between streams; there is only one stream.
+        unsafe { context.disable_event_tracking() };
+        let name = context.name().map_err(driver_error("reading the device name"))?;
+        let (major, minor) =
+            context.compute_capability().map_err(driver_error("compute capability of the device"))?;
+        keep_memory(&context).map_err(driver_error("configuring the memory pool"))?;
+        let stream = context.new_stream().map_err(driver_error("creating a stream"))?;
+        let module = context.load_module(Ptx::from_binary(IMAGE.to_vec()));
+        let module = module.map_err(driver_error(&format!(
+            "loading the kernels ({}) for sm_{major}{minor}",
+            env!("XTRAIN_IMAGE")
+        )))?;
+        let peak = widths(&context, (major, minor)).ok().and_then(Peak::of);
+        Ok(Cuda {
+            name,
+            wgmma: major == 9,
+            peak,
+            context,
+            stream,
+            functions: Arc::new(Functions::of(module)),
+        })
+    }
+
+    fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(driver_error("binding the context"))
+    }
+}
+
+/// Clocks and widths reported by the driver.
+fn widths(context: &CudaContext, capability: (i32, i32)) -> Result<Widths, DriverError> {
+    use CUdevice_attribute as A;
+    Ok(Widths {
+        capability,
+        multiprocessors: context.attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        clock_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        bus_bits: context.attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+    })
+}
+
+/// Keeps freed memory in the pool. By default the pool is trimmed at every synchronization.
+fn keep_memory(context: &CudaContext) -> Result<(), DriverError> {
+    let mut no_limit = u64::MAX;
+    let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the device is open, and the attribute is a u64.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())?;
+        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut no_limit).cast()).result()
+    }
+}
+
+impl Launcher for Cuda {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn has_wgmma(&self) -> bool {
+        self.wgmma
+    }
+
+    fn peak(&self) -> Option<Peak> {
+        self.peak
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.bind()?;
+        self.stream.synchronize().map_err(driver_error("synchronizing"))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64> {
+        self.bind()?;
+        // SAFETY: the memory is used on this stream alone.
+        let at = unsafe { result::malloc_async(self.stream.cu_stream(), bytes.max(1)) };
+        at.map_err(driver_error(&format!("allocating {bytes} bytes")))
+    }
+
+    fn free(&self, at: u64) {
+        // an error here stems from an earlier launch, and the next call reports it
+        if self.bind().is_ok() {
+            // SAFETY: `at` came from `allocate`, and all its users were launched earlier on this stream.
+            let _ = unsafe { result::free_async(at, self.stream.cu_stream()) };
+        }
+    }
+
+    fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.bind()?;
+        // SAFETY: the caller's buffer has at least this many bytes. The source is pageable, so the driver has copied it
+        // when this returns.
+        let copied = unsafe { result::memcpy_htod_async(to, bytes, self.stream.cu_stream()) };
+        copied.map_err(driver_error("copying to the device"))
+    }
+
+    fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
+        self.bind()?;
+        // SAFETY: the caller's buffer has at least this many bytes, and the copy is synchronized below.
+        let copied = unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) };
+        let awaited = copied.and_then(|()| self.stream.synchronize());
+        awaited.map_err(driver_error("copying from the device"))
+    }
+
+    fn zero(&self, at: u64, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: the caller's buffer has at least this many bytes.
+        let set = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
+        set.map_err(driver_error("setting memory to zero"))
+    }
+
+    unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
+        self.bind()?;
+        let function = self.functions.get(kernel, grid.shared)?;
+        let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
+        let ([x, y, z], block) = (grid.blocks, (grid.threads, 1, 1));
+        let stream = self.stream.cu_stream();
+        // SAFETY: as promised by the caller; the driver copies the arguments before it returns.
+        let launched =
+            unsafe { result::launch_kernel(function, (x, y, z), block, grid.shared, stream, &mut addresses) };
+        launched.map_err(driver_error(kernel))
+    }
+
+    unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
+        // SAFETY: as promised by the caller.
+        let chain = unsafe { Chain::new(self.stream.clone(), self.functions.clone(), calls)? };
+        Ok(Box::new(chain))
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda").field("name", &self.name).finish_non_exhaustive()
+    }
+}

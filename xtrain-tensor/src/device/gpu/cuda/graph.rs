@@ -1,0 +1,117 @@
+//! A sequence of kernels as a CUDA graph: a linear chain of kernel nodes launched by one driver call.
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode};
+
+use super::driver_error::driver_error;
+use super::functions::Functions;
+use crate::Result;
+use crate::device::gpu::launch::{Arg, Call, Graph};
+
+/// A CUDA graph, its nodes in order, and the instantiated executable graph.
+pub(super) struct Chain {
+    stream: Arc<CudaStream>,
+    functions: Arc<Functions>,
+    graph: CUgraph,
+    nodes: Vec<CUgraphNode>,
+    executable: CUgraphExec,
+}
+
+// SAFETY: driver handles belong to the process, not to a thread; every call binds the context first.
+unsafe impl Send for Chain {}
+
+impl Chain {
+    /// Builds a chain with one node per call.
+    ///
+    /// # Safety
+    /// The arguments match the kernels' signatures.
+    pub(super) unsafe fn new(
+        stream: Arc<CudaStream>,
+        functions: Arc<Functions>,
+        calls: &[Call<'_>],
+    ) -> Result<Chain> {
+        let (graph, executable) = (ptr::null_mut(), ptr::null_mut());
+        let mut chain = Chain { stream, functions, graph, nodes: Vec::new(), executable };
+        chain.bind()?;
+        // SAFETY: the pointers are to handles of this chain, which destroys them when it is dropped.
+        unsafe { sys::cuGraphCreate(&mut chain.graph, 0) }
+            .result()
+            .map_err(driver_error("creating a graph"))?;
+        // SAFETY: as promised by the caller.
+        calls.iter().try_for_each(|call| unsafe { chain.append(call) })?;
+        // SAFETY: as above.
+        unsafe { sys::cuGraphInstantiateWithFlags(&mut chain.executable, chain.graph, 0) }
+            .result()
+            .map_err(driver_error("instantiating a graph"))?;
+        Ok(chain)
+    }
+
+    fn bind(&self) -> Result<()> {
+        self.stream.context().bind_to_thread().map_err(driver_error("binding the context"))
+    }
+
+    /// # Safety
+    /// The arguments match the kernel's signature.
+    unsafe fn append(&mut self, call: &Call<'_>) -> Result<()> {
+        let mut addresses: Vec<*mut c_void> = call.args.iter().map(Arg::address).collect();
+        let params = self.functions.node(call, &mut addresses)?;
+        let (mut node, before) = (ptr::null_mut(), self.nodes.last());
+        let after = before.map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: the predecessor node belongs to this graph; the driver copies the arguments before it returns.
+        unsafe {
+            sys::cuGraphAddKernelNode_v2(&mut node, self.graph, after, usize::from(before.is_some()), &params)
+        }
+        .result()
+        .map_err(driver_error(call.kernel))?;
+        self.nodes.push(node);
+        Ok(())
+    }
+}
+
+impl Graph for Chain {
+    unsafe fn set(&mut self, at: usize, call: Call<'_>) -> Result<()> {
+        self.bind()?;
+        let mut addresses: Vec<*mut c_void> = call.args.iter().map(Arg::address).collect();
+        let params = self.functions.node(&call, &mut addresses)?;
+        // SAFETY: the node belongs to this graph; the driver copies the arguments, and launches in flight keep theirs.
+        unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.nodes[at], &params) }
+            .result()
+            .map_err(driver_error(call.kernel))
+    }
+
+    unsafe fn run(&self) -> Result<()> {
+        self.bind()?;
+        // SAFETY: as promised by the caller for each call.
+        unsafe { sys::cuGraphLaunch(self.executable, self.stream.cu_stream()) }
+            .result()
+            .map_err(driver_error("launching a graph"))
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        // errors of a launch in flight are reported by the next call
+        if self.bind().is_err() || self.stream.synchronize().is_err() {
+            return;
+        }
+        // SAFETY: this chain created the handles and destroys each once; nothing is running.
+        unsafe {
+            if !self.executable.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.executable);
+            }
+            if !self.graph.is_null() {
+                let _ = sys::cuGraphDestroy(self.graph);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chain").field("nodes", &self.nodes.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,203 @@
+//! The emulator backend: the kernels' source compiled for the CPU, one fiber per CUDA thread.
+mod ffi;
+mod kernels;
+mod source;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::launch::{Arg, Call, Graph, Grid, Launcher, Schedule};
+use super::peak::Peak;
+use crate::{Error, Result};
+use kernels::{Kernels, Memory};
+
+/// Launcher of the emulator.
+#[derive(Debug, Clone)]
+pub(super) struct Emulated {
+    schedule: Schedule,
+    kernels: &'static Kernels,
+}
+
+fn error(what: String) -> Error {
+    Error::device(what)
+}
+
+impl Emulated {
+    /// The plain build of the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
+    pub(super) fn plain(schedule: Schedule) -> Result<Emulated> {
+        Emulated::new(schedule, Memory::Plain)
+    }
+
+    /// The instrumented build of the kernels, which checks every memory access.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
+    pub(super) fn checked(schedule: Schedule) -> Result<Emulated> {
+        source::capture_faults();
+        Emulated::new(schedule, Memory::Checked)
+    }
+
+    fn new(schedule: Schedule, memory: Memory) -> Result<Emulated> {
+        #[cfg(target_arch = "x86_64")]
+        if !(std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2")) {
+            return Err(error("the emulator requires a CPU with AVX2 and FMA".into()));
+        }
+        Ok(Emulated { schedule, kernels: Kernels::of(memory) })
+    }
+
+    fn checks(&self) -> bool {
+        self.kernels.memory == Memory::Checked
+    }
+
+    fn config(&self, grid: Grid) -> ffi::Config {
+        let (order, seed) = match self.schedule {
+            Schedule::Forward => (0, 1),
+            Schedule::Backward => (1, 1),
+            Schedule::Random(seed) => (2, seed),
+            Schedule::Priorities(seed) => (3, seed),
+        };
+        let workers = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        ffi::Config {
+            grid: grid.blocks,
+            block: [grid.threads, 1, 1],
+            shared: grid.shared,
+            order,
+            seed,
+            workers,
+            checked: c_int::from(self.checks()),
+        }
+    }
+}
+
+impl Launcher for Emulated {
+    fn name(&self) -> String {
+        let checked = if self.checks() { ", checked" } else { "" };
+        format!("emulated{checked}, schedule {:?}", self.schedule)
+    }
+
+    fn has_wgmma(&self) -> bool {
+        true
+    }
+
+    fn peak(&self) -> Option<Peak> {
+        None
+    }
+
+    fn wait(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn exact(&self) -> bool {
+        self.checks()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64> {
+        // SAFETY: any size is valid.
+        let at = unsafe { ffi::xtemu_allocate(bytes, c_int::from(self.checks())) };
+        if at.is_null() {
+            return Err(error(format!("out of memory: cannot allocate {bytes} bytes")));
+        }
+        Ok(at as u64)
+    }
+
+    fn free(&self, at: u64) {
+        // SAFETY: `at` came from `allocate`.
+        unsafe { ffi::xtemu_free(at as *mut c_void) };
+    }
+
+    fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the caller's buffer has at least this many bytes.
+        unsafe { ffi::xtemu_write(to as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
+        // SAFETY: the caller's buffer has at least this many bytes.
+        let written = unsafe { ffi::xtemu_read(to.as_mut_ptr().cast(), from as *const c_void, to.len()) };
+        if written < to.len() {
+            let what = format!("download of {} bytes: byte {written} is uninitialized", to.len());
+            return Err(error(what));
+        }
+        Ok(())
+    }
+
+    fn zero(&self, at: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's buffer has at least this many bytes.
+        unsafe { ffi::xtemu_zero(at as *mut c_void, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
+        let entry = self.kernels.find(kernel, args)?;
+        let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
+        let config = self.config(grid);
+        let mut text = [0u8; 1024];
+        // SAFETY: `find` checked the arguments against the signature; the caller promises that their pointers are valid.
+        // The error text is truncated to the size of `text`.
+        let failed = unsafe {
+            let text: *mut c_char = text.as_mut_ptr().cast();
+            ffi::xtemu_launch(entry, &config, addresses.as_mut_ptr(), text, 1024)
+        };
+        if failed == 0 {
+            return Ok(());
+        }
+        let text = CStr::from_bytes_until_nul(&text).expect("snprintf terminates the string");
+        Err(error(source::with_location(&text.to_string_lossy())))
+    }
+
+    unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
+        let calls = calls.iter().map(|call| (call.kernel, call.grid, call.args.to_vec())).collect();
+        Ok(Box::new(Chain { device: self.clone(), calls }))
+    }
+}
+
+/// A sequence of calls that owns its arguments, as a CUDA graph does.
+#[derive(Debug)]
+struct Chain {
+    device: Emulated,
+    calls: Vec<(&'static str, Grid, Vec<Arg>)>,
+}
+
+impl Graph for Chain {
+    unsafe fn set(&mut self, at: usize, call: Call<'_>) -> Result<()> {
+        self.calls[at] = (call.kernel, call.grid, call.args.to_vec());
+        Ok(())
+    }
+
+    unsafe fn run(&self) -> Result<()> {
+        for &(kernel, grid, ref args) in &self.calls {
+            // SAFETY: as promised by the caller for each call.
+            unsafe { self.device.launch(Call { kernel, grid, args })? };
+        }
+        Ok(())
+    }
+}
+
+/// `c + sum over 16 k of a[k] * b[k]` (bf16 bit patterns), as one k-step of a Hopper tensor core.
+#[cfg(test)]
+pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
+    // SAFETY: 16 values each.
+    unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
+}
+
+/// Starts counting the bytes that kernels on checked devices read from `bytes` bytes at `at`; see [`watched`].
+#[cfg(test)]
+pub(crate) fn watch(at: u64, bytes: usize) {
+    // SAFETY: the address is only compared, never dereferenced.
+    unsafe { ffi::xtemu_watch(at as *const c_void, bytes) };
+}
+
+/// The bytes read since [`watch`].
+#[cfg(test)]
+pub(crate) fn watched() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { ffi::xtemu_watched() }
+}
+
+/// The names of all kernels.
+#[cfg(test)]
+pub(crate) fn kernel_names() -> Vec<&'static str> {
+    Kernels::of(Memory::Plain).names()
+}

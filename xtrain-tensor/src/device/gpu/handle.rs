@@ -1,0 +1,198 @@
+//! The handle of a GPU.
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::counters::Counters;
+use super::cuda::Cuda;
+#[cfg(all(feature = "emu", xtrain_emu))]
+use super::emulated::Emulated;
+use super::indices::Indices;
+use super::launch::{Arg, At, Grid, Launcher, Schedule};
+use super::peak::Peak;
+use super::stream::{GpuCounters, Stream};
+use crate::error::Result;
+
+/// A CUDA device, or the emulator. Cloning shares it. Threads may share it: a lock issues one operation at a time.
+#[derive(Clone)]
+pub struct Gpu {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Held while one operation is issued.
+    issue: Mutex<()>,
+    stream: Stream,
+    indices: Indices,
+    counters: Counters,
+}
+
+impl Gpu {
+    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads run.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    #[cfg(all(feature = "emu", xtrain_emu))]
+    pub fn emulated(schedule: Schedule) -> Result<Gpu> {
+        Ok(Gpu::with_launcher(Box::new(Emulated::plain(schedule)?)))
+    }
+
+    /// As [`Gpu::emulated`], with every memory access checked: bounds, alignment, uninitialized reads and data races.
+    /// A fault ends the launch with an error that names kernel, source line and thread. Several times slower.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    #[cfg(all(feature = "emu", xtrain_emu))]
+    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+        Ok(Gpu::with_launcher(Box::new(Emulated::checked(schedule)?)))
+    }
+
+    /// Opens the CUDA device with this ordinal.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in this
+    /// build.
+    pub fn cuda(ordinal: u32) -> Result<Gpu> {
+        Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?)))
+    }
+
+    /// This build has no emulator: always fails.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device), with the reason.
+    #[cfg(not(all(feature = "emu", xtrain_emu)))]
+    pub fn emulated(_: Schedule) -> Result<Gpu> {
+        Err(crate::error::Error::device(env!("XTRAIN_EMULATOR")))
+    }
+
+    /// This build has no emulator: always fails.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device), with the reason.
+    #[cfg(not(all(feature = "emu", xtrain_emu)))]
+    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+        Gpu::emulated(schedule)
+    }
+
+    fn with_launcher(launcher: Box<dyn Launcher>) -> Gpu {
+        Gpu {
+            shared: Arc::new(Shared {
+                issue: Mutex::default(),
+                stream: Stream::new(launcher),
+                indices: Indices::default(),
+                counters: Counters::default(),
+            }),
+        }
+    }
+
+    /// Returns the device name.
+    pub fn name(&self) -> String {
+        self.shared.stream.launcher().name()
+    }
+
+    /// Whether the device has the `wgmma` instructions of sm_90.
+    pub fn has_wgmma(&self) -> bool {
+        self.shared.stream.launcher().has_wgmma()
+    }
+
+    /// Theoretical peak throughput. `None`: the emulator, or a device whose driver does not report clocks and widths.
+    pub fn peak(&self) -> Option<Peak> {
+        self.shared.stream.launcher().peak()
+    }
+
+    /// Submits the queued kernels and waits until the device has finished.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if a kernel failed.
+    pub fn wait(&self) -> Result<()> {
+        self.submit_step()?;
+        self.shared.stream.launcher().wait()
+    }
+
+    /// Returns a snapshot of the activity counters.
+    pub fn gpu_counters(&self) -> GpuCounters {
+        self.shared.stream.counters()
+    }
+
+    /// Adds to the counters of decode attention: bytes of keys and values read, and of partial results.
+    pub(crate) fn count_attention_bytes(&self, read: usize, partials: usize) {
+        self.shared.stream.count_attention_bytes(read, partials);
+    }
+
+    /// The stream of kernels and copies.
+    pub(super) fn stream(&self) -> &Stream {
+        &self.shared.stream
+    }
+
+    /// Returns the device address of `values`, uploading them if necessary. Valid for the calling operation only.
+    pub(crate) fn indices(&self, values: &[u32]) -> Result<At> {
+        self.shared.indices.address(&self.shared.stream, values)
+    }
+
+    /// Declares lists that an already queued kernel writes to these addresses. Valid until the step ends.
+    pub(crate) fn stage_indices(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
+        self.shared.indices.stage(lists.collect());
+    }
+
+    /// Forgets the lists of [`Gpu::stage_indices`].
+    pub(crate) fn clear_staged_indices(&self) {
+        self.shared.indices.stage(Vec::new());
+    }
+
+    /// Returns at least `n` counters, all zero at the beginning of a launch.
+    pub(crate) fn counters(&self, n: usize) -> Result<At> {
+        self.shared.counters.address(&self.shared.stream, n)
+    }
+
+    /// Whether both handles are the same device.
+    pub(crate) fn same(&self, other: &Gpu) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Submits the queued kernels as one step without synchronizing. A sequence of kernels that repeats is submitted as a
+    /// CUDA graph.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
+    pub fn submit_step(&self) -> Result<()> {
+        let _issue = self.issue();
+        self.end_step()
+    }
+
+    /// [`Gpu::submit_step`] of a thread that holds the issue lock.
+    pub(crate) fn end_step(&self) -> Result<()> {
+        self.shared.stream.flush()?;
+        self.shared.indices.submit_step();
+        Ok(())
+    }
+
+    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as the
+    /// next submission or synchronization; its errors are reported then.
+    ///
+    /// # Safety
+    /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.
+    pub(crate) unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.shared.stream.launch(kernel, grid, args) }
+    }
+
+    /// The issue lock. A backend operation holds it from its first index list to its last launch, so that no other
+    /// thread renews those lists, or ends the step, in between. It is not reentrant.
+    pub(crate) fn issue(&self) -> MutexGuard<'_, ()> {
+        self.shared.issue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stream.close();
+        self.indices.free_all(self.stream.launcher());
+        self.counters.free_all(self.stream.launcher());
+        self.stream.free_all();
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gpu").field(&self.name()).finish()
+    }
+}

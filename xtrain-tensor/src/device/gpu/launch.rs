@@ -1,0 +1,163 @@
+//! The launch interface: everything that host code requires of a device.
+use std::fmt;
+
+use super::peak::Peak;
+use crate::Result;
+
+/// Launch geometry: grid size in blocks, threads per block (along x), bytes of dynamic shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grid {
+    pub(crate) blocks: [u32; 3],
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+}
+
+impl Grid {
+    /// `blocks` blocks of `threads` threads.
+    pub(crate) fn blocks(blocks: [usize; 3], threads: u32) -> Grid {
+        Grid { blocks: blocks.map(|n| n as u32), threads, shared: 0 }
+    }
+
+    /// One thread per element of `n`, in blocks of `threads`.
+    pub(crate) fn over(n: usize, threads: u32) -> Grid {
+        Grid::blocks([n.div_ceil(threads as usize), 1, 1], threads)
+    }
+
+    /// Sets the dynamic shared memory to `bytes`.
+    pub(crate) fn shared(self, bytes: usize) -> Grid {
+        Grid { shared: bytes as u32, ..self }
+    }
+}
+
+/// An address in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At(pub(crate) u64);
+
+/// A kernel argument, by value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Arg {
+    At(u64),
+    U32(u32),
+    F32(f32),
+    U64(u64),
+}
+
+impl Arg {
+    /// Address of the value, as `cuLaunchKernel` takes it.
+    pub(crate) fn address(&self) -> *mut std::ffi::c_void {
+        match self {
+            Arg::At(x) | Arg::U64(x) => (&raw const *x).cast_mut().cast(),
+            Arg::U32(x) => (&raw const *x).cast_mut().cast(),
+            Arg::F32(x) => (&raw const *x).cast_mut().cast(),
+        }
+    }
+}
+
+/// Bitwise: 0 and -0 are different arguments.
+impl PartialEq for Arg {
+    fn eq(&self, other: &Arg) -> bool {
+        match (self, other) {
+            (Arg::At(a), Arg::At(b)) | (Arg::U64(a), Arg::U64(b)) => a == b,
+            (Arg::U32(a), Arg::U32(b)) => a == b,
+            (Arg::F32(a), Arg::F32(b)) => a.to_bits() == b.to_bits(),
+            _ => false,
+        }
+    }
+}
+
+impl From<At> for Arg {
+    fn from(x: At) -> Arg {
+        Arg::At(x.0)
+    }
+}
+impl From<u32> for Arg {
+    fn from(x: u32) -> Arg {
+        Arg::U32(x)
+    }
+}
+impl From<f32> for Arg {
+    fn from(x: f32) -> Arg {
+        Arg::F32(x)
+    }
+}
+impl From<u64> for Arg {
+    fn from(x: u64) -> Arg {
+        Arg::U64(x)
+    }
+}
+
+/// The arguments of a kernel, in the order of its signature.
+macro_rules! args {
+    ($($x:expr),* $(,)?) => { &[$($crate::device::gpu::Arg::from($x)),*] };
+}
+pub(crate) use args;
+
+/// One kernel launch: kernel, geometry, arguments.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Call<'a> {
+    pub(crate) kernel: &'static str,
+    pub(crate) grid: Grid,
+    pub(crate) args: &'a [Arg],
+}
+
+/// The order in which the emulator schedules CUDA threads. A correct kernel produces the same bits under every schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Schedule {
+    /// Ascending thread index.
+    Forward,
+    /// Descending thread index.
+    Backward,
+    /// Random, from this seed.
+    Random(u64),
+    /// A random priority per warp, from this seed, so that one warp can run far ahead of another.
+    Priorities(u64),
+}
+
+/// A device backend: runs kernels and owns device memory.
+pub(crate) trait Launcher: fmt::Debug + Send + Sync {
+    fn name(&self) -> String;
+    /// Whether the device has the `wgmma` instructions of sm_90.
+    fn has_wgmma(&self) -> bool;
+    /// Theoretical peak throughput. `None`: unknown.
+    fn peak(&self) -> Option<Peak>;
+    /// Waits until everything launched before has finished.
+    fn wait(&self) -> Result<()>;
+    /// Whether allocations have exactly the requested size and are returned to the device when freed, without recycling,
+    /// so that out-of-bounds accesses and uses after free are detected.
+    fn exact(&self) -> bool {
+        false
+    }
+    fn allocate(&self, bytes: usize) -> Result<u64>;
+    /// Frees memory from [`Launcher::allocate`].
+    fn free(&self, at: u64);
+    /// Copies to the device. The source may be reused when this returns.
+    fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
+    /// Copies from the device, after everything launched before.
+    fn download(&self, to: &mut [u8], from: u64) -> Result<()>;
+    fn zero(&self, at: u64, bytes: usize) -> Result<()>;
+    /// Runs a kernel.
+    ///
+    /// # Safety
+    /// The arguments match the kernel's signature and point to live memory.
+    unsafe fn launch(&self, call: Call<'_>) -> Result<()>;
+    /// Builds a graph that runs these calls in order. Runs nothing yet.
+    ///
+    /// # Safety
+    /// As [`Launcher::launch`], at every run.
+    unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>>;
+}
+
+/// A sequence of kernel launches that is submitted as a unit.
+pub(crate) trait Graph: fmt::Debug + Send {
+    /// Replaces grid and arguments of node `at` for all later runs.
+    ///
+    /// # Safety
+    /// As [`Launcher::launch`], at every run.
+    unsafe fn set(&mut self, at: usize, call: Call<'_>) -> Result<()>;
+    /// Runs all nodes in order.
+    ///
+    /// # Safety
+    /// As [`Launcher::launch`], for each node.
+    unsafe fn run(&self) -> Result<()>;
+}

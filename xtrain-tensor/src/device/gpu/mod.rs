@@ -1,0 +1,27 @@
+//! GPU runtime: device memory, counters and kernel submission. The same Rust code serves a CUDA device and the
+//! emulator; they differ only behind [`Launcher`](launch::Launcher).
+mod buffer;
+mod counters;
+mod cuda;
+#[cfg(all(feature = "emu", xtrain_emu))]
+mod emulated;
+mod handle;
+mod indices;
+mod info;
+mod launch;
+mod memory;
+mod peak;
+mod queue;
+mod stream;
+mod survey;
+
+pub(crate) use buffer::Buffer;
+#[cfg(all(test, feature = "emu", xtrain_emu))]
+pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
+pub use handle::Gpu;
+pub use info::GpuInfo;
+pub use launch::Schedule;
+pub(crate) use launch::{Arg, At, Grid, args};
+pub use peak::Peak;
+pub use stream::GpuCounters;
+pub use survey::{GpuSurvey, enumerate_gpus};

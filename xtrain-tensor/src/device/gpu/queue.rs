@@ -1,0 +1,191 @@
+//! The launch queue. Kernels are queued until a submission or a synchronization. A sequence of kernels is launched one
+//! by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A rollout or training step is
+//! then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
+//! [`super::indices`]), so a graph is launched unchanged except for the few arguments that differ between steps.
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::launch::{Arg, Call, Graph, Grid, Launcher};
+use crate::{
+    Result,
+    faults::{self, Fault},
+};
+
+/// Minimum number of calls for a graph; shorter sequences are launched one by one.
+const MIN_GRAPH_NODES: usize = 4;
+/// Maximum number of queued calls; a further one flushes the queue.
+const MAX_PENDING: usize = 1024;
+/// Maximum number of cached kernel sequences; the least recently used one is evicted.
+const MAX_GRAPHS: usize = 16;
+
+/// Queued kernel calls, in order.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pending: Calls,
+    cached: Vec<CachedGraph>,
+    counts: Counts,
+}
+
+/// Counts of submissions to the device.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Counts {
+    /// Non-empty flushes.
+    pub(super) flushes: u64,
+    /// Graph launches.
+    pub(super) graphs: u64,
+    /// Graph nodes whose launch parameters were updated before a graph launch.
+    pub(super) graph_node_updates: u64,
+}
+
+/// A sequence of calls with their arguments in one flat list.
+#[derive(Debug, Default, Clone)]
+struct Calls {
+    /// Kernel, grid, and end offset of its arguments.
+    calls: Vec<(&'static str, Grid, usize)>,
+    args: Vec<Arg>,
+}
+
+impl Calls {
+    fn push(&mut self, Call { kernel, grid, args }: Call<'_>) {
+        self.args.extend_from_slice(args);
+        self.calls.push((kernel, grid, self.args.len()));
+    }
+
+    fn at(&self, i: usize) -> Call<'_> {
+        let (kernel, grid, end) = self.calls[i];
+        let start = if i == 0 { 0 } else { self.calls[i - 1].2 };
+        Call { kernel, grid, args: &self.args[start..end] }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Call<'_>> {
+        (0..self.calls.len()).map(|i| self.at(i))
+    }
+
+    fn same_kernels(&self, other: &Calls) -> bool {
+        let kernel = |&(kernel, _, end): &(&'static str, Grid, usize)| (kernel, end);
+        self.calls.iter().map(kernel).eq(other.calls.iter().map(kernel))
+    }
+
+    fn clear(&mut self) {
+        self.calls.clear();
+        self.args.clear();
+    }
+}
+
+/// A sequence of calls that was submitted before. Its graph is built at the second submission.
+#[derive(Debug)]
+struct CachedGraph {
+    last: Calls,
+    graph: Option<Box<dyn Graph>>,
+    used: u64,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// Returns the number of flushes after which no queued kernel refers to a block that is freed now: kernels that use it
+    /// were queued before and have been submitted by then. The current count if the queue is empty.
+    pub(super) fn idle_from_flush(&self) -> u64 {
+        let inner = self.lock();
+        inner.counts.flushes + u64::from(!inner.pending.calls.is_empty())
+    }
+
+    /// Queues a call. Flushes first if the queue is full.
+    ///
+    /// # Safety
+    /// As [`Launcher::launch`], and the memory behind the pointers stays valid until the next [`Queue::flush`].
+    pub(super) unsafe fn push(&self, launcher: &dyn Launcher, call: Call<'_>) -> Result<()> {
+        let mut inner = self.lock();
+        if inner.pending.calls.len() >= MAX_PENDING {
+            inner.flush(launcher)?;
+        }
+        inner.pending.push(call);
+        Ok(())
+    }
+
+    /// Submits all queued calls. After an error the queue is empty.
+    pub(super) fn flush(&self, launcher: &dyn Launcher) -> Result<()> {
+        self.lock().flush(launcher)
+    }
+
+    /// Drops queued calls and cached graphs, before the device is closed.
+    pub(super) fn close(&self) {
+        *self.lock() = Inner::default();
+    }
+}
+
+impl Inner {
+    fn flush(&mut self, launcher: &dyn Launcher) -> Result<()> {
+        if self.pending.calls.is_empty() {
+            return Ok(());
+        }
+        self.counts.flushes += 1;
+        let mut calls = mem::take(&mut self.pending);
+        let result = self.issue(launcher, &calls);
+        calls.clear();
+        self.pending = calls;
+        result
+    }
+
+    fn issue(&mut self, launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
+        if calls.calls.len() < MIN_GRAPH_NODES {
+            return launch_each(launcher, calls);
+        }
+        let Some(at) = self.cached.iter().position(|cached| cached.last.same_kernels(calls)) else {
+            if self.cached.len() == MAX_GRAPHS {
+                let oldest = self.cached.iter().enumerate().min_by_key(|(_, cached)| cached.used);
+                let oldest = oldest.map_or(0, |(at, _)| at);
+                self.cached.swap_remove(oldest);
+            }
+            self.cached.push(CachedGraph { last: calls.clone(), graph: None, used: self.counts.flushes });
+            return launch_each(launcher, calls);
+        };
+        // on an error the graph is dropped from the cache
+        let mut cached = self.cached.swap_remove(at);
+        self.counts.graph_node_updates += cached.update(launcher, calls)?;
+        cached.used = self.counts.flushes;
+        // SAFETY: as promised for each call when it was pushed.
+        unsafe { cached.graph.as_ref().expect("built or updated above").run()? };
+        self.counts.graphs += 1;
+        self.cached.push(cached);
+        Ok(())
+    }
+}
+
+impl CachedGraph {
+    /// Builds the graph, or updates it to these calls. Returns the number of updated nodes.
+    fn update(&mut self, launcher: &dyn Launcher, calls: &Calls) -> Result<u64> {
+        let mut updated = 0;
+        match &mut self.graph {
+            // SAFETY: as promised for each call when it was pushed.
+            empty @ None => *empty = Some(unsafe { launcher.graph(&Vec::from_iter(calls.iter()))? }),
+            Some(_) if faults::on(Fault::GraphWithOldArguments) => (),
+            Some(graph) => {
+                let pairs = self.last.iter().zip(calls.iter()).enumerate();
+                for (at, (_, new)) in pairs.filter(|(_, (old, new))| old != new) {
+                    // SAFETY: as above.
+                    unsafe { graph.set(at, new)? };
+                    updated += 1;
+                }
+            }
+        }
+        self.last.clone_from(calls);
+        Ok(updated)
+    }
+}
+
+fn launch_each(launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
+    // SAFETY: as promised for each call when it was pushed.
+    calls.iter().try_for_each(|call| unsafe { launcher.launch(call) })
+}

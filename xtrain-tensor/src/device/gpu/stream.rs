@@ -1,0 +1,196 @@
+//! The stream of a device: kernels and copies in order, the memory that they use, and what has been counted.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::launch::{Arg, Call, Grid, Launcher};
+use super::memory::{Memory, size_class};
+use super::queue::Queue;
+use crate::error::Result;
+
+/// A launcher with its queue and its memory pool.
+pub(super) struct Stream {
+    launcher: Box<dyn Launcher>,
+    memory: Memory,
+    queue: Queue,
+    done: Done,
+}
+
+/// Counters that neither the queue nor the memory pool keeps.
+#[derive(Debug, Default)]
+struct Done {
+    launches: AtomicU64,
+    uploaded: AtomicU64,
+    downloaded: AtomicU64,
+    syncs: AtomicU64,
+    /// Number of queue flushes before the last upload.
+    flushes_at_upload: AtomicU64,
+    kv_read: AtomicU64,
+    partials: AtomicU64,
+}
+
+/// Activity counters of a GPU since it was opened. Subtract two snapshots with [`GpuCounters::since`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuCounters {
+    /// Kernels launched, individually or as graph nodes.
+    pub launches: u64,
+    /// CUDA graphs launched.
+    pub graphs: u64,
+    /// Graph nodes whose launch parameters were updated before a graph launch.
+    pub graph_node_updates: u64,
+    /// Bytes copied from host to device.
+    pub uploaded: u64,
+    /// Bytes copied from device to host.
+    pub downloaded: u64,
+    /// Number of device-to-host copies, each of which synchronizes.
+    pub syncs: u64,
+    /// Submissions of queued kernels since the last host-to-device copy: steps that ran entirely on data already on the
+    /// device.
+    pub steps_without_upload: u64,
+    /// Bytes of keys and values read by decode attention: the visible keys of each row, once per group of query heads.
+    pub kv_read: u64,
+    /// Bytes of partial results (one per chunk of 64 keys) that decode attention wrote and read back.
+    pub partials: u64,
+    /// Device memory allocations that the free lists could not serve.
+    pub allocations: u64,
+}
+
+impl GpuCounters {
+    /// Returns the difference to an earlier snapshot. `steps_without_upload` is not a difference: it counts from the
+    /// last upload.
+    pub fn since(self, before: GpuCounters) -> GpuCounters {
+        GpuCounters {
+            launches: self.launches - before.launches,
+            graphs: self.graphs - before.graphs,
+            graph_node_updates: self.graph_node_updates - before.graph_node_updates,
+            uploaded: self.uploaded - before.uploaded,
+            downloaded: self.downloaded - before.downloaded,
+            syncs: self.syncs - before.syncs,
+            steps_without_upload: self.steps_without_upload,
+            kv_read: self.kv_read - before.kv_read,
+            partials: self.partials - before.partials,
+            allocations: self.allocations - before.allocations,
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn new(launcher: Box<dyn Launcher>) -> Stream {
+        Stream { launcher, memory: Memory::default(), queue: Queue::default(), done: Done::default() }
+    }
+
+    /// The launcher.
+    pub(super) fn launcher(&self) -> &dyn Launcher {
+        &*self.launcher
+    }
+
+    /// Returns a snapshot of the activity counters.
+    pub(super) fn counters(&self) -> GpuCounters {
+        let Stream { memory, queue, done, .. } = self;
+        let (counts, load) = (queue.counts(), |n: &AtomicU64| n.load(Ordering::Relaxed));
+        GpuCounters {
+            launches: load(&done.launches),
+            graphs: counts.graphs,
+            graph_node_updates: counts.graph_node_updates,
+            uploaded: load(&done.uploaded),
+            downloaded: load(&done.downloaded),
+            syncs: load(&done.syncs),
+            steps_without_upload: counts.flushes.saturating_sub(load(&done.flushes_at_upload)),
+            kv_read: load(&done.kv_read),
+            partials: load(&done.partials),
+            allocations: memory.allocations(),
+        }
+    }
+
+    /// Adds to the counters of decode attention: bytes of keys and values read, and of partial results.
+    pub(super) fn count_attention_bytes(&self, read: usize, partials: usize) {
+        self.done.kv_read.fetch_add(read as u64, Ordering::Relaxed);
+        self.done.partials.fetch_add(partials as u64, Ordering::Relaxed);
+    }
+
+    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as the
+    /// next submission or synchronization; its errors are reported then.
+    ///
+    /// # Safety
+    /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.
+    pub(super) unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        let Stream { launcher, queue, done, .. } = self;
+        done.launches.fetch_add(1, Ordering::Relaxed);
+        let call = Call { kernel, grid, args };
+        if launcher.exact() {
+            // SAFETY: as promised by the caller.
+            return unsafe { launcher.launch(call) };
+        }
+        // SAFETY: as promised by the caller. Memory outlives queued kernels: a freed block is returned to the device, or
+        // written by the host, only after all kernels that were queued before it was freed have been submitted, and no
+        // later kernel refers to it. The host writes to a live block only if no queued kernel uses that range
+        // ([`Gpu::upload_into`](super::Gpu::upload_into)). Index lists and counters are replaced by the one thread that issues operations; memory
+        // that the current step uses is overwritten only after a flush.
+        unsafe { queue.push(&**launcher, call) }
+    }
+
+    /// Submits the queued kernels.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.queue.flush(&*self.launcher)
+    }
+
+    /// Allocates device memory. On failure, returns all free blocks to the device and tries again.
+    pub(super) fn allocate(&self, bytes: usize) -> Result<u64> {
+        let Stream { launcher, memory, .. } = self;
+        memory.allocate(&**launcher, bytes).or_else(|_| {
+            self.flush()?;
+            // blocks that kernels queued since the flush (by another thread) may use are kept
+            memory.free_all(&**launcher, self.queue.counts().flushes);
+            memory.allocate(&**launcher, bytes)
+        })
+    }
+
+    /// A block of at least `bytes` bytes. With `idle`, one that no queued kernel uses.
+    pub(super) fn acquire(&self, bytes: usize, idle: bool) -> Result<u64> {
+        if self.launcher.exact() {
+            return self.allocate(bytes);
+        }
+        let block = size_class(bytes);
+        let flushes = if idle { self.queue.counts().flushes } else { u64::MAX };
+        match self.memory.find(block, flushes) {
+            Some(at) => Ok(at),
+            None => self.allocate(block),
+        }
+    }
+
+    /// Returns a block of `bytes` bytes to the pool.
+    pub(super) fn release(&self, at: u64, bytes: usize) {
+        if self.launcher.exact() {
+            return self.launcher.free(at);
+        }
+        let from = self.queue.idle_from_flush();
+        self.memory.insert(size_class(bytes), at, from);
+    }
+
+    /// Copies host bytes to an allocation.
+    pub(super) fn copy_to_device(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        let Stream { launcher, queue, done, .. } = self;
+        done.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        done.flushes_at_upload.store(queue.counts().flushes, Ordering::Relaxed);
+        launcher.upload(to, bytes)
+    }
+
+    /// Copies from the device after all queued kernels, which have been submitted.
+    pub(super) fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
+        self.launcher.download(to, from)?;
+        self.done.downloaded.fetch_add(to.len() as u64, Ordering::Relaxed);
+        self.done.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Drops all queued kernels.
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Returns all free blocks to the device.
+    pub(super) fn free_all(&self) {
+        self.memory.free_all(&*self.launcher, u64::MAX);
+    }
+}

@@ -1,0 +1,147 @@
+//! Devices: where tensors are stored and which backend computes on them.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+mod cpu;
+pub(crate) mod gpu;
+pub(crate) mod pool;
+pub(crate) mod recycle;
+pub(crate) mod simd;
+
+use std::fmt;
+
+pub use cpu::{Cpu, Reference};
+pub(crate) use gpu::Gpu;
+
+use crate::error::Result;
+use gpu::{GpuCounters, Peak, Schedule};
+use simd::Simd;
+
+/// A device. Cloning shares it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Device {
+    /// The CPU with the reference backend: slow, and bit-identical to all other backends by definition.
+    Reference(Reference),
+    /// The CPU with SIMD kernels and worker threads.
+    Cpu(Cpu),
+    /// A CUDA device, or the emulator.
+    Gpu(Gpu),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Reference(_) => f.write_str("reference"),
+            Device::Cpu(cpu) if cpu.pool.threads() == 1 => write!(f, "{}, 1 thread", cpu.simd),
+            Device::Cpu(cpu) => write!(f, "{}, {} threads", cpu.simd, cpu.pool.threads()),
+            Device::Gpu(gpu) => f.write_str(&gpu.name()),
+        }
+    }
+}
+
+impl Device {
+    /// The CPU with the reference backend.
+    pub fn reference() -> Device {
+        Device::Reference(Reference::default())
+    }
+
+    /// The CPU with one thread and the widest instruction set of this machine.
+    pub fn cpu() -> Device {
+        Device::cpu_with(1, Simd::detect())
+    }
+
+    /// The CPU with `threads` threads (at least one, including the caller's) and the instruction set `simd`.
+    ///
+    /// If the system refuses to start that many threads, fewer are used. If this machine lacks the instruction set,
+    /// the widest narrower one is used. No result depends on either.
+    pub fn cpu_with(threads: usize, simd: Simd) -> Device {
+        Device::Cpu(Cpu::new(threads, simd))
+    }
+
+    /// The GPU with this ordinal: see [`Gpu::cuda`].
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if the driver, the device or its kernels are missing.
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        Gpu::cuda(ordinal).map(Device::Gpu)
+    }
+
+    /// The emulated GPU: see [`Gpu::emulated`].
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    pub fn emulated(schedule: Schedule) -> Result<Device> {
+        Gpu::emulated(schedule).map(Device::Gpu)
+    }
+
+    /// The emulated GPU with every memory access checked: see [`Gpu::checked`].
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    pub fn checked(schedule: Schedule) -> Result<Device> {
+        Gpu::checked(schedule).map(Device::Gpu)
+    }
+
+    /// The number of host threads that compute, including the caller's. 1 for the reference and on a GPU.
+    pub fn threads(&self) -> usize {
+        match self {
+            Device::Cpu(cpu) => cpu.pool.threads(),
+            Device::Reference(_) | Device::Gpu(_) => 1,
+        }
+    }
+
+    /// The counters of a GPU since it was opened. `None`: the device is a CPU.
+    pub fn gpu_counters(&self) -> Option<GpuCounters> {
+        match self {
+            Device::Reference(_) | Device::Cpu(_) => None,
+            Device::Gpu(gpu) => Some(gpu.gpu_counters()),
+        }
+    }
+
+    /// The peak throughput of a GPU. `None`: a CPU, the emulator, or a driver that does not report it.
+    pub fn peak(&self) -> Option<Peak> {
+        match self {
+            Device::Reference(_) | Device::Cpu(_) => None,
+            Device::Gpu(gpu) => gpu.peak(),
+        }
+    }
+
+    /// Submits the queued kernels of a GPU as one step of a loop, without synchronizing. Does nothing on a CPU.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
+    pub fn submit_step(&self) -> Result<()> {
+        match self {
+            Device::Reference(_) | Device::Cpu(_) => Ok(()),
+            Device::Gpu(gpu) => gpu.submit_step(),
+        }
+    }
+
+    /// Synchronizes: returns when all queued work of a GPU is done. Does nothing on a CPU.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if a kernel failed.
+    pub fn wait(&self) -> Result<()> {
+        match self {
+            Device::Reference(_) | Device::Cpu(_) => Ok(()),
+            Device::Gpu(gpu) => gpu.wait(),
+        }
+    }
+
+    /// The instruction set of the SIMD CPU backend. `None`: the reference or a GPU.
+    pub fn simd(&self) -> Option<Simd> {
+        match self {
+            Device::Cpu(cpu) => Some(cpu.simd),
+            Device::Reference(_) | Device::Gpu(_) => None,
+        }
+    }
+
+    /// The handle of the SIMD CPU backend.
+    #[cfg(test)]
+    pub(crate) fn as_cpu(&self) -> Option<&Cpu> {
+        match self {
+            Device::Cpu(cpu) => Some(cpu),
+            Device::Reference(_) | Device::Gpu(_) => None,
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! From a device to the backend that computes on it.
+use crate::backend::Backend;
+use crate::device::Device;
+
+/// The backend of `device`.
+pub(crate) fn backend(device: &Device) -> &dyn Backend {
+    match device {
+        Device::Reference(reference) => reference,
+        Device::Cpu(cpu) => cpu,
+        Device::Gpu(gpu) => gpu,
+    }
+}

@@ -1,0 +1,66 @@
+//! How the rows and the vocabulary of a loss are cut, so that no chunk of a reduction is.
+use std::ops::Range;
+
+use crate::operands::Samples;
+
+/// Rows that are taken together, so that up to `logits` of them, of `out` columns each, are there at a
+/// time: whole samples, or 256 rows of a sample and multiples. Where 256 rows have more, the columns are
+/// to be cut as well, and the blocks are those of 4,096 columns.
+pub(crate) fn of_rows(samples: &Samples, logits: usize, out: usize) -> Vec<(Range<usize>, Samples)> {
+    let columns = if 256 * out <= logits { out } else { out.min(4096) };
+    let most = (logits / columns / 256 * 256).max(256);
+    let mut blocks: Vec<(Range<usize>, Vec<usize>)> = Vec::new();
+    for sample in samples.ranges() {
+        for start in sample.clone().step_by(most) {
+            let piece = start..sample.end.min(start + most);
+            match blocks.last_mut() {
+                Some((rows, lengths)) if rows.len() + piece.len() <= most => {
+                    rows.end = piece.end;
+                    lengths.push(piece.len());
+                }
+                _ => blocks.push((piece.clone(), vec![piece.len()])),
+            }
+        }
+    }
+    blocks.into_iter().map(|(rows, lengths)| (rows, Samples::of_lengths(lengths))).collect()
+}
+
+/// The columns `0..out` in chunks of at most `most`, rounded down to multiples of 256 unless one is enough.
+pub(crate) fn of_columns(out: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = if out <= most { out } else { (most / 256 * 256).max(256) };
+    (0..out).step_by(step).map(move |start| start..out.min(start + step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_chunk_of_a_sum_is_cut_and_the_logits_stay_within_their_bound() {
+        let samples = Samples::of_lengths([3, 700, 0, 256, 2000, 1]);
+        for out in [1, 300, 4095, 16_384, 16_385, 50_000, 1 << 19] {
+            let (most, mut next) = (1 << 22, 0);
+            for (block, inside) in of_rows(&samples, most, out) {
+                assert_eq!((block.start, inside.rows()), (next, block.len()));
+                next = block.end;
+                for sample in inside.ranges() {
+                    let (start, end) = (block.start + sample.start, block.start + sample.end);
+                    let of = samples.ranges().find(|s| s.start <= start && end <= s.end && !s.is_empty());
+                    let of = of.expect("the rows of one sample");
+                    assert!((start - of.start).is_multiple_of(256), "{out}: {start} in {of:?}");
+                    assert!(end == of.end || (end - of.start).is_multiple_of(256), "{out}: {end} in {of:?}");
+                }
+                let whole = 256 * out <= most;
+                let mut column = 0;
+                for columns in of_columns(out, if whole { out } else { most / block.len() }) {
+                    assert_eq!(columns.start, column);
+                    column = columns.end;
+                    assert!(columns.end == out || columns.len().is_multiple_of(256));
+                    assert!(block.len() * columns.len() <= most, "{out}: {block:?} x {columns:?}");
+                }
+                assert_eq!(column, out);
+            }
+            assert_eq!(next, samples.rows());
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The packer of one matrix.
+use std::fmt;
+
+use super::lines::{Lines, RowSink};
+use super::piece::{PackValue, Piece};
+use crate::error::Result;
+use crate::operands::weight::Weight;
+
+/// Packs the values of one matrix, which come in pieces.
+pub(crate) trait Packer: fmt::Debug + Send {
+    /// Keeps the rows exactly, denormals included: the matrix is a table whose rows will be read.
+    fn keep_exact_rows(&mut self);
+
+    /// The next values, row-major.
+    fn push(&mut self, values: Piece<'_>);
+
+    /// The weight.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) unless the number of values is that of the shape.
+    fn finish(self: Box<Self>) -> Result<Weight>;
+}
+
+impl<T: RowSink> Packer for Lines<T> {
+    fn keep_exact_rows(&mut self) {
+        self.sink.keep_exact_rows();
+    }
+
+    fn push(&mut self, values: Piece<'_>) {
+        T::Value::convert(values, |values| self.push_values(values));
+    }
+
+    fn finish(self: Box<Self>) -> Result<Weight> {
+        self.finish_rows()?.finish()
+    }
+}

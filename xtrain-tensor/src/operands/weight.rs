@@ -1,0 +1,97 @@
+//! A matrix prepared for products: packed once, used until the next optimizer step.
+use std::any::Any;
+use std::fmt;
+use std::sync::OnceLock;
+
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// A weight `[out, in]` in the layout that the products of its device read, in f32 or rounded to bf16.
+#[derive(Debug)]
+pub struct Weight {
+    shape: [usize; 2],
+    dtype: Dtype,
+    device: Device,
+    /// `None`: the packed matrix is all there is.
+    master: Option<Tensor>,
+    forward: Box<dyn PackedMatrix>,
+    backward: OnceLock<Box<dyn PackedMatrix>>,
+}
+
+/// A matrix in the layout of one backend. Each backend has its own type for it.
+pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {}
+
+impl Weight {
+    /// A weight from its packed matrix. `master` is the f32 matrix that it was packed from, if that is kept.
+    pub(crate) fn from_packed(
+        shape: [usize; 2],
+        dtype: Dtype,
+        device: Device,
+        master: Option<Tensor>,
+        forward: Box<dyn PackedMatrix>,
+    ) -> Weight {
+        Weight { shape, dtype, device, master, forward, backward: OnceLock::new() }
+    }
+
+    /// The same weight with its matrix for `dy W`.
+    pub(crate) fn with_backward(mut self, backward: Box<dyn PackedMatrix>) -> Weight {
+        self.backward = backward.into();
+        self
+    }
+
+    /// The number of outputs.
+    pub fn out_features(&self) -> usize {
+        self.shape[0]
+    }
+
+    /// The number of inputs.
+    pub fn in_features(&self) -> usize {
+        self.shape[1]
+    }
+
+    /// The dtype of the operands of its products.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The device that it was packed for.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The f32 matrix that it was packed from. `None`: it was not kept.
+    pub(crate) fn master(&self) -> Option<&Tensor> {
+        self.master.as_ref()
+    }
+
+    /// The matrix for `x Wᵀ`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if another backend packed it.
+    pub(crate) fn forward<T: PackedMatrix>(&self) -> Result<&T> {
+        self.of_backend(&*self.forward)
+    }
+
+    /// The matrix for `dy W`, packed by `pack` at its first use.
+    ///
+    /// # Errors
+    /// As [`Weight::forward`], and those of `pack`.
+    pub(crate) fn backward<T: PackedMatrix>(&self, pack: impl FnOnce() -> Result<T>) -> Result<&T> {
+        if let Some(packed) = self.backward.get() {
+            return self.of_backend(&**packed);
+        }
+        let packed = Box::new(pack()?);
+        self.of_backend(&**self.backward.get_or_init(|| packed))
+    }
+
+    fn of_backend<'a, T: PackedMatrix>(&self, matrix: &'a dyn PackedMatrix) -> Result<&'a T> {
+        (matrix as &dyn Any).downcast_ref().ok_or_else(|| {
+            let device = &self.device;
+            Error::device(format!(
+                "want a weight packed for the device of its operands, got one packed for {device}"
+            ))
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! Sampling whose tokens stay on the device.
+use super::sample::check_rows;
+use super::shapes;
+use crate::device::Device;
+use crate::dispatch::backend;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::operands::{Outcome, SampleRing, SampleRow, StepLists, Weight};
+use crate::tensor::Tensor;
+
+const OP: &str = "DeviceSampler";
+
+/// Index lists per step.
+const LISTS: usize = 2;
+
+/// Samples tokens step by step and keeps them on the device. The tokens of a step are the input of the next step. On a
+/// GPU, several steps run without a synchronization.
+///
+/// 1. [`stage`](DeviceSampler::stage) sets the first tokens and uploads the index lists of all steps.
+/// 2. Each step reads [`embedding`](DeviceSampler::embedding) or [`weight_rows`](DeviceSampler::weight_rows), computes
+///    logits, and calls [`sample`](DeviceSampler::sample).
+/// 3. [`read_back`](DeviceSampler::read_back) synchronizes and returns the samples of all steps.
+///
+/// Tokens and log-probabilities are bit-identical to those of [`sample_rows`](super::sample_rows).
+#[derive(Debug)]
+pub struct DeviceSampler {
+    ring: Box<dyn SampleRing>,
+    /// Maximum number of rows and of steps between two read-backs.
+    capacity: [usize; 2],
+    rows: usize,
+    steps: usize,
+    /// Every last token is below it.
+    vocab: usize,
+}
+
+impl DeviceSampler {
+    /// A sampler of up to `rows` rows and `steps` steps between two read-backs.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device has no memory for it; [`Error::Argument`] if no memory could be that large.
+    pub fn new(device: &Device, rows: usize, steps: usize) -> Result<DeviceSampler> {
+        let ring = backend(device).sample_ring(rows, steps)?;
+        Ok(DeviceSampler { ring, capacity: [rows, steps], rows: 0, steps: 0, vocab: 0 })
+    }
+
+    /// The maximum number of rows.
+    pub fn capacity(&self) -> usize {
+        self.capacity[0]
+    }
+
+    /// Starts a sequence of steps. `tokens` is the last token of each row; it is uploaded unless the device already
+    /// holds it from the previous steps.
+    ///
+    /// `lists[t]` are the index lists (positions, slots) that operations of step `t` will read, one index per row, at
+    /// most two lists. A GPU receives the lists of all steps here in one copy, so that no step needs an upload.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for more rows, steps or lists than the capacity, and for steps with different numbers of
+    /// lists.
+    pub fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
+        if tokens.len() > self.capacity[0] {
+            let got = format!("{} of {}", tokens.len(), self.capacity[0]);
+            return Err(Error::Argument { op: OP, want: "no more rows than the capacity", got });
+        }
+        let n_lists = lists.first().map_or(0, Vec::len);
+        let fits = |step: &Vec<Vec<u32>>| {
+            step.len() == n_lists && step.iter().all(|list| list.len() == tokens.len())
+        };
+        if lists.len() > self.capacity[1] || n_lists > LISTS || !lists.iter().all(fits) {
+            let got = format!("{} steps of {n_lists}", lists.len());
+            return Err(Error::Argument { op: OP, want: "up to two lists per step, an index per row", got });
+        }
+        (self.rows, self.steps) = (tokens.len(), 0);
+        self.vocab = tokens.iter().max().map_or(0, |&t| t as usize + 1);
+        self.ring.stage(tokens, lists)
+    }
+
+    /// [`embedding`](super::embedding) of the last token of each row: `w [V, C]` → `[N, C]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless `w` is f32 with a row for each id.
+    pub fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        match w.shape() {
+            &[v, _] if self.vocab <= v && w.dtype() == Dtype::F32 => self.ring.embedding(w, dtype),
+            _ => Err(Error::Shape { op: OP, want: "w [V, C] in f32, a row for each id", got: shapes(&[w]) }),
+        }
+    }
+
+    /// [`weight_rows`](super::weight_rows) of the last token of each row.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless `w` has a row for each id; those of [`weight_rows`](super::weight_rows).
+    pub fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
+        if self.vocab > w.out_features() {
+            let got = vec![vec![w.out_features(), w.in_features()]];
+            return Err(Error::Shape { op: OP, want: "w [V, C], a row for each id", got });
+        }
+        self.ring.weight_rows(w)
+    }
+
+    /// Samples a token for each row of `logits [N, V]`. It becomes the row's last token. `seen` of a row excludes the
+    /// tokens sampled since [`DeviceSampler::stage`]; the repetition penalty includes them.
+    ///
+    /// # Errors
+    /// As [`sample_rows`](super::sample_rows); [`Error::Argument`] for more steps than the capacity.
+    pub fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+        check_rows(OP, logits, rows)?;
+        if self.steps == self.capacity[1] || rows.len() != self.rows {
+            let got = format!("step {} of {} rows", self.steps + 1, rows.len());
+            return Err(Error::Argument { op: OP, want: "a step of the staged rows", got });
+        }
+        if !rows.is_empty() {
+            self.ring.sample(logits, rows)?;
+        }
+        (self.vocab, self.steps) = (self.vocab.max(logits.width()), self.steps + 1);
+        Ok(())
+    }
+
+    /// Synchronizes and returns the samples of each step since [`DeviceSampler::stage`]. A row without a sample continues
+    /// from id 0.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device fails.
+    pub fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
+        match std::mem::take(&mut self.steps) {
+            0 => Ok(Vec::new()),
+            steps if self.rows == 0 => Ok(vec![Vec::new(); steps]),
+            _ => self.ring.read_back(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Schedule;
+    use crate::testing::{self, arbitrary};
+
+    const VOCAB: usize = 150;
+
+    /// The samples of each step, and the table rows gathered by each of its two index lists, as bits.
+    type Steps = (Vec<Vec<[u32; 3]>>, Vec<Vec<u32>>);
+
+    /// Steps of a chain whose next logits are a row of a table.
+    fn run(device: &Device, dtype: Dtype) -> Result<Steps> {
+        let table: Vec<f32> = arbitrary(VOCAB * VOCAB, 4).iter().map(|x| 6.0 * x).collect();
+        let w = Tensor::new(device, &[VOCAB, VOCAB], table)?;
+        let (mut sampler, mut all, mut gathered_bits) =
+            (DeviceSampler::new(device, 6, 5)?, Vec::new(), Vec::new());
+        let mut last: Vec<u32> = vec![7, 149, 0, 31, 8];
+        for round in 0..3 {
+            let list = |step: u32, stride: u32| -> Vec<u32> {
+                (0..last.len() as u32).map(|n| (n * stride + 11 * step + round) % VOCAB as u32).collect()
+            };
+            let steps = [5, 1, 4][round as usize];
+            sampler.stage(&last, (0..steps).map(|step| vec![list(step, 7), list(step, 31)]).collect())?;
+            let mut gathered = Vec::new();
+            for step in 0..steps {
+                let logits = sampler.embedding(&w, dtype)?;
+                for stride in [7, 31] {
+                    gathered.push(super::super::gather_rows(&w, &list(step, stride))?);
+                }
+                let row = |n: usize| SampleRow {
+                    seed: 3,
+                    id: n as u64,
+                    position: 10 * round + step,
+                    temperature: [1.0, 0.0, 0.7, 1.2, 0.0][n],
+                    top_k: [0, 0, 20, 0, 0][n],
+                    top_p: [1.0, 1.0, 1.0, 0.9, 1.0][n],
+                    min_p: 0.0,
+                    penalty: [1.0, 2.5, 1.0, 3.0, 1.0][n],
+                    seen: &last,
+                };
+                sampler.sample(&logits, &(0..last.len()).map(row).collect::<Vec<_>>())?;
+            }
+            let sampled = sampler.read_back()?;
+            for rows in gathered {
+                gathered_bits.push(rows.to_vec::<f32>()?.into_iter().map(f32::to_bits).collect());
+            }
+            let next = sampled.last().expect("at least one step");
+            last = next.iter().map(|o| o.expect("a token").token).collect();
+            let bits = |o: Outcome| {
+                let s = o.expect("a token");
+                [s.token, s.log_prob.to_bits(), s.processed.to_bits()]
+            };
+            all.extend(sampled.iter().map(|step| step.iter().map(|&o| bits(o)).collect()));
+            // fewer rows in the third round: the tokens are uploaded again
+            last.truncate(5 - round as usize);
+        }
+        Ok((all, gathered_bits))
+    }
+
+    #[test]
+    fn a_gpu_samples_the_tokens_of_the_cpu() {
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let want = run(&Device::cpu(), dtype).unwrap();
+            assert_eq!([want.0.len(), want.1.len()], [10, 20]);
+            let schedules =
+                [Schedule::Forward, Schedule::Backward, Schedule::Random(3), Schedule::Priorities(4)];
+            let devices = testing::gpus(&schedules).into_iter().chain(testing::checked(Schedule::Random(2)));
+            for device in devices {
+                assert_eq!(run(&device, dtype).unwrap(), want, "{device}");
+            }
+        }
+    }
+
+    #[cfg(feature = "faults")]
+    #[test]
+    fn index_lists_of_the_previous_step_change_the_gathered_rows() {
+        let want = run(&Device::cpu(), Dtype::F32).unwrap();
+        for device in testing::gpus(&[Schedule::Forward]) {
+            let with = || run(&device, Dtype::F32);
+            let seen = crate::faults::with(crate::faults::Fault::ListsOfTheTurnBefore, with).unwrap();
+            assert_eq!(seen.0, want.0, "{device}: sampling does not read the lists");
+            assert_eq!(seen.1[..2], want.1[..2], "{device}: the first step has no previous step");
+            assert_eq!(
+                seen.1[2..4],
+                want.1[..2],
+                "{device}: the second step gathers by the lists of the first"
+            );
+            assert_ne!(seen.1[2..4], want.1[2..4], "{device}: and not by its own lists");
+        }
+    }
+
+    #[test]
+    fn steps_without_rows_have_no_tokens() {
+        for device in testing::gpus(&[Schedule::Forward]).into_iter().chain([Device::cpu()]) {
+            let mut sampler = DeviceSampler::new(&device, 2, 3).unwrap();
+            let logits = Tensor::new(&device, &[0, VOCAB], Vec::<f32>::new()).unwrap();
+            for steps in [2, 0, 3] {
+                sampler.stage(&[], Vec::new()).unwrap();
+                (0..steps).for_each(|_| sampler.sample(&logits, &[]).unwrap());
+                assert_eq!(sampler.read_back().unwrap(), vec![Vec::new(); steps], "{device}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_capacity_beyond_memory_is_refused() {
+        for device in testing::gpus(&[Schedule::Forward]) {
+            for (rows, steps) in [(usize::MAX / 8, 1), (1 << 20, usize::MAX >> 20), (1 << 40, 1 << 20)] {
+                let refused = DeviceSampler::new(&device, rows, steps).map(|_| ());
+                assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_and_steps_beyond_the_capacity_are_refused() {
+        let cpu = Device::cpu();
+        let mut sampler = DeviceSampler::new(&cpu, 2, 1).unwrap();
+        assert!(matches!(sampler.stage(&[1, 2, 3], Vec::new()), Err(Error::Argument { .. })));
+        for lists in [vec![vec![]; 2], vec![vec![vec![4, 5]]], vec![vec![vec![4]; 3]]] {
+            assert!(matches!(sampler.stage(&[1], lists), Err(Error::Argument { .. })));
+        }
+        sampler.stage(&[1], vec![vec![vec![4]; 2]]).unwrap();
+        let row = SampleRow {
+            seed: 0,
+            id: 0,
+            position: 0,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalty: 1.0,
+            seen: &[],
+        };
+        let logits = Tensor::new(&cpu, &[1, 2], vec![1f32, 2.0]).unwrap();
+        sampler.sample(&logits, &[row]).unwrap();
+        assert!(sampler.sample(&logits, &[row]).is_err());
+        assert_eq!(sampler.read_back().unwrap().len(), 1);
+    }
+}

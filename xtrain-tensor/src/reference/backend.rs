@@ -1,0 +1,490 @@
+//! The operations of the reference backend.
+use std::borrow::Cow;
+
+use half::bf16;
+
+use super::pack::{self, Rows};
+use super::{Bf16, F32, rows};
+use crate::backend::Backend;
+use crate::compose;
+use crate::device::{Device, Reference};
+use crate::dtype::{Dtype, from_bf16, to_bf16};
+use crate::error::{Error, Result};
+use crate::faults::{self, Fault};
+use crate::host_ring::HostRing;
+use crate::operands::{
+    AdamWScalars, Affine, AttnMask, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs, SampleRing,
+    SampleRow, Samples, Saved, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+};
+use crate::tensor::Tensor;
+
+/// The values of a floating-point tensor, widened if they are bf16.
+fn widened(x: &Tensor) -> Result<Cow<'_, [f32]>> {
+    match x.dtype() {
+        Dtype::BF16 => Ok(Cow::Owned(x.data::<bf16>()?.iter().map(|&x| from_bf16(x)).collect())),
+        _ => Ok(Cow::Borrowed(x.data::<f32>()?)),
+    }
+}
+
+impl Reference {
+    /// A tensor of f32 values, rounded to `out`.
+    fn tensor(&self, shape: &[usize], values: Vec<f32>, out: Dtype) -> Result<Tensor> {
+        let device = Device::Reference(self.clone());
+        match out {
+            Dtype::BF16 => Tensor::new(&device, shape, values.into_iter().map(to_bf16).collect::<Vec<_>>()),
+            _ => Tensor::new(&device, shape, values),
+        }
+    }
+}
+
+/// Rotates every head of a copy of `x`.
+fn rotated(x: &Tensor, rope: RopeArgs<'_>, rotate: fn(&mut [f32], &[f32], &[f32])) -> Result<Vec<f32>> {
+    let (h, hd) = (x.shape()[1], x.shape()[2]);
+    let mut y = widened(x)?.into_owned();
+    for (row, &position) in y.chunks_exact_mut(h * hd).zip(rope.positions) {
+        let (cos, sin) = rope.table.row(position as usize);
+        row.chunks_exact_mut(hd).for_each(|head| rotate(head, cos, sin));
+    }
+    Ok(y)
+}
+
+/// Each row of `x`, and each row of `w`, from its last value to its first: the planted fault
+/// [`Fault::ReversedSumForOneRow`].
+fn reversed(x: &[f32], width: usize) -> Vec<f32> {
+    x.chunks_exact(width).flat_map(|row| row.iter().rev().copied()).collect()
+}
+
+/// `x wᵀ`, `[N, out]`.
+fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
+    let (mut x_values, width) = (widened(x)?, w.in_features());
+    let mut w_values = Cow::Borrowed(&w.forward::<Rows>()?.0);
+    if x.shape()[0] == 1 && faults::on(Fault::ReversedSumForOneRow) {
+        x_values = Cow::Owned(reversed(&x_values, width));
+        w_values = Cow::Owned(reversed(&w_values, width));
+    }
+    Ok(match w.dtype() {
+        Dtype::BF16 => super::linear::<Bf16>(&x_values, &w_values, width),
+        _ => super::linear::<F32>(&x_values, &w_values, width),
+    })
+}
+
+/// The logits of a row become its gradient, or -inf where they are not kept.
+struct RowOfLoss {
+    z: Vec<f32>,
+    value: Option<LogProb>,
+}
+
+/// The logits of row `n` divided by the temperature, without those that top-k removes, and their log-probability.
+fn row_of_loss(z: &[f32], n: usize, rows: &LossRows<'_>) -> RowOfLoss {
+    let Some(target) = rows.targets[n] else { return RowOfLoss { z: z.to_vec(), value: None } };
+    let (mut z, id): (Vec<f32>, _) = (z.iter().map(|z| z / rows.temperature).collect(), target.id as usize);
+    if let Some(k) = rows.top_k.filter(|&k| k < z.len()) {
+        // the largest first, of equal ones the first; + 0 makes zeros of both signs equal
+        let mut order: Vec<usize> = (0..z.len()).collect();
+        order.sort_by(|&a, &b| (z[b] + 0.0).total_cmp(&(z[a] + 0.0)).then(a.cmp(&b)));
+        for &i in order[k..].iter().filter(|&&i| i != id) {
+            if !z[i].is_nan() {
+                z[i] = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let super::RowLoss { lse, log_prob, entropy } = super::log_prob(&z, id);
+    RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy }) }
+}
+
+/// The rows of a loss over all of their logits.
+fn rows_of_loss(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<RowOfLoss>> {
+    let logits = product(x, head)?;
+    let all = logits.chunks_exact(head.out_features()).enumerate();
+    let all: Vec<_> = all.map(|(n, z)| row_of_loss(z, n, rows)).collect();
+    match all.iter().position(|row| row.value.is_some_and(|v| !v.lse.is_finite())) {
+        Some(row) => Err(Error::NotFinite { what: "logits".into(), row }),
+        None => Ok(all),
+    }
+}
+
+fn sums_of_squares<'a>(gs: impl IntoIterator<Item = &'a Tensor>) -> Result<Vec<f32>> {
+    gs.into_iter().map(|g| Ok(super::sum_of_squares(g.data::<f32>()?, g.width().max(1)))).collect()
+}
+
+/// Updates all parameters; whether all of their values are finite.
+fn update(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
+    let mut finite = true;
+    for Update { w, g, m, v } in all {
+        let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
+        let (w, g) = (w.data_mut::<f32>()?, g.data::<f32>()?);
+        let (m, v) = (m.data_mut::<f32>()?, v.data_mut::<f32>()?);
+        for i in 0..w.len() {
+            (w[i], m[i], v[i]) = super::adamw(w[i], g[i] * clip, m[i], v[i], s, decay);
+        }
+        finite &= w.iter().all(|w| w.is_finite());
+    }
+    Ok(finite)
+}
+
+impl Backend for Reference {
+    fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        self.tensor(x.shape(), widened(x)?.into_owned(), dtype)
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let sum = a.data::<f32>()?.iter().zip(b.data::<f32>()?).map(|(a, b)| a + b).collect();
+        self.tensor(a.shape(), sum, Dtype::F32)
+    }
+
+    fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
+        let b = b.data::<f32>()?;
+        a.data_mut::<f32>()?.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        Ok(())
+    }
+
+    fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
+        let (g, u) = (widened(gate)?, widened(up)?);
+        let y = g.iter().zip(u.iter()).map(|(&g, &u)| super::silu_mul(g, u)).collect();
+        self.tensor(gate.shape(), y, out)
+    }
+
+    fn silu_mul_backward(
+        &self,
+        gate: &Tensor,
+        up: &Tensor,
+        dy: &Tensor,
+        out: Dtype,
+    ) -> Result<(Tensor, Tensor)> {
+        let (g, u, dy) = (widened(gate)?, widened(up)?, dy.data::<f32>()?);
+        let (dg, du) = (0..dy.len()).map(|i| super::silu_mul_backward(g[i], u[i], dy[i])).unzip();
+        Ok((self.tensor(gate.shape(), dg, out)?, self.tensor(gate.shape(), du, out)?))
+    }
+
+    fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>> {
+        for (at, x) in xs.iter().enumerate() {
+            if !widened(x)?.iter().all(|x| x.is_finite()) {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
+        self.tensor(x.shape(), super::rms_norm(&widened(x)?, norm.gain.data()?, norm.eps), out)
+    }
+
+    fn rms_norm_backward(
+        &self,
+        x: &Tensor,
+        norm: Norm<'_>,
+        dy: &Tensor,
+        dw: &mut Tensor,
+        samples: &Samples,
+        onto: Option<Tensor>,
+    ) -> Result<Tensor> {
+        let (values, gain, dw) = (widened(x)?, norm.gain.data()?, dw.data_mut()?);
+        let dx = super::rms_norm_backward::<F32>(&values, gain, dy.data()?, norm.eps, dw, samples);
+        let dx = self.tensor(x.shape(), dx, Dtype::F32)?;
+        match onto {
+            None => Ok(dx),
+            Some(mut sum) => self.accumulate(&mut sum, &dx).map(|()| sum),
+        }
+    }
+
+    fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
+        compose::add_rms_norm(self, h, y, norm, out)
+    }
+
+    fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
+        self.tensor(x.shape(), rotated(x, rope, super::rotate)?, out)
+    }
+
+    fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
+        self.tensor(dy.shape(), rotated(dy, rope, super::rotate_back)?, Dtype::F32)
+    }
+
+    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, _first: u32) -> Result<Tensor> {
+        self.rope_rows(x, rope, x.dtype())
+    }
+
+    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
+        self.rope_rows(x, rope, x.dtype())
+    }
+
+    fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
+        compose::norm_rope(self, x, norm, rope)
+    }
+
+    fn norm_rope_backward(
+        &self,
+        x: &Tensor,
+        norm: Norm<'_>,
+        rope: RopeArgs<'_>,
+        dy: &Tensor,
+        dw: &mut Tensor,
+        samples: &Samples,
+    ) -> Result<Tensor> {
+        compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
+    }
+
+    fn write_heads(
+        &self,
+        new: &UnrotatedHeads<'_>,
+        k_pool: &mut Tensor,
+        v_pool: &mut Tensor,
+    ) -> Result<Tensor> {
+        compose::write_heads(self, new, k_pool, v_pool)
+    }
+
+    fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
+        pack::pack(w, dtype)
+    }
+
+    fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
+        ws.iter().map(|w| pack::pack(w, dtype)).collect()
+    }
+
+    fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
+        Ok(pack::packer(self, shape, dtype))
+    }
+
+    fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
+        let mut y = product(x, w.weight)?;
+        if let Some(bias) = w.bias {
+            let bias = bias.data::<f32>()?;
+            y.chunks_exact_mut(bias.len()).for_each(|y| y.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
+        }
+        self.tensor(&[x.shape()[0], w.weight.out_features()], y, out)
+    }
+
+    fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
+        let mut y = self.linear(x, w, Dtype::F32)?;
+        self.accumulate(&mut y, h)?;
+        Ok(y)
+    }
+
+    fn linear_add_norm(
+        &self,
+        h: &Tensor,
+        x: &Tensor,
+        w: Affine<'_>,
+        _norm: Norm<'_>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        Ok((self.linear_add(h, x, w)?, None))
+    }
+
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+        compose::linears(self, x, ws)
+    }
+
+    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+        compose::swiglu(self, x, gate_up)
+    }
+
+    fn norm_linears(&self, h: &Tensor, norm: Norm<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+        compose::norm_linears(self, h, norm, ws)
+    }
+
+    fn norm_swiglu(&self, h: &Tensor, norm: Norm<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+        compose::norm_swiglu(self, h, norm, gate_up)
+    }
+
+    fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
+        let (n, width) = (dys[0].shape()[0], ws[0].in_features());
+        let mut dx = vec![0.0; n * width];
+        for (dy, w) in dys.iter().zip(ws) {
+            let rows = &w.forward::<Rows>()?.0;
+            match w.dtype() {
+                Dtype::BF16 => super::linear_dx::<Bf16>(&mut dx, &widened(dy)?, rows, width),
+                _ => super::linear_dx::<F32>(&mut dx, dy.data()?, rows, width),
+            }
+        }
+        self.tensor(&[n, width], dx, Dtype::F32)
+    }
+
+    fn linear_backward_weight(
+        &self,
+        dw: &mut Tensor,
+        dy: &Tensor,
+        x: &Tensor,
+        samples: &Samples,
+    ) -> Result<()> {
+        let (dy_values, x_values, width) = (widened(dy)?, widened(x)?, x.width());
+        let add = |dw: &mut [f32]| match x.dtype() {
+            Dtype::BF16 => super::linear_dw::<Bf16>(dw, &dy_values, &x_values, width, samples),
+            _ => super::linear_dw::<F32>(dw, &dy_values, &x_values, width, samples),
+        };
+        let dw = dw.data_mut::<f32>()?;
+        if faults::on(Fault::MicroBatchTotalAdded) {
+            let mut total = vec![0.0; dw.len()];
+            add(&mut total);
+            dw.iter_mut().zip(total).for_each(|(dw, total)| *dw += total);
+            return Ok(());
+        }
+        add(dw);
+        Ok(())
+    }
+
+    fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
+        super::linear_db::<F32>(db.data_mut()?, dy.data()?, samples);
+        Ok(())
+    }
+
+    fn attention(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        heads: Heads,
+        mask: &AttnMask<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
+        let done = match q.dtype() {
+            Dtype::BF16 => super::attention::<Bf16>(operands, heads, mask),
+            _ => super::attention::<F32>(operands, heads, mask),
+        };
+        let y = self.tensor(q.shape(), done.y, q.dtype())?;
+        Ok((y, self.tensor(&q.shape()[..2], done.lse, Dtype::F32)?))
+    }
+
+    fn decode_attention(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        heads: Heads,
+        mask: &AttnMask<'_>,
+    ) -> Result<Tensor> {
+        Ok(self.attention(q, k, v, heads, mask)?.0)
+    }
+
+    fn attention_backward(
+        &self,
+        saved: &Saved<'_>,
+        dy: &Tensor,
+        heads: Heads,
+        mask: &AttnMask<'_>,
+    ) -> Result<[Tensor; 3]> {
+        let Saved { q, k, v, y, lse } = *saved;
+        let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
+        let operands = super::AttentionSaved { q: q_, k: k_, v: v_, y: y_, lse: lse.data()?, dy: dy_ };
+        let [dq, dk, dv] = match q.dtype() {
+            Dtype::BF16 => super::attention_backward::<Bf16>(operands, heads, mask),
+            _ => super::attention_backward::<F32>(operands, heads, mask),
+        };
+        let wrap = |x: &Tensor, d| self.tensor(x.shape(), d, Dtype::F32);
+        Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
+    }
+
+    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        rows::cat_seq(a, b)
+    }
+
+    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
+        rows::repeat_kv(x, n_heads)
+    }
+
+    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
+        rows::repeat_kv_backward(dy, n_kv_heads)
+    }
+
+    fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
+        let (table, c) = (w.data::<f32>()?, w.width());
+        let y: Vec<f32> = id.iter().flat_map(|&i| table[i as usize * c..][..c].iter().copied()).collect();
+        let y = match dtype {
+            Dtype::BF16 => y.into_iter().map(crate::dtype::round_bf16).collect(),
+            _ => y,
+        };
+        self.tensor(&[id.len(), c], y, Dtype::F32)
+    }
+
+    fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor> {
+        let (rows, c) = (&w.forward::<Rows>()?.0, w.in_features());
+        let y = id.iter().flat_map(|&i| rows[i as usize * c..][..c].iter().copied()).collect();
+        self.tensor(&[id.len(), c], y, Dtype::F32)
+    }
+
+    fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
+        let (c, dy) = (dw.width(), dy.data::<f32>()?);
+        let dw = dw.data_mut::<f32>()?;
+        for (&i, dy) in id.iter().zip(dy.chunks_exact(c.max(1))) {
+            dw[i as usize * c..][..c].iter_mut().zip(dy).for_each(|(a, b)| *a += b);
+        }
+        Ok(())
+    }
+
+    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+        rows::gather_rows(x, rows)
+    }
+
+    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
+        rows::scatter_rows(pool, x, slots)
+    }
+
+    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
+        rows::copy_slots(to, from, ranges)
+    }
+
+    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
+        rows::copy_slots_within(pool, range)
+    }
+
+    fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
+        Ok(rows_of_loss(x, head, rows)?.into_iter().map(|row| row.value).collect())
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        x: &Tensor,
+        head: &Weight,
+        rows: &LossRows<'_>,
+        dhead: &mut Tensor,
+    ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
+        let all = rows_of_loss(x, head, rows)?;
+        let mut dz = Vec::with_capacity(all.len() * head.out_features());
+        for (row, target) in all.iter().zip(rows.targets) {
+            let (Some(LogProb { lse, log_prob, entropy }), Some(target)) = (row.value, target) else {
+                dz.extend(row.z.iter().map(|_| 0.0));
+                continue;
+            };
+            let (id, loss) = (Some(target.id as usize), super::RowLoss { lse, log_prob, entropy });
+            dz.extend(super::dlogits(&row.z, id, loss, target.weight, target.bonus, rows.temperature));
+        }
+        let dz = self.tensor(&[all.len(), head.out_features()], dz, head.dtype())?;
+        self.linear_backward_weight(dhead, &dz, x, rows.samples)?;
+        let dx = self.linear_backward_input(&[&dz], &[head])?;
+        Ok((all.into_iter().map(|row| row.value).collect(), dx))
+    }
+
+    fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
+        let rows = logits.data::<f32>()?.chunks_exact(logits.width().max(1)).zip(target);
+        let one = |(z, &target): (&[f32], &u32)| {
+            let super::RowLoss { lse, log_prob, entropy } = super::log_prob(z, target as usize);
+            LogProb { lse, log_prob, entropy }
+        };
+        Ok(rows.map(one).collect())
+    }
+
+    fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
+        let data = logits.data::<f32>()?;
+        Ok(data.chunks_exact(logits.width()).zip(rows).map(|(x, row)| super::sample(x, row)).collect())
+    }
+
+    fn sample_ring(&self, _rows: usize, _steps: usize) -> Result<Box<dyn SampleRing>> {
+        Ok(Box::new(HostRing::new(self.clone())))
+    }
+
+    fn adamw(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
+        update(all, clip, s).map(|_| ())
+    }
+
+    fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
+        let norm = self.global_norm(&all.iter().map(|one| one.g).collect::<Vec<_>>())?;
+        let finite = !norm.is_finite() || update(all, compose::clip(norm, max_norm), s)?;
+        Ok(Updated { norm, finite })
+    }
+
+    fn global_norm(&self, gs: &[&Tensor]) -> Result<f32> {
+        Ok(sums_of_squares(gs.iter().copied())?.into_iter().fold(0f32, |total, sum| total + sum).sqrt())
+    }
+
+    fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
+        Ok(sums_of_squares([g])?[0])
+    }
+}

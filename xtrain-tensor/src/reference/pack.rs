@@ -1,0 +1,82 @@
+//! Weights of the reference: row-major, rounded to the dtype of the products.
+use std::fmt;
+
+use half::bf16;
+
+use crate::device::{Device, Reference};
+use crate::dtype::{Dtype, from_bf16, round_bf16};
+use crate::error::Result;
+use crate::operands::{Lines, PackValue, PackedMatrix, Packer, RowSink, Weight};
+use crate::tensor::Tensor;
+
+/// `[out, in]`, row-major, for products in both directions.
+#[derive(Debug)]
+pub(super) struct Rows(pub(super) Vec<f32>);
+
+impl PackedMatrix for Rows {}
+
+fn rounded(x: f32, dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::BF16 => round_bf16(x),
+        _ => x,
+    }
+}
+
+/// The weight of the f32 matrix `w`.
+pub(super) fn pack(w: &Tensor, dtype: Dtype) -> Result<Weight> {
+    let rows = w.data::<f32>()?.iter().map(|&x| rounded(x, dtype)).collect();
+    let shape = [w.shape()[0], w.shape()[1]];
+    Ok(Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), Box::new(Rows(rows))))
+}
+
+/// A packer for products in `dtype`.
+pub(super) fn packer(reference: &Reference, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
+    let device = Device::Reference(reference.clone());
+    match dtype {
+        Dtype::BF16 => Box::new(Lines::new(Sink::<bf16> { device, shape, rows: Vec::new() }, shape, 1)),
+        _ => Box::new(Lines::new(Sink::<f32> { device, shape, rows: Vec::new() }, shape, 1)),
+    }
+}
+
+/// Rows read so far.
+#[derive(Debug)]
+struct Sink<T> {
+    device: Device,
+    shape: [usize; 2],
+    rows: Vec<T>,
+}
+
+impl<T: Widen> RowSink for Sink<T> {
+    type Value = T;
+
+    fn keep_exact_rows(&mut self) {}
+
+    fn write(&mut self, _first: usize, _width: usize, w: &[T]) {
+        self.rows.extend_from_slice(w);
+    }
+
+    fn finish(self) -> Result<Weight> {
+        let rows = Rows(self.rows.into_iter().map(T::widen).collect());
+        Ok(Weight::from_packed(self.shape, T::PRODUCTS, self.device, None, Box::new(rows)))
+    }
+}
+
+/// An element type and the dtype of products over it.
+trait Widen: PackValue + fmt::Debug {
+    const PRODUCTS: Dtype;
+    fn widen(self) -> f32;
+}
+
+impl Widen for f32 {
+    const PRODUCTS: Dtype = Dtype::F32;
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Widen for bf16 {
+    const PRODUCTS: Dtype = Dtype::BF16;
+    fn widen(self) -> f32 {
+        from_bf16(self)
+    }
+}
