@@ -91,7 +91,7 @@ check() { arm check --workspace --all-targets --locked; }
 gates() {
     arm test --locked -p xtrain-tensor -p xtrain-decode --lib
     arm test --locked -p xtrain --test gates -- golden families training:: \
-        invariance::a_row_has_its_bits_in_any_company_first_thousand
+        invariance::a_row_has_the_same_bits_in_any_batch_first_thousand
 }
 
 # Trains the same steps on the host and on ARM, f32 and bf16, and compares all files of the checkpoint.

@@ -1,9 +1,9 @@
-//! The command line from outside: exit codes, one line per error, what is printed where.
+//! The command line as a process: exit codes, one line per error, standard output and standard error.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A directory of its own for each test, removed with the value.
+/// A temporary directory for one test, removed on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -28,16 +28,17 @@ impl Drop for Scratch {
     }
 }
 
-/// The program: what `XTRAIN_BIN` names, or what lies beside the tests or, as cargo puts it, a directory above.
+/// The path of the program: `XTRAIN_BIN`, or a file next to the test binary or one directory above it, where cargo
+/// puts it.
 fn program_path() -> PathBuf {
     let name = format!("xtrain{}", std::env::consts::EXE_SUFFIX);
     let tests = std::env::current_exe().unwrap();
-    let beside = || tests.ancestors().skip(1).take(2).map(|dir| dir.join(&name)).find(|path| path.is_file());
-    let named = std::env::var_os("XTRAIN_BIN").map(PathBuf::from).or_else(beside);
-    named.unwrap_or_else(|| panic!("no {name} beside {}", tests.display()))
+    let built = || tests.ancestors().skip(1).take(2).map(|dir| dir.join(&name)).find(|path| path.is_file());
+    let named = std::env::var_os("XTRAIN_BIN").map(PathBuf::from).or_else(built);
+    named.unwrap_or_else(|| panic!("no {name} next to {}", tests.display()))
 }
 
-/// The command.
+/// A command that runs the program.
 pub(crate) fn program() -> Command {
     Command::new(program_path())
 }
@@ -50,7 +51,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs a command that succeeds, silent on standard error; its standard output.
+/// Runs a command that must succeed and print nothing on standard error. Returns its standard output.
 #[track_caller]
 pub(crate) fn ok(dir: &Path, args: &[&str]) -> String {
     let output = xtrain(dir, args);
@@ -59,8 +60,8 @@ pub(crate) fn ok(dir: &Path, args: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Runs a command that is refused: that exit code, nothing on standard output, one line of error that
-/// holds `parts`, at most one line of hint.
+/// Runs a command that must fail with the exit code `code`, nothing on standard output, one line of error that
+/// contains `parts`, and at most one line of hint.
 #[track_caller]
 pub(crate) fn refused(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
     let output = xtrain(dir, args);
@@ -110,7 +111,7 @@ fn the_version_names_commit_and_devices() {
 }
 
 #[test]
-fn a_wrong_command_line_is_exit_2_in_one_line() {
+fn a_wrong_command_line_exits_with_2_and_one_line() {
     let scratch = Scratch::new("usage");
     for (args, parts) in [
         (&["trian"][..], &["'trian'", "'train'"][..]),
@@ -140,7 +141,7 @@ fn a_wrong_command_line_is_exit_2_in_one_line() {
 }
 
 #[test]
-fn a_wrong_configuration_is_exit_2_and_names_file_line_and_key() {
+fn a_wrong_configuration_exits_with_2_and_names_file_line_and_key() {
     let scratch = Scratch::new("config");
     scratch.file("a.toml", "[train]\nsteps = 5\nbacth = 3\n");
     scratch.file("b.toml", "[train]\nsteps = 'five'\n");
@@ -156,20 +157,20 @@ fn a_wrong_configuration_is_exit_2_and_names_file_line_and_key() {
 }
 
 #[test]
-fn a_device_that_this_machine_lacks_is_exit_69() {
+fn a_missing_device_exits_with_69() {
     let scratch = Scratch::new("device");
     let Err(missing) = xtrain::tensor::enumerate_gpus().driver else { return };
     for device in ["cuda", "cuda:1"] {
         let parts = [missing.as_str(), "driver 580", "xtrain doctor"];
         refused(&scratch.0, &["train", "--device", device], 69, &parts);
         refused(&scratch.0, &["bench", "kv", "--device", device], 69, &parts);
-        // made by a second process, whose error is this one's
+        // the model is created by a second process, whose error is passed on
         refused(&scratch.0, &["bench", "load", "--device", device], 69, &parts);
     }
 }
 
 #[test]
-fn doctor_says_what_there_is_and_why_the_rest_is_missing() {
+fn doctor_lists_what_is_available_and_why_the_rest_is_missing() {
     let scratch = Scratch::new("doctor");
     let survey = xtrain::tensor::enumerate_gpus();
     let report: serde_json::Value = serde_json::from_str(&ok(&scratch.0, &["doctor", "--json"])).unwrap();
@@ -186,7 +187,7 @@ fn doctor_says_what_there_is_and_why_the_rest_is_missing() {
 }
 
 #[test]
-fn a_dry_run_prints_the_configuration_that_it_would_train() {
+fn a_dry_run_prints_the_resolved_configuration() {
     let scratch = Scratch::new("dry");
     scratch.file("a.toml", "[train]\nsteps = 7\n[model]\npreset = 'tiny-1m'\n");
     let args = [
@@ -211,7 +212,7 @@ fn a_dry_run_prints_the_configuration_that_it_would_train() {
 }
 
 #[test]
-fn plot_draws_a_run_by_path_and_by_name() {
+fn plot_accepts_a_run_by_path_and_by_name() {
     let scratch = Scratch::new("plot");
     let lines: String = (1..=300)
         .map(|step| {
@@ -264,7 +265,7 @@ fn completions_exist_for_every_shell() {
 
 #[test]
 #[cfg(unix)]
-fn a_reader_that_leaves_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let scratch = Scratch::new("pipe");
     let script = format!("('{}' completions zsh; echo $? >&2) | true", program_path().display());
     let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();

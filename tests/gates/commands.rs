@@ -1,4 +1,4 @@
-//! The commands that run a model, from outside.
+//! The commands that run a model, as processes.
 use std::fs;
 use std::path::Path;
 
@@ -12,12 +12,12 @@ pub(crate) fn model() -> String {
     path("models/qwen3_tied").display().to_string()
 }
 
-/// Ids as a flag takes them.
+/// Ids in the format of a flag.
 fn flag(ids: &Value) -> String {
     ids.as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Runs a command that succeeds, whatever it says on standard error; its standard output.
+/// Runs a command that must succeed; standard error may hold anything. Returns its standard output.
 #[track_caller]
 pub(crate) fn done(dir: &Path, args: &[&str]) -> String {
     let output = xtrain(dir, args);
@@ -25,7 +25,7 @@ pub(crate) fn done(dir: &Path, args: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// The flags of a training that takes no time.
+/// The flags of a very short training run.
 pub(crate) fn tiny_run<'a>(run: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let keys = [
         "model.dim=16",
@@ -45,7 +45,7 @@ pub(crate) fn parsed(line: &str) -> Value {
 }
 
 #[test]
-fn generate_gives_the_greedy_tokens_of_the_reference_in_every_cache() {
+fn generate_returns_the_greedy_tokens_of_the_reference_with_every_cache() {
     let (scratch, m) = (Scratch::new("generate"), model());
     let reference = json("models/qwen3_tied/ref.json");
     let mut bits = Vec::new();
@@ -71,7 +71,7 @@ fn generate_gives_the_greedy_tokens_of_the_reference_in_every_cache() {
 }
 
 #[test]
-fn generate_streams_the_text_that_json_holds() {
+fn generate_streams_the_same_text_as_its_json_output() {
     let (scratch, m) = (Scratch::new("stream"), model());
     let args = ["generate", &m, "--prompt", "ab", "--max-new", "24", "--seed", "5", "--ignore-eos"];
     let shown = done(&scratch.0, &args);
@@ -91,11 +91,11 @@ fn the_logits_file_has_the_golden_bits() {
     let logits = file.tensor("logits").unwrap();
     assert_eq!(logits.shape(), [9, 512]);
     assert_eq!(sha(f32s(logits.data())), golden("models.txt", "F/qwen3_tied/2"));
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "no draft is left");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "a temporary file is left");
 }
 
 #[test]
-fn rollout_numbers_its_samples_prompt_by_prompt_and_each_is_its_own_generation() {
+fn rollout_numbers_its_samples_prompt_by_prompt_and_each_equals_a_single_generation() {
     let (scratch, m) = (Scratch::new("rollout"), model());
     scratch.file("p.jsonl", "{\"prompt_ids\": [492, 341, 282]}\n\n{\"prompt\": \"ab\", \"answer\": 3}\n");
     let common = ["--max-new", "9", "--seed", "7", "--temperature", "0.8", "--top-k", "20"];
@@ -105,7 +105,11 @@ fn rollout_numbers_its_samples_prompt_by_prompt_and_each_is_its_own_generation()
         &scratch.0,
         &[&args[..], &common, &["--out", "c.jsonl", "--batch", "2", "--kv", "growing"]].concat(),
     );
-    assert_eq!(fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(), printed, "bytes of any batch");
+    assert_eq!(
+        fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(),
+        printed,
+        "the bytes depend on the batch size"
+    );
     let lines: Vec<Value> = printed.lines().map(parsed).collect();
     assert_eq!(lines.len(), 6);
     for (at, line) in lines.iter().enumerate() {
@@ -125,7 +129,7 @@ fn rollout_numbers_its_samples_prompt_by_prompt_and_each_is_its_own_generation()
 }
 
 #[test]
-fn what_a_model_cannot_run_is_refused_in_one_line() {
+fn input_that_a_model_cannot_run_is_refused_in_one_line() {
     let (scratch, m) = (Scratch::new("refused"), model());
     let long = vec!["5"; 256].join(",");
     let longer = vec!["5"; 257].join(",");
@@ -166,11 +170,11 @@ fn what_a_model_cannot_run_is_refused_in_one_line() {
     for name in ["o", "x", "x.tok", "tokenizer.json"] {
         assert!(!scratch.0.join(name).exists(), "{name}");
     }
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 4, "no draft is left");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 4, "a temporary file is left");
 }
 
 #[test]
-fn eval_measures_the_loss_and_the_answers_of_a_file() {
+fn eval_reports_the_loss_of_a_text_and_the_accuracy_on_a_task() {
     let (scratch, m) = (Scratch::new("eval"), model());
     scratch.file("t.txt", "some text to measure, of no meaning at all\n");
     let got = parsed(&ok(&scratch.0, &["eval", &m, "--data", "t.txt", "--json"]));
@@ -178,11 +182,11 @@ fn eval_measures_the_loss_and_the_answers_of_a_file() {
     assert!((number("loss").exp() / number("perplexity") - 1.0).abs() < 1e-12);
     let bits = number("loss") * number("tokens") / std::f64::consts::LN_2 / number("bytes");
     assert!((bits / number("bits_per_byte") - 1.0).abs() < 1e-12);
-    let said = parsed(&ok(
+    let reply = parsed(&ok(
         &scratch.0,
         &["generate", &m, "--prompt", "Hello", "--temperature", "0", "--max-new", "16", "--json"],
     ));
-    let answer = said["text"].as_str().unwrap().trim().lines().next().unwrap().to_string();
+    let answer = reply["text"].as_str().unwrap().trim().lines().next().unwrap().to_string();
     let lines = [("Hello", answer.as_str()), ("cd", "never this")];
     let lines = lines.map(|(p, a)| serde_json::json!({"prompt": p, "answer": a}).to_string()).join("\n");
     scratch.file("task.jsonl", &lines);
@@ -192,7 +196,8 @@ fn eval_measures_the_loss_and_the_answers_of_a_file() {
     assert!(shown.contains("perplexity") && shown.contains("50.0 %"), "{shown}");
 }
 
-/// A weight that is no number is told by what reads it, and is nothing to what reads headers.
+/// A NaN weight is an error for commands that read weights and does not matter to `inspect`, which reads headers
+/// only.
 #[test]
 fn inspect_reads_no_weight() {
     let (scratch, to) = (Scratch::new("inspect-headers"), Scratch::new("inspect-headers-model"));
@@ -212,7 +217,7 @@ fn inspect_reads_no_weight() {
 }
 
 #[test]
-fn inspect_adds_up_and_counts_the_bytes_of_a_cached_token() {
+fn inspect_counts_parameters_and_the_bytes_of_a_cached_token() {
     let (scratch, m) = (Scratch::new("inspect"), model());
     let got = parsed(&ok(&scratch.0, &["inspect", &m, "--json"]));
     let parts = got["parts"].as_array().unwrap();
@@ -227,7 +232,7 @@ fn inspect_adds_up_and_counts_the_bytes_of_a_cached_token() {
 }
 
 #[test]
-fn what_is_prepared_with_a_trained_tokenizer_can_be_trained_on() {
+fn data_prepared_with_a_trained_tokenizer_can_be_trained_on() {
     let (scratch, line) = (Scratch::new("prepare"), "the cat sat on the mat and the dog sat too\n");
     scratch.file("t.txt", &line.repeat(60));
     scratch.file("t.jsonl", "{\"prompt\": \"the cat\", \"completion\": \" sat\"}\n");
@@ -275,7 +280,7 @@ fn benches_print_tables_and_their_raw_samples() {
 }
 
 #[test]
-fn a_step_of_training_needs_what_its_shapes_say() {
+fn the_ideal_training_step_is_computed_from_the_shapes() {
     let scratch = Scratch::new("bench-ideal");
     let sizes =
         ["dim=16", "ffn_dim=32", "n_layers=1", "n_heads=2", "n_kv_heads=1", "head_dim=8", "vocab=256"];
@@ -291,13 +296,14 @@ fn a_step_of_training_needs_what_its_shapes_say() {
     let got = parsed(&ok(&scratch.0, &command));
     let parameters = got["parameters"].as_u64().unwrap();
     assert_eq!(got["ideal_step"]["state_bytes"], 32 * parameters);
-    // forward 2 a parameter and token, 4 a pair of a row and a position that it sees and channel; backward twice that
+    // forward: 2 per parameter and token, 4 per channel of each pair of a row and a visible position; backward: twice
+    // that
     let pairs = 1 + 2 + 3 + 4;
     assert_eq!(got["ideal_step"]["operations"], 3 * 3 * (2 * 4 * parameters + 4 * 2 * 8 * pairs));
 }
 
 #[test]
-fn the_bench_of_decoding_on_a_gpu_counts_what_is_read_and_how_often_the_host_looks() {
+fn the_decode_benchmark_on_a_gpu_counts_bytes_read_and_synchronizations() {
     if xtrain::tensor::testing::emulated(xtrain::tensor::Schedule::Forward).is_none() {
         return;
     }
@@ -328,7 +334,7 @@ fn the_bench_of_decoding_on_a_gpu_counts_what_is_read_and_how_often_the_host_loo
 }
 
 #[test]
-fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
+fn the_load_benchmark_reads_every_weight_and_removes_its_files() {
     let (scratch, m) = (Scratch::new("bench-load"), model());
     let got = parsed(&ok(&scratch.0, &["bench", "load", "--model", &m, "--repeats", "2", "--json"]));
     let length = fs::metadata(path("models/qwen3_tied/model.safetensors")).unwrap().len();
@@ -345,8 +351,8 @@ fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
     for part in ["(2 layers of 128)", "bf16", "1 file of weights", "open the model", "peak memory"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // 38 MB of weights, or 19 in bf16, each there once, packed or in f32. The rest is what the program itself
-    // takes, 1 MiB that waits to be packed, and three pieces of 256 KiB that are read.
+    // 38 MB of weights, or 19 MB in bf16, each held once, packed or in f32. The rest is the program itself, 1 MiB
+    // that waits to be packed, and three pieces of 256 KiB that are being read.
     for more in [&[][..], &["--dtype", "bf16"], &["--masters"]] {
         let got = parsed(&random(&[&["--set", "model.preset=small-10m", "--json"], more].concat()));
         assert_eq!(got["pack_ms"].is_object(), more.contains(&"--masters"), "{got}");
@@ -356,11 +362,11 @@ fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
             assert!((weights..weights + (12 << 20)).contains(&opened), "{more:?}: {opened} of {weights}");
         }
     }
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "the random weights are gone");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "the random weights are still there");
 }
 
 #[test]
-fn a_dry_run_says_what_training_takes() {
+fn a_dry_run_estimates_the_memory_of_training() {
     let scratch = Scratch::new("memory");
     let shown = ok(&scratch.0, &["train", "--dry-run", "--set", "model.preset=tiny-1m"]);
     let line = shown.lines().find(|line| line.starts_with("# memory: about ")).unwrap();

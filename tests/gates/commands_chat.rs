@@ -1,4 +1,4 @@
-//! `xtrain chat`, as a user runs it through a pipe; terminal.rs has the terminal.
+//! `xtrain chat` through a pipe. terminal.rs runs it in a terminal.
 use serde_json::Value;
 
 use crate::cli::{Scratch, refused, text};
@@ -6,7 +6,7 @@ use crate::commands::{model, parsed};
 use crate::commands_tokenize::with_input;
 use crate::fixtures::{json, path};
 
-/// The replies to `input`, as JSON lines.
+/// The replies to `input`, from the JSON output.
 fn replies(scratch: &Scratch, args: &[&str], input: &str) -> Vec<Value> {
     let m = model();
     let args = [&["chat", "--model", &m, "--json", "--max-new", "12"][..], args].concat();
@@ -20,7 +20,7 @@ fn ids(value: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn each_turn_is_the_completion_of_what_was_said_and_takes_its_rows_from_the_cache() {
+fn each_turn_is_the_completion_of_the_conversation_and_reuses_cached_rows() {
     let (scratch, m) = (Scratch::new("chat"), model());
     let flags = ["--temperature", "0.9", "--seed", "3", "--system", "Be brief."];
     let talk = "Hi\n\nWhat is 2+2?\nand?\n";
@@ -29,7 +29,7 @@ fn each_turn_is_the_completion_of_what_was_said_and_takes_its_rows_from_the_cach
         let got = replies(&scratch, &[&flags[..], &pages[..]].concat(), talk);
         for (n, pair) in got.windows(2).enumerate() {
             let seen = ids(&pair[0]["prompt_ids"]).len() + ids(&pair[0]["ids"]).len();
-            // all whole pages of what the model computed: all but the reply's last token
+            // all full pages of what the model has computed, which is everything except the reply's last token
             assert_eq!(pair[1]["recalled"].as_u64(), Some(((seen - 1) / page * page) as u64), "turn {n}");
         }
     }
@@ -39,7 +39,7 @@ fn each_turn_is_the_completion_of_what_was_said_and_takes_its_rows_from_the_cach
     let begins = ids(&cases["cases"][4]["ids"]);
     assert_eq!(ids(&got[0]["prompt_ids"])[..13], begins[..13], "the system prompt");
     for (n, pair) in got.windows(2).enumerate() {
-        // the tokens of a turn begin with those of the one before and its reply
+        // the tokens of a turn begin with the previous turn and its reply
         let seen = [ids(&pair[0]["prompt_ids"]), ids(&pair[0]["ids"])].concat();
         let next = ids(&pair[1]["prompt_ids"]);
         assert!(next.starts_with(&seen), "turn {n}: {seen:?} {next:?}");
@@ -58,7 +58,7 @@ fn each_turn_is_the_completion_of_what_was_said_and_takes_its_rows_from_the_cach
 }
 
 #[test]
-fn a_pipe_gets_one_line_a_reply_and_commands_are_obeyed() {
+fn a_pipe_gets_one_line_per_reply_and_slash_commands_work() {
     let (scratch, m) = (Scratch::new("chat-pipe"), model());
     let args = ["chat", &m, "--max-new", "40", "--seed", "1"];
     let done = with_input(&scratch.0, &args, b"one\n/help\n/reset\none\r\ntwo");
@@ -70,12 +70,12 @@ fn a_pipe_gets_one_line_a_reply_and_commands_are_obeyed() {
     assert!(said.contains("/exit ends") && said.contains("[the conversation is forgotten]"), "{said}");
     let got = replies(&scratch, &[], "one\n/reset\none\ntwo\n/exit\nthree\n");
     assert_eq!(got.len(), 3);
-    assert_eq!(got[0]["prompt_ids"], got[1]["prompt_ids"], "nothing is left after a reset");
+    assert_eq!(got[0]["prompt_ids"], got[1]["prompt_ids"], "the conversation survived a reset");
     assert!(with_input(&scratch.0, &args, b"").stdout.is_empty());
 }
 
 #[test]
-fn a_conversation_beyond_the_positions_loses_its_oldest_turns_and_says_so() {
+fn a_conversation_beyond_the_context_drops_its_oldest_turns_with_a_note() {
     let (scratch, m) = (Scratch::new("chat-long"), model());
     let turn = format!("{}\n", "word ".repeat(12));
     let args =
@@ -88,18 +88,18 @@ fn a_conversation_beyond_the_positions_loses_its_oldest_turns_and_says_so() {
     let first = ids(&parsed(lines.lines().next().unwrap())["prompt_ids"]);
     for line in lines.lines().map(parsed) {
         let prompt = ids(&line["prompt_ids"]);
-        assert!(prompt.len() + 20 <= 256 && prompt[..13] == first[..13], "the system prompt stays");
+        assert!(prompt.len() + 20 <= 256 && prompt[..13] == first[..13], "the system prompt was dropped");
     }
     let long = format!("hi\n{}\n", "w".repeat(700));
     let done = with_input(&scratch.0, &args, long.as_bytes());
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(65), "{said}");
     assert!(said.contains("error: standard input:2: the message is too long"), "{said}");
-    assert_eq!(text(&done.stdout).lines().count(), 1, "the reply before it was given");
+    assert_eq!(text(&done.stdout).lines().count(), 1, "the reply to the first message");
 }
 
 #[test]
-fn a_chat_that_cannot_begin_is_refused_in_one_line() {
+fn a_chat_that_cannot_start_is_refused_in_one_line() {
     let scratch = Scratch::new("chat-refused");
     let bare = path("models/llama_odd").display().to_string();
     scratch.file("t.jinja", "{{ raise_exception('no ' + messages[0].content) }}");
@@ -116,7 +116,7 @@ fn a_chat_that_cannot_begin_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_chat_template_and_all_ends_of_text_stay_through_import_training_and_export() {
+fn import_training_and_export_keep_the_chat_template_and_all_end_of_text_tokens() {
     let scratch = Scratch::new("kept-template");
     let from = path("models/llama3_rope");
     std::fs::create_dir(scratch.0.join("m")).unwrap();
@@ -153,7 +153,7 @@ fn a_chat_template_and_all_ends_of_text_stay_through_import_training_and_export(
 }
 
 #[test]
-fn training_from_a_model_without_a_tokenizer_names_one_or_is_refused() {
+fn training_from_a_model_without_a_tokenizer_needs_the_tokenizer_setting() {
     let scratch = Scratch::new("no-tokenizer");
     let bare = path("models/llama_odd").display().to_string();
     scratch.file("t.txt", &"some text to train on, again and again\n".repeat(20));

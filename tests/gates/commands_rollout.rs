@@ -1,18 +1,18 @@
-//! Completions from outside: how they end, what a signal keeps, which flags there are.
+//! The commands that generate: finish reasons, signals, flags.
 use std::path::Path;
 
 use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{done, model, parsed};
 
 #[test]
-fn a_completion_that_fills_the_positions_ends_by_context() {
+fn a_completion_that_fills_the_context_finishes_by_context() {
     let (scratch, m) = (Scratch::new("context"), model());
     let prompt = vec!["5"; 250].join(",");
     let args = ["generate", &m, "--tokens", &prompt, "--max-new", "1000", "--ignore-eos"];
     let got = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
     assert_eq!((&got["finish_reason"], got["tokens"].as_array().unwrap().len()), (&"context".into(), 6));
-    let said = text(&xtrain(&scratch.0, &args).stderr);
-    assert!(said.starts_with("[6 new tokens, ended by context (the model has 256 positions)"), "{said}");
+    let errors = text(&xtrain(&scratch.0, &args).stderr);
+    assert!(errors.starts_with("[6 new tokens, ended by context (the model has 256 positions)"), "{errors}");
     for command in ["generate", "rollout"] {
         let help = ok(&scratch.0, &[command, "--help"]);
         for part in ["context (prompt and completion fill", "[default: 0]", "length"] {
@@ -22,7 +22,7 @@ fn a_completion_that_fills_the_positions_ends_by_context() {
 }
 
 #[test]
-fn a_temperature_that_cannot_divide_is_a_usage_error_and_1e_minus_6_is_greedy() {
+fn a_temperature_below_1e_minus_30_is_a_usage_error_and_1e_minus_6_is_greedy() {
     let (scratch, m) = (Scratch::new("cold"), model());
     for cold in ["1e-40", "1e-31", "-1", "inf"] {
         let flag = format!("--temperature={cold}");
@@ -31,8 +31,8 @@ fn a_temperature_that_cannot_divide_is_a_usage_error_and_1e_minus_6_is_greedy() 
         let key = format!("sample.temperature={cold}");
         refused(&scratch.0, &["train", "--dry-run", "--set", &key], 2, &["`sample.temperature`"]);
     }
-    for least in ["0", "1e-30", "1e-6"] {
-        ok(&scratch.0, &["train", "--dry-run", "--set", &format!("sample.temperature={least}")]);
+    for valid in ["0", "1e-30", "1e-6"] {
+        ok(&scratch.0, &["train", "--dry-run", "--set", &format!("sample.temperature={valid}")]);
     }
     let at = |t| {
         let args = ["generate", &m, "--prompt", "ab", "--max-new", "20", "--json", "--temperature", t];
@@ -46,7 +46,7 @@ fn a_temperature_that_cannot_divide_is_a_usage_error_and_1e_minus_6_is_greedy() 
 }
 
 #[test]
-fn a_flag_that_a_bench_does_not_use_is_refused() {
+fn a_flag_that_a_benchmark_does_not_use_is_refused() {
     let (scratch, m) = (Scratch::new("flags"), model());
     for args in [
         &["bench", "train", "--kv", "off"][..],
@@ -61,12 +61,12 @@ fn a_flag_that_a_bench_does_not_use_is_refused() {
     }
     for command in ["train", "decode", "kv", "load"] {
         let help = ok(&scratch.0, &["bench", command, "--help"]);
-        assert!(help.contains("that do"), "{command} says how a number is measured: {help}");
+        assert!(help.contains("that do"), "{command} does not say what is measured: {help}");
     }
 }
 
 #[test]
-fn a_prompt_that_cannot_be_completed_is_named_by_file_line_and_field() {
+fn an_invalid_prompt_is_reported_by_file_line_and_field() {
     let (scratch, m) = (Scratch::new("places"), model());
     for (name, line, parts) in [
         ("id", "{\"prompt_ids\": [1, 512]}", &["`prompt_ids`", "512", "position 1"][..]),
@@ -94,7 +94,7 @@ mod signals {
 
     use super::*;
 
-    /// More completions than could be done before a signal comes.
+    /// Starts a rollout of more completions than can finish before a signal arrives.
     fn start(dir: &Path, more: &[&str]) -> Child {
         let args = ["rollout", &model(), "--prompts", "p.jsonl", "-n", "60000", "--batch", "7"];
         let mut command = program();
@@ -107,7 +107,7 @@ mod signals {
         assert!(sent.success());
     }
 
-    /// How the child ended, and what it said on standard error.
+    /// The child's exit code and its standard error.
     fn end(mut child: Child) -> (Option<i32>, String) {
         let mut errors = String::new();
         child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
@@ -125,18 +125,18 @@ mod signals {
     }
 
     #[test]
-    fn a_signal_keeps_the_completions_that_are_finished() {
+    fn a_signal_keeps_the_finished_completions() {
         let scratch = Scratch::new("kept");
         scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt_ids\": [1, 2, 3]}\n");
         let child = start(&scratch.0, &["--out", "c.jsonl"]);
-        let begun = Instant::now();
-        let drafted = || {
+        let start = Instant::now();
+        let written = || {
             let mut files = std::fs::read_dir(&scratch.0).unwrap().flatten();
             files
                 .any(|f| f.file_name().to_string_lossy().ends_with(".tmp") && f.metadata().unwrap().len() > 0)
         };
-        while !drafted() {
-            assert!(begun.elapsed() < Duration::from_secs(120), "nothing was written");
+        while !written() {
+            assert!(start.elapsed() < Duration::from_secs(120), "nothing was written");
             std::thread::sleep(Duration::from_millis(5));
         }
         signal(&child, "-INT");
@@ -145,7 +145,7 @@ mod signals {
         let kept = each_once(&std::fs::read_to_string(scratch.0.join("c.jsonl")).unwrap());
         let hint = format!("{kept} of 120000 are in c.jsonl");
         assert!(errors.contains("stopped by a signal") && errors.contains(&hint), "{errors}");
-        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 2, "no draft is left");
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 2, "a temporary file is left");
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod signals {
     }
 
     #[test]
-    fn what_a_signal_left_has_the_bytes_of_the_whole() {
+    fn the_first_completions_have_the_bytes_of_a_longer_rollout() {
         let scratch = Scratch::new("prefix");
         scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
         let args = ["rollout", &model(), "--prompts", "p.jsonl", "--max-new", "40", "-n"];

@@ -1,4 +1,4 @@
-//! Fine-tuning on conversations, and windows of whole documents, from outside.
+//! Fine-tuning on conversations and training on windows of whole documents, as processes.
 use std::fs;
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use crate::cli::{Scratch, ok, refused, text, xtrain};
 use crate::commands::{done, tiny_run};
 use crate::fixtures::path;
 
-/// The flags of a run that takes no time, a quarter of its conversations held out.
+/// The flags of a very short run with a quarter of its conversations held out.
 fn tiny<'a>(run: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let own = ["train.context=64", "data.val_fraction=0.25"];
     tiny_run(run, data, &[&own, more].concat())
 }
 
-/// A row of one question and its answer.
+/// One line of JSON: a question and its answer.
 fn row(question: &str, answer: &str) -> String {
     let turns = [("user", question), ("assistant", answer)];
     let turns = turns.map(|(role, content)| serde_json::json!({ "role": role, "content": content }));
     format!("{}\n", serde_json::json!({ "messages": turns }))
 }
 
-/// Eight conversations; those of an even number have an answer of two bytes, the others of three.
+/// Eight conversations. Those with an even number have an answer of two bytes, the others of three.
 fn conversations() -> String {
     (0..8).map(|i| row(&format!("say {i}"), if i % 2 == 0 { "ok" } else { "yes" })).collect()
 }
@@ -36,7 +36,7 @@ fn weights(dir: &Path, run: &str, step: u64) -> Vec<u8> {
 }
 
 #[test]
-fn answers_alone_are_learnt_and_counted_and_packed_tokens_are_the_same_data() {
+fn only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data() {
     let scratch = Scratch::new("sft");
     let dir = &scratch.0;
     scratch.file("c.jsonl", &conversations());
@@ -44,12 +44,12 @@ fn answers_alone_are_learnt_and_counted_and_packed_tokens_are_the_same_data() {
     let shown = xtrain(dir, &sft("r", "c.jsonl", &["train.steps=4", "train.save_every=2"]));
     let said = text(&shown.stderr);
     assert!(shown.status.success(), "{said}");
-    // 6 to train on, of 23 or 24 inputs in windows of 64: two of them each
+    // 6 conversations to train on, each of 23 or 24 inputs: windows of 64 hold two
     assert!(said.contains("6 conversations in 3 windows of at most 64 tokens (73.4 % full)"), "{said}");
     assert!(!said.contains("note: "), "{said}");
-    // three windows an epoch, two a step: after three steps each answer and its end was learnt twice
-    let learnt = 3 * (3 + 4);
-    assert_eq!(metrics(dir, "r")[2]["num_tokens"], 2 * learnt);
+    // three windows per epoch, two per step: after three steps each answer and its end token counted twice
+    let targets = 3 * (3 + 4);
+    assert_eq!(metrics(dir, "r")[2]["num_tokens"], 2 * targets);
     let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
     for line in ["task = \"sft\"", "packing = \"documents\"", "order = \"shuffled\""] {
         assert!(config.contains(line), "{config}");
@@ -62,7 +62,7 @@ fn answers_alone_are_learnt_and_counted_and_packed_tokens_are_the_same_data() {
     let found = eval("r", "c.jsonl")["data"].clone();
     assert_eq!((found["tokens"].clone(), found["loss"].clone()), (7.into(), last["val_loss"].clone()));
 
-    // the built-in chat template is part of what the run began with; packed tokens no longer need it
+    // the built-in chat template is part of the run's recorded data; a token file no longer needs it
     let record = fs::read_to_string(dir.join("r/data.json")).unwrap();
     scratch.file("r/data.json", &record.replace("\"chat_template\": \"", "\"chat_template\": \"0"));
     refused(
@@ -84,7 +84,7 @@ fn answers_alone_are_learnt_and_counted_and_packed_tokens_are_the_same_data() {
 }
 
 #[test]
-fn a_conversation_longer_than_a_window_is_cut_counted_and_said() {
+fn a_conversation_longer_than_a_window_is_truncated_counted_and_reported() {
     let scratch = Scratch::new("sft-long");
     let (dir, long) = (&scratch.0, "a".repeat(90));
     let rows = [row("a", "ok"), row("b", &long), row(&long, "ok"), row("c", "ok")];
@@ -101,7 +101,7 @@ fn a_conversation_longer_than_a_window_is_cut_counted_and_said() {
 }
 
 #[test]
-fn fine_tuning_begins_with_an_imported_model_and_its_chat_template() {
+fn fine_tuning_starts_from_an_imported_model_and_its_chat_template() {
     let scratch = Scratch::new("sft-init");
     let (dir, model) = (&scratch.0, path("models/qwen3_tied").display().to_string());
     scratch.file("c.jsonl", &conversations());
@@ -112,7 +112,7 @@ fn fine_tuning_begins_with_an_imported_model_and_its_chat_template() {
     done(dir, &words);
     let lines = metrics(dir, "r");
     assert!(lines[2]["val_loss"].as_f64().unwrap() < lines[0]["loss"].as_f64().unwrap(), "{lines:?}");
-    // a resume goes on with the same conversations, and sees another chat template
+    // a resume accepts the same conversations and refuses another chat template
     let record = fs::read_to_string(dir.join("r/data.json")).unwrap();
     assert!(record.contains("chat_template"), "{record}");
     scratch.file("r/data.json", &record.replace("\"chat_template\": \"", "\"chat_template\": \"0"));
@@ -123,7 +123,7 @@ fn fine_tuning_begins_with_an_imported_model_and_its_chat_template() {
 }
 
 #[test]
-fn what_is_no_conversation_is_refused_by_file_line_and_field() {
+fn an_invalid_conversation_is_refused_by_file_line_and_field() {
     let scratch = Scratch::new("sft-refused");
     let dir = &scratch.0;
     scratch.file("t.txt", "some text\n");
@@ -172,13 +172,13 @@ fn windows_of_whole_documents_read_text_as_well() {
         serde_json::from_str(&done(dir, &["eval", "r", "--data", "t.jsonl", "--json"])).unwrap();
     let stream = ["eval", "r", "--data", "t.jsonl", "--packing", "stream", "--json"];
     let stream: Value = serde_json::from_str(&done(dir, &stream)).unwrap();
-    // a running text predicts the first token of every document but the first, too
+    // a stream also predicts the first token of every document except the first
     let tokens = |of: &Value| of["data"]["tokens"].as_u64().unwrap();
     assert_eq!(tokens(&stream) - tokens(&whole), 29);
 }
 
 #[test]
-fn the_conversations_of_the_readme_are_learnt() {
+fn the_conversations_of_the_readme_train_to_a_lower_loss() {
     let scratch = Scratch::new("sft-readme");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (config, data) = ("configs/conversations.toml", "examples/data/conversations.jsonl");
@@ -192,7 +192,7 @@ fn the_conversations_of_the_readme_are_learnt() {
 }
 
 #[test]
-fn a_step_s_time_is_without_what_follows_it() {
+fn step_time_excludes_evaluation_sampling_and_saving() {
     let scratch = Scratch::new("times");
     scratch.file("t.txt", &"the cat sat on the mat\n".repeat(40));
     let keys = ["train.steps=4", "train.eval_every=2", "train.save_every=4", "train.sample_every=4"];
@@ -208,7 +208,7 @@ fn a_step_s_time_is_without_what_follows_it() {
 }
 
 #[test]
-fn a_dry_run_opens_no_device_and_reads_no_weight() {
+fn a_dry_run_opens_no_device_and_reads_no_weights() {
     let scratch = Scratch::new("dry-init");
     let dir = &scratch.0;
     let from = path("models/qwen3_tied");
@@ -216,7 +216,7 @@ fn a_dry_run_opens_no_device_and_reads_no_weight() {
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(from.join(name), dir.join("m").join(name)).unwrap();
     }
-    // a header without a sound weight behind it
+    // a valid header followed by NaN weights
     let mut bytes = fs::read(from.join("model.safetensors")).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     bytes[header..].fill(0xff);
@@ -233,7 +233,7 @@ fn a_dry_run_opens_no_device_and_reads_no_weight() {
 }
 
 #[test]
-fn a_page_size_needs_a_cache_of_pages() {
+fn a_page_size_needs_a_paged_cache() {
     let scratch = Scratch::new("pages");
     let model = path("models/qwen3_tied").display().to_string();
     let args = ["generate", &model, "--tokens", "1,2", "--max-new", "1", "--page-size", "8", "--kv"];

@@ -1,4 +1,4 @@
-//! `xtrain tokenize`, as a user runs it.
+//! `xtrain tokenize` as a process.
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{model, parsed};
 use crate::fixtures::{json, path};
 
-/// Longer than any command takes: one that does is killed, and its gate is red.
+/// The time limit of a command. A command that takes longer is killed, and its test fails.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs a command with `input` on its standard input.
@@ -25,7 +25,7 @@ pub(crate) fn with_input(dir: &Path, args: &[&str], input: &[u8]) -> Output {
             let _ = Command::new("sh").args(["-c", &format!("kill -9 {pid}")]).status();
         }
     });
-    // the child may leave before it has read all
+    // the child may exit before it has read everything
     let _ = child.stdin.take().unwrap().write_all(input);
     let output = child.wait_with_output().unwrap();
     drop(ended);
@@ -37,7 +37,7 @@ fn tokenizer(name: &str) -> String {
 }
 
 #[test]
-fn text_from_anywhere_has_the_ids_of_the_reference_and_comes_back() {
+fn text_from_a_file_or_a_pipe_has_the_ids_of_the_reference_and_decodes_again() {
     let scratch = Scratch::new("tokenize");
     for name in ["qwen_bpe", "llama3_bpe"] {
         let (at, cases) = (tokenizer(name), json(&format!("tokenizers/{name}/cases.json")));
@@ -63,7 +63,7 @@ fn text_from_anywhere_has_the_ids_of_the_reference_and_comes_back() {
 }
 
 #[test]
-fn a_line_per_token_then_the_counts() {
+fn tokenize_prints_a_line_per_token_and_then_the_counts() {
     let scratch = Scratch::new("pieces");
     let shown = ok(&scratch.0, &["tokenize", "aé\n"]);
     let want = "     97  \"a\"\n    195  \"\\xc3\"\n    169  \"\\xa9\"\n     10  \"\\n\"\n4 tokens, 4 bytes, 3 characters\n";
@@ -95,8 +95,9 @@ fn conversations_are_rendered_as_hf_renders_them() {
                 assert_eq!((&line["text"], &line["ids"]), (&case["text"], &case["ids"]));
                 let mask = line["assistant_mask"].as_array().unwrap();
                 assert_eq!(mask.len(), line["ids"].as_array().unwrap().len());
-                let said = case["messages"].as_array().unwrap().iter().any(|m| m["role"] == "assistant");
-                assert_eq!(mask.contains(&json!(1)), said);
+                let has_assistant =
+                    case["messages"].as_array().unwrap().iter().any(|m| m["role"] == "assistant");
+                assert_eq!(mask.contains(&json!(1)), has_assistant);
             }
         }
     }
@@ -109,7 +110,7 @@ fn conversations_are_rendered_as_hf_renders_them() {
 }
 
 #[test]
-fn what_the_assistant_said_is_marked_and_a_file_can_stand_for_the_template() {
+fn assistant_tokens_are_marked_and_a_file_can_replace_the_template() {
     let scratch = Scratch::new("marked");
     let line = br#"[{"role":"user","content":"ab"},{"role":"assistant","content":"cd"}]"#;
     let shown = with_input(&scratch.0, &["tokenize", "--chat"], line);
@@ -124,7 +125,7 @@ fn what_the_assistant_said_is_marked_and_a_file_can_stand_for_the_template() {
     assert_eq!(parsed(&text(&got.stdout))["text"], "AB/CD/");
 }
 
-/// A template that can be read but once is enough for any number of conversations, with tools and without.
+/// The template is read once for any number of conversations, with tools and without. A pipe can be read only once.
 #[cfg(unix)]
 #[test]
 fn a_template_is_read_once() {
@@ -141,7 +142,7 @@ fn a_template_is_read_once() {
 }
 
 #[test]
-fn what_cannot_be_tokenised_is_refused_in_one_line() {
+fn invalid_input_is_refused_in_one_line() {
     let scratch = Scratch::new("tokenize-refused");
     scratch.file(
         "m.jsonl",

@@ -1,11 +1,11 @@
-//! Runs from outside: what a resume refuses and says, seeds, what is held out.
+//! Training runs as processes: resuming, seeds, held-out data.
 use std::fs;
 use std::path::Path;
 
 use crate::cli::{Scratch, ok, refused, text, xtrain};
 use crate::commands::{done, tiny_run};
 
-/// The flags of a run that takes no time and saves every step.
+/// The flags of a very short run that saves every step.
 fn tiny<'a>(run: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     tiny_run(run, data, &[&["train.save_every=1"], more].concat())
 }
@@ -14,9 +14,9 @@ fn resume<'a>(run: &'a str, steps: &'a str) -> [&'a str; 5] {
     ["train", "--resume", run, "--set", steps]
 }
 
-/// A resume that is refused after it has said what it said.
+/// Runs a command that must fail with `code`; its standard error contains `parts`.
 #[track_caller]
-fn stopped(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
+fn fails(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
     let output = xtrain(dir, args);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
@@ -28,7 +28,7 @@ fn stopped(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
 const LINE: &str = "the cat sat on the mat and the dog sat too\n";
 
 #[test]
-fn a_resume_goes_on_with_the_data_that_the_run_began_with_and_no_other() {
+fn a_resume_accepts_only_the_data_that_the_run_started_with() {
     let scratch = Scratch::new("data");
     let dir = &scratch.0;
     let whole = LINE.repeat(20);
@@ -52,7 +52,7 @@ fn a_resume_goes_on_with_the_data_that_the_run_began_with_and_no_other() {
 }
 
 #[test]
-fn packed_tokens_are_known_again_and_damage_in_them_is_seen_before_the_first_step() {
+fn a_token_file_is_recognised_and_damage_is_found_before_the_first_step() {
     let scratch = Scratch::new("packed");
     let dir = &scratch.0;
     scratch.file("a.txt", &LINE.repeat(20));
@@ -70,7 +70,7 @@ fn packed_tokens_are_known_again_and_damage_in_them_is_seen_before_the_first_ste
 }
 
 #[test]
-fn a_run_that_is_complete_says_so_and_how_to_go_on() {
+fn resuming_a_complete_run_prints_how_to_continue() {
     let scratch = Scratch::new("complete");
     scratch.file("t.txt", &LINE.repeat(20));
     done(&scratch.0, &tiny("r", "t.txt", &["train.steps=3"]));
@@ -81,22 +81,22 @@ fn a_run_that_is_complete_says_so_and_how_to_go_on() {
     done(&scratch.0, &words);
     assert!(scratch.0.join("r/checkpoints/step_000006").is_dir(), "{said}");
     let kept = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
-    assert!(kept.contains("steps = 6\n"), "the next resume knows how long the run is: {kept}");
+    assert!(kept.contains("steps = 6\n"), "the next resume must read the new length: {kept}");
     assert!(!scratch.0.join("r/config.tmp").exists());
 }
 
 #[test]
-fn a_resumed_run_that_diverges_names_the_checkpoint_that_it_was_taken_up_from() {
+fn a_resumed_run_that_diverges_names_the_checkpoint_that_it_resumed_from() {
     let scratch = Scratch::new("diverged");
     scratch.file("t.txt", &LINE.repeat(20));
     let keys = ["train.steps=9", "train.learning_rate=1e30", "train.min_learning_rate=1e30"];
     let last = "the last good checkpoint is r/checkpoints/step_00000";
-    stopped(&scratch.0, &tiny("r", "t.txt", &keys), 75, &["is not finite", last]);
-    stopped(&scratch.0, &["train", "--resume", "r"], 75, &["resuming r", "is not finite", last]);
+    fails(&scratch.0, &tiny("r", "t.txt", &keys), 75, &["is not finite", last]);
+    fails(&scratch.0, &["train", "--resume", "r"], 75, &["resuming r", "is not finite", last]);
 }
 
 #[test]
-fn what_holds_out_nothing_that_can_be_predicted_is_refused() {
+fn a_held_out_share_without_a_target_token_is_refused() {
     let scratch = Scratch::new("heldout");
     scratch.file("t.txt", &LINE.repeat(20));
     let with = |share| tiny("r", "t.txt", &["train.steps=1", share]);
@@ -108,25 +108,25 @@ fn what_holds_out_nothing_that_can_be_predicted_is_refused() {
 }
 
 #[test]
-fn a_seed_may_be_any_number_of_64_bits_in_every_command() {
+fn every_command_accepts_any_64_bit_seed() {
     let scratch = Scratch::new("seeds");
     let dir = &scratch.0;
     scratch.file("t.txt", &LINE.repeat(20));
-    let most = u64::MAX.to_string();
-    let set = format!("train.seed={most}");
-    let flag = ok(dir, &["train", "--dry-run", "--seed", &most]);
-    assert!(flag.contains(&format!("seed = \"{most}\"")), "{flag}");
+    let largest = u64::MAX.to_string();
+    let set = format!("train.seed={largest}");
+    let flag = ok(dir, &["train", "--dry-run", "--seed", &largest]);
+    assert!(flag.contains(&format!("seed = \"{largest}\"")), "{flag}");
     assert_eq!(ok(dir, &["train", "--dry-run", "--set", &set]), flag);
     scratch.file("a.toml", &flag);
     assert_eq!(ok(dir, &["train", "--dry-run", "-c", "a.toml"]), flag);
-    done(dir, &[&tiny("r", "t.txt", &["train.steps=1"])[..], &["--seed", &most]].concat());
+    done(dir, &[&tiny("r", "t.txt", &["train.steps=1"])[..], &["--seed", &largest]].concat());
     done(dir, &resume("r", "train.steps=2"));
     for command in [
         &["generate", "r", "--prompt", "a", "--max-new", "2"][..],
         &["verify", "r", "--max-new", "2"],
         &["bench", "train", "--steps", "1", "--set", "model.preset=tiny-1m", "--set", "train.batch=1"],
     ] {
-        done(dir, &[command, &["--seed", &most]].concat());
+        done(dir, &[command, &["--seed", &largest]].concat());
     }
     for bad in ["-1", "18446744073709551616", "x"] {
         refused(dir, &["train", "--dry-run", &format!("--seed={bad}")], 2, &["--seed"]);

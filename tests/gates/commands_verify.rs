@@ -1,4 +1,4 @@
-//! `verify`: what it compares, and that it sees what it is there to see.
+//! `verify`: what it compares, and which faults it finds.
 use xtrain::decode::KvKind;
 use xtrain::tensor::Dtype;
 use xtrain::verify::{Prompts, ResolvedGeneration, Verdict, prompts, requests, verify};
@@ -10,8 +10,8 @@ use crate::decode::qwen3;
 fn verdicts() -> Vec<Verdict> {
     let model = qwen3(Dtype::F32);
     let requests = requests(&prompts(&model, (3, 4), 9), 9, 3);
-    let asked = ResolvedGeneration { threads: 2, kv: KvKind::default(), chunk: Some(16) };
-    verify(&model, &requests, &asked, &mut |_| ()).unwrap()
+    let generation = ResolvedGeneration { threads: 2, kv: KvKind::default(), chunk: Some(16) };
+    verify(&model, &requests, &generation, &mut |_| ()).unwrap()
 }
 
 #[test]
@@ -19,12 +19,12 @@ fn verify_compares_every_row_every_token_and_every_log_probability() {
     let all = verdicts();
     for v in &all {
         assert!(v.holds(), "{v:?}");
-        // 4 prompts and 3 more completions of the first, 9 tokens each, a vocabulary of 512
+        // 4 prompts and 3 more completions of the first one, 9 tokens each, a vocabulary of 512
         assert_eq!(v.values, v.rows * 512 + 2 * 9 * 7, "{v:?}");
     }
     let rows = |prompts: Prompts| {
-        let held = all.iter().filter(|v| v.setting.prompts == prompts && v.setting.kv != KvKind::Off);
-        let mut rows: Vec<u64> = held.map(|v| v.rows).collect();
+        let cached = all.iter().filter(|v| v.setting.prompts == prompts && v.setting.kv != KvKind::Off);
+        let mut rows: Vec<u64> = cached.map(|v| v.rows).collect();
         rows.dedup();
         rows
     };
@@ -33,7 +33,7 @@ fn verify_compares_every_row_every_token_and_every_log_probability() {
 }
 
 #[test]
-fn verify_prints_what_it_found_as_json() {
+fn verify_prints_its_verdict_as_json() {
     let (scratch, m) = (Scratch::new("verify"), model());
     scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt_ids\": [7, 8, 9]}\n");
     let output = crate::cli::xtrain(
@@ -51,7 +51,7 @@ fn verify_prints_what_it_found_as_json() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn verify_sees_a_planted_fault_and_says_where_and_by_which_bits() {
+fn verify_finds_a_planted_fault_and_reports_the_place_and_the_bits() {
     for fault in [
         xtrain::tensor::faults::Fault::DroppedCacheWrite,
         xtrain::tensor::faults::Fault::PageOffByOne,
@@ -59,7 +59,7 @@ fn verify_sees_a_planted_fault_and_says_where_and_by_which_bits() {
     ] {
         let all = xtrain::tensor::faults::with(fault, verdicts);
         let bad: Vec<&Verdict> = all.iter().filter(|v| !v.holds()).collect();
-        let first = bad.first().unwrap_or_else(|| panic!("{fault} was not seen")).first.clone();
+        let first = bad.first().unwrap_or_else(|| panic!("{fault} was not found")).first.clone();
         let first = first.expect("a difference has a place");
         println!("verify, {fault}, seed 3: {} settings, {first}", bad.len());
         assert_ne!(first.want, first.got, "{fault}: {first}");

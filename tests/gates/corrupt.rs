@@ -1,4 +1,4 @@
-//! Damaged checkpoints and GGUF files: each is refused with the file and the cause.
+//! Damaged checkpoints and GGUF files: each is refused with an error that names the file and the cause.
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use xtrain::tensor::{Device, Dtype};
 use crate::cli::Scratch;
 use crate::fixtures::{json, path};
 
-/// What the message of a case has to hold beside a path; where `should_say` names a thing, it is that thing.
+/// What the error of each case must contain besides the path. If the manifest's `should_say` names a thing, it is
+/// that thing.
 const SAYS: [(&str, &str); 62] = [
     ("st_empty_file", "found 0"),
     ("st_header_len_2pow63", "9223372036854775808"),
@@ -73,7 +74,7 @@ const SAYS: [(&str, &str); 62] = [
     ("g_duplicate_tensor", "twice"),
     ("g_missing_block_count", "block_count"),
 ];
-/// More of them.
+/// Further cases.
 const MORE: [(&str, &str); 2] = [("g_unknown_arch", "general.architecture"), ("g_heads_zero", "head_count")];
 
 #[test]
@@ -89,13 +90,14 @@ fn every_damaged_model_is_refused_with_the_file_and_the_cause() {
             std::fs::copy(&from, dir.join(file)).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
         }
         let model = if case["kind"] == "gguf" { dir.join("model.gguf") } else { dir };
-        // again where it took long: a machine may have other things to do
+        // up to three attempts: the machine may be busy
         let open = |_| {
             let started = Instant::now();
             (store::open(&model, Dtype::F32, &Device::cpu()), started.elapsed())
         };
         let quick = |(_, took): &(_, Duration)| *took < Duration::from_secs(1);
-        let (opened, _) = (0..3).map(open).find(quick).unwrap_or_else(|| panic!("{name} took a second"));
+        let (opened, _) =
+            (0..3).map(open).find(quick).unwrap_or_else(|| panic!("{name} took more than a second"));
         if case["expect"] == "ok" {
             assert!(opened.is_ok(), "{name}: {}", opened.unwrap_err());
             continue;
@@ -103,9 +105,12 @@ fn every_damaged_model_is_refused_with_the_file_and_the_cause() {
         let Err(error) = opened else { panic!("{name} was accepted: {}", case["should_say"]) };
         let text = error.to_string();
         let says = SAYS.iter().chain(&MORE).find(|(case, _)| *case == name);
-        let (_, says) = says.unwrap_or_else(|| panic!("nothing is asked of {name}: {text}"));
-        assert!(text.contains(says), "{name}: {text:?} does not say {says:?}");
-        assert!(text.contains(name) && !text.contains('\n'), "{name}: no path, or more than a line: {text}");
+        let (_, says) = says.unwrap_or_else(|| panic!("no expected text for {name}: {text}"));
+        assert!(text.contains(says), "{name}: {text:?} does not contain {says:?}");
+        assert!(
+            text.contains(name) && !text.contains('\n'),
+            "{name}: no path, or more than one line: {text}"
+        );
         refused += 1;
     }
     println!("corrupt: {refused} damaged models refused");

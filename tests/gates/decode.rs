@@ -1,4 +1,4 @@
-//! What both gates of decoding share: the oracle's answers and the comparison.
+//! The oracle and the comparison that the decoding gates share.
 use std::ops::Range;
 
 use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive};
@@ -7,7 +7,7 @@ use xtrain::tensor::{Device, Dtype};
 
 use crate::fixtures::{json, model};
 
-/// Every kind of cache, and none.
+/// Every kind of cache, and no cache.
 pub(crate) const KINDS: [KvKind; 8] = [
     KvKind::Off,
     KvKind::Growing,
@@ -24,7 +24,7 @@ pub(crate) fn qwen3(compute: Dtype) -> Model {
     model("models/qwen3_tied", compute, &Device::cpu())
 }
 
-/// The fixtures' answers.
+/// The reference answers of the fixture.
 pub(crate) fn answers() -> serde_json::Value {
     json("models/qwen3_tied/ref.json")
 }
@@ -39,14 +39,14 @@ pub(crate) fn prompts() -> Vec<Vec<u32>> {
     answers()["prompts"].as_array().unwrap().iter().map(ids).collect()
 }
 
-/// Logits `[T, V]` of every position of `tokens`, alone in its pass and without a cache.
+/// Logits `[T, V]` of every position of `tokens`, alone in one pass without a cache.
 pub(crate) fn logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
     let rows = Rows::whole(&[tokens]);
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows).unwrap(), &rows).unwrap();
     model.logits(&hidden).unwrap().data().unwrap().to_vec()
 }
 
-/// What the oracle says of requests: completions by recomputing everything, and all their logits.
+/// The oracle: completions by naive recomputation of every token, and all their logits.
 pub(crate) struct Oracle {
     pub(crate) requests: Vec<Request>,
     pub(crate) completions: Vec<Completion>,
@@ -62,8 +62,8 @@ impl Oracle {
         Oracle { requests, completions, logits, vocab: model.config().vocab }
     }
 
-    /// Runs the requests through the engine; the number of rows whose logits, and of sequences whose
-    /// tokens and log-probabilities, have the oracle's bits, or the first difference.
+    /// Runs the requests through an engine and compares every row of logits and every completion with the oracle.
+    /// Returns the number of compared rows, or the first difference.
     pub(crate) fn check(&self, model: &Model, options: EngineOptions) -> Result<usize, String> {
         let mut engine = Engine::new(model, options).map_err(|e| e.to_string())?;
         for request in &self.requests {
@@ -72,12 +72,12 @@ impl Oracle {
         self.finish(&mut engine)
     }
 
-    /// Runs an engine that was given the oracle's requests in their order.
+    /// Runs an engine to which all of the oracle's requests were submitted in order.
     pub(crate) fn finish(&self, engine: &mut Engine<'_>) -> Result<usize, String> {
         self.finish_part(engine, 0..self.requests.len())
     }
 
-    /// Runs an engine that was given those requests, after the ones before them.
+    /// Runs an engine to which the requests `part` were submitted, after all earlier ones.
     pub(crate) fn finish_part(&self, engine: &mut Engine<'_>, part: Range<usize>) -> Result<usize, String> {
         let (mut rows, mut first) = (0, None);
         while !engine.is_idle() {
@@ -87,7 +87,7 @@ impl Oracle {
                 rows += 1;
                 if let (Some(at), None) = (differs, &first) {
                     let what = format!("sequence {}, row {}, logit {at}", row.id, row.position);
-                    first = Some(format!("{what}: {} against {}", row.logits[at], want[at]));
+                    first = Some(format!("{what}: got {}, want {}", row.logits[at], want[at]));
                 }
             });
             step.map_err(|e| first.clone().unwrap_or_else(|| e.to_string()))?;
@@ -100,17 +100,17 @@ impl Oracle {
         }
         match got.len() == part.len() {
             true => Ok(rows),
-            false => Err(format!("{} completions of {}", got.len(), part.len())),
+            false => Err(format!("got {} completions, want {}", got.len(), part.len())),
         }
     }
 }
 
-/// Two completions by bits, but for the place in which they were asked for.
+/// Compares two completions bit for bit, except for the order of submission.
 pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
     let at = |n: usize| format!("sequence {}, row {}", want.id, want.prompt_len + n - 1);
     for (n, (a, b)) in got.tokens.iter().zip(&want.tokens).enumerate() {
         if a != b {
-            return Err(format!("{}: token {a} against {b}", at(n)));
+            return Err(format!("{}: token: got {a}, want {b}", at(n)));
         }
     }
     let pairs = [
@@ -119,14 +119,14 @@ pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
     ];
     for (a, b, what) in pairs {
         if let Some(n) = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits()) {
-            return Err(format!("{}: {what} {} against {}", at(n), a[n], b[n]));
+            return Err(format!("{}: {what}: got {}, want {}", at(n), a[n], b[n]));
         }
     }
     let rest = |c: &Completion| (c.id, c.prompt_len, c.tokens.len(), c.logprobs.len(), c.finish_reason);
-    if rest(got) == rest(want) { Ok(()) } else { Err(format!("{:?} against {:?}", rest(got), rest(want))) }
+    if rest(got) == rest(want) { Ok(()) } else { Err(format!("got {:?}, want {:?}", rest(got), rest(want))) }
 }
 
-/// All logits, of so many sequences at a time.
+/// Options of an engine that returns all logits and runs `max_batch` sequences at a time.
 pub(crate) fn options(kv: KvKind, max_batch: usize) -> EngineOptions {
     EngineOptions { kv, max_batch, logits_rows: LogitsRows::All, ..EngineOptions::default() }
 }

@@ -1,4 +1,4 @@
-//! Company changes no bit: a sequence in any batch is the sequence alone.
+//! Batched decoding has the bits of decoding each sequence alone.
 use xtrain::decode::{
     Completion, Engine, EngineOptions, KvKind, Request, SampleOptions, generate, generate_cached_batch,
     generate_naive,
@@ -14,7 +14,7 @@ fn single(request: &Request, n: u64) -> Request {
 }
 
 #[test]
-fn each_of_g_completions_is_its_single_completion() {
+fn each_of_g_completions_equals_a_single_completion() {
     for (dtype, g) in [(Dtype::F32, 6), (Dtype::BF16, 3)] {
         let model = qwen3(dtype);
         let ways = [
@@ -39,20 +39,20 @@ fn each_of_g_completions_is_its_single_completion() {
 }
 
 #[test]
-fn prompts_times_completions_run_as_one_batch_in_every_cache() {
+fn groups_of_completions_run_as_one_batch_with_every_cache() {
     let model = qwen3(Dtype::F32);
-    let asked: Vec<Request> = prompts()[..4]
+    let groups: Vec<Request> = prompts()[..4]
         .iter()
         .enumerate()
         .map(|(i, prompt)| Request { id: 10 * i as u64, ..Request::sampled(prompt, 10 + 3 * i, 1.0, 5) })
         .collect();
-    let all = asked.iter().flat_map(|r| (0..3).map(|n| single(r, n))).collect();
+    let all = groups.iter().flat_map(|r| (0..3).map(|n| single(r, n))).collect();
     let oracle = Oracle::new(&model, all);
     for kv in KINDS {
         for (max_batch, prefill_chunk) in [(12, None), (5, Some(4)), (2, Some(1))] {
             let o = EngineOptions { prefill_chunk, ..options(kv, max_batch) };
             let mut engine = Engine::new(&model, o).unwrap();
-            asked.iter().for_each(|r| _ = engine.submit_group(r.clone(), 3).unwrap());
+            groups.iter().for_each(|r| _ = engine.submit_group(r.clone(), 3).unwrap());
             let done = oracle.finish(&mut engine);
             done.unwrap_or_else(|e| panic!("{kv}, {max_batch} at a time, chunk {prefill_chunk:?}: {e}"));
         }
@@ -74,7 +74,7 @@ fn forward_batched_ragged_matches_looped() {
 }
 
 #[test]
-fn survivors_do_not_notice_who_leaves_or_comes() {
+fn a_sequence_is_unaffected_by_others_that_finish_or_join() {
     let model = qwen3(Dtype::F32);
     let lengths = [1, 30, 2, 17, 9, 4, 21, 3];
     let make =
@@ -88,7 +88,7 @@ fn survivors_do_not_notice_who_leaves_or_comes() {
 }
 
 #[test]
-fn a_sequence_that_gave_up_its_room_has_the_same_bits() {
+fn a_preempted_sequence_has_the_same_bits() {
     let model = qwen3(Dtype::F32);
     let make = |(i, p): (usize, Vec<u32>)| Request { id: i as u64, ..Request::sampled(&p, 20, 1.0, 8) };
     let oracle = Oracle::new(&model, prompts().into_iter().enumerate().map(make).collect());
@@ -103,7 +103,7 @@ fn a_sequence_that_gave_up_its_room_has_the_same_bits() {
     }
 }
 
-/// Requests drawn at random, and an engine drawn at random to run them.
+/// Random requests, and random options of an engine that runs them.
 fn random_case(case: u64) -> (Vec<Request>, EngineOptions) {
     let word = |i: u32| draw(91, case, i, Purpose::DataOrder);
     let pick = |w: u32, n: usize| w as usize % n;
@@ -138,11 +138,11 @@ fn random_requests_in_random_engines_have_the_bits_of_the_oracle() {
         let got = Oracle::new(model, requests).check(model, options);
         rows += got.unwrap_or_else(|e| panic!("decode_batch, case {case}, {options:?}: {e}"));
     }
-    println!("decode_batch: 200 cases, {rows} rows of logits, 0 differing bits");
+    println!("decode_batch: 200 cases, {rows} rows of logits, 0 differ");
 }
 
 #[test]
-fn neighbouring_ids_draw_different_tokens() {
+fn adjacent_ids_draw_different_tokens() {
     let model = qwen3(Dtype::F32);
     let all = generate_cached_batch(&model, Request::sampled(&prompts()[1], 12, 1.0, 0), 16).unwrap();
     let mut tokens: Vec<&Completion> = all.iter().collect();
@@ -160,7 +160,7 @@ fn a_random_state_shared_by_a_batch_is_caught() {
     let run = || oracle.check(&model, options(KvKind::default(), 3));
     run().unwrap();
     let found = xtrain::tensor::faults::with(xtrain::tensor::faults::Fault::SharedRandomState, run)
-        .expect_err("the gate sees it");
+        .expect_err("the fault is found");
     println!("decode_batch, shared-random-state, seed 4: {found}");
     assert!(found.starts_with("sequence 1, row "), "{found}");
 }

@@ -1,4 +1,4 @@
-//! A cache changes no bit: tokens, log-probabilities and logits are those of naive recompute.
+//! Cached decoding has the tokens, log-probabilities and logits of naive recomputation, bit for bit.
 use xtrain::decode::cache::{Cache, CacheShape};
 use xtrain::decode::{
     EngineOptions, FinishReason, KvKind, Request, Room, SampleOptions, StopConditions, generate,
@@ -12,7 +12,7 @@ use crate::decode::{KINDS, Oracle, answers, ids, options, prompts, qwen3, same};
 use crate::families::FAMILIES;
 use crate::fixtures::{golden, json, model, sha};
 
-/// Prompts of all lengths, each drawn in its own way.
+/// Prompts of all lengths, each with other sampling options.
 fn requests(max_new: usize) -> Vec<Request> {
     let ways = [
         SampleOptions::greedy(),
@@ -21,22 +21,19 @@ fn requests(max_new: usize) -> Vec<Request> {
         SampleOptions { temperature: 1.3, min_p: Some(0.05), ..SampleOptions::default() },
         SampleOptions { repetition_penalty: Some(1.3), ..SampleOptions::default() },
     ];
-    let make = |(i, (prompt, options)): (usize, (Vec<u32>, SampleOptions))| Request {
-        id: 40 + i as u64,
-        options,
-        ..Request::sampled(&prompt, max_new, 1.0, 1234)
-    };
-    prompts().into_iter().zip(ways).enumerate().map(make).collect()
+    let make =
+        |id, prompt: &[u32], options| Request { id, options, ..Request::sampled(prompt, max_new, 1.0, 1234) };
+    (40..).zip(prompts()).zip(ways).map(|((id, prompt), options)| make(id, &prompt, options)).collect()
 }
 
-/// Prompts whole and in chunks; without a cache there are no chunks.
+/// Prefill chunk sizes: none, and `sizes` if there is a cache.
 fn chunks<const N: usize>(kv: KvKind, sizes: [usize; N]) -> Vec<Option<usize>> {
     let sizes = sizes.into_iter().filter(|_| kv != KvKind::Off);
     [None].into_iter().chain(sizes.map(Some)).collect()
 }
 
 #[test]
-fn cached_decoding_has_the_bits_of_naive_recompute() {
+fn cached_decoding_has_the_bits_of_naive_recomputation() {
     let mut rows = 0;
     for (dtype, max_new) in [(Dtype::F32, 40), (Dtype::BF16, 6)] {
         let model = qwen3(dtype);
@@ -49,11 +46,11 @@ fn cached_decoding_has_the_bits_of_naive_recompute() {
             }
         }
     }
-    println!("decode_kv: {rows} rows of logits, 0 differing bits");
+    println!("decode_kv: {rows} rows of logits, 0 differ");
 }
 
 #[test]
-fn a_long_prompt_crosses_every_border_with_the_same_bits() {
+fn a_long_prompt_has_the_same_bits_across_page_and_chunk_borders() {
     let model = qwen3(Dtype::F32);
     let prompt = ids(&answers()["long"]["prompt"]);
     let oracle = Oracle::new(&model, vec![Request::sampled(&prompt, 30, 1.0, 9)]);
@@ -66,7 +63,7 @@ fn a_long_prompt_crosses_every_border_with_the_same_bits() {
 }
 
 #[test]
-fn the_three_calls_are_those_of_the_oracle() {
+fn the_three_cached_calls_equal_the_oracle() {
     let model = qwen3(Dtype::F32);
     for prompt in prompts() {
         let got = generate_greedy_cached(&model, &prompt, 24).unwrap();
@@ -79,7 +76,7 @@ fn the_three_calls_are_those_of_the_oracle() {
 }
 
 #[test]
-fn sampled_tokens_are_the_golden_ones() {
+fn sampled_tokens_are_the_golden_tokens() {
     let model = qwen3(Dtype::F32);
     let ways = [
         ("a", SampleOptions::default()),
@@ -100,24 +97,24 @@ fn sampled_tokens_are_the_golden_ones() {
     }
 }
 
-/// A prompt, and the greedy tokens that the reference ends it with.
-struct Asked {
+/// A prompt and the reference's greedy continuation.
+struct Continuation {
     prompt: Vec<u32>,
     greedy: Vec<u32>,
     eos: Vec<u32>,
     reason: FinishReason,
 }
 
-impl Asked {
-    /// Cut after the first of `eos`, if there is one among the tokens.
-    fn new(prompt: Vec<u32>, mut greedy: Vec<u32>, eos: Vec<u32>) -> Asked {
+impl Continuation {
+    /// Truncates the tokens after the first of `eos`, if there is one.
+    fn new(prompt: Vec<u32>, mut greedy: Vec<u32>, eos: Vec<u32>) -> Continuation {
         let end = greedy.iter().position(|t| eos.contains(t));
         greedy.truncate(end.map_or(greedy.len(), |n| n + 1));
         let reason = if end.is_some() { FinishReason::Eos } else { FinishReason::Length };
-        Asked { prompt, greedy, eos, reason }
+        Continuation { prompt, greedy, eos, reason }
     }
 
-    /// With room for more tokens where an end of text is awaited.
+    /// The request. It allows more tokens if the continuation ends with an end-of-text token.
     fn request(&self, id: u64) -> Request {
         let more = if self.reason == FinishReason::Eos { 40 } else { 0 };
         let stop = StopConditions { eos: self.eos.clone(), tokens: Vec::new() };
@@ -126,22 +123,22 @@ impl Asked {
 }
 
 /// Every greedy continuation of a fixture.
-fn asked(dir: &str) -> Vec<Asked> {
+fn continuations(dir: &str) -> Vec<Continuation> {
     let answers = json(&format!("{dir}/ref.json"));
     let prompts: Vec<Vec<u32>> = answers["prompts"].as_array().unwrap().iter().map(ids).collect();
     let list = |v: &serde_json::Value| v.as_array().unwrap().clone();
     let cases = list(&answers["cases"]).into_iter().chain([answers["long"].clone()]);
-    let mut asked: Vec<Asked> =
-        cases.map(|c| Asked::new(ids(&c["prompt"]), ids(&c["greedy"]), Vec::new())).collect();
+    let mut all: Vec<Continuation> =
+        cases.map(|c| Continuation::new(ids(&c["prompt"]), ids(&c["greedy"]), Vec::new())).collect();
     let (ragged, eos) = (&answers["ragged"], &answers["eos"]);
     for (n, &at) in ids(&ragged["prompt_indices"]).iter().enumerate() {
         let (prompt, ends) = (&prompts[at as usize], ids(&eos["eos_token_ids"]));
-        asked.push(Asked::new(prompt.clone(), ids(&ragged["greedy"][n]), Vec::new()));
-        asked.push(Asked::new(prompt.clone(), ids(&eos["ragged_generated"][n]), ends));
+        all.push(Continuation::new(prompt.clone(), ids(&ragged["greedy"][n]), Vec::new()));
+        all.push(Continuation::new(prompt.clone(), ids(&eos["ragged_generated"][n]), ends));
     }
     let at = eos["prompt_index"].as_u64().unwrap() as usize;
-    asked.push(Asked::new(prompts[at].clone(), ids(&eos["generated"]), ids(&eos["eos_token_ids"])));
-    asked
+    all.push(Continuation::new(prompts[at].clone(), ids(&eos["generated"]), ids(&eos["eos_token_ids"])));
+    all
 }
 
 #[test]
@@ -152,19 +149,19 @@ fn greedy_continuations_are_those_of_the_reference() {
 }
 
 fn greedy_continuations(dir: &str) {
-    let (model, asked) = (model(dir, Dtype::F32, &Device::cpu()), asked(dir));
-    assert!(asked.len() == 13 && asked.iter().any(|a| a.reason == FinishReason::Eos), "{dir}");
+    let (model, expected) = (model(dir, Dtype::F32, &Device::cpu()), continuations(dir));
+    assert!(expected.len() == 13 && expected.iter().any(|a| a.reason == FinishReason::Eos), "{dir}");
     for kv in [KvKind::Growing, KvKind::Contiguous, KvKind::default(), KvKind::Paged { page: 5 }] {
-        let requests = asked.iter().enumerate().map(|(id, a)| a.request(id as u64)).collect();
+        let requests = expected.iter().enumerate().map(|(id, a)| a.request(id as u64)).collect();
         let o = EngineOptions { kv, max_batch: 4, prefill_chunk: Some(20), ..EngineOptions::default() };
-        for (got, want) in generate(&model, requests, o).unwrap().iter().zip(&asked) {
+        for (got, want) in generate(&model, requests, o).unwrap().iter().zip(&expected) {
             let what = format!("{dir}, {kv}, sequence {}", got.id);
             assert_eq!((&got.tokens, got.finish_reason), (&want.greedy, want.reason), "{what}");
         }
     }
 }
 
-/// A cache, and a copy of what each layer held when it was last extended.
+/// A cache, and a copy of each layer's content when it was last extended.
 struct Watched {
     cache: Box<dyn Cache>,
     seen: Vec<(Tensor, Tensor, Slots)>,
@@ -186,7 +183,7 @@ fn a_cache_holds_the_golden_keys_and_values() {
         let room = Room { sequences: 2, positions: 64, slots: None };
         let Some(cache) = kv.cache(&model, room).unwrap() else { continue };
         let mut store = Watched { cache, seen: Vec::new() };
-        // In two chunks, behind another sequence.
+        // in two chunks, after another sequence
         for chunk in [0..4, 4..prompt.len()] {
             let mut rows = Rows::default();
             chunk.clone().for_each(|t| rows.push(0, t as u32, 3));
@@ -216,14 +213,14 @@ mod faults {
 
     use super::*;
 
-    /// The gate must see the fault in a cache of kind `kv`, and name `sequence`, row and what differs.
+    /// The gate must find the fault in a cache of kind `kv`; the difference contains `want`.
     #[track_caller]
     fn caught(fault: Fault, kv: KvKind, want: &str) {
         let model = qwen3(Dtype::F32);
         let oracle = Oracle::new(&model, requests(20));
         let run = || oracle.check(&model, options(kv, 5));
         run().unwrap();
-        let found = faults::with(fault, run).expect_err("the gate sees it");
+        let found = faults::with(fault, run).expect_err("the fault is found");
         println!("decode_kv, {kv}, {fault}, seed 1234: {found}");
         assert!(found.contains(want), "{fault}: {found}");
     }

@@ -1,5 +1,5 @@
-//! The families against transformers' own modelling code run in f64; the answers under tests/data are
-//! rounded to f32, a hundredth of any tolerance here.
+//! The model families against transformers' modelling code run in f64. The answers under tests/data are rounded to
+//! f32; the rounding is a hundredth of any tolerance here.
 use std::collections::HashMap;
 
 use xtrain::decode::KvKind;
@@ -15,7 +15,7 @@ use crate::decode::{Oracle, options};
 use crate::fixtures::{f32s, json, model, tensors};
 use crate::golden::{cache, logits, prompts};
 
-/// Every checkpoint of the fixtures.
+/// Every checkpoint under tests/data/models that has the full set of answers.
 pub(crate) const FAMILIES: [&str; 7] = [
     "qwen3_tied",
     "qwen3_untied_hd",
@@ -26,7 +26,7 @@ pub(crate) const FAMILIES: [&str; 7] = [
     "llama3_rope",
 ];
 
-/// A checkpoint, its answers and the tolerance they ask for.
+/// A checkpoint, its answers and their tolerance.
 struct Reference {
     name: &'static str,
     model: Model,
@@ -43,33 +43,33 @@ impl Reference {
         Reference {
             name,
             model: model(&dir, Dtype::F32, &Device::cpu()),
-            // fifteen times the worst error of transformers' own f32 run: ref.json says so
+            // fifteen times the largest error of transformers' own f32 run, from ref.json
             tolerance: json["tolerance"]["logits_f32_abs"].as_f64().unwrap(),
             json,
             tensors: own.map(|(name, _, bytes)| (name, f32s(&bytes))).collect(),
         }
     }
 
-    /// The prompt of that name; the long one is followed by its greedy tokens.
+    /// The prompt with this name. The long prompt includes its greedy tokens.
     fn prompt(&self, name: &str) -> Vec<u32> {
         let dir = format!("models/{}", self.name);
         prompts(&dir).into_iter().find(|p| p.0 == name).unwrap().1
     }
 
-    /// Compares with the answer of that name; the number of values.
+    /// Compares with the answer of this name. Returns the number of compared values.
     fn near(&self, answer: &str, got: &[f32], tolerance: f64) -> usize {
         let want = &self.tensors[answer];
         assert_eq!(got.len(), want.len(), "{}: {answer}", self.name);
         for (at, (got, want)) in got.iter().zip(want).enumerate() {
             let off = (f64::from(*got) - f64::from(*want)).abs();
-            assert!(off <= tolerance, "{}: {answer}, value {at}: {got} against {want}", self.name);
+            assert!(off <= tolerance, "{}: {answer}, value {at}: got {got}, want {want}", self.name);
         }
         got.len()
     }
 }
 
 #[test]
-fn logits_are_those_of_transformers_in_f64_within_the_tolerance_that_its_own_f32_asks_for() {
+fn logits_match_transformers_in_f64_within_the_tolerance_of_its_own_f32_run() {
     let mut compared = 0;
     for name in FAMILIES {
         let r = Reference::new(name);
@@ -99,7 +99,7 @@ fn ids(v: &serde_json::Value) -> Vec<u32> {
 }
 
 #[test]
-fn log_probabilities_and_entropies_are_those_of_transformers_in_f64() {
+fn log_probabilities_and_entropies_match_transformers_in_f64() {
     for name in FAMILIES {
         let r = Reference::new(name);
         let vocab = r.model.config().vocab;
@@ -107,10 +107,10 @@ fn log_probabilities_and_entropies_are_those_of_transformers_in_f64() {
             let text = [ids(&case["prompt"]), ids(&case["greedy"])].concat();
             let all = logits(&r.model, &text);
             for (t, row) in all.chunks_exact(vocab).enumerate() {
-                let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let weights: Vec<f64> = row.iter().map(|&x| f64::from(x - most).exp()).collect();
+                let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let weights: Vec<f64> = row.iter().map(|&x| f64::from(x - max).exp()).collect();
                 let sum: f64 = weights.iter().sum();
-                let logprob = |i: usize| f64::from(row[i] - most) - sum.ln();
+                let logprob = |i: usize| f64::from(row[i] - max) - sum.ln();
                 if let Some(&next) = text.get(t + 1) {
                     let want = case["token_logprobs_f64"][t].as_f64().unwrap();
                     let off = (logprob(next as usize) - want).abs();
@@ -130,7 +130,7 @@ fn log_probabilities_and_entropies_are_those_of_transformers_in_f64() {
     }
 }
 
-/// A pass that keeps the residual stream: after the embedding, and after each projection into it.
+/// Records the residual stream after the embedding and after each projection into it.
 struct Watched(Vec<Tensor>);
 
 impl Functional for Watched {
@@ -180,7 +180,7 @@ impl Functional for Watched {
 }
 
 #[test]
-fn hidden_states_and_cached_keys_are_those_of_transformers_in_f64() {
+fn hidden_states_and_cached_keys_match_transformers_in_f64() {
     let mut compared = 0;
     for name in FAMILIES {
         let r = Reference::new(name);
@@ -188,24 +188,24 @@ fn hidden_states_and_cached_keys_are_those_of_transformers_in_f64() {
         let rows = Rows::whole(&[r.prompt("2")]);
         let mut watched = Watched(Vec::new());
         let last = r.model.forward(&mut watched, &mut NoCache::new(&rows).unwrap(), &rows).unwrap();
-        // two projections a layer: the second ends it
+        // two projections per layer; the second one ends the layer
         let mut hidden: Vec<&Tensor> = watched.0.iter().step_by(2).collect();
         assert_eq!(hidden.len(), layers + 1);
         hidden[layers] = &last;
         for (layer, x) in hidden.into_iter().enumerate() {
             compared += r.near(&format!("p2.hidden.{layer}"), x.data().unwrap(), r.tolerance);
         }
-        let held = cache(&r.model, &r.prompt("2"));
-        for (i, held) in held.chunks_exact(held.len() / (2 * layers)).enumerate() {
+        let cached = cache(&r.model, &r.prompt("2"));
+        for (i, values) in cached.chunks_exact(cached.len() / (2 * layers)).enumerate() {
             let what = format!("p2.{}.{}", ["k", "v"][i % 2], i / 2);
-            compared += r.near(&what, held, r.tolerance);
+            compared += r.near(&what, values, r.tolerance);
         }
     }
     println!("families: {compared} hidden and cached values within the tolerances");
 }
 
 #[test]
-fn every_cache_has_the_bits_of_naive_recompute_in_every_family() {
+fn every_cache_has_the_bits_of_naive_recomputation_in_every_family() {
     for name in FAMILIES {
         let r = Reference::new(name);
         let requests = (0..5).map(|i| xtrain::decode::Request {
@@ -227,7 +227,7 @@ fn both_spellings_of_a_config_have_the_same_bits() {
         let old = hf::from_json(&json(&format!("models/{name}/config_v4.json"))).unwrap();
         assert_eq!(&old, r.model.config(), "{name}");
         let ours = hf::from_json(&hf::to_json(&old, &[]).unwrap()).unwrap();
-        assert_eq!(ours, old, "{name}, as we write it");
+        assert_eq!(ours, old, "{name}, written and read again");
         let again = Model::new(old, r.model.params.clone()).unwrap();
         let prompt = r.prompt("4");
         assert_bits_eq(&logits(&again, &prompt), &logits(&r.model, &prompt), name);
@@ -259,7 +259,7 @@ fn biased(compute: Dtype) -> Model {
     model
 }
 
-/// The loss of two samples and its gradients, in walk order.
+/// The loss of two examples and its gradients, in the order of the parameters.
 fn gradients(model: &Model, micro: usize) -> (f32, Vec<Tensor>) {
     let tokens = |n: u32| -> Vec<u32> { (0..20).map(|i| (i * n + n) % 40).collect() };
     let samples = [7, 11].map(|n| xtrain::model::TrainingExample::window(&tokens(n), 1.0 / 38.0));
@@ -271,7 +271,7 @@ fn gradients(model: &Model, micro: usize) -> (f32, Vec<Tensor>) {
 }
 
 #[test]
-fn gradients_of_biases_are_the_slope_of_the_loss_and_do_not_see_the_micro_batch() {
+fn gradients_of_biases_are_the_slope_of_the_loss_and_independent_of_micro_batches() {
     let model = biased(Dtype::F32);
     let (_, grads) = gradients(&model, 2);
     let of_biases = |p: &&Param| p.name().ends_with(".bias");
@@ -289,7 +289,7 @@ fn gradients_of_biases_are_the_slope_of_the_loss_and_do_not_see_the_micro_batch(
         };
         let (risen, want) = (moved(1.0) - moved(-1.0), 2.0 * step * square);
         // the second term is the rounding of two losses of about 4
-        assert!((risen - want).abs() < 0.02 * want + 3e-6, "{}: {risen} against {want}", p.name());
+        assert!((risen - want).abs() < 0.02 * want + 3e-6, "{}: got {risen}, want {want}", p.name());
     }
     for compute in [Dtype::F32, Dtype::BF16] {
         let model = biased(compute);

@@ -1,4 +1,4 @@
-//! The families and scalings that have a tiny checkpoint each: YaRN, linear, Mistral's window.
+//! RoPE scalings and families with one tiny checkpoint each: YaRN, linear scaling, Mistral's sliding window.
 use xtrain::decode::{KvKind, Request, generate_greedy_cached};
 use xtrain::model::{Model, hf};
 use xtrain::tensor::testing::assert_bits_eq;
@@ -8,7 +8,8 @@ use crate::decode::{Oracle, options};
 use crate::fixtures::{f32s, json, model, tensors};
 use crate::golden::logits;
 
-/// A checkpoint, its prompt, what transformers says greedily, and its logits of both in f64, rounded to f32.
+/// A checkpoint, a prompt, transformers' greedy continuation, and transformers' logits of both in f64, rounded to
+/// f32.
 struct Small {
     name: &'static str,
     model: Model,
@@ -33,7 +34,7 @@ impl Small {
                 prompt: ids("prompt"),
                 greedy: ids("greedy"),
                 logits: f32s(&tensors(&format!("{dir}/ref.safetensors"))[0].2),
-                // fifteen times the worst error of transformers' own f32 run
+                // fifteen times the largest error of transformers' own f32 run
                 tolerance: answer["tolerance"]["logits_f32_abs"].as_f64().unwrap(),
             }
         })
@@ -43,8 +44,8 @@ impl Small {
         [&self.prompt[..], &self.greedy].concat()
     }
 
-    /// The largest distance of a logit of `model` from the answer, in tolerances.
-    fn off(&self, model: &Model) -> f64 {
+    /// The largest error of a logit of `model`, in tolerances.
+    fn error(&self, model: &Model) -> f64 {
         let got = logits(model, &self.text());
         assert_eq!(got.len(), self.logits.len(), "{}", self.name);
         let off = got.iter().zip(&self.logits).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs());
@@ -53,9 +54,9 @@ impl Small {
 }
 
 #[test]
-fn logits_and_greedy_tokens_are_those_of_transformers_in_f64() {
+fn logits_and_greedy_tokens_match_transformers_in_f64() {
     for small in Small::all() {
-        let off = small.off(&small.model);
+        let off = small.error(&small.model);
         assert!(off <= 1.0, "{}: a logit is off by {off} tolerances", small.name);
         let got = generate_greedy_cached(&small.model, &small.prompt, small.greedy.len()).unwrap();
         assert_eq!(got.tokens, small.greedy, "{}", small.name);
@@ -63,18 +64,18 @@ fn logits_and_greedy_tokens_are_those_of_transformers_in_f64() {
 }
 
 #[test]
-fn without_what_the_family_has_the_logits_are_far_off() {
+fn without_the_scaling_or_the_window_the_logits_are_far_off() {
     for small in Small::all() {
         let mut cfg = small.model.config().clone();
         (cfg.rope_scaling, cfg.windows) = (RopeScaling::Default, Vec::new());
         let plain = Model::new(cfg, small.model.params.clone()).unwrap();
-        let off = small.off(&plain);
+        let off = small.error(&plain);
         assert!(off > 100.0, "{}: a logit is off by {off} tolerances", small.name);
     }
 }
 
 #[test]
-fn every_cache_has_the_bits_of_naive_recompute() {
+fn every_cache_has_the_bits_of_naive_recomputation() {
     for small in Small::all() {
         let prompts = [&small.prompt[..], &small.prompt[..3]];
         let requests =

@@ -1,4 +1,4 @@
-//! GGUF files against gguf-py's own reading of them, and transformers on the dequantised weights.
+//! GGUF files against gguf-py's reader, and against transformers on the dequantised weights.
 use xtrain::decode::{EngineOptions, Request, generate};
 use xtrain::model::gguf::read_header;
 use xtrain::model::store;
@@ -9,7 +9,7 @@ use crate::fixtures::{f32s, json, path, tensors};
 use crate::golden::logits;
 
 #[test]
-fn every_file_is_read_as_gguf_py_reads_it() {
+fn every_file_is_read_as_by_gguf_py() {
     let reference = json("gguf/ref.json");
     let answers = tensors("gguf/ref.safetensors");
     let (mut rows, mut values) = (0, 0);
@@ -55,7 +55,7 @@ fn every_file_is_read_as_gguf_py_reads_it() {
             rows += 1;
         }
     }
-    println!("gguf: {values} values of metadata, {rows} rows, 0 differing bits");
+    println!("gguf: {values} metadata values, {rows} rows, 0 differ");
     assert!(rows >= 4 * 12, "{rows} rows");
 }
 
@@ -72,7 +72,7 @@ fn logits_and_greedy_tokens_are_those_of_the_reference() {
         let want = answers.iter().find(|t| t.0 == format!("{name}.last4_logits")).unwrap();
         let (want, got) = (f32s(&want.2), logits(&model, &prompt));
         for (at, (got, want)) in got[got.len() - want.len()..].iter().zip(&want).enumerate() {
-            assert!(f64::from((got - want).abs()) <= tolerance, "{name}, logit {at}: {got} against {want}");
+            assert!(f64::from((got - want).abs()) <= tolerance, "{name}, logit {at}: got {got}, want {want}");
         }
         let request = Request::greedy(&prompt, 16);
         let got = generate(&model, vec![request], EngineOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The bits that two implementations of docs/numerics.md, written apart, agreed on.
+//! Golden bits: two independent implementations of docs/numerics.md agreed on them.
 use xtrain::model::{
     AdamW, Eager, Grads, KvStore, KvView, LogitsProcessing, Model, NoCache, OptimConfig, Result, Rows,
     TrainingExample, normalize_loss_weights, objective,
@@ -11,14 +11,14 @@ use crate::fixtures::{f32s, golden, json, lines, model, sha, tensors};
 
 /// Pre-training of a tied qwen3.
 pub(crate) const PRETRAIN: &str = "train/pretrain_qwen3_tied";
-/// Fine-tuning of an untied llama: padded rows, loss on some tokens.
+/// Fine-tuning of an untied llama: padded rows, loss on some tokens only.
 pub(crate) const SFT: &str = "train/sft_llama_untied";
 
 fn ids(v: &serde_json::Value) -> Vec<u32> {
     v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
 }
 
-/// The reference and every instruction set of this machine.
+/// The reference, and a device for every instruction set of this machine.
 pub(crate) fn devices() -> impl Iterator<Item = Device> {
     [Device::reference()].into_iter().chain(Simd::available().map(|simd| Device::cpu_with(2, simd)))
 }
@@ -33,7 +33,7 @@ pub(crate) fn logits_of(model: &Model, rows: &Rows) -> Vec<f32> {
     model.logits(&hidden).unwrap().to_vec().unwrap()
 }
 
-/// The prompts of a fixture, the long one followed by its greedy tokens.
+/// The prompts of a fixture. The long prompt includes its greedy tokens.
 pub(crate) fn prompts(dir: &str) -> Vec<(String, Vec<u32>)> {
     let r = json(&format!("{dir}/ref.json"));
     let mut all: Vec<(String, Vec<u32>)> =
@@ -42,12 +42,12 @@ pub(crate) fn prompts(dir: &str) -> Vec<(String, Vec<u32>)> {
     all
 }
 
-/// The prompt of that name.
+/// The prompt with this name.
 pub(crate) fn prompt(dir: &str, name: &str) -> Vec<u32> {
     prompts(dir).into_iter().find(|p| p.0 == name).unwrap_or_else(|| panic!("{dir} has no prompt {name}")).1
 }
 
-/// The cache after a prompt: of each layer the keys after their rotation, then the values, head by head.
+/// The KV cache after a prompt: for each layer the rotated keys, then the values, head by head.
 pub(crate) fn cache(model: &Model, seq: &[u32]) -> Vec<f32> {
     struct Watched<'a>(NoCache<Tensor>, &'a mut Vec<Tensor>);
     impl KvStore<Eager> for Watched<'_> {
@@ -69,7 +69,7 @@ pub(crate) fn cache(model: &Model, seq: &[u32]) -> Vec<f32> {
 }
 
 #[test]
-fn every_line_of_models_is_met() {
+fn every_golden_line_of_models_is_reproduced() {
     let lines = lines("models.txt");
     for device in devices() {
         for (name, want) in &lines {
@@ -86,7 +86,7 @@ fn every_line_of_models_is_met() {
                     let m = format!("models/{m}");
                     sha(cache(&model(&m, Dtype::F32, &device), &prompt(&m, "2")))
                 }
-                _ => panic!("nobody reads the line {name}"),
+                _ => panic!("unknown golden line {name}"),
             };
             assert_eq!(got, *want, "{name} on {device}");
         }
@@ -94,15 +94,15 @@ fn every_line_of_models_is_met() {
     assert_eq!(lines.len(), 41);
 }
 
-/// The longer suite meets every line of f32; the test command the caches, a prompt of each model, and three of
+/// The longer suite checks every f32 line. The test command checks the caches, one prompt of each model, and three of
 /// the twenty steps.
 #[test]
 fn the_gpu_has_the_golden_bits_in_f32() {
-    gpus(&[Schedule::Random(5)]).iter().for_each(met_on);
+    gpus(&[Schedule::Random(5)]).iter().for_each(golden_on);
 }
 
-fn met_on(device: &Device) {
-    let (mut met, usual) = (0, times(1, 100) == 1);
+fn golden_on(device: &Device) {
+    let (mut checked, usual) = (0, times(1, 100) == 1);
     for (name, want) in lines("models.txt") {
         let got = match name.split('/').collect::<Vec<_>>()[..] {
             ["F", m, i] if i == "0" || !usual => {
@@ -116,26 +116,26 @@ fn met_on(device: &Device) {
             _ => continue,
         };
         assert_eq!(got, want, "{name} on {device}");
-        met += 1;
+        checked += 1;
     }
     let steps = times(3, 20) as usize;
     for (case, line) in [(PRETRAIN, "T"), (SFT, "Tsft")] {
-        let (curve, _) = train((case, device), Dtype::F32, (steps, 2));
+        let (curve, _) = train(case, device, Dtype::F32, steps, 2);
         for (i, (loss, norm)) in curve.into_iter().enumerate() {
             let want = |what: &str| golden("training.txt", &format!("{line}/{what}/{i}"));
             let got = [loss, norm].map(|bits| format!("{bits:08x}"));
             assert_eq!(got, [want("loss"), want("norm")], "{line} on {device}, step {i}");
-            met += 2;
+            checked += 2;
         }
     }
-    println!("golden lines on {device}: {met}");
-    assert!(met >= 20, "{met} lines met");
+    println!("golden on {device}: {checked} lines, 0 differ");
+    assert!(checked >= 20, "{checked} lines checked");
 }
 
 #[test]
-fn every_tensor_of_the_golden_file_is_met_value_by_value() {
+fn every_tensor_of_the_golden_file_is_reproduced() {
     let device = Device::cpu();
-    let (dir, mut met) = ("models/qwen3_tied", 0);
+    let (dir, mut checked) = ("models/qwen3_tied", 0);
     for (name, _, bytes) in tensors("golden_bits/qwen3_tied.safetensors") {
         let want = f32s(&bytes);
         let got = match name.split('.').collect::<Vec<_>>()[..] {
@@ -150,24 +150,24 @@ fn every_tensor_of_the_golden_file_is_met_value_by_value() {
                 let all = grads.finish().unwrap();
                 all.iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()).collect()
             }
-            ["train", "weights_after_1"] => train((PRETRAIN, &device), Dtype::F32, (1, usize::MAX)).1,
-            ["train", "weights_after_20"] => train((PRETRAIN, &device), Dtype::F32, (20, usize::MAX)).1,
-            _ => panic!("nobody reads the tensor {name}"),
+            ["train", "weights_after_1"] => train(PRETRAIN, &device, Dtype::F32, 1, usize::MAX).1,
+            ["train", "weights_after_20"] => train(PRETRAIN, &device, Dtype::F32, 20, usize::MAX).1,
+            _ => panic!("unknown golden tensor {name}"),
         };
         assert_bits_eq(&got, &want, &name);
-        met += 1;
+        checked += 1;
     }
-    assert_eq!(met, 14);
+    assert_eq!(checked, 14);
 }
 
-/// The samples of step `t`.
+/// The training examples of a step.
 pub(crate) fn batch(case: &str, step: usize) -> Vec<TrainingExample> {
     let mut samples = rows(case, &format!("step{step}"));
     normalize_loss_weights(&mut samples);
     samples
 }
 
-/// A named batch: each of its rows, its unpadded part.
+/// The unpadded rows of a named batch.
 pub(crate) fn rows(case: &str, batch: &str) -> Vec<TrainingExample> {
     let file = tensors(&format!("{case}/batches.safetensors"));
     let get = |name: &str| -> (usize, Vec<i64>) {
@@ -204,16 +204,19 @@ pub(crate) fn hyper_parameters() -> OptimConfig {
     }
 }
 
-/// All weights, in walk order.
+/// All weights, in the order of the parameters.
 pub(crate) fn weights(model: &Model) -> Vec<f32> {
     model.params.iter().flat_map(|p| p.value().unwrap().to_vec::<f32>().unwrap()).collect()
 }
 
-/// Trains so many steps in micro-batches; returns `(loss, norm)` of each and the final weights.
+/// Trains `steps` steps in micro-batches of `micro` examples. Returns `(loss, norm)` of each step and the final
+/// weights.
 pub(crate) fn train(
-    (case, device): (&str, &Device),
+    case: &str,
+    device: &Device,
     compute: Dtype,
-    (steps, micro): (usize, usize),
+    steps: usize,
+    micro: usize,
 ) -> (Vec<(u32, u32)>, Vec<f32>) {
     let r = json(&format!("{case}/ref.json"));
     let mut m = model(&format!("{case}/init"), compute, device);
@@ -232,12 +235,12 @@ pub(crate) fn train(
 }
 
 #[track_caller]
-fn check_training((case, device): (&str, &Device), compute: Dtype, (file, name): (&str, &str)) {
-    // losses, norms, weights, and weights in micro-batches: nothing in the file is left unread
-    let own = lines(file).iter().filter(|line| line.0.starts_with(&format!("{name}/"))).count();
-    assert_eq!(own, 42);
+fn check_training(case: &str, device: &Device, compute: Dtype, file: &str, name: &str) {
+    // losses, norms, weights, and weights with micro-batches: no line of the file is left unchecked
+    let expected = lines(file).iter().filter(|line| line.0.starts_with(&format!("{name}/"))).count();
+    assert_eq!(expected, 42);
     for (micro, line) in [(usize::MAX, "weights"), (1, "micro")] {
-        let (curve, weights) = train((case, device), compute, (20, micro));
+        let (curve, weights) = train(case, device, compute, 20, micro);
         let what = format!("{compute} {device} {line}");
         for (i, (loss, norm)) in curve.into_iter().enumerate() {
             assert_eq!(
@@ -258,8 +261,8 @@ fn check_training((case, device): (&str, &Device), compute: Dtype, (file, name):
 #[test]
 fn twenty_steps_of_training_have_the_golden_bits() {
     for device in devices() {
-        check_training((PRETRAIN, &device), Dtype::F32, ("training.txt", "T"));
-        check_training((SFT, &device), Dtype::F32, ("training.txt", "Tsft"));
-        check_training((PRETRAIN, &device), Dtype::BF16, ("training_bf16.txt", "TB"));
+        check_training(PRETRAIN, &device, Dtype::F32, "training.txt", "T");
+        check_training(SFT, &device, Dtype::F32, "training.txt", "Tsft");
+        check_training(PRETRAIN, &device, Dtype::BF16, "training_bf16.txt", "TB");
     }
 }

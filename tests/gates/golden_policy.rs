@@ -10,7 +10,7 @@ use crate::golden::{devices, hyper_parameters, logits_of, prompt, weights};
 
 const MODEL: &str = "models/qwen3_tied";
 
-/// Logits of a prompt when every layer sees seven positions.
+/// Logits of a prompt with a sliding window of seven positions in every layer.
 fn windowed(device: &Device, compute: Dtype, i: &str) -> String {
     let m = model(MODEL, compute, device);
     let windows = vec![Some(7); m.config().n_layers];
@@ -22,7 +22,7 @@ fn documents() -> Vec<Vec<u32>> {
     ["2", "3", "4"].map(|i| prompt(MODEL, i)).into()
 }
 
-/// Documents in one sample; each token but a document's last predicts its successor.
+/// Documents in one training example. Each token except the last of a document predicts its successor.
 fn packed(documents: &[Vec<u32>]) -> TrainingExample {
     let mut sample = TrainingExample::default();
     for ids in documents {
@@ -36,7 +36,7 @@ fn packed(documents: &[Vec<u32>]) -> TrainingExample {
     sample
 }
 
-/// Loss, gradients in walk order, and the values of the rows with a target.
+/// Loss, gradients in the order of the parameters, and the values of the rows with a target.
 struct Outcome {
     loss: f32,
     grads: Grads,
@@ -53,7 +53,7 @@ fn sha_of(grads: Grads) -> String {
     sha(grads.finish().unwrap().iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()))
 }
 
-/// The gradients of the mean cross-entropy of the documents, as one sample or as three.
+/// The gradients of the mean cross-entropy of the documents, `together` documents per example.
 fn packing(device: &Device, together: usize) -> String {
     let m = model(MODEL, Dtype::F32, device);
     let mut samples: Vec<TrainingExample> = documents().chunks(together).map(packed).collect();
@@ -61,7 +61,7 @@ fn packing(device: &Device, together: usize) -> String {
     sha_of(outcome(&m, &samples, LogitsProcessing::default()).grads)
 }
 
-/// The policy loss on prompt 4: target j has advantage (j mod 3) - 0.75.
+/// The policy loss on prompt 4. Target j has the advantage (j mod 3) - 0.75.
 fn policy(m: &Model, top_k: Option<usize>) -> Outcome {
     let mut sample = packed(&[prompt(MODEL, "4")]);
     for (j, target) in sample.targets.iter_mut().flatten().enumerate() {
@@ -73,7 +73,7 @@ fn policy(m: &Model, top_k: Option<usize>) -> Outcome {
     outcome
 }
 
-/// The answer to a golden line.
+/// The value of a golden line, computed.
 fn answer(name: &str, device: &Device) -> String {
     let of_policy = |line: &str, compute, top_k| {
         let Outcome { loss, grads, values } = policy(&model(MODEL, compute, device), top_k);
@@ -81,7 +81,7 @@ fn answer(name: &str, device: &Device) -> String {
             "loss" => format!("{:08x}", loss.to_bits()),
             "entropy" => sha(values.iter().map(|v| v.entropy)),
             "grads" => sha_of(grads),
-            _ => panic!("nobody reads the line {name}"),
+            _ => panic!("unknown golden line {name}"),
         }
     };
     match name.split_once('/').unwrap() {
@@ -102,30 +102,30 @@ fn answer(name: &str, device: &Device) -> String {
                 .unwrap();
             sha(weights(&m))
         }
-        _ => panic!("nobody reads the line {name}"),
+        _ => panic!("unknown golden line {name}"),
     }
 }
 
-/// The lines that are not met on a device.
-fn unmet(device: &Device) -> Vec<String> {
+/// The golden lines that a device does not reproduce.
+fn differing(device: &Device) -> Vec<String> {
     let all = lines("windows_packing_policy.txt");
     assert_eq!(all.len(), 19);
     all.into_iter().filter(|(name, want)| answer(name, device) != *want).map(|(name, _)| name).collect()
 }
 
 #[test]
-fn every_line_of_windows_packing_and_policy_is_met() {
+fn every_golden_line_of_windows_packing_and_policy_is_reproduced() {
     for device in devices() {
-        assert_eq!(unmet(&device), [""; 0], "on {device}");
+        assert_eq!(differing(&device), [""; 0], "on {device}");
     }
 }
 
 #[cfg(feature = "faults")]
 #[test]
-fn faults_of_windows_and_of_packing_leave_their_lines_unmet() {
+fn faults_of_windows_and_of_packing_change_their_golden_lines() {
     use xtrain::tensor::faults::{Fault, with};
     let device = Device::cpu();
-    let seen = with(Fault::WindowOffByOne, || unmet(&device));
+    let seen = with(Fault::WindowOffByOne, || differing(&device));
     assert_eq!(seen, ["W/3", "W/4", "W/long", "WB/3", "WB/4", "WB/long"]);
-    assert_eq!(with(Fault::DocumentsSeeEachOther, || unmet(&device)), ["P/grads"]);
+    assert_eq!(with(Fault::DocumentsSeeEachOther, || differing(&device)), ["P/grads"]);
 }

@@ -1,5 +1,5 @@
-//! The random gate of invariance: all logits by bits, whatever the cache, page, chunk, company, threads
-//! and instructions.
+//! The random invariance gate: all logits have the same bits for any cache, page size, chunk, batch, number of
+//! threads and instruction set.
 //!
 //! The test command runs 5,000 cases; `XTRAIN_SOAK=1` runs 20,000.
 mod case;
@@ -15,11 +15,11 @@ use oracle::Answers;
 pub(crate) use outcome::{Counts, Difference};
 use xtrain::tensor::testing::times;
 
-/// Cases of each of the tests below.
+/// Number of cases in each of the tests below.
 const CASES: u64 = 1000;
 
-/// What any 1,000 cases are made of, at the least, where more than one set of instructions has an fma, or none has.
-const LEAST: Counts = Counts {
+/// Minimum counts of any 1,000 cases, on a machine where several instruction sets have FMA, or none.
+const MINIMUM: Counts = Counts {
     cases: 1000,
     rows: 200_000,
     values: 7_500_000,
@@ -30,7 +30,7 @@ const LEAST: Counts = Counts {
     paged: 600,
     chunked: 1000,
     mixed: 600,
-    prefill_beside_decode: 400,
+    prefill_with_decode: 400,
     threads: 400,
     simd: 300,
     engine: 150,
@@ -42,18 +42,18 @@ const LEAST: Counts = Counts {
     windowed: 120,
 };
 
-/// The same on this machine: where one set alone has an fma, the others are drawn less often.
-fn least() -> Counts {
-    let simd = if case::simds().1.len() > 1 { LEAST.simd } else { 90 };
-    Counts { simd, ..LEAST }
+/// The minimum counts on this machine. If a single instruction set has FMA, the others are drawn less often.
+fn minimum() -> Counts {
+    let simd = if case::simds().1.len() > 1 { MINIMUM.simd } else { 90 };
+    Counts { simd, ..MINIMUM }
 }
 
-/// One case: oracle, then the path under test.
+/// Runs one case: the oracle, then the path under test.
 fn check(case: &Case) -> Result<Counts, Difference> {
     compare(case, &Answers::of(case)?)
 }
 
-/// The path under test against the answers.
+/// Compares the path under test with the answers.
 fn compare(case: &Case, answers: &Answers) -> Result<Counts, Difference> {
     let mut seen = drive::run(case, answers)?;
     if case.oracle.literal {
@@ -62,7 +62,7 @@ fn compare(case: &Case, answers: &Answers) -> Result<Counts, Difference> {
     Ok(Counts::of(case, seen))
 }
 
-/// Cases by their numbers; the first that fails is made small.
+/// Runs the cases with these numbers. The first failing case is shrunk.
 fn cases(
     numbers: Range<u64>,
     check: &dyn Fn(&Case) -> Result<Counts, Difference>,
@@ -72,7 +72,7 @@ fn cases(
         match check(&case) {
             Ok(counts) => {
                 let axes = 1 + counts.paged + counts.chunked + counts.mixed + counts.threads;
-                assert!(counts.rows >= 64 && axes >= 2, "not a case: {counts}\n{case:?}");
+                assert!(counts.rows >= 64 && axes >= 2, "a trivial case: {counts}\n{case:?}");
                 all.add(&counts);
             }
             Err(difference) => {
@@ -84,45 +84,45 @@ fn cases(
     Ok(all)
 }
 
-/// The `part`-th 1,000 cases, or 4,000 of the longer suite.
+/// Runs the `part`-th 1,000 cases, or 4,000 in the longer suite.
 #[track_caller]
 fn part(part: u64) {
     let times = times(1, 4);
     let n = times * CASES;
     let counts = cases(part * n..(part + 1) * n, &check).unwrap_or_else(|difference| panic!("{difference}"));
-    println!("invariance, part {part}: {counts}; 0 differing bits");
-    if let Some((name, got, least)) = counts.short_of(&least().times(times as usize)) {
-        panic!("invariance, part {part}: {name} {got}, at least {least} are committed");
+    println!("invariance, part {part}: {counts}; 0 differ");
+    if let Some((name, got, minimum)) = counts.short_of(&minimum().times(times as usize)) {
+        panic!("invariance, part {part}: {name}: got {got}, want at least {minimum}");
     }
 }
 
 #[test]
-fn a_row_has_its_bits_in_any_company_first_thousand() {
+fn a_row_has_the_same_bits_in_any_batch_first_thousand() {
     part(0);
 }
 
 #[test]
-fn a_row_has_its_bits_in_any_company_second_thousand() {
+fn a_row_has_the_same_bits_in_any_batch_second_thousand() {
     part(1);
 }
 
 #[test]
-fn a_row_has_its_bits_in_any_company_third_thousand() {
+fn a_row_has_the_same_bits_in_any_batch_third_thousand() {
     part(2);
 }
 
 #[test]
-fn a_row_has_its_bits_in_any_company_fourth_thousand() {
+fn a_row_has_the_same_bits_in_any_batch_fourth_thousand() {
     part(3);
 }
 
 #[test]
-fn a_row_has_its_bits_in_any_company_fifth_thousand() {
+fn a_row_has_the_same_bits_in_any_batch_fifth_thousand() {
     part(4);
 }
 
-/// The first difference among the first `n` cases, on two threads, when the path under test has a fault
-/// that the oracle does not have.
+/// Runs the first `n` cases on two threads with a planted fault in the path under test, but not in the oracle.
+/// Returns the first difference.
 #[cfg(feature = "faults")]
 pub(crate) fn under(fault: xtrain::tensor::faults::Fault, n: u64) -> Result<Counts, Box<Difference>> {
     cases(0..n, &|case| {

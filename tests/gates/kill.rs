@@ -1,4 +1,4 @@
-//! A run that is killed at any instant goes on to the bytes that it would have had.
+//! A run that is killed at any instant resumes bit-identically.
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -9,7 +9,7 @@ use xtrain::tensor::testing::times;
 
 use crate::cli::{Scratch, program};
 
-/// A small run of so many steps, in a process of its own.
+/// Starts a small run of `steps` steps in its own process.
 pub(crate) fn train(dir: &Path, steps: u64, words: &[&str]) -> Child {
     let sizes = format!(
         "model.dim=16 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 model.head_dim=8 \
@@ -22,13 +22,13 @@ pub(crate) fn train(dir: &Path, steps: u64, words: &[&str]) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// A text to train on.
+/// Writes a text to train on.
 pub(crate) fn write_text(dir: &Path) {
     let text: String = (0..400).map(|i| format!("line {} of {}\n", i * 7 % 31, i % 13)).collect();
     fs::write(dir.join("text.txt"), text).unwrap();
 }
 
-/// Every byte that a run of so many steps is a function of: weights, moments, record, metrics.
+/// The files of a run that must be bit-identical after `steps` steps: weights, moments, control record, metrics.
 pub(crate) fn bytes(run: &Path, steps: u64) -> Vec<(&'static str, Vec<u8>)> {
     let last = run.join(format!("checkpoints/step_{steps:06}"));
     let files =
@@ -46,13 +46,13 @@ pub(crate) fn checkpoints(run: &Path) -> Vec<String> {
     names
 }
 
-/// Whether a run has a whole checkpoint to go on from.
-fn can_go_on(run: &Path) -> bool {
+/// Whether a run has a complete checkpoint to resume from.
+fn can_resume(run: &Path) -> bool {
     checkpoints(run).iter().any(|name| name.starts_with("step_") && !name.contains('.'))
 }
 
-/// The save that a process has begun and not ended: what an earlier process began may lie there still.
-fn begun_by(child: &Child, run: &Path) -> Option<String> {
+/// The unfinished save of a process. Unfinished saves of earlier processes may also exist.
+fn unfinished_save(child: &Child, run: &Path) -> Option<String> {
     let own = format!(".tmp-{}", child.id());
     checkpoints(run).into_iter().find(|name| name.ends_with(&own))
 }
@@ -61,7 +61,7 @@ fn begun_by(child: &Child, run: &Path) -> Option<String> {
 fn await_saves(child: &mut Child, run: &Path, n: u64) {
     let (mut seen, mut last) = (0, None);
     while child.try_wait().unwrap().is_none() {
-        let now = begun_by(child, run);
+        let now = unfinished_save(child, run);
         if now.is_some() && now != last {
             seen += 1;
             last = now;
@@ -74,9 +74,9 @@ fn await_saves(child: &mut Child, run: &Path, n: u64) {
 }
 
 #[test]
-fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
+fn a_run_killed_at_random_instants_ends_with_the_bytes_of_an_uninterrupted_run() {
     const STEPS: u64 = 40;
-    let (least, least_inside) = (times(20, 200), times(5, 50));
+    let (min_kills, min_inside) = (times(20, 200), times(5, 50));
     let scratch = Scratch::new("kill");
     write_text(&scratch.0);
     let begin = ["--data", "text.txt", "--set", "train.save_every=1", "--run"];
@@ -85,19 +85,19 @@ fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
     let want = bytes(&scratch.0.join("whole"), STEPS);
 
     let run = scratch.0.join("killed");
-    let go_on = || {
-        if can_go_on(&run) {
+    let start_or_resume = || {
+        if can_resume(&run) {
             return train(&scratch.0, STEPS, &["--resume", "killed", "--set", "train.save_every=1"]);
         }
         let _ = fs::remove_dir_all(&run);
         start("killed")
     };
     let (mut kills, mut inside_a_save, mut rounds) = (0, 0, 0);
-    while kills < least || inside_a_save < least_inside {
+    while kills < min_kills || inside_a_save < min_inside {
         rounds += 1;
-        assert!(rounds <= 20 * least, "{kills} kills, {inside_a_save} inside a save");
-        let mut child = go_on();
-        // in turn at any instant, and inside one of its first saves
+        assert!(rounds <= 20 * min_kills, "{kills} kills, {inside_a_save} inside a save");
+        let mut child = start_or_resume();
+        // alternating: at any instant, and inside one of the first saves
         let drawn = uniform_u64(11, rounds, 0, Purpose::Prompts);
         if rounds % 2 == 0 {
             std::thread::sleep(Duration::from_millis(2 + drawn % 60));
@@ -105,18 +105,18 @@ fn a_run_killed_at_random_instants_ends_with_the_bytes_of_one_that_was_not() {
             await_saves(&mut child, &run, 1 + drawn % 3);
         }
         if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success(), "round {rounds} ended by itself with {status}");
-            // done before it could be killed: begin again
+            assert!(status.success(), "round {rounds} exited with {status}");
+            // finished before it was killed: start again
             fs::remove_dir_all(&run).unwrap();
             continue;
         }
         child.kill().unwrap();
         child.wait().unwrap();
         kills += 1;
-        inside_a_save += u64::from(begun_by(&child, &run).is_some());
+        inside_a_save += u64::from(unfinished_save(&child, &run).is_some());
     }
-    assert!(go_on().wait().unwrap().success());
-    println!("killed {kills} times, {inside_a_save} of them inside a save");
+    assert!(start_or_resume().wait().unwrap().success());
+    println!("kill: {kills} kills, {inside_a_save} of them inside a save");
     for ((name, got), (_, want)) in bytes(&run, STEPS).into_iter().zip(want) {
         assert!(got == want, "{name} differs after {kills} kills");
     }

@@ -1,6 +1,6 @@
-//! The gates: what must hold across crates, in bits.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-mod ahead;
+//! The gates: promises that hold across crates, checked bit for bit.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod architecture;
 mod cli;
 mod commands;
 mod commands_chat;
@@ -13,30 +13,31 @@ mod corrupt;
 mod decode;
 mod decode_batch;
 mod decode_kv;
-mod dice;
-mod exchange;
 mod families;
 mod families_small;
 #[cfg(feature = "faults")]
 mod faults;
 mod fixtures;
+#[cfg(feature = "faults")]
+mod focused;
 mod gguf;
 mod golden;
 mod golden_policy;
 mod gpu;
+mod import_export;
 mod invariance;
 mod kill;
+mod multi_step;
 mod nvcc;
-mod opened;
-#[cfg(feature = "faults")]
-mod own;
+mod open_for_inference;
 mod packing;
-mod prefixes;
+mod prefix_cache;
 mod pytorch;
+mod quickstart;
 mod resume;
+mod rng;
 mod signals;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod training;
 mod verify;
-mod whole;

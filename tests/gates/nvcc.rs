@@ -1,4 +1,4 @@
-//! The search for nvcc, as the build does it: one that is old, broken or silent is passed over with a reason.
+//! The build's search for nvcc. An nvcc that is old, broken or prints no release is skipped with a reason.
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,32 @@ use std::process::Command;
 
 use crate::cli::Scratch;
 
+// a build script's module cannot be imported: a path is the only way to test it
 #[path = "../../build/nvcc.rs"]
 mod build;
 
 use build::{Nvcc, Search, VARIABLES};
 
-/// A program named nvcc in `directory/bin` that does this.
-fn fake(directory: &Path, does: &str) -> PathBuf {
+/// Writes a shell script `directory/bin/nvcc` with the body `body`.
+fn fake(directory: &Path, body: &str) -> PathBuf {
     let bin = directory.join("bin");
     fs::create_dir_all(&bin).unwrap();
     let path = bin.join("nvcc");
-    // written by another process: a program that this one has open, if only for a fork beside it, cannot be run
-    let text = format!("#!/bin/sh\n{does}\n");
+    // another process writes the file: a file that this process has open for writing, even in the fork of another
+    // thread, cannot be executed
+    let text = format!("#!/bin/sh\n{body}\n");
     let mut write = Command::new("sh");
     write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &text]);
     assert!(write.arg(&path).status().unwrap().success());
     path
 }
 
+/// A script body that prints the release as nvcc does.
 fn version(release: &str) -> String {
     format!("echo 'Cuda compilation tools, release {release}, V{release}.88'")
 }
 
+/// Runs the search with these environment variables.
 fn find(set: &[(&str, &Path)]) -> Search {
     Nvcc::find(|name| {
         assert!(VARIABLES.contains(&name), "{name} is not watched by cargo");
@@ -36,7 +40,7 @@ fn find(set: &[(&str, &Path)]) -> Search {
 }
 
 #[test]
-fn an_nvcc_that_is_old_or_broken_is_passed_over_with_the_reason() {
+fn an_nvcc_that_is_old_or_broken_is_skipped_with_the_reason() {
     let scratch = Scratch::new("nvcc");
     let at = |name: &str| scratch.0.join(name);
     fake(&at("old"), &version("12.8"));
@@ -52,7 +56,7 @@ fn an_nvcc_that_is_old_or_broken_is_passed_over_with_the_reason() {
         let Search { nvcc, rejected } = find(&[("CUDA_HOME", &at(home)), ("PATH", &path)]);
         assert_eq!(nvcc.unwrap().path(), good.canonicalize().unwrap(), "after {home}");
         assert_eq!(rejected, [format!("{}/bin/nvcc: {why}", at(home).display())]);
-        // named by hand it is the only one
+        // an explicitly named nvcc is the only candidate
         let named = at(home).join("bin/nvcc");
         let Search { nvcc, rejected } = find(&[("XTRAIN_NVCC", &named), ("PATH", &path)]);
         assert!(nvcc.is_none());
@@ -65,17 +69,17 @@ fn an_nvcc_that_is_old_or_broken_is_passed_over_with_the_reason() {
 }
 
 #[test]
-fn an_nvcc_that_fails_says_what_it_said() {
+fn the_error_of_a_failing_nvcc_is_reported() {
     let scratch = Scratch::new("nvcc-fails");
-    let does = format!(
+    let body = format!(
         "case $1 in --version) {};; *) echo 'all.cu(3): error: no' >&2; exit 2;; esac",
         version("13.1")
     );
-    let path = fake(&scratch.0, &does);
+    let path = fake(&scratch.0, &body);
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();
     let why = nvcc.compile(&["-ptx".to_string()], &scratch.0.join("out")).unwrap_err();
     assert_eq!(why, format!("{} failed: all.cu(3): error: no", path.canonicalize().unwrap().display()));
-    // one that says nothing and writes nothing
+    // one that prints nothing and writes nothing
     let path = fake(&scratch.0, &format!("case $1 in --version) {};; esac", version("13.0")));
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();
     assert!(nvcc.compile(&[], &scratch.0.join("out")).is_err());

@@ -1,4 +1,4 @@
-//! The gate of packed data: what a window of documents gives is what each of them gives alone.
+//! The gate for packed data: each document in a window has the values that it has alone.
 use std::ops::Range;
 
 use xtrain::model::data::{DocumentWindows, Overflow, Pieces, Role, Tokens, WindowOrder};
@@ -8,23 +8,23 @@ use xtrain::model::{
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype};
 
-use crate::dice::Dice;
-use crate::training::{Bits, Difference, Run, bits, failed, same_bits};
+use crate::rng::CaseRng;
+use crate::training::{Bits, Difference, GateCase, Run, bits, failed, same_bits};
 
 const SEED: u64 = 20_251_122;
 
-/// Documents as they were made: ids, and whether each is to be learnt.
+/// Documents: the ids, and whether each contributes to the loss.
 type Documents = Vec<Vec<(u32, Role)>>;
 
-fn documents(dice: &mut Dice, vocab: usize, lengths: &[usize]) -> Documents {
-    let token = |dice: &mut Dice| {
-        let role = if dice.one_in(4) { Role::Context } else { Role::Target };
-        (dice.below(vocab) as u32, role)
+fn documents(rng: &mut CaseRng, vocab: usize, lengths: &[usize]) -> Documents {
+    let token = |rng: &mut CaseRng| {
+        let role = if rng.one_in(4) { Role::Context } else { Role::Target };
+        (rng.below(vocab) as u32, role)
     };
-    lengths.iter().map(|&n| (0..n).map(|_| token(dice)).collect()).collect()
+    lengths.iter().map(|&n| (0..n).map(|_| token(rng)).collect()).collect()
 }
 
-/// The sample of part of a document, made without the packed tokens.
+/// The training example of a part of a document, built without the packed tokens.
 fn alone(document: &[(u32, Role)]) -> TrainingExample {
     let target = |&(id, role): &(u32, Role)| (role == Role::Target).then_some(target(id));
     TrainingExample {
@@ -38,22 +38,22 @@ fn target(id: u32) -> Target {
     Target { id, weight: 1.0, bonus: 0.0 }
 }
 
-/// What each row of samples gives.
+/// The values of each row of the training examples.
 fn values(model: &Model, samples: &[TrainingExample]) -> Result<Bits, Difference> {
     let values = objective::evaluate(model, samples, &mut 0.0).map_err(failed)?;
     let bits = |v: Option<LogProb>| v.map_or([0; 3], |v| [v.lse, v.log_prob, v.entropy].map(f32::to_bits));
     Ok(vec![("values".into(), values.into_iter().flat_map(bits).collect())])
 }
 
-/// The documents of a case, packed and read as training reads them, window by window against each alone.
+/// Packs the documents of a case and reads them as training does. Compares each window with its documents alone.
 fn case(number: u64) -> Result<usize, Difference> {
-    let (run, mut dice) = (Run::draw(number), Dice::new(SEED, number));
+    let (run, mut rng) = (Run::draw(number), CaseRng::new(SEED, number));
     let model = run.trainer(&Device::cpu()).map_err(failed)?.model;
     let lengths: Vec<usize> =
-        (0..dice.between(5, 20)).map(|_| dice.pick(&[1, 2, 3, 7, 18, 40, 90])).collect();
-    let all = documents(&mut dice, run.cfg.vocab, &lengths);
+        (0..rng.between(5, 20)).map(|_| rng.choose(&[1, 2, 3, 7, 18, 40, 90])).collect();
+    let all = documents(&mut rng, run.cfg.vocab, &lengths);
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).map_err(failed)?;
-    let (context, long) = (dice.pick(&[8, 33, 64]), dice.pick(&[Overflow::Split, Overflow::Truncate]));
+    let (context, long) = (rng.choose(&[8, 33, 64]), rng.choose(&[Overflow::Split, Overflow::Truncate]));
     let pieces = Pieces::cut(&tokens, &(0..tokens.len()), context, long).map_err(failed)?;
     let windows = DocumentWindows::pack(&pieces, context, number, WindowOrder::Epochs).map_err(failed)?;
     let mut compared = 0;
@@ -63,12 +63,12 @@ fn case(number: u64) -> Result<usize, Difference> {
         let want: Vec<TrainingExample> = ranges.iter().map(|range| alone(&cut(&all, range))).collect();
         let how = format!("documents of {lengths:?}, {long:?}, in {context}: window {ranges:?}");
         let (got, want) = (values(&model, &[TrainingExample::from(got)])?, values(&model, &want)?);
-        compared += same_bits(("packed data", number, SEED), &how, (&got, &want))?;
+        compared += same_bits(GateCase { gate: "packed data", number, seed: SEED }, &how, &got, &want)?;
     }
     Ok(compared)
 }
 
-/// The tokens of a range that lies inside one document.
+/// The tokens of a range inside one document.
 fn cut(all: &Documents, range: &Range<u64>) -> Vec<(u32, Role)> {
     let mut start = 0;
     for document in all {
@@ -78,22 +78,22 @@ fn cut(all: &Documents, range: &Range<u64>) -> Vec<(u32, Role)> {
         }
         start = end;
     }
-    panic!("{range:?} lies beyond the documents");
+    panic!("{range:?} is beyond the documents");
 }
 
-/// Runs the gate over `n` cases; how many values had the same bits.
+/// Runs the gate over `n` cases. Returns the number of compared values.
 pub(crate) fn over(n: u64) -> Result<usize, Difference> {
     (0..n).map(case).sum()
 }
 
 #[test]
-fn a_document_in_a_window_is_the_document_alone() {
+fn a_document_in_a_window_has_the_values_of_the_document_alone() {
     let n = over(24).unwrap_or_else(|Difference(e)| panic!("{e}"));
-    println!("packed data: 24 sets of documents, {n} values, 0 differing bits");
+    println!("packed data: 24 sets of documents, {n} values, 0 differ");
     assert!(n > 10_000, "{n}");
 }
 
-/// Loss and gradients of samples whose targets normalize_loss_weights the same.
+/// Loss and gradients of training examples with normalized loss weights.
 fn gradients(model: &Model, mut samples: Vec<TrainingExample>) -> Bits {
     normalize_loss_weights(&mut samples);
     let (mut loss, mut grads) = (0f32, Grads::zeros(&model.params).unwrap());
@@ -105,8 +105,9 @@ fn gradients(model: &Model, mut samples: Vec<TrainingExample>) -> Bits {
     all
 }
 
-/// Sums over rows run in chunks of 256 rows counted from a sample's first row (docs/numerics.md, section 4), and
-/// chunks are added one by one: where documents fill whole chunks, packing moves no border, and no bit may differ.
+/// Sums over rows run in chunks of 256 rows, counted from an example's first row (docs/numerics.md, section 4), and
+/// the chunks are added one by one. If documents fill whole chunks, packing moves no chunk border, and no bit may
+/// differ.
 #[test]
 fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
     let cfg = Config {
@@ -126,9 +127,9 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         let cfg = Config { tie_embeddings, ..cfg.clone() };
         let model =
             Model::init(&cfg, dtype, &Device::cpu_with(2, xtrain::tensor::Simd::detect()), 5).unwrap();
-        let mut dice = Dice::new(SEED, 1);
-        // inputs: 512, 256, 99; the last may end anywhere
-        let all = documents(&mut dice, cfg.vocab, &[513, 257, 100]);
+        let mut rng = CaseRng::new(SEED, 1);
+        // inputs: 512, 256, 99; the last document may end anywhere
+        let all = documents(&mut rng, cfg.vocab, &[513, 257, 100]);
         let tokens = Tokens::from_documents(all.clone(), 37).unwrap();
         let pieces = Pieces::cut(&tokens, &(0..870), 867, Overflow::Split).unwrap();
         let windows = DocumentWindows::pack(&pieces, 867, 0, WindowOrder::Epochs).unwrap();
@@ -136,8 +137,9 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         let starts = together.starts.clone();
         let apart: Vec<TrainingExample> = all.iter().map(|document| alone(document)).collect();
         let how = format!("{dtype}, tied: {tie_embeddings}");
-        let pair = (&gradients(&model, vec![together]), &gradients(&model, apart));
-        let n = same_bits(("gradients of packed data", 0, SEED), &how, pair);
+        let (got, want) = (gradients(&model, vec![together]), gradients(&model, apart));
+        let case = GateCase { gate: "gradients of packed data", number: 0, seed: SEED };
+        let n = same_bits(case, &how, &got, &want);
         let n = n.unwrap_or_else(|Difference(e)| panic!("{e}"));
         assert!(n > 1000 && starts == [512, 768], "{n}, {starts:?}");
     }
@@ -146,9 +148,9 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
 #[test]
 fn a_step_of_packed_conversations_counts_their_answers() {
     let run = Run::draw(3);
-    let mut dice = Dice::new(SEED, 2);
-    let all = documents(&mut dice, run.cfg.vocab, &[20, 31, 9]);
-    let learnt = |d: &Vec<(u32, Role)>| d[1..].iter().filter(|token| token.1 == Role::Target).count() as u64;
+    let mut rng = CaseRng::new(SEED, 2);
+    let all = documents(&mut rng, run.cfg.vocab, &[20, 31, 9]);
+    let targets = |d: &Vec<(u32, Role)>| d[1..].iter().filter(|token| token.1 == Role::Target).count() as u64;
     let tokens = Tokens::from_documents(all.clone(), run.cfg.vocab as u32).unwrap();
     let pieces = Pieces::cut(&tokens, &(0..60), 64, Overflow::Truncate).unwrap();
     let windows = DocumentWindows::pack(&pieces, 64, 0, WindowOrder::Epochs).unwrap();
@@ -156,5 +158,5 @@ fn a_step_of_packed_conversations_counts_their_answers() {
     let mut trainer: Trainer = run.trainer(&Device::cpu()).unwrap();
     let batch = windows.batch(&tokens, 0, 1).unwrap().into_iter().map(TrainingExample::from).collect();
     let report = trainer.step(batch, 1).unwrap();
-    assert_eq!(report.target_tokens, all.iter().map(learnt).sum::<u64>());
+    assert_eq!(report.target_tokens, all.iter().map(targets).sum::<u64>());
 }

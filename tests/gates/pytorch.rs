@@ -12,12 +12,12 @@ use crate::golden::{PRETRAIN, SFT, batch, rows, train};
 /// Four micro-batches of 4, 14, 24 and 26 targets.
 const ACCUMULATION: &str = "train/grad_accum";
 
-/// The tensors of a file by name.
+/// The tensors of a file, by name.
 fn named(file: &str) -> HashMap<String, Vec<f32>> {
     tensors(file).into_iter().map(|(name, _, bytes)| (name, f32s(&bytes))).collect()
 }
 
-/// Loss and gradients of micro-batches whose targets normalize_loss_weights the same.
+/// Loss and gradients of micro-batches whose loss weights are already normalized.
 fn gradients(m: &Model, parts: &[Vec<TrainingExample>]) -> (f32, Grads) {
     let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
     for part in parts {
@@ -26,10 +26,11 @@ fn gradients(m: &Model, parts: &[Vec<TrainingExample>]) -> (f32, Grads) {
     (loss, grads)
 }
 
-/// Gradients within 1e-5 of the largest of PyTorch's in f64. PyTorch's own in f32 are within 6e-7.
+/// Checks that each gradient is within 1e-5 of PyTorch's in f64, relative to the largest. PyTorch's own f32 gradients
+/// are within 6e-7.
 #[track_caller]
-fn check_gradients(case: &str, (m, grads): (&Model, Grads), want: &HashMap<String, Vec<f32>>) {
-    let largest = want.values().flatten().fold(0f32, |most, g| most.max(g.abs()));
+fn check_gradients(case: &str, m: &Model, grads: Grads, want: &HashMap<String, Vec<f32>>) {
+    let largest = want.values().flatten().fold(0f32, |max, g| max.max(g.abs()));
     let grads = grads.finish().unwrap();
     assert_eq!(grads.len(), want.len());
     for (p, got) in m.params.iter().zip(grads) {
@@ -37,7 +38,7 @@ fn check_gradients(case: &str, (m, grads): (&Model, Grads), want: &HashMap<Strin
         assert_eq!(got.len(), want.len(), "{case}, {}", p.name());
         for (at, (got, want)) in got.iter().zip(want).enumerate() {
             let off = (got - want).abs();
-            assert!(off <= 1e-5 * largest, "{case}, {}, element {at}: {got} against {want}", p.name());
+            assert!(off <= 1e-5 * largest, "{case}, {}, element {at}: got {got}, want {want}", p.name());
         }
     }
 }
@@ -45,12 +46,12 @@ fn check_gradients(case: &str, (m, grads): (&Model, Grads), want: &HashMap<Strin
 #[test]
 fn twenty_steps_follow_pytorch_in_f64() {
     for case in [PRETRAIN, SFT] {
-        let (curve, _) = train((case, &Device::cpu()), Dtype::F32, (20, usize::MAX));
+        let (curve, _) = train(case, &Device::cpu(), Dtype::F32, 20, usize::MAX);
         let r = json(&format!("{case}/ref.json"));
         for (step, (loss, norm)) in curve.into_iter().enumerate() {
             let want = |key: &str| r["f64"][step][key].as_f64().unwrap();
             let (loss, norm) = (f64::from(f32::from_bits(loss)), f64::from(f32::from_bits(norm)));
-            // eighteen times the distance of PyTorch's own f32 losses from f64, twenty-eight times that of its norms
+            // eighteen times the error of PyTorch's own f32 losses against f64, twenty-eight times that of its norms
             assert!((loss - want("loss")).abs() <= 1e-5, "{case}: loss of step {step}: {loss}");
             assert!((norm / want("grad_norm") - 1.0).abs() <= 1e-5, "{case}: norm of step {step}: {norm}");
         }
@@ -58,25 +59,25 @@ fn twenty_steps_follow_pytorch_in_f64() {
 }
 
 #[test]
-fn first_gradients_and_final_weights_are_those_of_pytorch_in_f64() {
+fn first_gradients_and_final_weights_match_pytorch_in_f64() {
     for case in [PRETRAIN, SFT] {
         let device = Device::cpu();
         let m = model(&format!("{case}/init"), Dtype::F32, &device);
         let (_, grads) = gradients(&m, &[batch(case, 0)]);
-        check_gradients(case, (&m, grads), &named(&format!("{case}/grads_step0.safetensors")));
+        check_gradients(case, &m, grads, &named(&format!("{case}/grads_step0.safetensors")));
 
-        let (_, got) = train((case, &device), Dtype::F32, (20, usize::MAX));
+        let (_, got) = train(case, &device, Dtype::F32, 20, usize::MAX);
         let want = named(&format!("{case}/weights_after_20.safetensors"));
         let want: Vec<f32> = m.params.iter().flat_map(|p| want[p.name()].clone()).collect();
         let squares: f64 = got.iter().zip(&want).map(|(got, want)| f64::from(got - want).powi(2)).sum();
         let rms = (squares / want.len() as f64).sqrt();
-        // thirty times the distance of PyTorch's own f32 run
+        // thirty times the error of PyTorch's own f32 run
         assert!(got.len() == want.len() && rms <= 1e-6, "{case}: weights after 20 steps: RMS {rms}");
     }
 }
 
 #[test]
-fn unequal_micro_batches_weigh_their_tokens_as_pytorch_does() {
+fn unequal_micro_batches_weight_their_tokens_as_in_pytorch() {
     let r = json(&format!("{ACCUMULATION}/ref.json"));
     let m = model(&format!("{ACCUMULATION}/init"), Dtype::F32, &Device::cpu());
     let parts: Vec<Vec<TrainingExample>> =
@@ -91,7 +92,7 @@ fn unequal_micro_batches_weigh_their_tokens_as_pytorch_does() {
     let off = |key: &serde_json::Value| (f64::from(loss) - key.as_f64().unwrap()).abs();
     assert!(off(&r["loss_token_mean"]) <= 1e-5, "{loss}");
     assert!(off(&r["wrong_mean_of_means"]["loss"]) > 1e-2, "{loss}");
-    check_gradients(ACCUMULATION, (&m, grads.clone()), &named(&format!("{ACCUMULATION}/grads.safetensors")));
+    check_gradients(ACCUMULATION, &m, grads.clone(), &named(&format!("{ACCUMULATION}/grads.safetensors")));
     let squares = |g: &xtrain::tensor::Tensor| -> f64 {
         g.data::<f32>().unwrap().iter().map(|g| f64::from(*g).powi(2)).sum()
     };
@@ -99,13 +100,14 @@ fn unequal_micro_batches_weigh_their_tokens_as_pytorch_does() {
     assert!((norm / r["grad_norm"].as_f64().unwrap() - 1.0).abs() <= 1e-5, "{norm}");
 }
 
-/// The schedules of transformers that are ours too, to the last bit: these cosines of libm are the nearest f64, as
-/// ours are (of all its cosines one in 600 is not). Theirs begins its warm-up at 0 and so wastes a step; ours has
-/// there the rate of their next one. Beyond the end a cosine of theirs rises again, ours stays at the minimum.
+/// The schedules of transformers that exist here too agree to the last bit. The cosines of libm that occur here are
+/// the nearest f64, as ours are (one in 600 of all its cosines is not). Transformers starts its warm-up at 0, which
+/// wastes a step; our rate at a warm-up step is the rate of their next step. Beyond the end, their cosine rises again
+/// and ours stays at the minimum.
 #[test]
-fn learning_rates_are_those_of_transformers() {
+fn learning_rates_equal_those_of_transformers() {
     let all = json("train/schedules.json");
-    let mut met = 0;
+    let mut checked = 0;
     for theirs in all["schedules"].as_array().unwrap() {
         let rates: Vec<f64> = serde_json::from_value(theirs["lr_at_step"].clone()).unwrap();
         let kwarg = |key: &str| theirs["kwargs"][key].as_f64().unwrap();
@@ -114,12 +116,12 @@ fn learning_rates_are_those_of_transformers() {
             "cosine" => (Decay::Cosine, 0.0, 0.0, 0.0),
             "constant_with_warmup" => (Decay::Constant, 0.0, 0.0, 0.0),
             "cosine_with_min_lr" => (Decay::Cosine, 0.0, kwarg("min_lr_rate"), 0.0),
-            // its warm-up begins at its minimum
+            // its warm-up starts at its minimum
             "warmup_stable_decay" => {
-                let least = kwarg("min_lr_ratio");
-                (Decay::WsdCosine, least, least, kwarg("num_decay_steps"))
+                let min = kwarg("min_lr_ratio");
+                (Decay::WsdCosine, min, min, kwarg("num_decay_steps"))
             }
-            other => panic!("nobody reads the schedule {other}"),
+            other => panic!("unknown schedule {other}"),
         };
         let number = |key: &str| theirs[key].as_u64().unwrap();
         let (warmup, steps) = (number("warmup"), number("total"));
@@ -137,8 +139,8 @@ fn learning_rates_are_those_of_transformers() {
         for step in 0..if decay == Decay::Cosine { steps + 1 } else { all } {
             let same = if step < warmup { step + 1 } else { step };
             assert_eq!(ours.rate(step), rates[same as usize], "{decay} at {step}");
-            met += 1;
+            checked += 1;
         }
     }
-    assert_eq!(met, 2 * 26 + 3 * 28);
+    assert_eq!(checked, 2 * 26 + 3 * 28);
 }

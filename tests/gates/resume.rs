@@ -1,5 +1,5 @@
-//! The gate of resumed runs: `Training` stopped at a random step and taken up from its directory, against one
-//! that is not.
+//! The gate for resumed runs: `Training` that is stopped at random steps and resumed from its run directory, against
+//! an uninterrupted run.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use xtrain::run::RunDir;
 use xtrain::tensor::Device;
 use xtrain::training::{self, End, Error, Observer, Reading, Source, Training};
 
-use crate::dice::Dice;
-use crate::training::{Bits, Difference, failed, state};
+use crate::rng::CaseRng;
+use crate::training::{Bits, Difference, GateCase, failed, state as trainer_state};
 
 const SEED: u64 = 20_251_121;
 
-/// A run, and where it is interrupted.
+/// A run and the steps at which it is stopped.
 #[derive(Debug)]
 struct Case {
     number: u64,
@@ -30,41 +30,41 @@ struct Case {
 
 impl Case {
     fn draw(number: u64) -> Case {
-        let mut dice = Dice::new(SEED, number);
-        let steps = dice.between(4, 8);
+        let mut rng = CaseRng::new(SEED, number);
+        let steps = rng.between(4, 8);
         let keys = [
-            format!("model.dim={}", dice.pick(&[8, 12, 20])),
+            format!("model.dim={}", rng.choose(&[8, 12, 20])),
             "model.n_layers=1".into(),
             "model.n_heads=2".into(),
-            format!("model.n_kv_heads={}", dice.pick(&[1, 2])),
+            format!("model.n_kv_heads={}", rng.choose(&[1, 2])),
             "model.head_dim=4".into(),
             "model.ffn_dim=16".into(),
-            format!("model.tie_embeddings={}", dice.one_in(2)),
-            format!("train.context={}", dice.pick(&[5, 17, 33])),
-            format!("train.batch={}", dice.between(2, 4)),
-            format!("train.micro_batch={}", dice.between(1, 2)),
-            format!("train.order={}", dice.pick(&["random", "shuffled"])),
-            format!("data.packing={}", dice.pick(&["stream", "documents"])),
-            format!("train.dtype={}", dice.pick(&["f32", "bf16"])),
-            format!("train.seed={}", 1 + dice.below(1000)),
+            format!("model.tie_embeddings={}", rng.one_in(2)),
+            format!("train.context={}", rng.choose(&[5, 17, 33])),
+            format!("train.batch={}", rng.between(2, 4)),
+            format!("train.micro_batch={}", rng.between(1, 2)),
+            format!("train.order={}", rng.choose(&["random", "shuffled"])),
+            format!("data.packing={}", rng.choose(&["stream", "documents"])),
+            format!("train.dtype={}", rng.choose(&["f32", "bf16"])),
+            format!("train.seed={}", 1 + rng.below(1000)),
             format!("train.steps={steps}"),
             "train.warmup=2".into(),
-            format!("train.save_every={}", dice.between(0, 3)),
-            format!("train.eval_every={}", dice.between(0, 3)),
+            format!("train.save_every={}", rng.between(0, 3)),
+            format!("train.eval_every={}", rng.between(0, 3)),
             "train.eval_tokens=40".into(),
             "train.sample_every=0".into(),
         ];
         let config = RunConfig::load(&keys.map(Layer::Set)).expect("a configuration");
-        let stops = (0..dice.between(1, 2)).map(|_| dice.between(1, steps - 1) as u64).collect();
-        Case { number, config, stops, threads: dice.between(1, 2) }
+        let stops = (0..rng.between(1, 2)).map(|_| rng.between(1, steps - 1) as u64).collect();
+        Case { number, config, stops, threads: rng.between(1, 2) }
     }
 
     fn source(&self) -> Source {
-        let mut dice = Dice::new(SEED ^ 1, self.number);
+        let mut rng = CaseRng::new(SEED ^ 1, self.number);
         let tokenizer = Tokenizer::byte();
         let mut documents: Vec<Vec<(u32, Role)>> = Vec::new();
         for _ in 0..40 {
-            let ids = (0..dice.between(2, 28)).map(|_| (dice.below(90) as u32, Role::Target));
+            let ids = (0..rng.between(2, 28)).map(|_| (rng.below(90) as u32, Role::Target));
             documents.push(ids.collect());
         }
         let tokens = Tokens::from_documents(documents, tokenizer.vocab_size() as u32).expect("ids of bytes");
@@ -72,7 +72,7 @@ impl Case {
     }
 }
 
-/// Stops a run at a step.
+/// Stops a run at step `at`.
 struct Stopper {
     at: u64,
     step: u64,
@@ -93,18 +93,19 @@ impl Observer for Stopper {
     }
 }
 
-/// Goes on to the step `at`, or to the end; what the trainer holds then.
-fn go(
+/// Trains to step `at`, or to the end. Returns the trainer's state and the metrics.
+fn train(
     case: &Case,
     run: &RunDir,
-    (mut trainer, standing): (Trainer, RunState),
+    mut trainer: Trainer,
+    state: RunState,
     at: u64,
 ) -> Result<Bits, Difference> {
     let source = case.source();
     let checkpoints =
         CheckpointDir::open(Arc::new(RealFs), run.path(), case.config.train.keep).map_err(failed)?;
     let (mut metrics, _) = run.logs_after(trainer.step_number()).map_err(failed)?;
-    let reading = Reading::new(&case.config, &source, standing.seed).map_err(failed)?;
+    let reading = Reading::new(&case.config, &source, state.seed).map_err(failed)?;
     let end = Training {
         config: &case.config,
         source: &source,
@@ -112,31 +113,32 @@ fn go(
         checkpoints: &checkpoints,
         metrics: &mut metrics,
         trainer: &mut trainer,
-        standing,
+        standing: state,
     }
     .run(&mut Stopper { at, step: 0 })
     .map_err(failed)?;
     assert_eq!(end == End::Stopped, at != u64::MAX, "{case:?}");
-    let mut all = state(&trainer);
+    let mut all = trainer_state(&trainer);
     let log = std::fs::read(run.metrics()).map_err(failed)?;
     all.push(("metrics.jsonl".into(), log.into_iter().map(u32::from).collect()));
     Ok(all)
 }
 
-fn begin(case: &Case, dir: &Path) -> Result<(RunDir, (Trainer, RunState)), Difference> {
+/// Creates a run directory, and the trainer and the run state at step 0.
+fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunState), Difference> {
     let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
     let vocab = Tokenizer::byte().vocab_size();
     let trainer = training::begin(&case.config, vocab, &device).map_err(failed)?;
     let run = RunDir::create(dir, &case.config).map_err(failed)?;
-    Ok((run, (trainer, RunState { seed: case.config.train.seed, best: None })))
+    Ok((run, trainer, RunState { seed: case.config.train.seed, best: None }))
 }
 
-/// A directory that goes with its owner.
+/// A directory that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed stays in the temporary directory.
+        // a directory that cannot be removed stays among the temporary files
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -144,35 +146,36 @@ impl Drop for Temporary {
 fn resumed(case: &Case) -> Result<usize, Difference> {
     let name = format!("xtrain-resume-{}-{:?}", std::process::id(), std::thread::current().id());
     let dir = Temporary(std::env::temp_dir().join(format!("{name}-{}", case.number)));
-    let (run, fresh) = begin(case, &dir.0.join("straight"))?;
-    let want = go(case, &run, fresh, u64::MAX)?;
-    let (run, fresh) = begin(case, &dir.0.join("stopped"))?;
-    let (mut next, mut at) = (fresh, 0);
+    let (run, trainer, state) = begin(case, &dir.0.join("uninterrupted"))?;
+    let want = train(case, &run, trainer, state, u64::MAX)?;
+    let (run, mut trainer, mut state) = begin(case, &dir.0.join("stopped"))?;
+    let mut at = 0;
     let mut stops = case.stops.clone();
     stops.sort_unstable();
     for stop in stops {
         if stop > at {
-            let _ = go(case, &run, next, stop)?;
+            let _ = train(case, &run, trainer, state, stop)?;
             let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
             let compute = training::compute(case.config.train.dtype);
             let (optim, schedule) = (training::optim_config(&case.config), training::schedule(&case.config));
-            let taken = store::resume(run.path(), compute, &device, optim, schedule).map_err(failed)?;
-            assert!(taken.refused.is_empty(), "{:?}", taken.refused);
-            (next, at) = ((taken.trainer, taken.run_state), stop);
+            let resumed = store::resume(run.path(), compute, &device, optim, schedule).map_err(failed)?;
+            assert!(resumed.refused.is_empty(), "{:?}", resumed.refused);
+            (trainer, state, at) = (resumed.trainer, resumed.run_state, stop);
         }
     }
-    let got = go(case, &run, next, u64::MAX)?;
-    crate::training::same_bits(("resume", case.number, SEED), &format!("{case:?}"), (&got, &want))
+    let got = train(case, &run, trainer, state, u64::MAX)?;
+    let gate_case = GateCase { gate: "resume", number: case.number, seed: SEED };
+    crate::training::same_bits(gate_case, &format!("{case:?}"), &got, &want)
 }
 
-/// Runs the gate over `n` cases; how many values had the same bits.
+/// Runs the gate over `n` cases. Returns the number of compared values.
 pub(crate) fn over(n: u64) -> Result<usize, Difference> {
     (0..n).map(|number| resumed(&Case::draw(number))).sum()
 }
 
 #[test]
-fn a_resumed_run_is_the_uninterrupted_one() {
+fn a_resumed_run_is_bit_identical_to_an_uninterrupted_run() {
     let n = over(24).unwrap_or_else(|Difference(e)| panic!("{e}"));
-    println!("resume: 24 runs stopped at random steps, {n} values, 0 differing bits");
+    println!("resume: 24 runs stopped at random steps, {n} values, 0 differ");
     assert!(n > 100_000, "{n}");
 }

@@ -1,4 +1,4 @@
-//! A signal ends a run as it promises: the step is finished and saved, and the run goes on to its bytes.
+//! After a signal a run finishes and saves its step, and resumes bit-identically.
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::kill::{bytes, checkpoints, train, write_text};
 
 const STEPS: u64 = 1500;
 
-/// The lines of a run's log: its steps.
+/// The number of logged steps of a run.
 fn logged(run: &Path) -> u64 {
     std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().lines().count() as u64
 }
@@ -18,10 +18,10 @@ fn send(signal: &str, child: &Child) {
     assert!(sent.success(), "the run ended before SIG{signal}");
 }
 
-/// Sends `signal` to a run that is under way and nowhere near its end; what is wrong with how it ends.
+/// Sends `signal` to a run in the middle of its training. Returns what is wrong with its end or its resumption.
 fn stopped(scratch: &Path, signal: &'static str, code: i32) -> Result<(), String> {
     let run = scratch.join(signal);
-    // nothing is saved but the first instant, the last, and what the signal asks for
+    // saves happen only at step 0, at the last step and after the signal
     let begin = ["--data", "text.txt", "--set", "train.save_every=0", "--run", signal];
     let mut child = train(scratch, STEPS, &begin);
     let since = Instant::now();
@@ -53,29 +53,29 @@ fn stopped(scratch: &Path, signal: &'static str, code: i32) -> Result<(), String
 
 #[cfg(unix)]
 #[test]
-fn a_signal_finishes_the_step_saves_and_ends_with_its_code_and_the_run_goes_on_to_its_bytes() {
+fn a_signal_finishes_and_saves_the_step_and_the_run_resumes_bit_identically() {
     let scratch = Scratch::new("signals");
     write_text(&scratch.0);
     let begin = ["--data", "text.txt", "--set", "train.save_every=0", "--run", "whole"];
     assert!(train(&scratch.0, STEPS, &begin).wait().unwrap().success());
     stopped(&scratch.0, "INT", 130).unwrap();
     stopped(&scratch.0, "TERM", 143).unwrap();
-    // the check is not empty: a signal that nobody handles is seen
+    // the check is not vacuous: it finds a signal that is not handled
     let seen = stopped(&scratch.0, "KILL", 137).unwrap_err();
     assert!(seen.contains("want 137"), "{seen}");
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed on drop.
 struct Process(Child);
 
 impl Process {
-    fn ends(&mut self) -> ExitStatus {
+    fn wait(&mut self) -> ExitStatus {
         let since = Instant::now();
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
-            assert!(since.elapsed() < Duration::from_secs(120), "it goes on");
+            assert!(since.elapsed() < Duration::from_secs(120), "the process does not exit");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -88,11 +88,11 @@ impl Drop for Process {
     }
 }
 
-/// Sends `signal` to a bench of loading whose directory holds a name that is `there`; its exit code, and what it
-/// leaves.
+/// Sends `signal` to a load benchmark as soon as its directory holds a name for which `exists` is true. Returns the
+/// exit code and a file that is left.
 fn stopped_loading(
     preset: &str,
-    there: fn(&str) -> bool,
+    exists: fn(&str) -> bool,
     signal: &str,
 ) -> (Option<i32>, Option<std::ffi::OsString>) {
     let scratch = Scratch::new(&format!("signal-load-{signal}"));
@@ -107,25 +107,25 @@ fn stopped_loading(
     let since = Instant::now();
     while !names(&scratch.0)
         .iter()
-        .any(|made| names(&scratch.0.join(made)).iter().any(|name| there(&name.to_string_lossy())))
+        .any(|made| names(&scratch.0.join(made)).iter().any(|name| exists(&name.to_string_lossy())))
     {
-        assert!(since.elapsed() < Duration::from_secs(120), "nothing was made: {:?}", names(&scratch.0));
+        assert!(since.elapsed() < Duration::from_secs(120), "nothing was written: {:?}", names(&scratch.0));
         std::thread::sleep(Duration::from_millis(1));
     }
-    // into the middle of it
+    // into the middle of the work
     std::thread::sleep(Duration::from_millis(50));
     send(signal, &load.0);
-    (load.ends().code(), names(&scratch.0).pop())
+    (load.wait().code(), names(&scratch.0).pop())
 }
 
 #[cfg(unix)]
 #[test]
-fn a_signal_to_the_bench_of_loading_removes_its_checkpoint() {
+fn a_signal_to_the_load_benchmark_removes_its_checkpoint() {
     let written = |name: &str| name.starts_with("model");
     let opened = |name: &str| name == "model";
-    // while it is written, or opened for the first time; while it is opened
+    // first: while the checkpoint is written or opened for the first time; second: while it is opened
     assert_eq!(stopped_loading("base-30m", written, "INT"), (Some(130), None));
     assert_eq!(stopped_loading("tiny-1m", opened, "TERM"), (Some(143), None));
-    // the check is not empty: a signal that nobody handles is seen
+    // the check is not vacuous: it finds a signal that is not handled
     assert!(matches!(stopped_loading("tiny-1m", opened, "KILL"), (None, Some(_))));
 }

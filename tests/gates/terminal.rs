@@ -1,4 +1,4 @@
-//! `xtrain chat` in a terminal: a pseudo terminal whose other side types and reads.
+//! `xtrain chat` in a pseudo-terminal: the test types keys and reads the screen.
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,34 +14,34 @@ use crate::fixtures::path;
 const STOP: &str = "\x03";
 const END: &str = "\x04";
 
-/// A program in a terminal, and all that it has shown.
+/// A program in a pseudo-terminal, and its output so far.
 struct Terminal {
     keys: File,
     child: Child,
     shown: Arc<Mutex<Vec<u8>>>,
-    /// How much of it was waited for.
+    /// Number of bytes of the output that were already waited for.
     seen: usize,
 }
 
 impl Terminal {
-    fn of(command: &mut Command) -> Terminal {
-        let (mut ours, mut theirs) = (0, 0);
+    fn new(command: &mut Command) -> Terminal {
+        let (mut controller, mut follower) = (0, 0);
         let null = std::ptr::null_mut();
-        // SAFETY: two places for descriptors; a name, modes and a size may be left out.
-        let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null, null.cast(), null.cast()) };
+        // SAFETY: two valid pointers for the descriptors; the name, the modes and the size may be null.
+        let opened = unsafe { libc::openpty(&mut controller, &mut follower, null, null.cast(), null.cast()) };
         assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-        for side in [ours, theirs] {
-            // what other tests start from here on does not hold the terminal open
+        for side in [controller, follower] {
+            // processes that other tests start must not keep the terminal open
             // SAFETY: a descriptor that was just opened; a flag is set.
             assert!(unsafe { libc::fcntl(side, libc::F_SETFD, libc::FD_CLOEXEC) } >= 0);
         }
-        // SAFETY: descriptors that were just opened and belong to nobody else.
-        let (keys, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        // SAFETY: descriptors that were just opened and have no other owner.
+        let (keys, follower) = unsafe { (File::from_raw_fd(controller), OwnedFd::from_raw_fd(follower)) };
         for side in [Command::stdin, Command::stdout, Command::stderr] {
-            side(command, std::process::Stdio::from(theirs.try_clone().unwrap()));
+            side(command, std::process::Stdio::from(follower.try_clone().unwrap()));
         }
         let lead = || {
-            // SAFETY: two calls that are allowed between fork and exec: a session of its own, led from this terminal.
+            // SAFETY: two calls that are allowed between fork and exec: they start a session led from this terminal.
             let led = unsafe { libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY as _, 0) == 0 };
             if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
         };
@@ -49,7 +49,7 @@ impl Terminal {
         let child = unsafe { command.pre_exec(lead) }.spawn().unwrap();
         let (shown, mut from) = (Arc::default(), keys.try_clone().unwrap());
         let to: Arc<Mutex<Vec<u8>>> = Arc::clone(&shown);
-        // ends when nobody holds the terminal's other side
+        // ends when the terminal's other side is closed
         std::thread::spawn(move || {
             let mut piece = [0; 4096];
             while let Ok(n @ 1..) = from.read(&mut piece) {
@@ -63,7 +63,7 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What is shown from here on, as soon as `enough` says so.
+    /// Waits until `enough` is true of the new output, and returns that output.
     fn until(&mut self, what: &str, enough: impl Fn(&str) -> bool) -> String {
         let since = Instant::now();
         loop {
@@ -78,7 +78,7 @@ impl Terminal {
         }
     }
 
-    /// Waits for a text; what is shown after it is still new.
+    /// Waits for a text. The output after it stays new.
     fn shows(&mut self, text: &str) {
         let from = self.seen;
         self.until(text, |new| new.contains(text));
@@ -91,7 +91,8 @@ impl Terminal {
         self.until("prompt", |new| new.ends_with("> "))
     }
 
-    /// Whether the answer was under way, with parts of it shown, when Ctrl-C stopped it.
+    /// Sends a message and stops the reply with Ctrl-C. Returns whether the reply was stopped after a part of it was
+    /// shown.
     fn is_stopped_while_it_answers(&mut self, message: &str) -> bool {
         self.types(message);
         self.shows(message.trim());
@@ -102,20 +103,20 @@ impl Terminal {
             }
         }
         self.types(STOP);
-        let said = self.until("word of the stop", |new| {
+        let shown = self.until("note about the stop", |new| {
             (new.contains("[stopped]") || new.contains("[Ctrl-C again")) && new.ends_with("> ")
         });
-        said.contains("[stopped]")
+        shown.contains("[stopped]")
     }
 
     /// The exit code.
-    fn ends(mut self) -> Option<i32> {
+    fn wait(mut self) -> Option<i32> {
         let since = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(since.elapsed() < Duration::from_secs(120), "it goes on");
+            assert!(since.elapsed() < Duration::from_secs(120), "the process does not exit");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -128,7 +129,7 @@ impl Drop for Terminal {
     }
 }
 
-/// A conversation with a model of so many positions.
+/// Starts a conversation with a model of `positions` positions.
 fn chat(scratch: &Scratch, positions: u32, more: &[&str]) -> Terminal {
     let (from, to) = (path("models/qwen3_tied"), scratch.0.join("m"));
     fs::create_dir(&to).unwrap();
@@ -142,26 +143,26 @@ fn chat(scratch: &Scratch, positions: u32, more: &[&str]) -> Terminal {
     fs::write(to.join("config.json"), wide).unwrap();
     let mut command = program();
     command.args(["chat", "--temperature", "0", "--model"]).arg(&to).args(more);
-    let mut terminal = Terminal::of(&mut command);
+    let mut terminal = Terminal::new(&mut command);
     terminal.prompt();
     terminal
 }
 
-/// A reply of 100,000 tokens that would take minutes is shown while it is drawn; Ctrl-C stops it, and the
-/// conversation goes on. A second Ctrl-C without a message between ends it.
+/// A reply of 100,000 tokens would take minutes. It is streamed; Ctrl-C stops it, and the conversation continues. A
+/// second Ctrl-C without a message in between ends the conversation.
 #[test]
-fn a_reply_streams_and_stops_at_the_first_interrupt_and_the_second_ends() {
+fn the_first_interrupt_stops_a_streaming_reply_and_the_second_exits() {
     let scratch = Scratch::new("terminal-stop");
     let mut chat = chat(&scratch, 200_000, &["--max-new", "100000"]);
-    // random weights may end a text early: then they are asked again
+    // random weights may end a reply early: then the message is sent again
     let stopped = (0..20).filter(|_| chat.is_stopped_while_it_answers("Tell me more.\n")).take(2).count();
     assert_eq!(stopped, 2);
     chat.types(STOP);
-    assert_eq!(chat.ends(), Some(130));
+    assert_eq!(chat.wait(), Some(130));
 }
 
 #[test]
-fn at_the_prompt_an_interrupt_says_what_ends_and_the_end_of_input_ends() {
+fn at_the_prompt_an_interrupt_prints_how_to_exit_and_the_end_of_input_exits() {
     let scratch = Scratch::new("terminal-end");
     let mut chat = chat(&scratch, 256, &["--max-new", "4"]);
     chat.types(STOP);
@@ -173,11 +174,11 @@ fn at_the_prompt_an_interrupt_says_what_ends_and_the_end_of_input_ends() {
     chat.types(STOP);
     chat.shows("[Ctrl-C again or Ctrl-D ends]");
     chat.types(END);
-    assert_eq!(chat.ends(), Some(0));
+    assert_eq!(chat.wait(), Some(0));
 }
 
 #[test]
-fn a_long_conversation_forgets_its_oldest_turns_and_says_so() {
+fn a_long_conversation_drops_its_oldest_turns_with_a_note() {
     let scratch = Scratch::new("terminal-long");
     let mut chat = chat(&scratch, 256, &["--max-new", "20", "--system", "Be brief."]);
     let message = format!("{}\n", "word ".repeat(12));
@@ -194,5 +195,5 @@ fn a_long_conversation_forgets_its_oldest_turns_and_says_so() {
     chat.types("/reset\n");
     chat.shows("[the conversation is forgotten]");
     chat.types(END);
-    assert_eq!(chat.ends(), Some(0));
+    assert_eq!(chat.wait(), Some(0));
 }

@@ -1,5 +1,5 @@
-//! The gates of training: what a step gives does not depend on how its samples were split, on threads,
-//! on instructions or on interruptions.
+//! The training gates: the result of a step does not depend on the split into micro-batches, the number of threads or
+//! the instruction set.
 use xtrain::model::{
     ActivationCheckpointing, Config, Decay, Error, Model, OptimConfig, Params, Result, Schedule, Trainer,
     TrainingExample, normalize_loss_weights, objective,
@@ -7,11 +7,11 @@ use xtrain::model::{
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
 
-use crate::dice::{Dice, values};
+use crate::rng::{CaseRng, values};
 
 const SEED: u64 = 20_250_608;
 
-/// A run: a model, and how many steps are taken.
+/// A run: a model and a number of steps.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     number: u64,
@@ -21,13 +21,13 @@ pub(crate) struct Run {
     data: u64,
 }
 
-/// Where and in what parts a run is computed.
+/// How a run is computed.
 #[derive(Debug, Clone)]
-struct Way {
+struct Setup {
     threads: usize,
-    /// `None`: the reference.
+    /// `None`: the reference backend.
     simd: Option<Simd>,
-    /// The seed of the sizes of micro-batches; none: a step is one.
+    /// The seed of the sizes of the micro-batches. `None`: one micro-batch per step.
     split: Option<u64>,
     keep: ActivationCheckpointing,
 }
@@ -38,33 +38,33 @@ pub(crate) struct Difference(pub(crate) String);
 
 impl Run {
     pub(crate) fn draw(number: u64) -> Run {
-        let mut dice = Dice::new(SEED, number);
-        let n_kv_heads = dice.pick(&[1, 2]);
+        let mut rng = CaseRng::new(SEED, number);
+        let n_kv_heads = rng.choose(&[1, 2]);
         let cfg = Config {
-            vocab: dice.between(5, 61),
-            dim: dice.pick(&[6, 8, 12, 20]),
-            ffn_dim: dice.pick(&[8, 16, 37]),
-            n_layers: dice.between(1, 2),
-            n_heads: n_kv_heads * dice.pick(&[1, 2]),
+            vocab: rng.between(5, 61),
+            dim: rng.choose(&[6, 8, 12, 20]),
+            ffn_dim: rng.choose(&[8, 16, 37]),
+            n_layers: rng.between(1, 2),
+            n_heads: n_kv_heads * rng.choose(&[1, 2]),
             n_kv_heads,
-            head_dim: dice.pick(&[2, 4, 10]),
+            head_dim: rng.choose(&[2, 4, 10]),
             max_positions: 80,
             rope_theta: 1e4,
             norm_eps: 1e-6,
-            qk_norm: dice.one_in(2),
+            qk_norm: rng.one_in(2),
             tie_embeddings: number.is_multiple_of(2),
             ..Config::default()
         };
         let dtype = [Dtype::F32, Dtype::BF16][(number / 2 % 2) as usize];
-        Run { number, cfg, dtype, steps: dice.between(2, 4) as u64, data: dice.word() }
+        Run { number, cfg, dtype, steps: rng.between(2, 4) as u64, data: rng.next_u64() }
     }
 
     /// A trainer at step 0.
     pub(crate) fn trainer(&self, device: &Device) -> Result<Trainer> {
-        let mut dice = Dice::new(SEED ^ 1, self.number);
+        let mut rng = CaseRng::new(SEED ^ 1, self.number);
         let scale = (self.cfg.dim as f32).sqrt().recip();
         let params = Params::load(&self.cfg, self.dtype, device, |_, shape| {
-            let mut all = values(shape.iter().product(), scale, &mut dice);
+            let mut all = values(shape.iter().product(), scale, &mut rng);
             all.iter_mut().filter(|_| shape.len() == 1).for_each(|x| *x += 1.0);
             Ok(all)
         })?;
@@ -72,18 +72,18 @@ impl Run {
         Trainer::new(model, OptimConfig::default(), schedule())
     }
 
-    /// The samples of step `step`: ragged, some rows without a target.
+    /// The training examples of step `step`: different lengths, some rows without a target.
     fn samples(&self, data: u64, step: u64) -> Vec<TrainingExample> {
-        let mut dice = Dice::new(data, step);
-        let token = |dice: &mut Dice| dice.below(self.cfg.vocab) as u32;
+        let mut rng = CaseRng::new(data, step);
+        let token = |rng: &mut CaseRng| rng.below(self.cfg.vocab) as u32;
         let mut samples = Vec::new();
-        for _ in 0..dice.between(3, 7) {
-            let n = dice.pick(&[2, 5, 17, 33, 64, 70]);
-            let inputs: Vec<u32> = (0..n).map(|_| token(&mut dice)).collect();
+        for _ in 0..rng.between(3, 7) {
+            let n = rng.choose(&[2, 5, 17, 33, 64, 70]);
+            let inputs: Vec<u32> = (0..n).map(|_| token(&mut rng)).collect();
             let target = |id| Target { id, weight: 0.0, bonus: 0.0 };
-            let targets = (0..n).map(|_| Some(target(token(&mut dice))).filter(|_| !dice.one_in(5)));
+            let targets = (0..n).map(|_| Some(target(token(&mut rng))).filter(|_| !rng.one_in(5)));
             let targets = targets.collect();
-            let starts = if n > 16 && dice.one_in(3) { vec![n / 4, n / 2] } else { Vec::new() };
+            let starts = if n > 16 && rng.one_in(3) { vec![n / 4, n / 2] } else { Vec::new() };
             samples.push(TrainingExample { inputs, targets, starts });
         }
         normalize_loss_weights(&mut samples);
@@ -103,21 +103,21 @@ fn schedule() -> Schedule {
     }
 }
 
-impl Way {
-    fn plain() -> Way {
-        Way { threads: 1, simd: Some(Simd::detect()), split: None, keep: ActivationCheckpointing::Off }
+impl Setup {
+    fn plain() -> Setup {
+        Setup { threads: 1, simd: Some(Simd::detect()), split: None, keep: ActivationCheckpointing::Off }
     }
 
     fn device(&self) -> Device {
         self.simd.map_or_else(Device::reference, |simd| Device::cpu_with(self.threads, simd))
     }
 
-    /// The samples of a step in micro-batches.
+    /// The training examples of a step, split into micro-batches.
     fn parts<'a>(&self, samples: &'a [TrainingExample], step: u64) -> Vec<&'a [TrainingExample]> {
         let Some(split) = self.split else { return vec![samples] };
-        let (mut dice, mut parts, mut left) = (Dice::new(split, step), Vec::new(), samples);
+        let (mut rng, mut parts, mut left) = (CaseRng::new(split, step), Vec::new(), samples);
         while !left.is_empty() {
-            let (part, rest) = left.split_at(dice.between(1, left.len()));
+            let (part, rest) = left.split_at(rng.between(1, left.len()));
             parts.push(part);
             left = rest;
         }
@@ -125,14 +125,14 @@ impl Way {
     }
 }
 
-/// Losses, norms, weights and moments of a run, under their names, in bits.
+/// The named losses, norms, weights and moments of a run, as bits.
 pub(crate) type Bits = Vec<(String, Vec<u32>)>;
 
 pub(crate) fn bits(x: &xtrain::tensor::Tensor) -> Vec<u32> {
     x.data::<f32>().expect("weights and moments are f32").iter().map(|x| x.to_bits()).collect()
 }
 
-/// Everything that a trainer holds.
+/// The state of a trainer: step, optimizer, weights and moments.
 pub(crate) fn state(trainer: &Trainer) -> Bits {
     let Trainer { model, optimizer, .. } = trainer;
     let mut all =
@@ -147,10 +147,10 @@ pub(crate) fn state(trainer: &Trainer) -> Bits {
     all
 }
 
-/// One step in the parts of `way`; its loss, gradients and norm.
-fn step(trainer: &mut Trainer, samples: &[TrainingExample], (way, n): (&Way, u64)) -> Result<Bits> {
+/// Computes one step in the micro-batches of `setup`. Returns its loss, gradients and norm.
+fn step(trainer: &mut Trainer, samples: &[TrainingExample], setup: &Setup, n: u64) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
-    for part in way.parts(samples, n) {
+    for part in setup.parts(samples, n) {
         trainer.backward(part, &mut loss, &mut grads)?;
     }
     let grads = grads.finish()?;
@@ -164,43 +164,50 @@ fn step(trainer: &mut Trainer, samples: &[TrainingExample], (way, n): (&Way, u64
     Ok(all)
 }
 
-/// The whole run, every micro-batch by itself.
-fn whole(run: &Run, way: &Way) -> Result<Bits> {
-    let mut trainer = run.trainer(&way.device())?;
-    trainer.checkpointing = way.keep;
+/// Computes all steps of a run, micro-batch by micro-batch.
+fn complete(run: &Run, setup: &Setup) -> Result<Bits> {
+    let mut trainer = run.trainer(&setup.device())?;
+    trainer.checkpointing = setup.keep;
     let mut all = Vec::new();
     for n in 0..run.steps {
-        all.extend(step(&mut trainer, &run.samples(run.data, n), (way, n))?);
+        all.extend(step(&mut trainer, &run.samples(run.data, n), setup, n)?);
     }
     all.extend(state(&trainer));
     Ok(all)
 }
 
-/// The first differing value of two runs; else the number of compared ones.
-fn same(gate: &'static str, run: &Run, how: &str, pair: (&Bits, &Bits)) -> Result<usize, Difference> {
-    same_bits((gate, run.number, SEED), &format!("{how} in {run:?}"), pair)
+/// Compares two runs. Returns the number of compared values, or the first difference.
+fn same(gate: &'static str, run: &Run, how: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
+    let case = GateCase { gate, number: run.number, seed: SEED };
+    same_bits(case, &format!("{how} in {run:?}"), got, want)
 }
 
-/// The first difference of two lists, of gate, case and seed; else the number of compared values.
-pub(crate) fn same_bits(
-    (gate, case, seed): (&'static str, u64, u64),
-    how: &str,
-    (got, want): (&Bits, &Bits),
-) -> Result<usize, Difference> {
+/// A case of a gate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GateCase {
+    pub(crate) gate: &'static str,
+    pub(crate) number: u64,
+    pub(crate) seed: u64,
+}
+
+/// Compares two lists of values. Returns the number of compared values, or the first difference with its gate, case
+/// and seed.
+pub(crate) fn same_bits(case: GateCase, how: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
+    let GateCase { gate, number, seed } = case;
     let differ =
-        |what: String| Err(Difference(format!("gate {gate}, case {case}, seed {seed}: {what}\n  {how}")));
+        |what: String| Err(Difference(format!("gate {gate}, case {number}, seed {seed}: {what}\n  {how}")));
     let lengths = |all: &Bits| -> Vec<(String, usize)> {
         all.iter().map(|(name, values)| (name.clone(), values.len())).collect()
     };
     let mut n = 0;
     for ((name, got), (_, want)) in got.iter().zip(want) {
         if let Some(at) = got.iter().zip(want).position(|(a, b)| a != b) {
-            return differ(format!("{name}, value {at}: {:08x}, want {:08x}", got[at], want[at]));
+            return differ(format!("{name}, value {at}: got {:08x}, want {:08x}", got[at], want[at]));
         }
         n += got.len();
     }
     if lengths(got) != lengths(want) {
-        return differ(format!("values {:?}, want {:?}", lengths(got), lengths(want)));
+        return differ(format!("names and lengths: got {:?}, want {:?}", lengths(got), lengths(want)));
     }
     Ok(n)
 }
@@ -209,25 +216,26 @@ pub(crate) fn failed(e: impl std::fmt::Display) -> Difference {
     Difference(e.to_string())
 }
 
-/// Every split of a step's samples, on other threads and instructions, against the step as one.
-pub(crate) fn splits(run: &Run, most_threads: usize) -> Result<usize, Difference> {
-    let mut dice = Dice::new(SEED ^ 2, run.number);
+/// Compares random splits of each step, on other numbers of threads and instruction sets, with one micro-batch per
+/// step.
+pub(crate) fn splits(run: &Run, max_threads: usize) -> Result<usize, Difference> {
+    let mut rng = CaseRng::new(SEED ^ 2, run.number);
     let simds: Vec<Option<Simd>> = [None].into_iter().chain(Simd::available().map(Some)).collect();
-    let want = whole(run, &Way::plain()).map_err(failed)?;
+    let want = complete(run, &Setup::plain()).map_err(failed)?;
     let mut n = 0;
     for _ in 0..3 {
-        let split = (!dice.one_in(6)).then(|| dice.word());
-        let keep = dice.pick(&[ActivationCheckpointing::Off, ActivationCheckpointing::PerLayer]);
-        let way = Way { threads: dice.between(1, most_threads), simd: dice.pick(&simds), split, keep };
-        let got = whole(run, &way).map_err(failed)?;
-        n += same("micro-batches", run, &format!("{way:?}"), (&got, &want))?;
+        let split = (!rng.one_in(6)).then(|| rng.next_u64());
+        let keep = rng.choose(&[ActivationCheckpointing::Off, ActivationCheckpointing::PerLayer]);
+        let setup = Setup { threads: rng.between(1, max_threads), simd: rng.choose(&simds), split, keep };
+        let got = complete(run, &setup).map_err(failed)?;
+        n += same("micro-batches", run, &format!("{setup:?}"), &got, &want)?;
     }
     Ok(n)
 }
 
-/// The rows of packed documents against each document alone.
+/// Compares the rows of packed documents with each document alone.
 pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
-    let model = run.trainer(&Way::plain().device()).map_err(failed)?.model;
+    let model = run.trainer(&Setup::plain().device()).map_err(failed)?.model;
     let values = |samples: &[TrainingExample]| -> Result<Bits, Difference> {
         let values = objective::evaluate(&model, samples, &mut 0.0).map_err(failed)?;
         let bits =
@@ -257,25 +265,25 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
     }
     let how = format!("documents begin at {:?}", together.starts);
     let (got, want) = (values(&[together])?, values(&alone)?);
-    same("packing", run, &how, (&got, &want))
+    same("packing", run, &how, &got, &want)
 }
 
-/// Runs a gate over `n` cases; how many values had the same bits.
+/// Runs a gate over `n` cases. Returns the number of compared values.
 pub(crate) fn over(n: u64, gate: impl Fn(&Run) -> Result<usize, Difference>) -> Result<usize, Difference> {
     (0..n).map(|number| gate(&Run::draw(number))).sum()
 }
 
 #[test]
-fn gradients_and_weights_do_not_see_how_a_step_was_split() {
+fn gradients_and_weights_do_not_depend_on_the_micro_batches() {
     let n = over(48, |run| splits(run, 3)).unwrap_or_else(|Difference(e)| panic!("{e}"));
-    println!("micro-batches: 48 runs, each in 3 other ways, {n} values, 0 differing bits");
+    println!("micro-batches: 48 runs, each with 3 other setups, {n} values, 0 differ");
     assert!(n > 400_000, "{n}");
 }
 
 #[test]
-fn lists_of_other_lengths_or_names_are_not_the_same() {
+fn lists_with_other_lengths_or_names_differ() {
     let list = |name: &str, n| vec![(name.to_string(), vec![7; n])];
-    let same = |a: &Bits, b: &Bits| same_bits(("lengths", 0, 0), "", (a, b));
+    let same = |a: &Bits, b: &Bits| same_bits(GateCase { gate: "lengths", number: 0, seed: 0 }, "", a, b);
     assert_eq!(same(&list("w", 3), &list("w", 3)), Ok(3));
     for other in [list("w", 2), list("w", 4), list("v", 3), Vec::new(), [list("w", 3), list("v", 0)].concat()]
     {
@@ -284,25 +292,25 @@ fn lists_of_other_lengths_or_names_are_not_the_same() {
 }
 
 #[test]
-fn a_packed_document_is_the_document_alone() {
+fn a_packed_document_has_the_values_of_the_document_alone() {
     let n = over(24, packed).unwrap_or_else(|Difference(e)| panic!("{e}"));
-    println!("packing: 24 samples of several documents, {n} values, 0 differing bits");
+    println!("packing: 24 examples of several documents, {n} values, 0 differ");
     assert!(n > 5_000, "{n}");
 }
 
 #[test]
 fn two_runs_from_one_seed_are_identical() {
     let twice = |run: &Run| {
-        let way = Way { threads: 2, ..Way::plain() };
-        let (a, b) = (whole(run, &way).map_err(failed)?, whole(run, &way).map_err(failed)?);
-        same("repetition", run, "once more", (&a, &b))
+        let setup = Setup { threads: 2, ..Setup::plain() };
+        let (a, b) = (complete(run, &setup).map_err(failed)?, complete(run, &setup).map_err(failed)?);
+        same("repetition", run, "the second run", &a, &b)
     };
     let n = over(20, twice).unwrap_or_else(|Difference(e)| panic!("{e}"));
-    println!("repetition: 20 runs, {n} values, 0 differing bits");
+    println!("repetition: 20 runs, {n} values, 0 differ");
 }
 
 #[test]
-fn a_nan_stops_the_step_that_meets_it_and_changes_nothing() {
+fn a_nan_stops_the_step_that_reads_it_and_changes_nothing() {
     let mut cases = 0;
     for number in 0..8 {
         let run = Run::draw(number);
@@ -312,7 +320,7 @@ fn a_nan_stops_the_step_that_meets_it_and_changes_nothing() {
             trainer.step(run.samples(run.data, 0), 2).unwrap();
             let param = trainer.model.params.iter_mut().nth(slot).unwrap();
             let name = param.name().to_string();
-            // The first row of a table is its first token's, which the step must read.
+            // the first row of the table belongs to token 0, which the step must read
             param.value_mut().unwrap().data_mut::<f32>().unwrap()[0] = bad;
             let before = state(&trainer);
             let mut samples = run.samples(run.data, 1);
@@ -328,5 +336,5 @@ fn a_nan_stops_the_step_that_meets_it_and_changes_nothing() {
             cases += 1;
         }
     }
-    println!("not finite: {cases} steps stopped, nothing changed");
+    println!("non-finite: {cases} steps stopped without a change");
 }

@@ -1,4 +1,4 @@
-//! `xtrain verify` on the real binary: 0 where the promise holds, 1 where it is broken.
+//! `xtrain verify` as a process: exit code 0 if all values agree, 1 if one differs.
 use std::process::Output;
 
 use crate::cli::program;
@@ -11,7 +11,7 @@ fn verify(words: &[&str]) -> Output {
 }
 
 #[test]
-fn verify_ends_with_0_where_every_bit_is_the_same() {
+fn verify_exits_with_0_if_every_bit_agrees() {
     let done = verify(&[]);
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert_eq!(done.status.code(), Some(0), "{err}");
@@ -20,7 +20,7 @@ fn verify_ends_with_0_where_every_bit_is_the_same() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn verify_ends_with_1_and_names_the_place_where_a_fault_is_planted() {
+fn verify_exits_with_1_and_names_the_place_of_a_planted_fault() {
     for fault in [
         xtrain::tensor::faults::Fault::DroppedCacheWrite,
         xtrain::tensor::faults::Fault::PageOffByOne,

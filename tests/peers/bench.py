@@ -1,27 +1,26 @@
-"""The speed of xtrain beside PyTorch on the same cores, in one run, in turn.
+"""Compares the speed of xtrain and PyTorch on the same cores, in one run, alternating.
 
     python tests/peers/bench.py recipe|train|decode [--threads N] [--dtype TYPE] [--rounds N] [--xtrain PROGRAM]
 
-* recipe: a step of the Shakespeare recipe (configs/shakespeare.toml: 4 layers, width 128, 12 samples of 64 tokens) and
-  of nanoGPT's model for it in eager PyTorch with fused attention, twice: as nanoGPT's own loop takes it on a CPU (AdamW
-  is not fused there, and the batch is made inside the step), and with the fused AdamW and a batch that is there;
-* train:  a step of 8 samples of 256 tokens of model T (vocabulary 4096, width 256, 6 layers, 8 heads of which 4 have
-  keys, MLP 768), beside the same model under torch.compile and eager;
-* decode: greedy tokens of model T per second at batch 1 and 32, 120 tokens after prompts of 16, beside the same model
-  in eager PyTorch with a static cache (nothing of it is compiled); and 32 completions of one prompt of 128 tokens, of
-  which PyTorch knows nothing: each row has keys of its own. With `--llama` each of the three once more beside llama.cpp
-  (llama.py: `pip install llama-cpp-python gguf`), with `--candle PROGRAM` beside candle's Qwen3 in the same sizes, built
-  by
+* recipe: a step of the Shakespeare recipe (configs/shakespeare.toml: 4 layers, width 128, 12 samples of 64 tokens),
+  and a step of nanoGPT's model for it in eager PyTorch with fused attention. Measured twice: as nanoGPT's own training
+  loop on the CPU (unfused AdamW, the batch is created inside the step), and with fused AdamW and a prepared batch;
+* train:  a step of 8 samples of 256 tokens of model T (vocabulary 4096, width 256, 6 layers, 8 query heads, 4 KV
+  heads, MLP 768), and of the same model in PyTorch, under torch.compile and eager;
+* decode: greedy tokens per second of model T at batch 1 and 32, 120 tokens after prompts of 16, and of the same model
+  in eager PyTorch with a static cache (not compiled); also 32 completions of one prompt of 128 tokens, for which
+  PyTorch shares nothing: each row has its own keys. `--llama` repeats the three with llama.cpp (llama.py: `pip install
+  llama-cpp-python gguf`), `--candle PROGRAM` with candle's Qwen3 in the same sizes, built by
 
     cargo build --release --manifest-path tests/peers/candle/Cargo.toml
 
-The recipe has 804,096 parameters there (65 characters) and 787,968 here (257 bytes). All in f32; with `--dtype bf16`
-beside PyTorch alone, under autocast in training, all in bf16 in decoding. The two programs run
-in turn, half a second each while the other stands still, so that a host which changes its speed does so for both:
-the peer begins when it has warmed up and ends when xtrain has (train: whole runs, for its steps are longer). A step is
-timed from its batch to its update, but for the first of the two with the making of the batch. A line holds the median
-and the least of a program's samples, and tokens by the median; a sample in which its program stood still is left out.
-Seen with torch 2.15.0.
+The recipe has 804,096 parameters in PyTorch (65 characters) and 787,968 in xtrain (257 bytes). Everything is f32.
+`--dtype bf16` is available with PyTorch only: autocast in training, all bf16 in decoding. The two programs alternate:
+each runs for half a second while the other is stopped, so that changes of the machine's speed affect both. The
+measurement starts when the peer has warmed up and ends when xtrain ends (train: complete runs, because its steps are
+longer). A step is timed from its batch to its update; the first variant of the recipe includes the creation of the
+batch. A line shows the median and the minimum of a program's samples, and tokens per second by the median. Samples
+during which the program was stopped are left out. Tested with torch 2.15.0.
 """
 
 import argparse
@@ -37,13 +36,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_T = {"vocab": 4096, "dim": 256, "n_layers": 6, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 768}
 NEW = 120
-# seconds that a program runs before it is the other's turn
-TURN = 0.5
-# steps or passes of PyTorch that are not counted
+# seconds that a program runs before the other one continues
+SLICE = 0.5
+# warm-up steps or passes of the peer
 WARM = 5
 
 
-def torch_here(threads, dtype):
+def import_torch(threads, dtype):
     import torch
 
     torch.set_num_threads(threads)
@@ -52,7 +51,7 @@ def torch_here(threads, dtype):
 
 
 def gpt(torch):
-    """A GPT of nanoGPT's recipe for the CPU, and what it learns from."""
+    """The GPT of nanoGPT's CPU recipe, and a function that samples its training batches."""
     nn, F = torch.nn, torch.nn.functional
     vocab, width, layers, heads, context, batch = 65, 128, 4, 4, 64, 12
 
@@ -77,12 +76,12 @@ def gpt(torch):
     class Gpt(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(context, width)
+            self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(context, width)
             self.blocks = nn.ModuleList(Block() for _ in range(layers))
             self.norm = nn.LayerNorm(width, bias=False)
 
         def forward(self, x, y):
-            h = self.tokens(x) + self.places(torch.arange(x.shape[1]))
+            h = self.tokens(x) + self.positions(torch.arange(x.shape[1]))
             for block in self.blocks:
                 h = block(h)
             return F.cross_entropy(F.linear(self.norm(h), self.tokens.weight).view(-1, vocab), y.reshape(-1))
@@ -100,13 +99,13 @@ def gpt(torch):
 
 
 def model_t(torch):
-    """Model T: pre-norm, grouped heads with normed queries and keys, rotary positions, SwiGLU, tied head."""
+    """Model T: pre-norm, grouped-query attention with QK-norm and RoPE, SwiGLU, tied head."""
     nn, F = torch.nn, torch.nn.functional
     vocab, width, heads, kv, mlp, hd, batch, context = 4096, 256, 8, 4, 768, 32, 8, 256
     angles = torch.arange(512).float()[:, None] * 1e6 ** (-torch.arange(0, hd, 2).float() / hd)
     cos, sin = (torch.cat([x, x], -1) for x in (angles.cos(), angles.sin()))
 
-    def turn(x, at):
+    def rotate(x, at):
         a, b = x.chunk(2, -1)
         c, s = (table[at : at + x.shape[-2]].to(x.dtype) for table in (cos, sin))
         return x * c + torch.cat([-b, a], -1) * s
@@ -133,7 +132,7 @@ def model_t(torch):
             b, t, _ = h.shape
             parts = self.qkv(self.norm1(h)).split([heads * hd, kv * hd, kv * hd], -1)
             q, k, v = (x.view(b, t, -1, hd).transpose(1, 2) for x in parts)
-            q, k = turn(self.norm_q(q), at), turn(self.norm_k(k), at)
+            q, k = rotate(self.norm_q(q), at), rotate(self.norm_k(k), at)
             if cache is not None:
                 cache[0][:, :, at : at + t], cache[1][:, :, at : at + t] = k, v
                 k, v = (x[:, :, : at + t] for x in cache)
@@ -173,8 +172,8 @@ def model_t(torch):
 
 
 def steps(threads, dtype, which, how):
-    """Seconds of each step of training."""
-    torch, dtype = torch_here(threads, dtype)
+    """Seconds of each training step."""
+    torch, dtype = import_torch(threads, dtype)
     model, sample = gpt(torch) if which == "recipe" else model_t(torch)
     plain = how == "plain"
     optimizer = torch.optim.AdamW(
@@ -197,8 +196,8 @@ def steps(threads, dtype, which, how):
 
 
 def tokens(threads, dtype, rows, prompt, one):
-    """Seconds of each pass of decoding."""
-    torch, dtype = torch_here(threads, dtype)
+    """Seconds of each decoding pass."""
+    torch, dtype = import_torch(threads, dtype)
     model = model_t(torch)[0].to(dtype)
     with torch.inference_mode():
         while True:
@@ -212,16 +211,16 @@ def tokens(threads, dtype, rows, prompt, one):
 
 
 def llama_tokens(threads, _, rows, prompt, one):
-    """The same of llama.cpp."""
+    """Seconds of each decoding pass of llama.cpp."""
     import llama
 
     return llama.tokens(threads, rows, prompt, one, NEW, MODEL_T)
 
 
 def peer(threads, dtype, kind, count, *what):
-    """Says when it is warm, then measures: so many samples, or until it is told to end."""
-    told = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    """Prints "warm" after the warm-up, then measures `count` samples. None: measures until SIGTERM."""
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     seconds = []
     kinds = {"steps": steps, "tokens": tokens, "llama": llama_tokens}
     for i, sample in enumerate(kinds[kind](threads, dtype, *what)):
@@ -229,42 +228,42 @@ def peer(threads, dtype, kind, count, *what):
             seconds.append(sample)
         if i + 1 == WARM:
             print("warm", flush=True)
-        if told or len(seconds) == count:
+        if stopped or len(seconds) == count:
             break
     print(json.dumps([1e3 * sample for sample in seconds]))
 
 
 def ours(args, *more):
-    """The command of an xtrain benchmark."""
+    """The command line of an xtrain benchmark."""
     return [str(args.xtrain), "bench", *map(str, more), "--threads", str(args.threads), "--dtype", args.dtype, "--json"]
 
 
 def theirs(args, kind, count, *what):
-    """The command that measures PyTorch or llama.cpp, in a process of its own."""
-    asked = json.dumps([kind, count, *what])
-    how = ["--threads", str(args.threads), "--dtype", args.dtype]
-    return [sys.executable, __file__, "peer", *how, "--what", asked]
+    """The command line that measures PyTorch or llama.cpp in its own process."""
+    what = json.dumps([kind, count, *what])
+    options = ["--threads", str(args.threads), "--dtype", args.dtype]
+    return [sys.executable, __file__, "peer", *options, "--what", what]
 
 
 def candle(args, rows, prompt, one):
-    """The command that measures candle: tests/peers/candle."""
+    """The command line that measures candle: tests/peers/candle."""
     return ["env", f"RAYON_NUM_THREADS={args.threads}", *map(str, [args.candle, rows, prompt, NEW, int(one)])]
 
 
 def last_line(text):
-    """The JSON at the end of what a program printed."""
+    """The JSON in the last line of a program's output."""
     return json.loads(text.splitlines()[-1])
 
 
 def one_by_one(mine, other):
-    """What both commands print, each run alone."""
+    """Runs both commands one after the other. Returns their results."""
     run = lambda command: subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
     return last_line(run(mine)), last_line(run(other))
 
 
-def in_turn(mine, other):
-    """What both commands print. They take turns of `TURN` seconds until the first ends and the second, which was warm
-    before it began, is told to."""
+def alternating(mine, other):
+    """Runs both commands alternately, `SLICE` seconds each, until the first ends; then terminates the second, which was
+    warmed up before the first started. Returns their results."""
     both = []
     try:
         with tempfile.TemporaryFile("w+") as out:
@@ -294,9 +293,9 @@ def in_turn(mine, other):
 
 
 def ended(program):
-    """Whether it ends within its turn."""
+    """Whether the program ends within its time slice."""
     try:
-        program.wait(TURN)
+        program.wait(SLICE)
     except subprocess.TimeoutExpired:
         return False
     return True
@@ -306,17 +305,17 @@ def spread(samples):
     return {"p50": statistics.median(samples), "min": min(samples)}
 
 
-def moving(samples):
-    """Milliseconds without those in which a program stood still."""
-    return [ms for ms in samples if ms < 1e3 * TURN]
+def uninterrupted(samples):
+    """The samples in milliseconds, without those during which the program was stopped."""
+    return [ms for ms in samples if ms < 1e3 * SLICE]
 
 
 def report(name, a, b, rows=None, peer="pytorch"):
-    """A pair of lines, and how many times as long the peer takes by medians and by the least."""
-    for who, x in (("xtrain", a), (peer, b)):
+    """Prints a line per program, and the ratio of the peer's time to xtrain's, by median and by minimum."""
+    for program, x in (("xtrain", a), (peer, b)):
         rate = f"  {1e3 * rows / x['p50']:7.0f} tok/s" if rows else ""
-        print(f"{name:<28} {who:<9} p50 {x['p50']:8.2f} ms  least {x['min']:8.2f} ms{rate}")
-    print(f"{name:<28} {'ratio':<9} p50 {b['p50'] / a['p50']:8.2f}     least {b['min'] / a['min']:8.2f}", flush=True)
+        print(f"{name:<28} {program:<9} p50 {x['p50']:8.2f} ms  min {x['min']:8.2f} ms{rate}")
+    print(f"{name:<28} {'ratio':<9} p50 {b['p50'] / a['p50']:8.2f}     min {b['min'] / a['min']:8.2f}", flush=True)
 
 
 def sizes():
@@ -326,8 +325,8 @@ def sizes():
 def run(args):
     def recipe(name, how):
         mine = ours(args, "train", "-c", "configs/shakespeare.toml", "--steps", 240)
-        a, b = in_turn(mine, theirs(args, "steps", None, "recipe", how))
-        report(f"recipe, {name}", spread(moving(a["samples_ms"])), spread(moving(b)))
+        a, b = alternating(mine, theirs(args, "steps", None, "recipe", how))
+        report(f"recipe, {name}", spread(uninterrupted(a["samples_ms"])), spread(uninterrupted(b)))
 
     def train(how):
         t = [*sizes(), "--set", "train.context=256", "--set", "train.batch=8", "--steps", 10]
@@ -342,10 +341,10 @@ def run(args):
             others["llama.cpp"] = theirs(args, "llama", None, rows, prompt, one)
         if args.candle:
             others["candle"] = candle(args, rows, prompt, one)
-        for who, other in others.items():
-            a, b = in_turn(mine, other)
+        for name_of_peer, other in others.items():
+            a, b = alternating(mine, other)
             passes = [step["ms"] for sample in a["samples"] for step in sample["decode"]]
-            report(f"decode T, {name}", spread(moving(passes)), spread(moving(b)), rows, who)
+            report(f"decode T, {name}", spread(uninterrupted(passes)), spread(uninterrupted(b)), rows, name_of_peer)
 
     for _ in range(args.rounds):
         if args.what == "recipe":
@@ -367,14 +366,14 @@ def main():
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
-    parser.add_argument("--llama", action="store_true", help="decode: beside llama.cpp too")
-    parser.add_argument("--candle", metavar="PROGRAM", help="decode: beside candle too")
+    parser.add_argument("--llama", action="store_true", help="decode: also measure llama.cpp")
+    parser.add_argument("--candle", metavar="PROGRAM", help="decode: also measure candle")
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bench == "peer":
         peer(args.threads, args.dtype, *json.loads(args.what))
     elif (args.llama or args.candle) and (args.bench != "decode" or args.dtype != "f32"):
-        parser.error("llama.cpp and candle are measured in decode and in f32 alone")
+        parser.error("llama.cpp and candle are measured only in decode and in f32")
     else:
         args.what = args.bench
         run(args)

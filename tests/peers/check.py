@@ -1,17 +1,17 @@
-"""What xtrain writes, opened by others: a directory by transformers, a file by gguf-py.
+"""Opens what xtrain exports with other programs: directories with transformers, GGUF files with gguf-py.
 
     python tests/peers/check.py [--xtrain target/release/xtrain]
 
-Each model of tests/data/models is imported and exported again; then
+Each model of tests/data/models is imported and exported again. Then
 
-* transformers must give the logits that xtrain gives, within the tolerance of the model's ref.json (15 times the worst
-  error of transformers' own f32 against f64), and greedily the same tokens; from a directory of shards it must read the
-  weights that it reads from the single file, to the last bit (its logits may differ by where a matrix lies in memory);
-* gguf-py must find under the standard names the values that are in the directory, to the last bit (F32), and
-  dequantise Q8_0 to the values that xtrain computes with, to the last bit.
+* transformers must return xtrain's logits, within the tolerance of the model's ref.json (15 times the largest error of
+  transformers' own f32 against f64), and the same greedy tokens. From a directory of shards it must read exactly the
+  weights that it reads from the single file (its logits may depend on the alignment of a matrix in memory);
+* gguf-py must find exactly the values of the directory under the standard names (F32), and must dequantise Q8_0 to
+  exactly the values that xtrain computes with.
 
-A package that is not installed is said to be so, and what needs it is not run; with XTRAIN_REQUIRE_PEERS=1 that is a
-failure. Seen with transformers 5.23.0, torch 2.15.0, gguf 0.19.0, safetensors 0.8.0.
+If a package is not installed, the script says so and skips the checks that need it; with XTRAIN_REQUIRE_PEERS=1 that
+is a failure. Tested with transformers 5.23.0, torch 2.15.0, gguf 0.19.0, safetensors 0.8.0.
 """
 
 import argparse
@@ -52,8 +52,8 @@ class Xtrain:
 
     def greedy(self, model, tokens):
         tokens = ",".join(map(str, tokens))
-        asked = ["--tokens", tokens, "--max-new", NEW, "--temperature", 0, "--ignore-eos", "--json"]
-        return json.loads(self("generate", model, *asked))["tokens"]
+        options = ["--tokens", tokens, "--max-new", NEW, "--temperature", 0, "--ignore-eos", "--json"]
+        return json.loads(self("generate", model, *options))["tokens"]
 
 
 def weights(directory):
@@ -67,7 +67,7 @@ def weights(directory):
 
 
 def transformers_agrees(xtrain, name, hf, scratch):
-    """The largest difference of a logit, as a part of the tolerance."""
+    """Compares logits and greedy tokens with transformers. Returns a summary."""
     import numpy as np
     import torch
     from transformers import AutoModelForCausalLM
@@ -85,17 +85,17 @@ def transformers_agrees(xtrain, name, hf, scratch):
         if not (difference <= tolerance).all():
             sys.exit(f"error: {name}: a logit differs by {difference.max()}, tolerance {tolerance}")
         worst, count = max(worst, float(difference.max()) / tolerance), count + want.size
-        model.generation_config.eos_token_id = None  # min_new_tokens would hide the token instead
-        asked = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
-        theirs = model.generate(ids, **asked)[0, len(tokens):].tolist()
+        model.generation_config.eos_token_id = None  # min_new_tokens would mask the token instead
+        options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        theirs = model.generate(ids, **options)[0, len(tokens):].tolist()
         ours = xtrain.greedy(hf, tokens)
         if ours != theirs:
-            sys.exit(f"error: {name}: greedy tokens {ours}, of transformers {theirs}")
+            sys.exit(f"error: {name}: greedy tokens {ours}, transformers {theirs}")
     return f"{count} logits, at most {worst:.2f} of the tolerance; {len(prompts)} x {NEW} greedy tokens"
 
 
 def shards_agree(xtrain, name, run, hf, scratch):
-    """Exports shards of a third of the weights; returns how many transformers opened."""
+    """Exports shards of a third of the weights. Returns the number of shards that transformers opened."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -117,13 +117,13 @@ def shards_agree(xtrain, name, run, hf, scratch):
 
 
 def rotated(values, heads):
-    """Rows of a q or k projection as the llama architecture of GGUF orders them: halves of a head side by side."""
+    """The rows of a q or k projection in the order of GGUF's llama architecture: the halves of a head interleaved."""
     out, width = values.shape[0], values.shape[1:]
     return values.reshape(heads, 2, out // heads // 2, *width).swapaxes(1, 2).reshape(out, *width)
 
 
 def gguf_agrees(name, gguf_file, hf):
-    """Compares every tensor of the file with that of the directory; returns how many values were equal."""
+    """Compares every tensor of the file with the directory. Returns the number of compared values."""
     import gguf
     import numpy as np
 
@@ -146,11 +146,11 @@ def gguf_agrees(name, gguf_file, hf):
             query = base.endswith("q_proj")
             want = rotated(want, config["num_attention_heads" if query else "num_key_value_heads"])
         if got.shape != want.shape or (got.view(np.uint32) != want.view(np.uint32)).any():
-            sys.exit(f"error: {name}: {ours} of {gguf_file.name} is not {theirs}")
+            sys.exit(f"error: {name}: {ours} of {gguf_file.name} differs from {theirs}")
         values += want.size
     left = sorted(set(found) - {"rope_freqs.weight"})
     if left:
-        sys.exit(f"error: {name}: {gguf_file.name} has tensors of no known name: {left}")
+        sys.exit(f"error: {name}: {gguf_file.name} has unknown tensors: {left}")
     return values
 
 
@@ -176,7 +176,7 @@ def main():
                 files = shards_agree(xtrain, name, run, hf, scratch)
                 print(f"{name:20} transformers: {files} shards, the same weights", flush=True)
             if json.loads((hf / "config.json").read_text()).get("sliding_window"):
-                continue  # GGUF has no word for a window in these architectures
+                continue  # GGUF has no key for a sliding window in these architectures
             if not absent["gguf-py"]:
                 plain, quantised = scratch / f"{name}.gguf", scratch / f"{name}.q8_0.gguf"
                 xtrain("export", run, plain)
@@ -186,7 +186,7 @@ def main():
                 values = gguf_agrees(name, plain, hf), gguf_agrees(name, quantised, back)
                 print(f"{name:20} gguf-py: {values[0]} values in F32, {values[1]} in Q8_0, 0 differ", flush=True)
     if os.environ.get("XTRAIN_REQUIRE_PEERS") == "1" and any(absent.values()):
-        sys.exit("error: XTRAIN_REQUIRE_PEERS=1, and something was not run")
+        sys.exit("error: XTRAIN_REQUIRE_PEERS=1, but some checks were not run")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""The speed of xtrain on a GPU beside PyTorch on the same GPU: same shapes, random weights, bf16, in turn.
+"""Compares the speed of xtrain and PyTorch on one GPU: same shapes, random weights, bf16, one after the other.
 
     python gpu.py decode|train|linear [--device cuda] [--xtrain ./xtrain] [--sizes 10m,125m,0.6b] [--batches 1,256]
                                       [--quick]
 
-* decode: greedy tokens per second, 128 new ones after prompts of 128, beside the same model in PyTorch with a static
-  cache whose step is one CUDA graph (argmax inside), and beside transformers' Qwen3 with a static cache, where it is
-  installed;
-* train:  tokens per second, 8 samples of 1024 tokens, beside the same model under torch.compile with autocast to bf16
+* decode: greedy tokens per second, 128 new tokens after prompts of 128. Peers: the same model in PyTorch with a static
+  cache and one CUDA graph per step (argmax included), and transformers' Qwen3 with a static cache, if it is installed;
+* train:  tokens per second, 8 samples of 1024 tokens. Peer: the same model under torch.compile with autocast to bf16
   and fused AdamW;
-* linear: microseconds of each product of the matrices of 125m, of 1, 16, 256 and 8192 rows, beside cuBLASLt, which
-  PyTorch calls: four rounds over as many copies of a matrix, a CUDA graph each, in one sample. The goal for the ratio
-  is at most 1 for up to 16 rows and at most 1.6 for more; what misses it is marked.
+* linear: microseconds of each matrix product of 125m with 1, 16, 256 and 8192 rows. Peer: cuBLASLt through PyTorch. A
+  sample is four rounds over the copies of a matrix, one CUDA graph per round. The goal is a ratio of at most 1 for up
+  to 16 rows and at most 1.6 for more; a product that misses it is marked.
 
---quick takes tiny sizes, and --device cpu runs PyTorch without graphs and compilation and xtrain on the emulator: that
-only shows that the script and its command lines work.
+--quick uses tiny sizes. --device cpu runs PyTorch without graphs and compilation and xtrain on the emulator. Both only
+show that the script and its command lines work.
 """
 
 import argparse
@@ -23,7 +22,7 @@ import subprocess
 import sys
 import time
 
-# preset, vocabulary, width, layers, heads, heads with keys, head size, MLP; as in src/config/preset.rs
+# preset, vocabulary, width, layers, query heads, KV heads, head size, MLP width; as in src/config/preset.rs
 SIZES = {
     "10m": ("small-10m", 4096, 384, 6, 6, 2, 64, 1024),
     "125m": ("base-125m", 32768, 768, 18, 12, 4, 64, 2304),
@@ -31,18 +30,18 @@ SIZES = {
     "tiny": ("tiny-1m", 64, 128, 5, 4, 2, 32, 384),
 }
 
-# rounds over the copies of a matrix in a sample; as in src/cli/bench/linear.rs
+# rounds over the copies of a matrix per sample; as in src/cli/bench/linear.rs
 ROUNDS = 4
 
 
 def build(torch, size, positions, device):
-    """Pre-norm, grouped heads with normed queries and keys, rotary positions, SwiGLU, tied head."""
+    """Pre-norm, grouped-query attention with QK-norm and RoPE, SwiGLU, tied head."""
     nn, F = torch.nn, torch.nn.functional
     _, vocab, width, layers, heads, kv, hd, mlp = SIZES[size]
     angles = torch.arange(positions).float()[:, None] * 1e4 ** (-torch.arange(0, hd, 2).float() / hd)
     cos, sin = (torch.cat([x, x], -1).to(device) for x in (angles.cos(), angles.sin()))
 
-    def turn(x, at):
+    def rotate(x, at):
         a, b = x.chunk(2, -1)
         return (x * cos[at] + torch.cat([-b, a], -1) * sin[at]).to(x.dtype)
 
@@ -68,7 +67,7 @@ def build(torch, size, positions, device):
             b, t, _ = h.shape
             parts = self.qkv(self.norm1(h)).split([heads * hd, kv * hd, kv * hd], -1)
             q, k, v = (x.view(b, t, -1, hd).transpose(1, 2) for x in parts)
-            q, k = turn(self.norm_q(q), at), turn(self.norm_k(k), at)
+            q, k = rotate(self.norm_q(q), at), rotate(self.norm_k(k), at)
             if cache is not None:
                 k, v = cache[0].index_copy_(2, at, k), cache[1].index_copy_(2, at, v)
             y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
@@ -110,7 +109,7 @@ def wait(torch, device):
 
 
 def graphed(torch, step, device):
-    """`step` as one CUDA graph, captured after a run of it; as it is on a CPU."""
+    """`step` as one CUDA graph, captured after one run of it. On the CPU: `step` itself."""
     if device != "cuda":
         return step
     side = torch.cuda.Stream()
@@ -125,7 +124,7 @@ def graphed(torch, step, device):
 
 
 def decode(torch, size, rows, prompt, new, device):
-    """Tokens per second of PyTorch, one graph a step."""
+    """Tokens per second of PyTorch, one graph per step."""
     model = build(torch, size, prompt + new, device).to(torch.bfloat16)
     _, vocab, *_ = SIZES[size]
     with torch.inference_mode():
@@ -152,7 +151,7 @@ def decode(torch, size, rows, prompt, new, device):
 
 
 def transformers_decode(torch, size, rows, prompt, new, device):
-    """Tokens per second of transformers with a static cache; none where it is not installed."""
+    """Tokens per second of transformers with a static cache. None: it is not installed."""
     try:
         from transformers import Qwen3Config, Qwen3ForCausalLM
     except ImportError:
@@ -200,7 +199,7 @@ def train(torch, size, samples, context, device):
 
 
 def linear(torch, outputs, inputs, rows, copies, device):
-    """Microseconds of a product in PyTorch, the median of 20 rounds over the copies of the matrix."""
+    """Microseconds of a product in PyTorch: the median of 20 samples of rounds over the copies of the matrix."""
     if device == "cuda":
         torch.backends.cuda.preferred_blas_library("cublaslt")
     x = torch.randn(rows, inputs, device=device, dtype=torch.bfloat16)
@@ -224,7 +223,7 @@ def linear(torch, outputs, inputs, rows, copies, device):
 
 
 def products(torch, args, size, rows):
-    """The table of ours over cuBLASLt."""
+    """Prints the table of xtrain's products and cuBLASLt's."""
     print(f"products of {size}")
     repeats = "1" if args.quick else "20"
     name = "cuBLASLt" if args.device == "cuda" else "torch"
@@ -240,7 +239,7 @@ def products(torch, args, size, rows):
             f"{p['matrix']:<10}{n:>7}{k:>7}{m:>7}{mine:>12.2f}{theirs:>14.2f}{mine / theirs:>8.2f}"
             f"  {p['operations_per_second'] / 1e12:.1f}{'  missed' if miss else ''}", flush=True
         )
-    print(f"{missed} miss the goal")
+    print(f"{missed} products miss the goal")
 
 
 def ours(args, size, *more):
@@ -254,10 +253,10 @@ def ours(args, size, *more):
 
 
 def line(name, mine, **peers):
-    told = "  ".join(f"{who} {rate:10.0f}" if rate else f"{who} not installed" for who, rate in peers.items())
+    rates = "  ".join(f"{peer} {rate:10.0f}" if rate else f"{peer} not installed" for peer, rate in peers.items())
     best = max((rate for rate in peers.values() if rate), default=None)
-    ratio = f"  {mine / best:5.2f}x the best" if best else ""
-    print(f"{name:<22} xtrain {mine:10.0f} tok/s  {told}{ratio}", flush=True)
+    ratio = f"  {mine / best:5.2f}x the best peer" if best else ""
+    print(f"{name:<22} xtrain {mine:10.0f} tok/s  {rates}{ratio}", flush=True)
 
 
 def main():
@@ -273,15 +272,15 @@ def main():
 
     torch.manual_seed(0)
     if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("error: this PyTorch sees no GPU")
+        sys.exit("error: PyTorch finds no GPU")
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if args.device == 'cuda' else 'cpu'}, bf16")
     prompt, new, samples, context = (4, 5, 2, 8) if args.quick else (128, 128, 8, 1024)
-    usual = "10m,125m,0.6b" if args.what == "decode" else "10m,125m"
+    default = "10m,125m,0.6b" if args.what == "decode" else "10m,125m"
     if args.what == "linear":
         for size in ["tiny"] if args.quick else (args.sizes or "125m").split(","):
             products(torch, args, size, "1,3" if args.quick else "1,16,256,8192")
         return
-    for size in ["tiny"] if args.quick else (args.sizes or usual).split(","):
+    for size in ["tiny"] if args.quick else (args.sizes or default).split(","):
         if args.what == "train":
             sets = [f"train.batch={samples}", f"train.context={context}", f"train.micro_batch={samples}"]
             mine = ours(args, size, "train", "--steps", "2" if args.quick else "10", *[x for s in sets for x in ("--set", s)])
@@ -291,7 +290,7 @@ def main():
             sizes = ["--batch", str(rows), "--prompt-len", str(prompt), "--max-new", str(new), "--repeats", "1" if args.quick else "3"]
             mine = ours(args, size, "decode", *sizes)["decode_tokens_per_second"]
             peers = {"torch": decode, "transformers": transformers_decode}
-            line(f"decode {size}, batch {rows}", mine, **{who: f(torch, size, rows, prompt, new, args.device) for who, f in peers.items()})
+            line(f"decode {size}, batch {rows}", mine, **{peer: f(torch, size, rows, prompt, new, args.device) for peer, f in peers.items()})
 
 
 if __name__ == "__main__":

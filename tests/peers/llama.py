@@ -1,7 +1,7 @@
-"""Model T in llama.cpp, for `bench.py decode --llama`: its sizes, random weights in f32.
+"""Model T in llama.cpp, for `bench.py decode --llama`: the same sizes, random f32 weights.
 
-A pass holds what the Python binding does too: the batch's entries and the argmax. Seen with llama-cpp-python 0.3.36,
-compiled by pip for this processor, and gguf 0.19.0.
+The time of a pass includes the work of the Python binding: filling the batch and the argmax. Tested with
+llama-cpp-python 0.3.36, compiled by pip for the local CPU, and gguf 0.19.0.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ CONTEXT = 512
 
 
 def write(path, sizes):
-    """A GGUF file of a Qwen3 of these sizes, tied, without a vocabulary of texts."""
+    """Writes a GGUF file of a tied Qwen3 with these sizes and without a tokenizer."""
     import gguf
     import numpy as np
 
@@ -62,7 +62,7 @@ def write(path, sizes):
 
 
 class Batch:
-    """The sequences of one context, fed token by token."""
+    """A llama.cpp context with `rows` sequences."""
 
     def __init__(self, threads, rows, length, sizes):
         import llama_cpp as ll
@@ -77,18 +77,18 @@ class Batch:
             model = ll.llama_model_default_params()
             model.n_gpu_layers, model.use_mmap = 0, False
             self.model = ll.llama_model_load_from_file(str(path).encode(), model)
-        asked = ll.llama_context_default_params()
-        asked.n_ctx, asked.n_batch, asked.n_ubatch = rows * length, rows * length, 512
-        asked.n_seq_max = rows
-        asked.n_threads = asked.n_threads_batch = threads
-        asked.type_k = asked.type_v = ll.GGML_TYPE_F32
-        asked.no_perf = True
-        # one pool of keys and values, where sequences can share cells. A pool for each was no faster for 32 different
-        # prompts: 16.6 and 16.6 ms a pass where this took 16.4 and 16.7
-        asked.kv_unified = True
-        self.context = ll.llama_init_from_model(self.model, asked)
+        params = ll.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = rows * length, rows * length, 512
+        params.n_seq_max = rows
+        params.n_threads = params.n_threads_batch = threads
+        params.type_k = params.type_v = ll.GGML_TYPE_F32
+        params.no_perf = True
+        # one KV pool, in which sequences can share cells. One pool per sequence was no faster for 32 different prompts:
+        # 16.6 and 16.6 ms per pass, against 16.4 and 16.7 with a shared pool
+        params.kv_unified = True
+        self.context = ll.llama_init_from_model(self.model, params)
         if not self.model or not self.context:
-            raise RuntimeError("llama.cpp does not take this model: see it with llama_log_set left out")
+            raise RuntimeError("llama.cpp refuses this model: remove the call of llama_log_set to see why")
         self.memory = ll.llama_get_memory(self.context)
         self.batch = ll.llama_batch_init(rows * length, 0, 1)
 
@@ -96,12 +96,12 @@ class Batch:
         self.ll.llama_memory_clear(self.memory, True)
 
     def share(self):
-        """Every sequence continues the first."""
+        """Copies the cells of the first sequence to all others."""
         for row in range(1, self.rows):
             self.ll.llama_memory_seq_cp(self.memory, 0, row, -1, -1)
 
     def feed(self, entries):
-        """Logits of the entries (sequence, position, token, whether its logits are wanted) that want them."""
+        """Runs one pass over entries (sequence, position, token, return its logits). Returns the requested logits."""
         import numpy as np
 
         b = self.batch
@@ -117,7 +117,7 @@ class Batch:
 
 
 def tokens(threads, rows, prompt, one, new, sizes):
-    """Seconds of each pass of decoding. The completions of one prompt share its cells, which llama.cpp can do."""
+    """Seconds of each decoding pass. With `one`, all completions share the cells of one prompt."""
     import numpy as np
 
     batch = Batch(threads, rows, prompt + new, sizes)

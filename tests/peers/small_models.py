@@ -1,8 +1,9 @@
-"""Makes tests/data/models/{llama_yarn,llama_linear,mistral_window}: tiny checkpoints of random weights, and what
-transformers answers in f64. Made with torch 2.15.0, transformers 5.23.0, numpy 2.4: `python tests/peers/small_models.py`.
+"""Creates tests/data/models/{llama_yarn,llama_linear,mistral_window}: tiny checkpoints with random weights, and the
+answers of transformers in f64. Run as `python tests/peers/small_models.py` with torch 2.15.0, transformers 5.23.0 and
+numpy 2.4.
 
-The f64 answers are those of transformers' own modelling code in which every float32 is a float64. The tolerance is 15
-times the worst error of its f32 run.
+The f64 answers come from transformers' own modelling code with every float32 replaced by float64. The tolerance is 15
+times the largest error of its f32 run.
 """
 import importlib
 import json
@@ -35,7 +36,7 @@ PROMPT, NEW = 24, 16
 
 
 def double():
-    """Every float32 of the modelling code becomes a float64."""
+    """Replaces every float32 in the modelling code by float64."""
     names = ["modeling_rope_utils", "models.llama.modeling_llama", "models.mistral.modeling_mistral"]
     for module in [importlib.import_module(f"transformers.{name}") for name in names]:
         text = Path(module.__file__).read_text()
@@ -98,8 +99,8 @@ def shapes(c):
         yield "lm_head.weight", (c.vocab_size, dim)
 
 
-def old_spelling(config):
-    """config.json as transformers 4 writes it."""
+def v4_config(config):
+    """The content of config.json as transformers 4 writes it."""
     new = config.to_dict()
     rope = dict(new.pop("rope_parameters"))
     old = {k: v for k, v in new.items() if k in SHAPE or k in ("architectures", "model_type", "sliding_window",
@@ -135,7 +136,7 @@ def main():
         save_file(weights, dir / "model.safetensors", metadata={"format": "pt"})
         written = config.to_diff_dict()
         (dir / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
-        (dir / "config_v4.json").write_text(json.dumps(old_spelling(config), indent=1, sort_keys=True) + "\n")
+        (dir / "config_v4.json").write_text(json.dumps(v4_config(config), indent=1, sort_keys=True) + "\n")
         save_file({"logits": want.float().contiguous()}, dir / "ref.safetensors")
         answer = {"cases": [{"prompt": prompt, "greedy": own, "margin_f64": margin}],
                   "tolerance": {"logits_f32_abs": 15 * error, "worst_f32": error}}

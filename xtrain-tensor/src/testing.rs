@@ -1,4 +1,4 @@
-//! Helpers for tests: exact inputs, comparison by bits, and the golden answers.
+//! Helpers for tests: exact inputs, bitwise comparison and golden values.
 pub mod named_cases;
 
 use std::fmt::Debug;
@@ -8,48 +8,45 @@ use std::sync::Once;
 use crate::rng::{Purpose, draw, philox, uniform_u64};
 use crate::{Device, Result, Schedule};
 
-/// The emulated GPU; none, with a note, where this build has no emulator.
+/// The emulated GPU. `None`, with a printed note: this build has no emulator.
 ///
 /// # Panics
-/// If there is none and `XTRAIN_REQUIRE_EMU` is set: a skip must not count as a pass.
+/// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set: a skip must not count as a pass.
 pub fn emulated(schedule: Schedule) -> Option<Device> {
     static NOTE: Once = Once::new();
-    required(Device::emulated(schedule), ("XTRAIN_REQUIRE_EMU", "the kernels on the emulator"), &NOTE)
+    required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", "the kernels on the emulator", &NOTE)
 }
 
-/// The emulated GPU that checks every access; none, with a note, where this build has no emulator.
+/// The emulated GPU that checks every memory access. `None`, with a printed note: this build has no emulator.
 ///
 /// # Panics
-/// If there is none and `XTRAIN_REQUIRE_EMU` is set.
+/// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set.
 pub fn checked(schedule: Schedule) -> Option<Device> {
     static NOTE: Once = Once::new();
-    required(
-        Device::checked(schedule),
-        ("XTRAIN_REQUIRE_EMU", "the kernels with every access checked"),
-        &NOTE,
-    )
+    required(Device::checked(schedule), "XTRAIN_REQUIRE_EMU", "the kernels with every access checked", &NOTE)
 }
 
-/// The GPU of this machine; none, with a note, where it has none.
+/// The GPU of this machine. `None`, with a printed note: it has no usable GPU.
 ///
 /// # Panics
-/// If there is none and `XTRAIN_REQUIRE_GPU` is set.
+/// If there is no GPU and `XTRAIN_REQUIRE_GPU=1` is set.
 pub fn cuda() -> Option<Device> {
     static NOTE: Once = Once::new();
-    required(Device::cuda(0), ("XTRAIN_REQUIRE_GPU", "the gates on a GPU"), &NOTE)
+    required(Device::cuda(0), "XTRAIN_REQUIRE_GPU", "the gates on a GPU", &NOTE)
 }
 
-/// Every GPU that a gate runs on: the emulated one under these schedules, and that of this machine.
+/// Every GPU that a gate runs on: the emulated GPU with each of these schedules, and the GPU of this machine.
 pub fn gpus(schedules: &[Schedule]) -> Vec<Device> {
     schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
 }
 
-/// A device that tests may do without, unless the environment asks for it.
-fn required(device: Result<Device>, (variable, what): (&str, &str), note: &Once) -> Option<Device> {
+/// A device that is optional unless the environment variable `variable` is 1. A missing device prints one note that
+/// `what` was not run.
+fn required(device: Result<Device>, variable: &str, what: &str, note: &Once) -> Option<Device> {
     let missing = |error| {
-        let asked = std::env::var_os(variable).is_some_and(|value| value == "1");
-        assert!(!asked, "{variable}=1, but {error}");
-        // past the capture of tests: a skip has to be seen
+        let is_required = std::env::var_os(variable).is_some_and(|value| value == "1");
+        assert!(!is_required, "{variable}=1, but {error}");
+        // written to stderr directly: libtest captures eprintln!, and a skip must be visible
         note.call_once(|| drop(writeln!(std::io::stderr(), "note: not run, {what}: {error}")));
     };
     device.map_err(missing).ok()
@@ -58,21 +55,22 @@ fn required(device: Result<Device>, (variable, what): (&str, &str), note: &Once)
 /// The golden lines of single operations.
 const OPERATIONS: &str = include_str!("../../tests/data/golden_bits/operations.txt");
 
-/// ((word0 of philox(key (1, 2), counter (i, 0, 0, 0)) >> 8) - 2^23) * 2^-22: the exact inputs of the
-/// golden lines, in [-2, 2).
+/// `((word0 of philox(key (1, 2), counter (i, 0, 0, 0)) >> 8) - 2^23) * 2^-22`, in [-2, 2). These are the exact
+/// inputs of the golden lines.
 pub fn val(i: usize) -> f32 {
     let word = philox([1, 2], [i as u32, 0, 0, 0])[0];
     ((word >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 22) as f32)
 }
 
-/// `n` values in [-1, 1), multiples of 2^-23, addressed by (seed, index).
+/// `n` values in [-1, 1), multiples of 2^-23. Each is a function of the seed and its index.
 pub fn arbitrary(n: usize, seed: u64) -> Vec<f32> {
     let word = |i: usize| draw(seed, i as u64, 0, Purpose::DataOrder)[0];
     (0..n).map(|i| ((word(i) >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 23) as f32)).collect()
 }
 
-/// `n` values of the kinds that break kernels, addressed by (seed, index): half are normal deviates, the
-/// others denormals, zeros of both signs, exact ties, huge (to 2^60) and tiny (to 2^-120).
+/// `n` values of the kinds that break kernels. Half are normal deviates; the others are denormals, zeros of both
+/// signs, exact ties, huge values (up to 2^60) and tiny values (down to 2^-120). Each is a function of the seed and
+/// its index.
 pub fn ugly(n: usize, seed: u64) -> Vec<f32> {
     let value = |i: usize| {
         let [kind, sign, a, b] = draw(seed, i as u64, 1, Purpose::DataOrder);
@@ -91,16 +89,16 @@ pub fn ugly(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(value).collect()
 }
 
-/// How often a test tries: `usual` times in the test command, `longer` times in the longer suite, which is
-/// asked for by `XTRAIN_SOAK=1`.
+/// The number of repetitions of a test: `usual` in the test command, `longer` in the longer suite (`XTRAIN_SOAK=1`).
 pub fn times(usual: u64, longer: u64) -> u64 {
     if std::env::var_os("XTRAIN_SOAK").is_some_and(|v| v == "1") { longer } else { usual }
 }
 
-/// The number of places where two slices differ in bits (any NaN equals any NaN), and the first.
+/// Compares two slices bit for bit. Any NaN equals any NaN.
 ///
 /// # Errors
-/// Another length, or a differing place; the text names the count, the first place and both values.
+/// If the lengths differ, or if a value differs. The text names the number of differences, the first index and both
+/// values.
 pub fn compare_bits(got: &[f32], want: &[f32]) -> Result<(), String> {
     if got.len() != want.len() {
         return Err(format!("{} values, want {}", got.len(), want.len()));
@@ -117,10 +115,10 @@ pub fn compare_bits(got: &[f32], want: &[f32]) -> Result<(), String> {
     ))
 }
 
-/// Asserts that two slices hold the same bits (any NaN equals any NaN).
+/// Asserts that two slices are bitwise equal. Any NaN equals any NaN.
 ///
 /// # Panics
-/// If they do not; the text names `what`, the count and the first place.
+/// If they differ. The text names `what`, the number of differences, the first index and both values.
 #[track_caller]
 pub fn assert_bits_eq(got: &[f32], want: &[f32], what: impl Debug) {
     if let Err(difference) = compare_bits(got, want) {
@@ -131,7 +129,7 @@ pub fn assert_bits_eq(got: &[f32], want: &[f32], what: impl Debug) {
 /// The words after `name` on its golden line.
 ///
 /// # Panics
-/// If no line has the name.
+/// If there is no line with this name.
 #[track_caller]
 pub fn golden(name: &str) -> Vec<&'static str> {
     let rest = |line: &'static str| line.strip_prefix(name)?.strip_prefix(' ');
@@ -139,36 +137,36 @@ pub fn golden(name: &str) -> Vec<&'static str> {
     found.unwrap_or_else(|| panic!("no golden line {name}")).split(' ').collect()
 }
 
-/// The sizes for which there are golden lines `prefix` + size.
+/// The sizes of the golden lines that are named `prefix` + size.
 pub fn golden_sizes(prefix: &str) -> Vec<usize> {
     let size = |line: &str| line.strip_prefix(prefix)?.split(' ').next()?.parse().ok();
     OPERATIONS.lines().filter_map(size).collect()
 }
 
-/// Whether this process runs the test `name` (its path in the crate) alone. If not, it runs it so in a process of
-/// its own, which has to pass: for a test that measures the memory of its process.
+/// Returns true if this process runs only the test `name` (its path in the crate). Otherwise runs the test in its own
+/// process and returns false. For tests that measure the memory of their process.
 ///
 /// # Panics
-/// If the process fails.
+/// If the test fails in its own process.
 #[track_caller]
 pub fn alone(name: &str) -> bool {
     const ALONE: &str = "XTRAIN_TEST_ALONE";
     if std::env::var_os(ALONE).is_some_and(|value| value == name) {
         return true;
     }
-    let test = std::env::current_exe().expect("a test has a file");
+    let test = std::env::current_exe().expect("the path of the test binary");
     let mut run = std::process::Command::new(test);
     run.args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(ALONE, name);
-    let done = run.output().expect("a test can be run again");
-    let said = String::from_utf8_lossy(&done.stdout);
+    let done = run.output().expect("the test binary starts");
+    let output = String::from_utf8_lossy(&done.stdout);
     assert!(
         done.status.success(),
-        "{name}: {}\n{said}\n{}",
+        "{name}: {}\n{output}\n{}",
         done.status,
         String::from_utf8_lossy(&done.stderr)
     );
-    assert!(said.contains("1 passed"), "{name} is no test: {said}");
-    print!("{said}");
+    assert!(output.contains("1 passed"), "no test named {name}: {output}");
+    print!("{output}");
     false
 }
 
@@ -177,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_names_its_count_and_first_place() {
+    fn a_difference_names_the_count_and_the_first_index() {
         let (a, b) = ([1.0, 2.0, 0.0, f32::NAN], [1.0, 2.5, -0.0, f32::from_bits(0xffc0_0001)]);
         let text = compare_bits(&a, &b).expect_err("they differ");
         assert!(text.starts_with("2 of 4 values differ in bits, first at 1: got 2e0 (40000000)"), "{text}");
@@ -187,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn ugly_values_hold_every_kind() {
+    fn ugly_values_contain_every_kind() {
         let x = ugly(2000, 1);
         let count = |f: fn(&f32) -> bool| x.iter().filter(|v| f(v)).count();
         assert!(count(|v| v.to_bits() == 0) > 50 && count(|v| v.to_bits() == 1 << 31) > 50);
@@ -200,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn arbitrary_values_lie_in_their_range() {
+    fn arbitrary_values_are_in_their_range() {
         let x = arbitrary(1000, 4);
         assert!(x.iter().all(|v| (-1.0..1.0).contains(v)));
         assert_ne!(x, arbitrary(1000, 5));

@@ -1,20 +1,20 @@
-//! The paths under test: passes over a cache in any company, and the engine.
+//! The paths under test: passes over a cache with any batch, and the engine.
 use xtrain::decode::cache::{Cache, Snapshot};
 use xtrain::decode::{Engine, EngineOptions, LogitsRows, Room};
 use xtrain::model::{Eager, Error, Model, Rows};
 
-use super::case::{Case, Company, How, SEED, Seq};
+use super::case::{Batch, Case, Driver, SEED, Seq};
 use super::oracle::{Answers, device, model};
-use super::outcome::{Difference, Seen, What};
-use crate::dice::Dice;
+use super::outcome::{Difference, RowId, Seen, What};
+use crate::rng::CaseRng;
 
 /// Runs a case and compares every row of logits that it computes.
 pub(super) fn run(case: &Case, answers: &Answers) -> Result<Seen, Difference> {
-    let refused = |e: Error| Difference::new(case, (0, 0), What::Refused(e.to_string()));
-    let model = model(case, &device(case.threads, case.simd)).map_err(refused)?;
-    match case.how {
-        How::Passes { .. } => Passes::new(case, answers, &model).run(),
-        How::Engine { .. } => engine(case, answers, &model),
+    let failed = |e: Error| Difference::new(case, RowId::FIRST, What::Failed(e.to_string()));
+    let model = model(case, &device(case.threads, case.simd)).map_err(failed)?;
+    match case.driver {
+        Driver::Passes { .. } => Passes::new(case, answers, &model).run(),
+        Driver::Engine { .. } => engine(case, answers, &model),
     }
 }
 
@@ -24,9 +24,9 @@ struct Passes<'a> {
     answers: &'a Answers,
     model: &'a Model,
     cache: Box<dyn Cache>,
-    /// Positions of each sequence that the cache holds.
+    /// Number of cached positions of each sequence.
     done: Vec<usize>,
-    dice: Dice,
+    rng: CaseRng,
     seen: Seen,
 }
 
@@ -35,12 +35,12 @@ impl<'a> Passes<'a> {
         let room = Room { sequences: case.seqs.len(), positions: case.longest(), slots: None };
         let cache = case.kv.cache(model, room).unwrap().expect("a case has a cache");
         let done = vec![0; case.seqs.len()];
-        let dice = Dice::new(SEED ^ 4, case.number);
-        Passes { case, answers, model, cache, done, dice, seen: Seen::default() }
+        let rng = CaseRng::new(SEED ^ 4, case.number);
+        Passes { case, answers, model, cache, done, rng, seen: Seen::default() }
     }
 
     fn run(mut self) -> Result<Seen, Difference> {
-        let How::Passes { mut losses, .. } = self.case.how else { return Ok(self.seen) };
+        let Driver::Passes { mut rewinds, .. } = self.case.driver else { return Ok(self.seen) };
         loop {
             let members = self.members();
             if members.is_empty() {
@@ -52,98 +52,103 @@ impl<'a> Passes<'a> {
                 runs.push((s, self.done[s]..self.done[s] + self.take(s)));
             }
             self.pass(&runs)?;
-            if losses > 0 && self.dice.one_in(4) {
-                losses -= 1;
-                self.lose(runs[0].0)?;
+            if rewinds > 0 && self.rng.one_in(4) {
+                rewinds -= 1;
+                self.rewind(runs[0].0)?;
             }
         }
     }
 
-    /// The sequences of the next pass: not finished, and what they lean on is there.
+    /// The sequences of the next pass: those that are not finished and whose shared prefix is cached.
     fn members(&mut self) -> Vec<usize> {
         let ready = |&s: &usize| {
             let Seq { len, prefix, .. } = self.case.seqs[s];
             self.done[s] < len && (self.done[s] > 0 || prefix.is_none_or(|(of, len)| self.done[of] >= len))
         };
         let mut all: Vec<usize> = (0..self.case.seqs.len()).filter(ready).collect();
-        if let How::Passes { company, .. } = self.case.how
-            && company != Company::All
+        if let Driver::Passes { batch, .. } = self.case.driver
+            && batch != Batch::All
             && !all.is_empty()
         {
-            self.dice.shuffle(&mut all);
-            all.truncate(if company == Company::One { 1 } else { self.dice.between(1, all.len()) });
+            self.rng.shuffle(&mut all);
+            all.truncate(if batch == Batch::One { 1 } else { self.rng.between(1, all.len()) });
         }
         all
     }
 
-    /// Rows of sequence `s` in the next pass.
+    /// Number of rows of sequence `s` in the next pass.
     fn take(&mut self, s: usize) -> usize {
         let Seq { prompt, chunk, .. } = self.case.seqs[s];
         let left = prompt.saturating_sub(self.done[s]);
-        let most = if self.dice.one_in(2) { chunk } else { self.dice.between(1, chunk) };
-        most.min(left).max(1)
+        let max = if self.rng.one_in(2) { chunk } else { self.rng.between(1, chunk) };
+        max.min(left).max(1)
     }
 
-    /// Takes the prefix of a sequence that begins.
+    /// Forks the shared prefix of a sequence that starts.
     fn share(&mut self, s: usize) -> Result<(), Difference> {
         if let (0, Some((of, len))) = (self.done[s], self.case.seqs[s].prefix) {
             let forked = self.cache.fork(of as u32, s as u32, len);
-            forked.map_err(|e| Difference::new(self.case, (s, 0), What::Refused(e.to_string())))?;
+            let row = RowId { sequence: s, position: 0 };
+            forked.map_err(|e| Difference::new(self.case, row, What::Failed(e.to_string())))?;
             (self.done[s], self.seen.shared) = (len, true);
         }
         Ok(())
     }
 
-    /// Sequence `s` forgets its last positions, or all.
-    fn lose(&mut self, s: usize) -> Result<(), Difference> {
-        let len = if self.dice.one_in(2) { 0 } else { self.dice.below(self.done[s]) };
+    /// Removes the last positions of sequence `s` from the cache, or all of them.
+    fn rewind(&mut self, s: usize) -> Result<(), Difference> {
+        let len = if self.rng.one_in(2) { 0 } else { self.rng.below(self.done[s]) };
+        let row = RowId { sequence: s, position: len };
         match len {
             0 => self.cache.free(s as u32),
             len => self
                 .cache
                 .rewind(Snapshot { seq: s as u32, len })
-                .map_err(|e| Difference::new(self.case, (s, len), What::Refused(e.to_string())))?,
+                .map_err(|e| Difference::new(self.case, row, What::Failed(e.to_string())))?,
         }
         (self.done[s], self.seen.recomputed) = (len, true);
         Ok(())
     }
 
-    /// One pass.
+    /// Runs one pass and compares its logits.
     fn pass(&mut self, runs: &[(usize, std::ops::Range<usize>)]) -> Result<(), Difference> {
-        let mut at: Vec<(usize, usize)> =
-            runs.iter().flat_map(|(s, range)| range.clone().map(|t| (*s, t))).collect();
-        if let How::Passes { woven: true, .. } = self.case.how {
-            // In turn; a sequence's own rows keep their order.
-            let begin = |s: usize| runs.iter().find(|r| r.0 == s).expect("its run").1.start;
-            at.sort_by_key(|&(s, t)| t - begin(s));
+        let row = |sequence: usize, position: usize| RowId { sequence, position };
+        let mut at: Vec<RowId> =
+            runs.iter().flat_map(|(s, range)| range.clone().map(|t| row(*s, t))).collect();
+        if let Driver::Passes { interleaved: true, .. } = self.case.driver {
+            // the rows of one sequence keep their order
+            let begin = |s: usize| runs.iter().find(|r| r.0 == s).expect("a run of each sequence").1.start;
+            at.sort_by_key(|row| row.position - begin(row.sequence));
         }
         let mut rows = Rows::default();
-        at.iter().for_each(|&(s, t)| rows.push(s as u32, t as u32, self.answers.tokens[s][t]));
+        at.iter().for_each(|&RowId { sequence: s, position: t }| {
+            rows.push(s as u32, t as u32, self.answers.tokens[s][t]);
+        });
         let hidden = self.model.forward(&mut Eager, &mut self.cache, &rows);
         let logits = hidden.and_then(|h| self.model.logits(&h));
-        let logits = logits.map_err(|e| Difference::new(self.case, at[0], What::Refused(e.to_string())))?;
+        let logits = logits.map_err(|e| Difference::new(self.case, at[0], What::Failed(e.to_string())))?;
         let logits = logits.data::<f32>().expect("logits are f32");
         for (&at, got) in at.iter().zip(logits.chunks_exact(self.case.cfg.vocab)) {
             self.answers.compare(self.case, at, got)?;
         }
-        let whole = |r: &(usize, std::ops::Range<usize>)| r.1.len() == self.case.seqs[r.0].len;
+        let complete = |r: &(usize, std::ops::Range<usize>)| r.1.len() == self.case.seqs[r.0].len;
         let single = |r: &&(usize, std::ops::Range<usize>)| r.1.len() == 1;
         let singles = runs.iter().filter(single).count();
         self.seen.rows += at.len();
-        self.seen.chunked |= !runs.iter().all(whole);
+        self.seen.chunked |= !runs.iter().all(complete);
         self.seen.mixed |= runs.len() > 1;
-        self.seen.prefill_beside_decode |= singles > 0 && singles < runs.len();
+        self.seen.prefill_with_decode |= singles > 0 && singles < runs.len();
         runs.iter().for_each(|(s, range)| self.done[*s] = range.end);
         Ok(())
     }
 }
 
-/// The engine: every row of logits, every token and every log-probability.
+/// Runs the engine and compares every row of logits, every token and every log-probability.
 fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Difference> {
-    let How::Engine { max_batch, max_batched_tokens, spare, group } = case.how else {
+    let Driver::Engine { max_batch, max_batched_tokens, spare, group } = case.driver else {
         return Ok(Seen::default());
     };
-    let refused = |e: xtrain::decode::Error| Difference::new(case, (0, 0), What::Refused(e.to_string()));
+    let failed = |e: xtrain::decode::Error| Difference::new(case, RowId::FIRST, What::Failed(e.to_string()));
     let options = EngineOptions {
         kv: case.kv,
         prefill_chunk: Some(case.seqs[0].chunk),
@@ -154,11 +159,11 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         logits_rows: LogitsRows::All,
         ..EngineOptions::default()
     };
-    let mut engine = Engine::new(model, options).map_err(refused)?;
+    let mut engine = Engine::new(model, options).map_err(failed)?;
     let mut s = 0;
-    while s < answers.asked.len() {
+    while s < answers.requests.len() {
         let g = if s == 0 { group } else { 1 };
-        engine.submit_group(answers.asked[s].0.clone(), g).map_err(refused)?;
+        engine.submit_group(answers.requests[s].0.clone(), g).map_err(failed)?;
         s += g;
     }
     let (mut seen, mut first) = (Seen::default(), Ok(()));
@@ -166,46 +171,51 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         let mut rows = 0;
         let step = engine.step_watched(&mut |row| {
             rows += 1;
-            let at = (row.index, row.position);
+            let at = RowId { sequence: row.index, position: row.position };
             if first.is_ok() {
                 first = match row.position < answers.tokens[row.index].len() {
                     true => answers.compare(case, at, row.logits),
-                    false => Err(Difference::new(case, at, What::Refused("a row past the end".into()))),
+                    false => Err(Difference::new(case, at, What::Failed("a row past the end".into()))),
                 };
             }
         });
         let step = step.map_err(|e| {
             let at = match e {
                 xtrain::decode::Error::Model(Error::CachePosition { seq, want, .. }) => {
-                    (seq as usize, want as usize)
+                    RowId { sequence: seq as usize, position: want as usize }
                 }
-                _ => (0, 0),
+                _ => RowId::FIRST,
             };
-            let what = What::Refused(e.to_string());
+            let what = What::Failed(e.to_string());
             first.clone().err().unwrap_or_else(|| Difference::new(case, at, what))
         })?;
         seen.mixed |= step.events.len() > 1 || step.decode_rows > 1;
-        seen.prefill_beside_decode |= step.decode_rows > 0 && step.prefill_rows > 0;
+        seen.prefill_with_decode |= step.decode_rows > 0 && step.prefill_rows > 0;
         seen.rows += rows;
     }
     first?;
-    seen.mixed |= seen.prefill_beside_decode;
+    seen.mixed |= seen.prefill_with_decode;
     let counters = engine.counters();
     (seen.shared, seen.recomputed) = (counters.forks > 0, counters.preemptions > 0);
     let mut got = engine.take_finished();
     got.sort_by_key(|c| c.index);
-    for (s, (got, (_, want))) in got.iter().zip(&answers.asked).enumerate() {
+    for (s, (got, (_, want))) in got.iter().zip(&answers.requests).enumerate() {
         seen.chunked |= want.tokens.len() > 1;
         let pairs = got.tokens.iter().zip(&want.tokens);
         if let Some((n, (&got, &want))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
-            return Err(Difference::new(case, (s, case.seqs[s].prompt + n), What::Token { got, want }));
+            let row = RowId { sequence: s, position: case.seqs[s].prompt + n };
+            return Err(Difference::new(case, row, What::Token { got, want }));
         }
         if let Err(e) = crate::decode::same(got, want) {
-            return Err(Difference::new(case, (s, case.seqs[s].prompt), What::Refused(e)));
+            let row = RowId { sequence: s, position: case.seqs[s].prompt };
+            return Err(Difference::new(case, row, What::Failed(e)));
         }
     }
-    match got.len() == answers.asked.len() {
+    match got.len() == answers.requests.len() {
         true => Ok(seen),
-        false => Err(Difference::new(case, (got.len(), 0), What::Refused("it never ended".into()))),
+        false => {
+            let row = RowId { sequence: got.len(), position: 0 };
+            Err(Difference::new(case, row, What::Failed("it never finished".into())))
+        }
     }
 }

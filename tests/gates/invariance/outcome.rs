@@ -1,14 +1,14 @@
-//! What a case gives: counts by kind, or the first difference.
+//! The result of a case: counts by kind, or the first difference.
 use std::fmt;
 
 use xtrain::decode::KvKind;
 use xtrain::tensor::Dtype;
 
-use super::case::{Case, How, SEED};
+use super::case::{Case, Driver, SEED};
 
 /// Cases and compared values by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[allow(missing_docs, reason = "each counts the cases of its name")]
+#[allow(missing_docs, reason = "each field counts the cases of its name")]
 pub(crate) struct Counts {
     pub(crate) cases: usize,
     /// Compared rows of logits.
@@ -20,23 +20,24 @@ pub(crate) struct Counts {
     pub(crate) growing: usize,
     pub(crate) contiguous: usize,
     pub(crate) paged: usize,
-    /// A sequence came in several passes.
+    /// A sequence was computed in several passes.
     pub(crate) chunked: usize,
     /// Several sequences in one pass.
     pub(crate) mixed: usize,
-    /// Rows of a prompt beside the single row of another sequence.
-    pub(crate) prefill_beside_decode: usize,
+    /// Rows of a prompt in the same pass as the single row of another sequence.
+    pub(crate) prefill_with_decode: usize,
     pub(crate) threads: usize,
-    /// Other instructions than the oracle's.
+    /// Another instruction set than the oracle's.
     pub(crate) simd: usize,
     pub(crate) engine: usize,
-    /// Room was shared, or lost and computed again.
+    /// Cached positions were shared.
     pub(crate) shared: usize,
+    /// Cached positions were lost and computed again.
     pub(crate) recomputed: usize,
     pub(crate) crosses_64: usize,
     pub(crate) crosses_256: usize,
     pub(crate) literal: usize,
-    /// Some layer has a window.
+    /// Some layer has a sliding window.
     pub(crate) windowed: usize,
 }
 
@@ -46,13 +47,13 @@ pub(super) struct Seen {
     pub(super) rows: usize,
     pub(super) chunked: bool,
     pub(super) mixed: bool,
-    pub(super) prefill_beside_decode: bool,
+    pub(super) prefill_with_decode: bool,
     pub(super) shared: bool,
     pub(super) recomputed: bool,
 }
 
 impl Counts {
-    /// One case.
+    /// The counts of one case.
     pub(super) fn of(case: &Case, seen: Seen) -> Counts {
         let n = usize::from;
         let crosses = |edge: usize| n(case.longest() > edge);
@@ -67,10 +68,10 @@ impl Counts {
             paged: n(matches!(case.kv, KvKind::Paged { .. })),
             chunked: n(seen.chunked),
             mixed: n(seen.mixed),
-            prefill_beside_decode: n(seen.prefill_beside_decode),
+            prefill_with_decode: n(seen.prefill_with_decode),
             threads: n(case.threads > 1),
             simd: n(case.simd != case.oracle.simd),
-            engine: n(matches!(case.how, How::Engine { .. })),
+            engine: n(matches!(case.driver, Driver::Engine { .. })),
             shared: n(seen.shared),
             recomputed: n(seen.recomputed),
             crosses_64: crosses(64),
@@ -87,13 +88,13 @@ impl Counts {
         }
     }
 
-    /// The first count below what is committed.
-    pub(crate) fn short_of(&self, least: &Counts) -> Option<(&'static str, usize, usize)> {
-        let pairs = self.fields().into_iter().zip(least.fields());
-        pairs.map(|((name, got), (_, least))| (name, got, least)).find(|(_, got, least)| got < least)
+    /// The first count below its minimum: its name, the count and the minimum.
+    pub(crate) fn short_of(&self, minimum: &Counts) -> Option<(&'static str, usize, usize)> {
+        let pairs = self.fields().into_iter().zip(minimum.fields());
+        pairs.map(|((name, got), (_, min))| (name, got, min)).find(|(_, got, min)| got < min)
     }
 
-    /// `n` times as many.
+    /// Multiplies each count by `n`.
     pub(crate) fn times(mut self, n: usize) -> Counts {
         self.fields_mut().into_iter().for_each(|x| *x *= n);
         self
@@ -127,7 +128,7 @@ fields!(
     paged,
     chunked,
     mixed,
-    prefill_beside_decode,
+    prefill_with_decode,
     threads,
     simd,
     engine,
@@ -150,8 +151,9 @@ impl fmt::Display for Counts {
 #[derive(Debug, Clone)]
 pub(crate) struct Difference {
     pub(crate) gate: &'static str,
-    /// The number of the case, and all of it.
+    /// The number of the case.
     pub(crate) number: u64,
+    /// Its debug output.
     pub(crate) case: String,
     /// The first differing row.
     pub(crate) sequence: usize,
@@ -160,19 +162,32 @@ pub(crate) struct Difference {
     pub(crate) what: What,
 }
 
+/// A row of logits in a case.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowId {
+    pub(super) sequence: usize,
+    pub(super) position: usize,
+}
+
+impl RowId {
+    /// For an error that belongs to no row.
+    pub(super) const FIRST: RowId = RowId { sequence: 0, position: 0 };
+}
+
 /// What differs.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
     /// A logit, by its index and bits.
     Logit { at: usize, got: u32, want: u32 },
-    /// A token that was drawn.
+    /// A sampled token.
     Token { got: u32, want: u32 },
-    /// Something refused to work.
-    Refused(String),
+    /// An error.
+    Failed(String),
 }
 
 impl Difference {
-    pub(super) fn new(case: &Case, (sequence, position): (usize, usize), what: What) -> Difference {
+    pub(super) fn new(case: &Case, row: RowId, what: What) -> Difference {
+        let RowId { sequence, position } = row;
         let (number, case) = (case.number, format!("{case:?}"));
         Difference { gate: "invariance", number, case, sequence, position, what }
     }
@@ -183,9 +198,9 @@ impl fmt::Display for Difference {
         let Difference { gate, number, case, sequence, position, what } = self;
         write!(f, "gate {gate}, case {number}, seed {SEED}: sequence {sequence}, position {position}: ")?;
         match what {
-            What::Logit { at, got, want } => write!(f, "logit {at} is {got:08x}, want {want:08x}")?,
-            What::Token { got, want } => write!(f, "token {got}, want {want}")?,
-            What::Refused(error) => write!(f, "{error}")?,
+            What::Logit { at, got, want } => write!(f, "logit {at}: got {got:08x}, want {want:08x}")?,
+            What::Token { got, want } => write!(f, "token: got {got}, want {want}")?,
+            What::Failed(error) => write!(f, "{error}")?,
         }
         write!(f, "\n  in {case}")
     }

@@ -1,9 +1,9 @@
-//! A failing case made small: fewer and shorter sequences, fewer layers, for as long as it fails.
-use super::case::{Case, How};
+//! Shrinks a failing case: fewer and shorter sequences and fewer layers, as long as it still fails.
+use super::case::{Case, Driver};
 use super::outcome::Difference;
 
-/// Checks of smaller cases before the smallest one found is reported.
-const MOST: usize = 200;
+/// Maximum number of smaller cases to check.
+const MAX_CHECKS: usize = 200;
 
 /// The smallest failing case found, and its difference.
 pub(super) fn shrink(
@@ -15,7 +15,7 @@ pub(super) fn shrink(
     'smaller: loop {
         for smaller in candidates(&case) {
             tried += 1;
-            if tried > MOST {
+            if tried > MAX_CHECKS {
                 break 'smaller;
             }
             if let Some(found) = fails(&smaller) {
@@ -60,37 +60,37 @@ fn candidates(case: &Case) -> Vec<Case> {
     all
 }
 
-/// The sequences that `stays` keeps.
-fn keep(case: &Case, stays: &dyn Fn(usize) -> bool) -> Case {
+/// The case with the sequences for which `keeps` is true.
+fn keep(case: &Case, keeps: &dyn Fn(usize) -> bool) -> Case {
     let mut smaller = case.clone();
-    let kept: Vec<usize> = (0..case.seqs.len()).filter(|&s| stays(s)).collect();
+    let kept: Vec<usize> = (0..case.seqs.len()).filter(|&s| keeps(s)).collect();
     smaller.seqs = kept.iter().map(|&s| case.seqs[s].clone()).collect();
     for seq in &mut smaller.seqs {
         let moved = |(of, len)| kept.iter().position(|&s| s == of).map(|of| (of, len));
         seq.prefix = seq.prefix.and_then(moved);
     }
-    if let How::Engine { group, max_batch, .. } = &mut smaller.how {
-        *group = (0..*group).filter(|&s| stays(s)).count().max(1);
+    if let Driver::Engine { group, max_batch, .. } = &mut smaller.driver {
+        *group = (0..*group).filter(|&s| keeps(s)).count().max(1);
         *max_batch = (*max_batch).min(smaller.seqs.len()).max(1);
     }
     smaller
 }
 
-/// Sequence `s` with `len` positions; completions of one prompt are cut alike.
+/// Truncates sequence `s` to `len` positions. All completions of one prompt are truncated alike.
 fn cut(case: &mut Case, s: usize, len: usize) {
     let len = len.max(2);
-    let alike = match case.how {
-        How::Engine { group, .. } if s < group => 0..group,
+    let group = match case.driver {
+        Driver::Engine { group, .. } if s < group => 0..group,
         _ => s..s + 1,
     };
-    for s in alike {
+    for s in group {
         case.seqs[s].len = len;
         case.seqs[s].prompt = case.seqs[s].prompt.min(len - 1);
     }
     for s in 0..case.seqs.len() {
         if let Some((of, shared)) = case.seqs[s].prefix {
-            let most = case.seqs[of].len.min(case.seqs[s].len - 1);
-            case.seqs[s].prefix = Some((of, shared.min(most)));
+            let max = case.seqs[of].len.min(case.seqs[s].len - 1);
+            case.seqs[s].prefix = Some((of, shared.min(max)));
         }
     }
 }

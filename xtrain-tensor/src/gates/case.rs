@@ -11,7 +11,7 @@ pub(super) struct Case {
     pub(super) op: &'static str,
     /// Its shapes, dtype and kind of values.
     pub(super) name: String,
-    /// What its operands are made from.
+    /// The seed of its operands.
     pub(super) seed: u64,
     pub(super) run: Run,
 }
@@ -19,21 +19,22 @@ pub(super) struct Case {
 /// Runs an operation on some of its rows.
 pub(super) type OnRows = dyn Fn(&Device, &[usize]) -> Result<Rows>;
 
-/// Runs an operation on its samples, in these micro-batches.
+/// Runs an operation on its training examples, split into these micro-batches.
 pub(super) type OnSamples = dyn Fn(&Device, &[Range<usize>]) -> Result<Rows>;
 
-/// What an operation is a function of.
+/// How the result of an operation is composed.
 pub(super) enum Run {
-    /// Each of so many rows (or sequences) gives its own values, whatever runs beside it.
+    /// `n` rows (or sequences). Each has its own values, independent of the rows computed with it.
     Rows(usize, Box<OnRows>),
-    /// So many samples are summed into one gradient, whatever micro-batches they come in.
+    /// `n` training examples, summed into one gradient that does not depend on the micro-batches.
     Sums(usize, Box<OnSamples>),
 }
 
 impl Case {
     pub(super) fn rows(
         op: &'static str,
-        (name, seed): (String, u64),
+        name: String,
+        seed: u64,
         n: usize,
         run: impl Fn(&Device, &[usize]) -> Result<Rows> + 'static,
     ) -> Case {
@@ -42,14 +43,15 @@ impl Case {
 
     pub(super) fn sums(
         op: &'static str,
-        (name, seed): (String, u64),
+        name: String,
+        seed: u64,
         n: usize,
         run: impl Fn(&Device, &[Range<usize>]) -> Result<Rows> + 'static,
     ) -> Case {
         Case { op, name, seed, run: Run::Sums(n, Box::new(run)) }
     }
 
-    /// All rows, or all samples in one micro-batch.
+    /// Runs all rows, or all training examples as one micro-batch.
     pub(super) fn whole(&self, device: &Device) -> Result<Rows> {
         match &self.run {
             Run::Rows(n, run) => run(device, &(0..*n).collect::<Vec<_>>()),
@@ -64,28 +66,28 @@ impl fmt::Display for Case {
     }
 }
 
-/// A tensor of these values in `dtype`.
+/// A tensor with these values in `dtype`.
 pub(super) fn tensor(device: &Device, shape: &[usize], x: &[f32], dtype: Dtype) -> Result<Tensor> {
     Tensor::new(device, shape, x.to_vec())?.cast(dtype)
 }
 
-/// Those rows of a matrix of `width` columns.
+/// The rows `rows` of a matrix with `width` columns.
 pub(super) fn pick<T: Copy>(x: &[T], width: usize, rows: &[usize]) -> Vec<T> {
     rows.iter().flat_map(|&r| &x[r * width..][..width]).copied().collect()
 }
 
-/// The values of a tensor in `n` rows.
+/// The values of a tensor, split into `n` rows.
 pub(super) fn split(x: &Tensor, n: usize) -> Result<Rows> {
     Ok(chunks(&x.to_f32()?.to_vec::<f32>()?, n))
 }
 
-/// Values in `n` rows.
+/// Values, split into `n` rows.
 pub(super) fn chunks<T: Stored>(x: &[T], n: usize) -> Vec<Vec<T>> {
     let width = x.len() / n.max(1);
     (0..n).map(|r| x[r * width..][..width].to_vec()).collect()
 }
 
-/// Each row of `a` followed by that of `b`.
+/// Each row of `a` followed by the row of `b`.
 pub(super) fn join(mut a: Rows, b: Rows) -> Rows {
     a.iter_mut().zip(b).for_each(|(a, b)| a.extend(b));
     a

@@ -1,11 +1,11 @@
-//! Gate: every instruction set and number of threads gives the bits of the reference.
+//! Gate: every instruction set and number of threads has the bits of the reference.
 use super::case::Case;
 use super::{Comparison, Counts, Difference, devices, name, reference};
 
 const GATE: &str = "device";
 
-/// Every case on every instruction set but the reference with one thread, by turns with three threads
-/// and with one.
+/// Runs every case on every instruction set, alternating between three threads and one. The reference with one thread
+/// gives the expected values.
 fn gate(cases: &[Case]) -> Result<Counts, Difference> {
     let (mut counts, reference, devices) = (Counts::default(), reference(), devices(&[1, 3]));
     for (i, case) in cases.iter().enumerate() {
@@ -13,7 +13,7 @@ fn gate(cases: &[Case]) -> Result<Counts, Difference> {
             |how: String| Comparison { gate: GATE, case: format!("{case} on {how}"), seed: case.seed };
         let want = match case.whole(&reference) {
             Ok(want) => want,
-            Err(error) => return Err(check(name(&reference)).refused(&error)),
+            Err(error) => return Err(check(name(&reference)).failed(&error)),
         };
         for device in devices.iter().skip(1 + i % 2).step_by(2) {
             counts.values += check(name(device)).same(case.whole(device), &want)?;
@@ -34,20 +34,20 @@ mod tests {
         for entry in &TABLE {
             let start = std::time::Instant::now();
             let counts = gate(&(entry.cases)()).unwrap_or_else(|difference| panic!("{difference}"));
-            println!("{:24} {counts:?} {:?}", entry.name, start.elapsed());
+            println!("{:24} {counts}, {:?}", entry.name, start.elapsed());
             total.cases += counts.cases;
             total.values += counts.values;
         }
-        println!("device: {total:?}");
+        println!("gate {GATE}: {total}");
         assert!(total.cases >= 600, "{total:?}");
     }
 
     #[test]
-    fn no_case_ends_in_a_value_that_is_not_finite() {
+    fn no_case_has_a_non_finite_result() {
         for case in TABLE.iter().flat_map(|entry| (entry.cases)()) {
             let rows = case.whole(&reference()).unwrap_or_else(|error| panic!("{case}: {error}"));
             let removed = |x: f32| case.op == "log_prob" && x == f32::NEG_INFINITY;
-            // one case each holds an infinite gradient: its norm, the first value, says so
+            // these operations have one case with an infinite gradient, whose norm, the first value, is infinite
             let norm = |at: usize| at == 0 && ["adamw_all", "global_norm"].contains(&case.op);
             let bad = rows.iter().position(|row| {
                 row.iter().enumerate().any(|(at, &x)| !x.is_finite() && !removed(x) && !norm(at))

@@ -1,9 +1,9 @@
-//! Golden bits: those that two independent implementations of the contract gave, and those of every
-//! case of the table on the reference.
+//! Golden bits: the bits on which two independent implementations of the contract agreed, and the bits of every case
+//! of the table on the reference.
 //!
-//! After a change of cases, `XTRAIN_BLESS=1 cargo test -p xtrain-tensor golden` writes
-//! `tests/data/golden_bits/reference_ops.txt` anew. A line that changes under an old name is a change
-//! of arithmetic: it needs an entry under "Bits" in the change log.
+//! After a change of cases, `XTRAIN_BLESS=1 cargo test -p xtrain-tensor golden` rewrites
+//! `tests/data/golden_bits/reference_ops.txt`. A line that changes under an existing name is a change of arithmetic
+//! and needs an entry under "Bits" in the change log.
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ use super::{Difference, reference};
 
 const GATE: &str = "golden bits";
 
-/// `sha256` over little-endian f32, every NaN as 0x7fc00000.
+/// The sha256 of little-endian f32 values, with every NaN as 0x7fc00000.
 fn sha<'a>(values: impl IntoIterator<Item = &'a f32>) -> String {
     let mut hash = Sha256::new();
     for x in values {
@@ -25,7 +25,7 @@ fn sha<'a>(values: impl IntoIterator<Item = &'a f32>) -> String {
     })
 }
 
-/// One line a case: its name, its seed, the first half of the hash of its rows.
+/// One line per case: its name, its seed and the first half of the hash of its rows.
 fn lines() -> Result<String, Difference> {
     let mut text = String::new();
     for case in TABLE.iter().flat_map(|entry| (entry.cases)()) {
@@ -43,7 +43,7 @@ fn lines() -> Result<String, Difference> {
     Ok(text)
 }
 
-/// Every case against its committed line.
+/// Compares every case with its committed line. Returns the number of cases.
 fn gate(golden: &str) -> Result<usize, Difference> {
     let text = lines()?;
     let mut rest = golden.lines();
@@ -85,7 +85,7 @@ mod tests {
             return;
         }
         let n = gate(COMMITTED).unwrap_or_else(|difference| panic!("{difference}"));
-        println!("{GATE}: {n} cases");
+        println!("gate {GATE}: {n} cases, 0 differ");
     }
 
     #[cfg(feature = "faults")]
@@ -217,17 +217,17 @@ mod tests {
                     .map(|(first, rows)| round(vals(first, 16 * rows)));
                 let want = golden(&format!("U/{line}/{t}"));
                 let slots = Slots::Runs { base: vec![0] };
-                let see = AttnMask { seq: &[0], pos: &[t as u32], slots: &slots, window: None };
+                let mask = AttnMask { seq: &[0], pos: &[t as u32], slots: &slots, window: None };
                 let (heads, operands) = (Heads { nh: 1, nkv: 1, hd: 16 }, [&q[..], &k, &v]);
                 let done = match dtype {
-                    Dtype::BF16 => reference::attention::<Bf16>(operands, heads, &see),
-                    _ => reference::attention::<F32>(operands, heads, &see),
+                    Dtype::BF16 => reference::attention::<Bf16>(operands, heads, &mask),
+                    _ => reference::attention::<F32>(operands, heads, &mask),
                 };
                 assert_eq!(sha(&done.y)[..16], *want[0], "{line} {t}");
                 for device in devices(&[1, 3]) {
                     let of = |n: usize, x: &[f32]| tensor(&device, &[n, 1, 16], x, dtype).unwrap();
                     let (q, k, v) = (of(1, &q), of(t + 1, &k), of(t + 1, &v));
-                    let (y, lse) = ops::attention(&q, &k, &v, &see).unwrap();
+                    let (y, lse) = ops::attention(&q, &k, &v, &mask).unwrap();
                     let stored = round(done.y.clone());
                     assert_eq!(y.to_f32().unwrap().data::<f32>().unwrap(), stored, "{line} {t}");
                     assert_eq!(bits(one(&lse)), want[2], "{line} {t} on {}", name(&device));

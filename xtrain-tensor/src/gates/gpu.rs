@@ -1,4 +1,4 @@
-//! Gate: the emulated GPU gives the bits of the reference in f32, whatever order its threads run in.
+//! Gate: in f32 the emulated GPU has the bits of the reference, in any order of its threads.
 use super::case::Case;
 use super::{Comparison, Counts, Difference, name, reference};
 use crate::gpu::attention::HEAD_SIZES;
@@ -6,7 +6,7 @@ use crate::{Device, Error};
 
 const GATE: &str = "gpu";
 
-/// Operations without a matrix product: in bf16 too they have the processor's bits.
+/// Operations without a matrix product: they have the CPU's bits in bf16, too.
 const SAME_IN_BF16: &[&str] = &[
     "embedding",
     "weight_rows",
@@ -29,12 +29,12 @@ const SAME_IN_BF16: &[&str] = &[
     "rope_pos",
 ];
 
-/// Whether the GPU gives a case the bits of the reference.
+/// Whether the GPU must have the bits of the reference in this case.
 fn promised(case: &Case) -> bool {
     !case.name.contains("bf16") || SAME_IN_BF16.contains(&case.op)
 }
 
-/// Every case on the device; its bits where they are promised.
+/// Runs every case on the device, and compares the bits where they are promised.
 fn gate(cases: &[Case], device: &Device) -> Result<Counts, Difference> {
     let (mut counts, reference) = (Counts::default(), reference());
     for case in cases {
@@ -44,11 +44,11 @@ fn gate(cases: &[Case], device: &Device) -> Result<Counts, Difference> {
             continue;
         }
         if promised(case) {
-            let want = case.whole(&reference).map_err(|error| check.refused(&error))?;
+            let want = case.whole(&reference).map_err(|error| check.failed(&error))?;
             counts.values += check.same(got, &want)?;
         } else {
-            // other bits, by its tensor cores; but a device that checks finds nothing
-            let _ = got.map_err(|error| check.refused(&error))?;
+            // tensor cores give other bits; the access checks of the emulator still apply
+            let _ = got.map_err(|error| check.failed(&error))?;
         }
         counts.cases += 1;
     }
@@ -61,49 +61,49 @@ mod tests {
     use crate::gates::table::TABLE;
     use crate::{Schedule, testing};
 
-    /// Every operation of the table through the gate, its time printed: one without a kernel fails. No device
-    /// has been said by who opened none.
-    fn through(device: Option<Device>) {
+    /// Runs the gate for every operation of the table and prints its time. An operation without a kernel fails.
+    /// `None`: a note about the missing device was already printed.
+    fn run_all(device: Option<Device>) {
         let Some(device) = device else { return };
         let mut total = Counts::default();
         for entry in &TABLE {
             let start = std::time::Instant::now();
             let counts = gate(&(entry.cases)(), &device).unwrap_or_else(|difference| panic!("{difference}"));
-            println!("{:24} {counts:?} {:?}", entry.name, start.elapsed());
+            println!("{:24} {counts}, {:?}", entry.name, start.elapsed());
             assert!(counts.cases >= 4, "{}: {counts:?}", entry.name);
             total.cases += counts.cases;
             total.values += counts.values;
         }
-        println!("{device}: {total:?}");
+        println!("gate {GATE} on {device}: {total}");
     }
 
     #[test]
     fn every_operation_has_a_kernel_with_the_bits_of_the_reference() {
-        through(testing::emulated(Schedule::Forward));
+        run_all(testing::emulated(Schedule::Forward));
     }
 
     #[test]
     fn threads_that_run_backwards_give_the_same_bits() {
-        through(testing::emulated(Schedule::Backward));
+        run_all(testing::emulated(Schedule::Backward));
     }
 
     #[test]
     fn threads_that_run_at_random_give_the_same_bits() {
-        through(testing::emulated(Schedule::Random(7)));
+        run_all(testing::emulated(Schedule::Random(7)));
     }
 
     #[test]
     fn warps_that_run_far_ahead_give_the_same_bits() {
-        through(testing::emulated(Schedule::Priorities(8)));
+        run_all(testing::emulated(Schedule::Priorities(8)));
     }
 
     #[test]
     fn the_gpu_of_this_machine_has_the_bits_of_the_reference() {
-        through(testing::cuda());
+        run_all(testing::cuda());
     }
 
     #[test]
-    fn no_kernel_leaves_its_memory_reads_what_nobody_wrote_or_races() {
-        through(testing::checked(Schedule::Random(9)));
+    fn no_kernel_accesses_invalid_or_uninitialised_memory_or_races() {
+        run_all(testing::checked(Schedule::Random(9)));
     }
 }

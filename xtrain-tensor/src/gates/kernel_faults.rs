@@ -1,12 +1,11 @@
-//! Gate: each class of fault that a kernel can have is found, on kernels that are wrong on purpose
-//! (kernels/emu/faults.cu).
+//! Gate: the emulator finds each class of kernel fault, on deliberately wrong kernels (kernels/emu/faults.cu).
 use crate::gpu::{Arg, Gpu, Grid, args};
 use crate::{Device, Error, Schedule, testing};
 
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Forward, Schedule::Backward, Schedule::Random(7), Schedule::Priorities(8)];
 
-/// The GPU that tests have, or none.
+/// The emulated GPU. `None`: this build has no emulator.
 fn gpu(open: fn(Schedule) -> Option<Device>, schedule: Schedule) -> Option<Gpu> {
     match open(schedule)? {
         Device::Gpu(gpu) => Some(gpu),
@@ -14,18 +13,17 @@ fn gpu(open: fn(Schedule) -> Option<Device>, schedule: Schedule) -> Option<Gpu> 
     }
 }
 
-/// What `kernel(x, y, more...)` writes to y, from x = 1, 2, ... 256 and y = 0.
+/// Runs `kernel(x, y, more...)` with x = 1, 2, ... 256 and y = 0. Returns y.
 fn run(gpu: &Gpu, kernel: &'static str, grid: Grid, more: &[Arg]) -> Result<Vec<f32>, Error> {
     let x: Vec<f32> = (1..=256).map(|i| i as f32).collect();
     let (x, y) = (gpu.upload(&x)?, gpu.zeros(256 * 4)?);
     let args = [args![x.arg(), y.arg()], more].concat();
-    // SAFETY: the emulator takes a kernel whose arguments are wrong or whose pointers do not hold for an
-    // error.
+    // SAFETY: the emulator returns an error for wrong arguments and for invalid pointers.
     unsafe { gpu.launch(kernel, grid, &args)? };
     gpu.download(&y)
 }
 
-/// On a checked device, whatever the order of threads, the kernel fails with one of these texts.
+/// Asserts that the kernel fails with one of these texts on a checked device, in any order of threads.
 #[track_caller]
 fn caught(kernel: &'static str, grid: Grid, texts: &[&str]) {
     for schedule in SCHEDULES {
@@ -54,7 +52,7 @@ fn a_kernel_without_a_fault_passes() {
 }
 
 #[test]
-fn what_the_last_block_reads_must_have_been_left_before_the_meeting() {
+fn the_last_block_reads_only_what_was_written_before_the_counter() {
     let blocks = Grid::blocks([3, 1, 1], 64);
     for open in [testing::emulated, testing::checked] {
         for schedule in SCHEDULES {
@@ -81,12 +79,12 @@ fn a_race_over_stages_is_found() {
 }
 
 #[test]
-fn a_step_out_of_shared_memory_is_found() {
+fn a_shared_memory_access_out_of_bounds_is_found() {
     caught("fault_shared_bounds", block(32), &["write out of bounds of 4 bytes, shared memory"]);
 }
 
 #[test]
-fn a_step_out_of_global_memory_is_found() {
+fn a_global_memory_access_out_of_bounds_is_found() {
     for schedule in SCHEDULES {
         let Some(gpu) = gpu(testing::checked, schedule) else { return };
         let error = run(&gpu, "fault_global_bounds", Grid::over(257, 128), args![256u32]);
@@ -100,7 +98,7 @@ fn a_step_out_of_global_memory_is_found() {
 }
 
 #[test]
-fn a_read_of_what_was_never_written_is_found() {
+fn a_read_of_uninitialized_memory_is_found() {
     caught("fault_uninitialised", block(64), &["read of uninitialized memory"]);
 }
 
@@ -115,14 +113,14 @@ fn memory_that_no_kernel_wrote_is_not_downloaded() {
 #[test]
 fn a_missing_wait_for_a_copy_is_found() {
     caught("fault_missing_copy_wait", block(32), &["access to the destination of a pending cp.async"]);
-    // and without the checker by what it reads
+    // without the checker, the value that is read shows it
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
     let y = run(&gpu, "fault_missing_copy_wait", block(32), &[]).unwrap();
     assert!(y[0].is_nan(), "{y:?}");
 }
 
 #[test]
-fn barriers_and_collectives_that_part_of_a_block_comes_to_are_found() {
+fn barriers_and_collectives_that_only_some_threads_reach_are_found() {
     for open in [testing::emulated, testing::checked] {
         for schedule in SCHEDULES {
             let Some(gpu) = gpu(open, schedule) else { return };
@@ -138,12 +136,12 @@ fn barriers_and_collectives_that_part_of_a_block_comes_to_are_found() {
 }
 
 #[test]
-fn a_race_of_blocks_is_found() {
+fn a_race_between_blocks_is_found() {
     caught("fault_blocks", Grid::blocks([3, 1, 1], 64), &["race: write after an unordered write"]);
 }
 
 #[test]
-fn an_address_that_is_nobodys_and_a_misaligned_one_are_found() {
+fn an_invalid_address_and_a_misaligned_one_are_found() {
     caught("fault_null", block(32), &["access of 4 bytes, not device memory"]);
     caught("fault_misaligned", block(32), &["misaligned access"]);
 }
@@ -160,7 +158,7 @@ fn a_wrong_argument_list_is_refused() {
 }
 
 #[test]
-fn a_block_larger_than_the_kernel_was_compiled_for_is_refused() {
+fn a_block_larger_than_the_compiled_maximum_is_refused() {
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
     let error = run(&gpu, "fault_stages", block(65), &[]).unwrap_err().to_string();
     assert_eq!(
@@ -177,7 +175,7 @@ fn a_sum_in_the_order_of_arrival_differs_between_schedules() {
         let gpu = gpu(testing::emulated, schedule)?;
         let x: Vec<f32> = (0..256).map(|i| 1.0 / (i as f32 + 1.0)).collect();
         let (x, y) = (gpu.upload(&x).unwrap(), gpu.zeros(4).unwrap());
-        // SAFETY: 256 values, and one.
+        // SAFETY: x holds 256 values and y one, as the kernel expects.
         unsafe { gpu.launch("fault_arrival_order", Grid::over(256, 64), args![x.arg(), y.arg()]).unwrap() };
         Some(gpu.download::<f32>(&y).unwrap()[0].to_bits())
     };

@@ -1,8 +1,8 @@
-//! Gate: what every kernel's source has to be.
+//! Gate: rules for the source of every kernel.
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folder of kernels.
+/// The directory of the kernels.
 fn kernels() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels")
 }
@@ -13,7 +13,7 @@ fn code(text: &str) -> String {
 }
 
 #[test]
-fn no_kernel_asks_whether_it_is_emulated() {
+fn no_kernel_tests_whether_it_is_emulated() {
     let mut seen = 0;
     for entry in fs::read_dir(kernels()).unwrap().chain(fs::read_dir(kernels().join("emu")).unwrap()) {
         let path = entry.unwrap().path();
@@ -24,7 +24,7 @@ fn no_kernel_asks_whether_it_is_emulated() {
         seen += 1;
         let code = code(&fs::read_to_string(&path).unwrap());
         for word in ["#if", "#elif", "defined(", "__CUDA", "__NVCC", "__GNUC", "__clang", "XTEMU", "xtemu"] {
-            assert!(!code.contains(word), "{name} has {word}: only xt.cuh may ask who compiles it");
+            assert!(!code.contains(word), "{name} contains {word}: only xt.cuh may depend on the compiler");
         }
     }
     assert!(seen > 3, "{seen} files in {:?}", kernels());
@@ -45,7 +45,7 @@ fn operation(kernel: &str) -> &str {
 
 #[test]
 #[cfg(all(feature = "emu", xtrain_emu))]
-fn every_kernel_stands_in_the_index() {
+fn every_kernel_is_in_the_index() {
     let index = fs::read_to_string(kernels().join("README.md")).unwrap();
     let names = crate::gpu::kernel_names();
     assert!(names.contains(&"add_f32") && operation("linear_dw_f32_64") == "linear_dw");

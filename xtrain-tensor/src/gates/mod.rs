@@ -1,6 +1,6 @@
-//! The gates of single operations: every public function of [`crate::ops`] stands in [`table`], and
-//! each gate is a function over that table which counts what it compared or names the first
-//! difference. Tolerance is zero everywhere but in the checks against f64.
+//! The gates of single operations. [`table`] lists every public function of [`crate::ops`]. Each gate is a function
+//! over that table that counts the compared values or returns the first difference. The tolerance is zero, except in
+//! the checks against f64.
 mod case;
 mod cases;
 mod device;
@@ -26,14 +26,20 @@ use std::fmt;
 
 use crate::{Device, Result, Simd};
 
-/// What a gate compared.
+/// Number of cases and values that a gate compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     cases: usize,
     values: usize,
 }
 
-/// The first difference that a gate saw.
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cases, {} values, 0 differ", self.cases, self.values)
+    }
+}
+
+/// The first difference that a gate found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Difference {
     gate: &'static str,
@@ -51,10 +57,10 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What an operation gives: one list of values a row.
+/// The result of an operation: one list of values per row.
 type Rows = Vec<Vec<f32>>;
 
-/// The comparisons of one gate with one case.
+/// The identity of a comparison: gate, case and seed.
 struct Comparison {
     gate: &'static str,
     case: String,
@@ -62,12 +68,12 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// How many values were compared. Refuses rows that differ in a bit (any NaN equals any NaN), or an operation
-    /// that refused.
+    /// Compares two lists of rows bit for bit; any NaN equals any NaN. Returns the number of compared values. An
+    /// error of the operation is a difference.
     fn same(&self, got: Result<Rows>, want: &[Vec<f32>]) -> Result<usize, Difference> {
         let got = match got {
             Ok(got) => got,
-            Err(error) => return Err(self.refused(&error)),
+            Err(error) => return Err(self.failed(&error)),
         };
         if got.len() != want.len() {
             return self.differ(0, format!("{} rows", got.len()), format!("{} rows", want.len()));
@@ -86,8 +92,8 @@ impl Comparison {
         Ok(want.iter().map(Vec::len).sum())
     }
 
-    /// That the operation refused its operands.
-    fn refused(&self, error: &crate::Error) -> Difference {
+    /// The difference for an operation that returned an error.
+    fn failed(&self, error: &crate::Error) -> Difference {
         self.difference(0, error.to_string(), "a result".into())
     }
 
@@ -100,18 +106,18 @@ impl Comparison {
     }
 }
 
-/// The device that all others are held to.
+/// The reference device.
 fn reference() -> Device {
     Device::reference()
 }
 
-/// The reference, and every instruction set of this machine with these numbers of threads.
+/// The reference, and a device for every instruction set of this machine and each of these numbers of threads.
 fn devices(threads: &[usize]) -> Vec<Device> {
     let cpus = Simd::available().flat_map(|simd| threads.iter().map(move |&n| Device::cpu_with(n, simd)));
     [reference()].into_iter().chain(cpus).collect()
 }
 
-/// How a device stands in the name of a case.
+/// The name of a device in the name of a case.
 fn name(device: &Device) -> String {
     device.to_string()
 }

@@ -1,12 +1,11 @@
-//! Gate: a row (of an attention's backward: a sequence) has the same bits alone, in any company and in
-//! any order.
+//! Gate: a row (in the attention backward: a sequence) has the same bits alone, in any batch and in any order.
 use super::case::{Case, Run};
-use super::values::Dice;
+use super::values::CaseRng;
 use super::{Comparison, Counts, Difference, devices, name};
 
 const GATE: &str = "rows";
 
-/// Some rows alone, and all rows backwards or random subsets in turn, on every instruction set.
+/// Runs single rows, and all rows backwards or random subsets (alternating), on every instruction set.
 fn gate(cases: &[Case]) -> Result<Counts, Difference> {
     let (mut counts, devices) = (Counts::default(), devices(&[1]));
     for (i, case) in cases.iter().enumerate() {
@@ -19,7 +18,7 @@ fn gate(cases: &[Case]) -> Result<Counts, Difference> {
             };
             let whole = match case.whole(device) {
                 Ok(whole) => whole,
-                Err(error) => return Err(check("whole").refused(&error)),
+                Err(error) => return Err(check("complete").failed(&error)),
             };
             for (how, rows) in selections(*n, case.seed, i + s) {
                 let want: Vec<Vec<f32>> = rows.iter().map(|&r| whole[r].clone()).collect();
@@ -31,19 +30,19 @@ fn gate(cases: &[Case]) -> Result<Counts, Difference> {
     Ok(counts)
 }
 
-/// Which of `n` rows are computed together, the `turn`th time.
-fn selections(n: usize, seed: u64, turn: usize) -> Vec<(String, Vec<usize>)> {
-    let mut dice = Dice::new(seed + turn as u64);
-    let mut alone: Vec<usize> = vec![0, n - 1, dice.below(n)];
+/// The sets of the `n` rows that are computed together in round `round`.
+fn selections(n: usize, seed: u64, round: usize) -> Vec<(String, Vec<usize>)> {
+    let mut rng = CaseRng::new(seed + round as u64);
+    let mut alone: Vec<usize> = vec![0, n - 1, rng.below(n)];
     alone.sort_unstable();
     alone.dedup();
     let mut all: Vec<(String, Vec<usize>)> =
         alone.into_iter().map(|r| (format!("row {r} alone"), vec![r])).collect();
-    if n > 1 && turn.is_multiple_of(2) {
+    if n > 1 && round.is_multiple_of(2) {
         all.push(("backwards".into(), (0..n).rev().collect()));
     } else if n > 1 {
         for size in [2, 3, 4, 9] {
-            let some = dice.shuffled(n).into_iter().take(size).collect::<Vec<_>>();
+            let some = rng.shuffled(n).into_iter().take(size).collect::<Vec<_>>();
             all.push((format!("rows {some:?}"), some));
         }
     }
@@ -56,20 +55,20 @@ mod tests {
     use crate::gates::table::TABLE;
 
     #[test]
-    fn a_row_does_not_see_its_neighbours() {
+    fn a_row_does_not_depend_on_its_neighbours() {
         let mut total = Counts::default();
         for entry in &TABLE {
             let counts = gate(&(entry.cases)()).unwrap_or_else(|difference| panic!("{difference}"));
             total.cases += counts.cases;
             total.values += counts.values;
         }
-        println!("rows: {total:?}");
+        println!("gate {GATE}: {total}");
         assert!(total.cases >= 500, "{total:?}");
     }
 
     #[cfg(feature = "faults")]
     #[test]
-    fn a_sum_reversed_for_one_row_is_seen() {
+    fn a_sum_reversed_for_one_row_is_found() {
         let cases = crate::gates::cases::linear();
         let seen = crate::faults::with(crate::faults::Fault::ReversedSumForOneRow, || gate(&cases))
             .expect_err("a fault");

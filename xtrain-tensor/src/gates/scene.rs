@@ -1,8 +1,8 @@
-//! Sequences whose keys lie in a pool, in runs or in pages: what an attention is asked to read.
-use super::values::Dice;
+//! Sequences whose keys are in a pool, in runs or in pages: the operands of attention.
+use super::values::CaseRng;
 use crate::ops::Slots;
 
-/// How the sequences lie in the pool.
+/// The layout of the sequences in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     Runs,
@@ -21,10 +21,10 @@ impl Layout {
     ];
 }
 
-/// Query heads, kv heads, head size.
+/// Query heads, KV heads, head size.
 pub(super) type HeadCounts = [usize; 3];
 
-/// A pool with places for the positions of some sequences.
+/// A pool with slots for the positions of some sequences.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) slots: Slots,
@@ -32,14 +32,14 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Sequences of these lengths, out of order and with unused slots between them.
+    /// Places sequences of these lengths out of order, with unused slots between them.
     pub(super) fn new(layout: Layout, lengths: &[usize], seed: u64) -> Pool {
-        let mut dice = Dice::new(seed);
+        let mut rng = CaseRng::new(seed);
         match layout {
             Layout::Runs => {
                 let mut base = vec![0; lengths.len()];
                 let mut at = 1;
-                for seq in dice.shuffled(lengths.len()) {
+                for seq in rng.shuffled(lengths.len()) {
                     base[seq] = at;
                     at += lengths[seq] + 2;
                 }
@@ -47,15 +47,15 @@ impl Pool {
             }
             Layout::Pages(page) => {
                 let n_pages = lengths.iter().map(|n| n.div_ceil(page)).sum::<usize>() + 2;
-                let mut order = dice.shuffled(n_pages).into_iter().map(|p| p as u32);
+                let mut order = rng.shuffled(n_pages).into_iter().map(|p| p as u32);
                 let table = lengths.iter().map(|n| order.by_ref().take(n.div_ceil(page)).collect()).collect();
                 Pool { slots: Slots::Pages { page, table }, n_slots: n_pages * page }
             }
         }
     }
 
-    /// The values of all positions of all sequences, `width` each, in their slots. Slots that hold no
-    /// position are NaN: whoever reads one, even to multiply it with 0, is found out.
+    /// The values of all positions of all sequences, `width` each, in their slots. Unused slots hold NaN, so that
+    /// reading one is visible even if it is multiplied with 0.
     pub(super) fn place(&self, lengths: &[usize], width: usize, values: &[f32]) -> Vec<f32> {
         let mut pool = vec![f32::NAN; self.n_slots * width];
         let mut rows = values.chunks_exact(width);
@@ -69,7 +69,7 @@ impl Pool {
     }
 }
 
-/// Positions of a sequence of `len` where an edge of some chunk lies, the last among them.
+/// The positions at chunk borders in a sequence of length `len`, and its last position.
 pub(super) fn edges(len: usize) -> Vec<usize> {
     let mut at: Vec<usize> =
         [0, 1, 30, 31, 32, 62, 63, 64, 126, 127, 128, 254, 255, 256, 510, 511, 512].into();

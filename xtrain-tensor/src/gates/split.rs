@@ -1,14 +1,14 @@
-//! Gate: a gradient has the same bits in whatever micro-batches its samples come.
+//! Gate: a gradient has the same bits for any split of its training examples into micro-batches.
 use std::ops::Range;
 
 use super::case::{Case, Run};
-use super::values::Dice;
+use super::values::CaseRng;
 use super::{Comparison, Counts, Difference, devices, name};
 
 const GATE: &str = "micro-batches";
 
-/// Every sum over samples: each sample alone, and random splits, on every instruction set, with one
-/// thread or with three in turn.
+/// Runs every sum over training examples with micro-batches of one and with random splits, on every instruction set,
+/// alternating between one thread and three.
 fn gate(cases: &[Case]) -> Result<Counts, Difference> {
     let (mut counts, devices) = (Counts::default(), devices(&[1, 3]));
     for (i, case) in cases.iter().enumerate() {
@@ -21,7 +21,7 @@ fn gate(cases: &[Case]) -> Result<Counts, Difference> {
             };
             let whole = match case.whole(device) {
                 Ok(whole) => whole,
-                Err(error) => return Err(check("whole").refused(&error)),
+                Err(error) => return Err(check("complete").failed(&error)),
             };
             for parts in splits(*n, case.seed) {
                 counts.values += check(&format!("in {parts:?}")).same(run(device, &parts), &whole)?;
@@ -32,14 +32,14 @@ fn gate(cases: &[Case]) -> Result<Counts, Difference> {
     Ok(counts)
 }
 
-/// Ways to cut `n` samples.
+/// Splits of `n` training examples.
 fn splits(n: usize, seed: u64) -> Vec<Vec<Range<usize>>> {
-    let mut dice = Dice::new(seed);
+    let mut rng = CaseRng::new(seed);
     let mut all: Vec<Vec<Range<usize>>> = vec![(0..n).map(|s| s..s + 1).collect()];
     for _ in 0..2 {
         let (mut parts, mut at) = (Vec::new(), 0);
         while at < n {
-            let end = at + 1 + dice.below(n - at);
+            let end = at + 1 + rng.below(n - at);
             parts.push(at..end);
             at = end;
         }
@@ -56,20 +56,20 @@ mod tests {
     use crate::gates::table::TABLE;
 
     #[test]
-    fn a_gradient_does_not_see_its_micro_batches() {
+    fn a_gradient_does_not_depend_on_its_micro_batches() {
         let mut total = Counts::default();
         for entry in &TABLE {
             let counts = gate(&(entry.cases)()).unwrap_or_else(|difference| panic!("{difference}"));
             total.cases += counts.cases;
             total.values += counts.values;
         }
-        println!("micro-batches: {total:?}");
+        println!("gate {GATE}: {total}");
         assert!(total.cases >= 120, "{total:?}");
     }
 
     #[cfg(feature = "faults")]
     #[test]
-    fn a_micro_batch_total_added_at_its_end_is_seen() {
+    fn a_micro_batch_total_added_at_its_end_is_found() {
         let cases = crate::gates::cases::linear_backward_weight();
         let seen = crate::faults::with(crate::faults::Fault::MicroBatchTotalAdded, || gate(&cases))
             .expect_err("a fault");

@@ -1,15 +1,15 @@
-//! The table of operations: one entry for each public function of [`crate::ops`].
+//! The table of operations: one entry per public function of [`crate::ops`].
 use super::case::Case;
 use super::cases;
 use super::gradient::{self, Sample};
 
 /// How the gradient of an operation is checked.
 pub(super) enum Gradient {
-    /// In f64 against finite differences, and the f32 and bf16 operations against f64: the samples.
+    /// By samples of this function: in f64 against finite differences, in f32 and bf16 against f64.
     Checked(fn(u64) -> Sample),
-    /// Together with the named operation.
+    /// Together with the gradient of the named operation.
     With(&'static str),
-    /// It has none, for this reason.
+    /// The operation has no gradient check, for this reason.
     None(&'static str),
 }
 
@@ -17,7 +17,7 @@ pub(super) enum Gradient {
 pub(super) struct Entry {
     /// Its name in [`crate::ops`].
     pub(super) name: &'static str,
-    /// The cases by which its bits are compared.
+    /// The cases of the bitwise comparisons.
     pub(super) cases: fn() -> Vec<Case>,
     pub(super) gradient: Gradient,
 }
@@ -32,7 +32,7 @@ pub(super) const TABLE: [Entry; 48] = {
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
         entry("embedding_backward", cases::embedding_backward, With("embedding")),
-        entry("weight_rows", cases::weight_rows, None("an embedding has it")),
+        entry("weight_rows", cases::weight_rows, None("checked as embedding")),
         entry("linear", cases::linear, Checked(gradient::linear)),
         entry("linear_add", cases::linear_add, Checked(gradient::linear_add)),
         entry("linear_backward_input", cases::linear_backward_input, With("linear")),
@@ -42,46 +42,46 @@ pub(super) const TABLE: [Entry; 48] = {
         entry("rms_norm_backward", cases::rms_norm_backward, With("rms_norm")),
         entry("rope_rows", cases::rope_rows, Checked(gradient::rope_rows)),
         entry("rope_backward", cases::rope_backward, With("rope_rows")),
-        entry("norm_rope", cases::norm_rope, None("its parts have theirs")),
+        entry("norm_rope", cases::norm_rope, None("its parts are checked")),
         entry("norm_rope_backward", cases::norm_rope_backward, With("rope_rows")),
         entry("rope", cases::rope, With("rope_rows")),
         entry("rope_at", cases::rope_at, With("rope_rows")),
         entry("rope_pos", cases::rope_pos, With("rope_rows")),
         entry("attention", cases::attention, Checked(gradient::attention)),
         entry("attention_backward", cases::attention_backward, With("attention")),
-        entry("decode_attention", cases::decode_attention, None("a rollout keeps no gradient")),
+        entry("decode_attention", cases::decode_attention, None("rollouts need no gradient")),
         entry("silu_mul", cases::silu_mul, Checked(gradient::silu_mul)),
         entry("silu_mul_backward", cases::silu_mul_backward, With("silu_mul")),
         entry("add", cases::add, Checked(gradient::add)),
         entry("accumulate", cases::accumulate, With("add")),
         entry("repeat_kv", cases::repeat_kv, Checked(gradient::repeat_kv)),
         entry("repeat_kv_backward", cases::repeat_kv_backward, With("repeat_kv")),
-        entry("cat_seq", cases::cat_seq, None("a cache keeps no gradient")),
-        entry("gather_rows", cases::gather_rows, None("it only moves rows")),
-        entry("scatter_rows", cases::scatter_rows, None("a cache keeps no gradient")),
-        entry("copy_slots", cases::copy_slots, None("a cache keeps no gradient")),
-        entry("copy_slots_within", cases::copy_slots_within, None("a cache keeps no gradient")),
+        entry("cat_seq", cases::cat_seq, None("caches need no gradient")),
+        entry("gather_rows", cases::gather_rows, None("only moves rows")),
+        entry("scatter_rows", cases::scatter_rows, None("caches need no gradient")),
+        entry("copy_slots", cases::copy_slots, None("caches need no gradient")),
+        entry("copy_slots_within", cases::copy_slots_within, None("caches need no gradient")),
         entry("cross_entropy", cases::cross_entropy, Checked(gradient::cross_entropy)),
         entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
-        entry("log_prob", cases::log_prob, None("the loss has its gradient")),
-        entry("sample_rows", cases::sample_rows, None("a draw has none")),
-        entry("linears", cases::linears, None("its parts have theirs")),
-        entry("swiglu", cases::swiglu, None("its parts have theirs")),
-        entry("linear_add_norm", cases::linear_add_norm, None("its parts have theirs")),
-        entry("norm_linears", cases::norm_linears, None("its parts have theirs")),
-        entry("norm_swiglu", cases::norm_swiglu, None("its parts have theirs")),
-        entry("add_rms_norm", cases::add_rms_norm, None("its parts have theirs")),
-        entry("write_heads", cases::write_heads, None("its parts have theirs")),
-        entry("adamw", cases::adamw, None("the end of the step")),
-        entry("adamw_all", cases::adamw_all, None("the end of the step")),
-        entry("global_norm", cases::global_norm, None("the end of the step")),
-        entry("sum_of_squares", cases::sum_of_squares, None("the end of the step")),
-        entry("all_finite", cases::all_finite, None("a question")),
-        entry("first_non_finite", cases::first_non_finite, None("a question")),
+        entry("log_prob", cases::log_prob, None("checked as cross_entropy")),
+        entry("sample_rows", cases::sample_rows, None("sampling has no gradient")),
+        entry("linears", cases::linears, None("its parts are checked")),
+        entry("swiglu", cases::swiglu, None("its parts are checked")),
+        entry("linear_add_norm", cases::linear_add_norm, None("its parts are checked")),
+        entry("norm_linears", cases::norm_linears, None("its parts are checked")),
+        entry("norm_swiglu", cases::norm_swiglu, None("its parts are checked")),
+        entry("add_rms_norm", cases::add_rms_norm, None("its parts are checked")),
+        entry("write_heads", cases::write_heads, None("its parts are checked")),
+        entry("adamw", cases::adamw, None("part of the optimizer")),
+        entry("adamw_all", cases::adamw_all, None("part of the optimizer")),
+        entry("global_norm", cases::global_norm, None("part of the optimizer")),
+        entry("sum_of_squares", cases::sum_of_squares, None("part of the optimizer")),
+        entry("all_finite", cases::all_finite, None("returns no tensor")),
+        entry("first_non_finite", cases::first_non_finite, None("returns no tensor")),
     ]
 };
 
-/// The functions that the text of `ops/mod.rs` exports: the lower-case names of its `pub use`.
+/// The functions that the source of `ops/mod.rs` exports: the lower-case names in its `pub use` declarations.
 fn exported(source: &str) -> Vec<&str> {
     let lists = source.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next());
     let names = lists.flat_map(|list| list.split([':', '{', '}', ',', '\n', ' ']).skip(1));
@@ -93,24 +93,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_exported_operation_stands_in_the_table_once() {
+    fn every_exported_operation_is_in_the_table_once() {
         let source = include_str!("../ops/mod.rs");
-        assert!(!source.contains("pub fn ") && !source.contains("pub mod "), "operations have their files");
+        assert!(
+            !source.contains("pub fn ") && !source.contains("pub mod "),
+            "each operation belongs in its own file"
+        );
         let mut exported = exported(source);
         let mut listed: Vec<&str> = TABLE.iter().map(|e| e.name).collect();
         exported.sort_unstable();
         listed.sort_unstable();
-        assert_eq!(exported, listed, "exported on the left, listed on the right");
+        assert_eq!(exported, listed, "left: exported; right: listed");
     }
 
     #[test]
-    fn the_exports_of_a_text_are_found_whatever_their_layout() {
+    fn exports_are_found_in_any_layout() {
         let text = "mod x;\npub use add::{accumulate, add};\npub use a::one;\npub use b::{\n    Two, two,\n    three,\n};\npub(crate) fn f() {}\n";
         assert_eq!(exported(text), ["accumulate", "add", "one", "two", "three"]);
     }
 
     #[test]
-    fn every_entry_has_cases_under_its_name_and_its_gradient_is_checked_somewhere() {
+    fn every_entry_has_cases_under_its_name_and_a_gradient_check_or_a_reason() {
         for e in &TABLE {
             let cases = (e.cases)();
             assert!(cases.len() >= 4, "{}: {} cases", e.name, cases.len());
@@ -124,7 +127,11 @@ mod tests {
                 }
             }
             let backward = e.name.contains("_backward");
-            assert!(!backward || matches!(e.gradient, Gradient::With(_)), "{} is no gradient", e.name);
+            assert!(
+                !backward || matches!(e.gradient, Gradient::With(_)),
+                "{} must be checked with its forward operation",
+                e.name
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Gate: a tensor core computes what the emulator says it does, and what kernels rely on: its operands may
-//! change places, a step of zeros changes nothing, and wgmma has the bits of mma.sync.
+//! Gate: a tensor core has the bits of the emulator's model and the properties that kernels rely on: its operands can
+//! be swapped, a step of zeros changes nothing, and wgmma has the bits of mma.sync.
 use half::bf16;
 
 use crate::gpu::{Gpu, Grid, args, mma_dot16};
@@ -7,11 +7,11 @@ use crate::rng::{Purpose, draw};
 use crate::testing::{compare_bits, gpus};
 use crate::{Device, Schedule};
 
-/// Products of a launch; each has 4096 results.
+/// Number of products in a launch; each has 4096 results.
 const PRODUCTS: usize = 12;
 const SIDE: usize = 64;
 
-/// `a` and `b` by their bits, `[T, 64, 64]` each, and what the sum begins with.
+/// `a` and `b` as bits, `[T, 64, 64]` each, and the initial sum `c`.
 #[derive(Clone)]
 struct Operands {
     a: Vec<u16>,
@@ -20,7 +20,8 @@ struct Operands {
 }
 
 impl Operands {
-    /// Products in turn of like values, of values from 2^-30 to 2^30, of these with zeros, of sums that cancel.
+    /// Alternating products: of values of similar size, of values from 2^-30 to 2^30, of these with zeros, and of
+    /// sums that cancel.
     fn at_random(seed: u64) -> Operands {
         let n = PRODUCTS * SIDE * SIDE;
         let value = |which: u64, i: usize| {
@@ -45,7 +46,7 @@ impl Operands {
         Operands { a: bits(0), b: bits(1), c: (0..n).map(|i| value(2, i)).collect() }
     }
 
-    /// What a kernel makes of them.
+    /// The result of a kernel.
     fn by(&self, gpu: &Gpu, kernel: &'static str) -> Vec<f32> {
         let [a, b] = [&self.a, &self.b].map(|x| gpu.upload(x).unwrap());
         let (c, d) = (gpu.upload(&self.c).unwrap(), gpu.zeros(self.c.len() * 4).unwrap());
@@ -55,7 +56,7 @@ impl Operands {
         gpu.download(&d).unwrap()
     }
 
-    /// What the model makes of them.
+    /// The result of the emulator's model.
     fn by_model(&self) -> Vec<f32> {
         let line = |x: &[u16], product: usize, line: usize, k: usize| -> [u16; 16] {
             x[(product * SIDE + line) * SIDE + k..][..16].try_into().expect("16 values")
@@ -69,7 +70,7 @@ impl Operands {
         (0..self.c.len()).map(at).collect()
     }
 
-    /// The same sums with steps of zeros before, between and after: of k, every other 16 are kept.
+    /// The same sums with steps of zeros before, between and after the two steps of 16 that are kept.
     fn spread(&self) -> [Operands; 2] {
         let step = |k: usize| k / 16;
         let keep = |x: &[u16], from: [Option<usize>; 4]| -> Vec<u16> {
@@ -97,7 +98,7 @@ fn on(device: &Device) -> &Gpu {
 }
 
 #[test]
-fn a_product_is_that_of_the_model_whichever_operand_comes_first() {
+fn a_product_equals_the_model_in_both_orders_of_its_operands() {
     for device in gpus(&[Schedule::Random(3)]) {
         let (gpu, x) = (on(&device), Operands::at_random(1));
         let want = x.by_model();

@@ -1,40 +1,40 @@
-//! Operands that break kernels, and dice for their shapes.
+//! Operands that break kernels, and random choices of shapes.
 use crate::Dtype;
 use crate::rng::{Purpose, draw};
 use crate::testing::{arbitrary, ugly};
 
-/// Sizes around the chunks of every order.
+/// Sizes around the chunk sizes of the orders of reduction.
 pub(super) const UGLY: [usize; 10] = [1, 3, 5, 7, 31, 32, 33, 63, 64, 65];
 
 /// A kind of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Values {
-    /// In [-1, 1).
+    /// Uniform in [-1, 1).
     Plain,
-    /// Normal deviates among denormals, zeros of both signs, ties, and values from 2^-120 to 2^30.
+    /// Normal deviates, denormals, zeros of both signs, ties, and values from 2^-120 to 2^30.
     Ugly,
-    /// Denormals and values whose products underflow: sums that end at a zero of either sign.
+    /// Denormals and values whose products underflow, so that sums end at a zero of either sign.
     Tiny,
-    /// Around 2^-63, so that products and sums lie at the edge of the normal numbers.
+    /// Values around 2^-63, so that products and sums are near the smallest normal number.
     Edge,
 }
 
 impl Values {
     pub(super) const ALL: [Values; 4] = [Values::Ugly, Values::Plain, Values::Edge, Values::Tiny];
 
-    /// The kind of case `i`.
+    /// The kind of values of case `i`.
     pub(super) fn of(i: usize) -> Values {
         Values::ALL[i % 4]
     }
 
-    /// `n` values addressed by `seed`.
+    /// `n` values, a function of `seed`.
     pub(super) fn fill(self, n: usize, seed: u64) -> Vec<f32> {
         let power = |e: i32| 2f64.powi(e) as f32;
         match self {
             Values::Plain => arbitrary(n, seed),
             Values::Ugly => {
-                let tamed = |x: f32| if x.abs() > power(20) { x * power(-30) } else { x };
-                ugly(n, seed).into_iter().map(tamed).collect()
+                let bounded = |x: f32| if x.abs() > power(20) { x * power(-30) } else { x };
+                ugly(n, seed).into_iter().map(bounded).collect()
             }
             Values::Tiny => {
                 let tiny = |(i, x): (usize, f32)| match draw(seed, i as u64, 3, Purpose::DataOrder)[0] % 4 {
@@ -57,20 +57,20 @@ impl Values {
     }
 }
 
-/// How a dtype and a kind stand in the name of a case.
+/// A dtype and a kind of values in the name of a case.
 pub(super) fn label(dtype: Dtype, values: Values) -> String {
     format!("{dtype}-{values:?}").to_lowercase()
 }
 
-/// Addressed random choices.
-pub(super) struct Dice {
+/// Random choices, each a function of a seed and the number of the choice.
+pub(super) struct CaseRng {
     seed: u64,
     at: u64,
 }
 
-impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
-        Dice { seed, at: 0 }
+impl CaseRng {
+    pub(super) fn new(seed: u64) -> CaseRng {
+        CaseRng { seed, at: 0 }
     }
 
     /// A number below `n`.
@@ -80,18 +80,18 @@ impl Dice {
     }
 
     /// One of `choices`.
-    pub(super) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(super) fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
-    /// `0..n` in another order.
+    /// `0..n` in random order.
     pub(super) fn shuffled(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         (1..n).for_each(|i| order.swap(i, self.below(i + 1)));
         order
     }
 
-    /// Ids below `bound`.
+    /// `n` ids below `bound`.
     pub(super) fn ids(&mut self, n: usize, bound: usize) -> Vec<u32> {
         (0..n).map(|_| self.below(bound) as u32).collect()
     }

@@ -1,4 +1,4 @@
-//! Gate: no reduction returns -0, so that padding it with zeros changes nothing.
+//! Gate: no reduction returns -0, so that padding with zeros changes nothing.
 use super::case::Case;
 use super::values::Values;
 use super::{Counts, Difference, name};
@@ -6,8 +6,8 @@ use crate::Device;
 
 const GATE: &str = "zero";
 
-/// Every f32 reduction among the cases of tiny values, on these devices. (A product of bf16 keeps the
-/// zero of its tile.)
+/// Runs every f32 reduction among the cases of tiny values on these devices. (A bf16 product keeps the zero of its
+/// tile.)
 fn gate(cases: &[Case], devices: &[Device]) -> Result<Counts, Difference> {
     let mut counts = Counts::default();
     let tiny = super::values::label(crate::Dtype::F32, Values::Tiny);
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use crate::gates::{cases, devices};
 
-    /// The operations whose every value is a reduction.
+    /// The operations whose values are all reductions.
     fn reductions() -> Vec<Case> {
         let all = [
             cases::attention(),
@@ -55,13 +55,13 @@ mod tests {
     #[test]
     fn no_reduction_returns_minus_zero() {
         let counts = gate(&reductions(), &devices(&[1])).unwrap_or_else(|difference| panic!("{difference}"));
-        println!("{GATE}: {counts:?}");
+        println!("gate {GATE}: {counts}");
         assert!(counts.cases >= 20, "{counts:?}");
     }
 
     #[cfg(feature = "faults")]
     #[test]
-    fn a_padding_that_loses_the_sign_of_zero_is_seen() {
+    fn a_padding_that_loses_the_sign_of_zero_is_found() {
         let cases = reductions();
         for device in devices(&[1, 2]) {
             let gate = || gate(&cases, std::slice::from_ref(&device));

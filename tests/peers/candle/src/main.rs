@@ -2,12 +2,12 @@
 //!
 //!     RAYON_NUM_THREADS=1 candle-peer ROWS PROMPT NEW ONE
 //!
-//! candle_transformers' Qwen3 with random weights in f32 completes ROWS prompts of PROMPT tokens (ONE=1: the same
-//! prompt in all rows) by NEW tokens, again and again, as one batch with its own cache of keys and values. A sample is
-//! one pass after the prompts: the next token of every row, its argmax included. Of rows with one prompt candle knows
-//! nothing: each has keys of its own.
+//! candle_transformers' Qwen3 with random f32 weights repeatedly completes ROWS prompts of PROMPT tokens (ONE=1: the same
+//! prompt in all rows) by NEW tokens, as one batch with its own KV cache. A sample is one pass after the prompts: the
+//! next token of every row, including the argmax. candle shares nothing between rows with the same prompt: each has its
+//! own keys.
 //!
-//! Says `warm` after passes that do not count, then measures until SIGTERM and prints the milliseconds of each pass.
+//! Prints `warm` after the warm-up passes, then measures until SIGTERM and prints the milliseconds of each pass.
 
 use std::{
     env,
@@ -24,12 +24,12 @@ use candle_nn::{Activation, VarBuilder, VarMap};
 use candle_transformers::models::qwen3::{Config, ModelForCausalLM};
 use signal_hook::{consts::SIGTERM, flag};
 
-type Maybe<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const VOCAB: usize = 4096;
 const WARM: usize = 5;
 
-fn model_t() -> Maybe<ModelForCausalLM> {
+fn model_t() -> Result<ModelForCausalLM> {
     let config = Config {
         vocab_size: VOCAB,
         hidden_size: 256,
@@ -50,7 +50,7 @@ fn model_t() -> Maybe<ModelForCausalLM> {
     };
     let random = VarMap::new();
     ModelForCausalLM::new(&config, VarBuilder::from_varmap(&random, DType::F32, &Cpu))?;
-    // As tensors: of a variable candle keeps all that is computed from it, for a gradient that nobody asks for.
+    // as tensors: for a variable, candle keeps the graph of all operations for a gradient that is not needed
     let weights = random.data().lock().map_err(|e| e.to_string())?;
     let weights = weights.iter().map(|(name, weight)| (name.clone(), weight.as_detached_tensor())).collect();
     Ok(ModelForCausalLM::new(&config, VarBuilder::from_tensors(weights, DType::F32, &Cpu))?)
@@ -68,8 +68,8 @@ fn step(model: &mut ModelForCausalLM, tokens: &Tensor, at: usize) -> candle_core
     model.forward(tokens, at)?.argmax(D::Minus1)
 }
 
-/// Milliseconds of each pass of decoding, until told to end.
-fn passes(rows: usize, prompt: usize, new: usize, one: bool, told: &AtomicBool) -> Maybe<Vec<f64>> {
+/// Milliseconds of each decoding pass, until `stop` is set.
+fn passes(rows: usize, prompt: usize, new: usize, one: bool, stop: &AtomicBool) -> Result<Vec<f64>> {
     let mut model = model_t()?;
     let mut samples = Vec::new();
     loop {
@@ -82,23 +82,23 @@ fn passes(rows: usize, prompt: usize, new: usize, one: bool, told: &AtomicBool) 
             if samples.len() == WARM {
                 println!("warm");
             }
-            if told.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) {
                 return Ok(samples.into_iter().skip(WARM).collect());
             }
         }
     }
 }
 
-fn main() -> Maybe<()> {
-    let args = env::args().skip(1).map(|arg| arg.parse()).collect::<Result<Vec<usize>, _>>()?;
-    // the first token of a completion is of the prompt's pass
+fn main() -> Result<()> {
+    let args = env::args().skip(1).map(|arg| arg.parse()).collect::<std::result::Result<Vec<usize>, _>>()?;
+    // the pass over the prompt gives the first token of a completion
     let &[rows, prompt, new @ (2..), one @ 0..=1] = args.as_slice() else {
         return Err("usage: candle-peer ROWS PROMPT NEW ONE".into());
     };
-    let told = Arc::new(AtomicBool::new(false));
-    flag::register(SIGTERM, told.clone())?;
-    // Inside the pool: else each operation that could be parallel is handed to a worker, and waited for.
-    let samples = with_threadpool(|| passes(rows, prompt, new, one == 1, &told))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    flag::register(SIGTERM, stop.clone())?;
+    // inside the pool: otherwise each parallel operation is sent to a worker while this thread waits
+    let samples = with_threadpool(|| passes(rows, prompt, new, one == 1, &stop))?;
     println!("{}", serde_json::to_string(&samples)?);
     Ok(())
 }

@@ -45,25 +45,26 @@ struct Operands {
 }
 
 impl Operands {
-    /// `y` followed by `L`, of these rows.
+    /// The output of these rows; with `lse`, each followed by its log-sum-exp.
     fn run(&self, dev: &Device, rows: &[usize], lse: bool) -> Result<Rows> {
         let [nh, nkv, hd] = self.heads;
         let (seq, pos): (Vec<u32>, Vec<u32>) = rows.iter().map(|&r| self.at[r]).unzip();
-        let see = AttnMask { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
+        let mask = AttnMask { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
         let q = tensor(dev, &[rows.len(), nh, hd], &pick(&self.q, nh * hd, rows), self.dtype)?;
         let kv = |x: &[f32]| tensor(dev, &[self.pool.n_slots, nkv, hd], x, self.dtype);
         let (k, v) = (kv(&self.k)?, kv(&self.v)?);
         match lse {
             true => {
-                let (y, lse) = ops::attention(&q, &k, &v, &see)?;
+                let (y, lse) = ops::attention(&q, &k, &v, &mask)?;
                 Ok(join(split(&y, rows.len())?, split(&lse, rows.len())?))
             }
-            false => split(&ops::decode_attention(&q, &k, &v, &see)?, rows.len()),
+            false => split(&ops::decode_attention(&q, &k, &v, &mask)?, rows.len()),
         }
     }
 }
 
-/// Queries and keys are tame where values are ugly enough to leave one key alone with all weight.
+/// The kind of values of queries and keys. Half of the cases use plain values, because ugly scores often give one key
+/// all the weight.
 fn score_values(values: Values, i: usize) -> Values {
     if i.is_multiple_of(2) { Values::Plain } else { values }
 }
@@ -93,7 +94,7 @@ fn over_pools(op: &'static str, rows: fn(usize) -> Vec<usize>) -> Vec<Case> {
             let n = at.len();
             let operands = Operands { heads, dtype, window, pool, at, q, k, v };
             let lse = op == "attention";
-            cases.push(Case::rows(op, (name.replace(' ', ""), seed), n, move |dev, rows| {
+            cases.push(Case::rows(op, name.replace(' ', ""), seed, n, move |dev, rows| {
                 operands.run(dev, rows, lse)
             }));
         }
@@ -109,7 +110,7 @@ pub(crate) fn decode_attention() -> Vec<Case> {
     over_pools("decode_attention", |len| vec![len - 1])
 }
 
-/// Rows are whole sequences: dq, dk and dv of each.
+/// A row of these cases is a complete sequence: its dq, dk and dv.
 pub(crate) fn attention_backward() -> Vec<Case> {
     const SCENES: [(HeadCounts, &[usize], Option<usize>); 14] = [
         ([2, 1, 2], &[1, 33, 5], None),
@@ -138,8 +139,8 @@ pub(crate) fn attention_backward() -> Vec<Case> {
             let (q, dy) = (score.fill(n * nh * hd, seed), values.fill(n * nh * hd, seed + 3000));
             let (k, v) = (score.fill(n * nkv * hd, seed + 1000), values.fill(n * nkv * hd, seed + 2000));
             let start = move |s: usize| lengths[..s].iter().sum::<usize>();
-            let case = (name.replace(' ', ""), seed);
-            cases.push(Case::rows("attention_backward", case, lengths.len(), move |dev, seqs| {
+            let name = name.replace(' ', "");
+            cases.push(Case::rows("attention_backward", name, seed, lengths.len(), move |dev, seqs| {
                 let rows: Vec<usize> = seqs.iter().flat_map(|&s| start(s)..start(s) + lengths[s]).collect();
                 let numbered = |(i, &s): (usize, &usize)| (0..lengths[s] as u32).map(move |p| (i as u32, p));
                 let (seq, pos): (Vec<u32>, Vec<u32>) = seqs.iter().enumerate().flat_map(numbered).unzip();
@@ -148,14 +149,14 @@ pub(crate) fn attention_backward() -> Vec<Case> {
                     Some(*at - lengths[s])
                 });
                 let slots = Slots::Runs { base: base.collect() };
-                let see = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
+                let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
                 let of = |x: &[f32], heads: usize, dtype| {
                     tensor(dev, &[rows.len(), heads, hd], &pick(x, heads * hd, &rows), dtype)
                 };
                 let (q, k, v) = (of(&q, nh, dtype)?, of(&k, nkv, dtype)?, of(&v, nkv, dtype)?);
-                let (y, lse) = ops::attention(&q, &k, &v, &see)?;
+                let (y, lse) = ops::attention(&q, &k, &v, &mask)?;
                 let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
-                let [dq, dk, dv] = ops::attention_backward(&saved, &of(&dy, nh, Dtype::F32)?, &see)?;
+                let [dq, dk, dv] = ops::attention_backward(&saved, &of(&dy, nh, Dtype::F32)?, &mask)?;
                 let (mut at, mut out) = (0, Vec::new());
                 for &s in seqs {
                     let mut row = Vec::new();

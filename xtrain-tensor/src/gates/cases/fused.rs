@@ -1,7 +1,7 @@
-//! Cases of steps that are one kernel on a GPU.
+//! Cases of fused operations, each one kernel on a GPU.
 use super::DTYPES;
 use crate::gates::case::{Case, join, pick, split, tensor};
-use crate::gates::values::{Dice, Values, label};
+use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, QkNorm, RopeArgs, UnrotatedHeads};
 use crate::{Dtype, RopeTable, Tensor};
 
@@ -15,7 +15,7 @@ pub(crate) fn add_rms_norm() -> Vec<Case> {
             let (h, y) = (values.fill(n * c, seed), values.fill(n * c, seed + 1000));
             let w = Values::Plain.fill(c, seed + 2000);
             let name = format!("{n}x{c}-{}", label(out, values));
-            cases.push(Case::rows("add_rms_norm", (name, seed), n, move |device, rows| {
+            cases.push(Case::rows("add_rms_norm", name, seed, n, move |device, rows| {
                 let of = |x: &[f32]| tensor(device, &[rows.len(), c], &pick(x, c, rows), Dtype::F32);
                 let (mut h, y, w) = (of(&h)?, of(&y)?, tensor(device, &[c], &w, Dtype::F32)?);
                 let n = ops::add_rms_norm(&mut h, &y, &w, 1e-6, out)?;
@@ -27,22 +27,22 @@ pub(crate) fn add_rms_norm() -> Vec<Case> {
 }
 
 pub(crate) fn write_heads() -> Vec<Case> {
-    // rows, query heads, kv heads, head size
+    // rows, query heads, KV heads, head size
     const SHAPES: [[usize; 4]; 6] =
         [[1, 1, 1, 8], [5, 4, 2, 64], [3, 6, 2, 128], [7, 3, 3, 40], [2, 8, 1, 256], [33, 2, 1, 16]];
     let mut cases = Vec::new();
     for (i, [n, nh, nkv, hd]) in SHAPES.into_iter().enumerate() {
         for (d, dtype) in DTYPES.into_iter().enumerate() {
             let (seed, values, normed) = ((i * 2 + d) as u64 + 1651, Values::of(i + d), i % 3 != 2);
-            let mut dice = Dice::new(seed);
+            let mut rng = CaseRng::new(seed);
             let slots = n + 5;
-            let pos = dice.ids(n, 700);
-            let places: Vec<u32> = dice.shuffled(slots).into_iter().take(n).map(|s| s as u32).collect();
+            let pos = rng.ids(n, 700);
+            let targets: Vec<u32> = rng.shuffled(slots).into_iter().take(n).map(|s| s as u32).collect();
             let q = values.fill(n * nh * hd, seed);
             let [k, v] = [1000, 2000].map(|at| values.fill(n * nkv * hd, seed + at));
             let gains = [3000, 4000].map(|at| Values::Plain.fill(hd, seed + at));
             let name = format!("{n}x{nh}.{nkv}.{hd}-{normed}-{}", label(dtype, values));
-            cases.push(Case::rows("write_heads", (name, seed), 1, move |device, _| {
+            cases.push(Case::rows("write_heads", name, seed, 1, move |device, _| {
                 let of = |x: &[f32], heads: usize| tensor(device, &[n, heads, hd], x, dtype);
                 let [w, u] = [0, 1].map(|g| tensor(device, &[hd], &gains[g], Dtype::F32));
                 let (w, u, table) = (w?, u?, RopeTable::new(1e4, hd, 700)?);
@@ -52,12 +52,12 @@ pub(crate) fn write_heads() -> Vec<Case> {
                     v: &of(&v, nkv)?,
                     norms: normed.then_some(QkNorm { q_gain: &w, k_gain: &u, eps: 1e-6 }),
                     rope: RopeArgs { table: &table, positions: &pos },
-                    slots: &places,
+                    slots: &targets,
                 };
                 let pool = || Tensor::zeros(device, &[slots, nkv, hd], dtype);
                 let (mut k_pool, mut v_pool) = (pool()?, pool()?);
-                let turned = ops::write_heads(&new, &mut k_pool, &mut v_pool)?;
-                Ok(join(join(split(&turned, 1)?, split(&k_pool, 1)?), split(&v_pool, 1)?))
+                let rotated = ops::write_heads(&new, &mut k_pool, &mut v_pool)?;
+                Ok(join(join(split(&rotated, 1)?, split(&k_pool, 1)?), split(&v_pool, 1)?))
             }));
         }
     }

@@ -1,7 +1,7 @@
-//! Cases of heads that are normed and turned.
+//! Cases of QK-norm and RoPE on heads.
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, pick, split, tensor};
-use crate::gates::values::{Dice, Values, label};
+use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, Norm, RopeArgs, Samples};
 use crate::{Dtype, RopeTable, Tensor};
 
@@ -9,7 +9,7 @@ use crate::{Dtype, RopeTable, Tensor};
 const SHAPES: [[usize; 3]; 8] =
     [[1, 1, 2], [5, 4, 64], [3, 6, 128], [7, 3, 40], [2, 8, 256], [33, 2, 16], [9, 1, 66], [300, 1, 32]];
 
-/// Positions of a table.
+/// Number of positions in the table.
 const POSITIONS: usize = 700;
 
 pub(crate) fn norm_rope() -> Vec<Case> {
@@ -18,9 +18,9 @@ pub(crate) fn norm_rope() -> Vec<Case> {
         for (d, dtype) in DTYPES.into_iter().enumerate() {
             let (seed, values) = ((i * 2 + d) as u64 + 1701, Values::of(i + d));
             let (x, w) = (values.fill(n * h * hd, seed), Values::Plain.fill(hd, seed + 1000));
-            let pos = Dice::new(seed).ids(n, POSITIONS);
+            let pos = CaseRng::new(seed).ids(n, POSITIONS);
             let name = format!("{n}x{h}x{hd}-{}", label(dtype, values));
-            cases.push(Case::rows("norm_rope", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("norm_rope", name, seed, n, move |dev, rows| {
                 let x = tensor(dev, &[rows.len(), h, hd], &pick(&x, h * hd, rows), dtype)?;
                 let (w, table) = (tensor(dev, &[hd], &w, Dtype::F32)?, RopeTable::new(1e4, hd, POSITIONS)?);
                 let pos: Vec<u32> = rows.iter().map(|&n| pos[n]).collect();
@@ -44,9 +44,9 @@ pub(crate) fn norm_rope_backward() -> Vec<Case> {
         for (d, dtype) in DTYPES.into_iter().enumerate() {
             let (seed, values) = ((i * 2 + d) as u64 + 1731, Values::of(i + d));
             let (x, dy) = (values.fill(n * h * hd, seed), values.fill(n * h * hd, seed + 2000));
-            let (w, pos) = (Values::Plain.fill(hd, seed + 1000), Dice::new(seed).ids(n, POSITIONS));
+            let (w, pos) = (Values::Plain.fill(hd, seed + 1000), CaseRng::new(seed).ids(n, POSITIONS));
             let name = format!("{n}x{h}x{hd}-{}", label(dtype, values));
-            cases.push(Case::rows("norm_rope_backward", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("norm_rope_backward", name, seed, n, move |dev, rows| {
                 let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, hd], &pick(x, h * hd, rows), dtype);
                 let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[hd], &w, Dtype::F32)?);
                 let pos: Vec<u32> = rows.iter().map(|&n| pos[n]).collect();
@@ -63,9 +63,9 @@ pub(crate) fn norm_rope_backward() -> Vec<Case> {
             let (seed, values, lengths) = ((i * 2 + d) as u64 + 1771, Values::of(i + d), SAMPLES[i]);
             let n = lengths.iter().sum::<usize>();
             let (x, dy) = (values.fill(n * h * hd, seed), values.fill(n * h * hd, seed + 2000));
-            let (w, pos) = (Values::Plain.fill(hd, seed + 1000), Dice::new(seed).ids(n, POSITIONS));
+            let (w, pos) = (Values::Plain.fill(hd, seed + 1000), CaseRng::new(seed).ids(n, POSITIONS));
             let name = format!("{lengths:?}x{h}x{hd}-{}", label(dtype, values)).replace(' ', "");
-            cases.push(Case::sums("norm_rope_backward", (name, seed), lengths.len(), move |dev, parts| {
+            cases.push(Case::sums("norm_rope_backward", name, seed, lengths.len(), move |dev, parts| {
                 let mut dw = Tensor::zeros(dev, &[hd], Dtype::F32)?;
                 let (w, table) = (tensor(dev, &[hd], &w, Dtype::F32)?, RopeTable::new(1e4, hd, POSITIONS)?);
                 for part in parts {

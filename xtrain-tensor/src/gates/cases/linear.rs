@@ -49,7 +49,7 @@ pub(crate) fn linear() -> Vec<Case> {
             let (x, w) = (values.fill(n * width, seed), values.fill(out * width, seed + 1000));
             let bias = (i % 2 == 1).then(|| values.fill(out, seed + 2000));
             let to = if i % 4 == 2 { Dtype::BF16 } else { Dtype::F32 };
-            cases.push(Case::rows("linear", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("linear", name, seed, n, move |dev, rows| {
                 let x = tensor(dev, &[rows.len(), width], &pick(&x, width, rows), dtype)?;
                 let w = Weight::new(&tensor(dev, &[out, width], &w, Dtype::F32)?, dtype)?;
                 let b = bias.as_ref().map(|b| tensor(dev, &[out], b, Dtype::F32)).transpose()?;
@@ -66,7 +66,7 @@ pub(crate) fn linear_add() -> Vec<Case> {
         for (dtype, values, name, seed) in variants(i, &format!("{n}x{out}x{width}")) {
             let (x, w) = (values.fill(n * width, seed), values.fill(out * width, seed + 1000));
             let (h, bias) = (values.fill(n * out, seed + 2000), values.fill(out, seed + 3000));
-            cases.push(Case::rows("linear_add", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("linear_add", name, seed, n, move |dev, rows| {
                 let x = tensor(dev, &[rows.len(), width], &pick(&x, width, rows), dtype)?;
                 let h = tensor(dev, &[rows.len(), out], &pick(&h, out, rows), Dtype::F32)?;
                 let w = Weight::new(&tensor(dev, &[out, width], &w, Dtype::F32)?, dtype)?;
@@ -87,7 +87,7 @@ pub(crate) fn linear_backward_input() -> Vec<Case> {
                 outs.iter().zip(at..).map(|(&o, s)| values.fill(o * per, seed + 1000 * s)).collect()
             };
             let (ws, dys, outs) = (fill(1, width), fill(5, n), outs.clone());
-            cases.push(Case::rows("linear_backward_input", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("linear_backward_input", name, seed, n, move |dev, rows| {
                 let (mut w, mut dy) = (Vec::new(), Vec::new());
                 for (g, &out) in outs.iter().enumerate() {
                     w.push(Weight::new(&tensor(dev, &[out, width], &ws[g], Dtype::F32)?, dtype)?);
@@ -123,8 +123,7 @@ pub(crate) fn linear_backward_weight() -> Vec<Case> {
         for (dtype, values, name, seed) in variants(i, &format!("{lengths:?}x{out}x{width}").replace(' ', ""))
         {
             let (x, dy) = (values.fill(n * width, seed), values.fill(n * out, seed + 1000));
-            let case = (name, seed);
-            cases.push(Case::sums("linear_backward_weight", case, lengths.len(), move |dev, parts| {
+            cases.push(Case::sums("linear_backward_weight", name, seed, lengths.len(), move |dev, parts| {
                 let mut dw = Tensor::zeros(dev, &[out, width], Dtype::F32)?;
                 for part in parts {
                     let (rows, samples) = part_of(lengths, part);
@@ -148,7 +147,7 @@ pub(crate) fn linear_backward_bias() -> Vec<Case> {
             let (seed, n) = ((i * 8) as u64 + 1, lengths.iter().sum::<usize>());
             let name = format!("{lengths:?}x{out}-{}", label(Dtype::F32, values)).replace(' ', "");
             let dy = values.fill(n * out, seed);
-            cases.push(Case::sums("linear_backward_bias", (name, seed), lengths.len(), move |dev, parts| {
+            cases.push(Case::sums("linear_backward_bias", name, seed, lengths.len(), move |dev, parts| {
                 let mut db = Tensor::zeros(dev, &[out], Dtype::F32)?;
                 for part in parts {
                     let (rows, samples) = part_of(lengths, part);

@@ -1,13 +1,13 @@
 //! Cases of log-probabilities and of the loss.
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, join, pick, split, tensor};
-use crate::gates::values::{Dice, Values, label};
+use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, LogProb, LossRows, Samples, Target, Weight};
 use crate::{Dtype, Tensor};
 
 const VOCABULARIES: [usize; 12] = [1, 2, 31, 33, 127, 128, 129, 255, 257, 384, 513, 1000];
 
-fn three(values: LogProb) -> [f32; 3] {
+fn components(values: LogProb) -> [f32; 3] {
     [values.lse, values.log_prob, values.entropy]
 }
 
@@ -17,8 +17,8 @@ pub(crate) fn log_prob() -> Vec<Case> {
         for values in [Values::Ugly, Values::Plain, Values::Tiny] {
             let (seed, n) = (i as u64 + 301, 7);
             let mut z = values.fill(n * v, seed);
-            let target = Dice::new(seed).ids(n, v);
-            // removed tokens: every third of row 1, all but the target of row 2
+            let target = CaseRng::new(seed).ids(n, v);
+            // removed tokens: every third in row 1, all except the target in row 2
             for (j, z) in z.iter_mut().enumerate() {
                 let (row, token) = (j / v, j % v);
                 let removed = row == 1 && token % 3 == 0 || row == 2;
@@ -27,17 +27,17 @@ pub(crate) fn log_prob() -> Vec<Case> {
                 }
             }
             let name = format!("{n}x{v}-{}", label(Dtype::F32, values));
-            cases.push(Case::rows("log_prob", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("log_prob", name, seed, n, move |dev, rows| {
                 let z = tensor(dev, &[rows.len(), v], &pick(&z, v, rows), Dtype::F32)?;
                 let values = ops::log_prob(&z, &pick(&target, 1, rows))?;
-                Ok(values.into_iter().map(|v| three(v).to_vec()).collect())
+                Ok(values.into_iter().map(|v| components(v).to_vec()).collect())
             }));
         }
     }
     cases
 }
 
-/// A head, the rows before it, and what they should predict.
+/// A head, its input rows, and their targets.
 struct Operands {
     c: usize,
     v: usize,
@@ -56,11 +56,11 @@ fn operands() -> Vec<(String, u64, &'static [usize], Operands)> {
             let lengths = SAMPLES[if v > 200 { 4 } else { i % SAMPLES.len() }];
             let (n, c) = (lengths.iter().sum::<usize>(), [1, 5, 33, 8][i % 4]);
             let temperature = [1.0, 0.7, 1.3, 0.05][(i / 2) % 4];
-            let mut dice = Dice::new(seed);
+            let mut rng = CaseRng::new(seed);
             let target = |_| {
-                let (id, skip) = (dice.below(v) as u32, dice.below(4) == 0);
-                let weight = dice.of(&[1.0 / 29.0, -0.75, 0.25, 0.0, 3e-3]);
-                let bonus = if i % 2 == 0 { 0.0 } else { dice.of(&[0.01, 0.003, 0.0]) };
+                let (id, skip) = (rng.below(v) as u32, rng.below(4) == 0);
+                let weight = rng.choose(&[1.0 / 29.0, -0.75, 0.25, 0.0, 3e-3]);
+                let bonus = if i % 2 == 0 { 0.0 } else { rng.choose(&[0.01, 0.003, 0.0]) };
                 (!skip).then_some(Target { id, weight, bonus })
             };
             let targets = (0..n).map(target).collect();
@@ -76,7 +76,7 @@ fn operands() -> Vec<(String, u64, &'static [usize], Operands)> {
 pub(crate) fn cross_entropy() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, seed, lengths, o) in operands() {
-        cases.push(Case::sums("cross_entropy", (name, seed), lengths.len(), move |dev, parts| {
+        cases.push(Case::sums("cross_entropy", name, seed, lengths.len(), move |dev, parts| {
             let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
             let mut loss = 0.0;
             for part in parts {
@@ -91,14 +91,14 @@ pub(crate) fn cross_entropy() -> Vec<Case> {
     }
     for (name, seed, lengths, o) in operands() {
         let n = lengths.iter().sum();
-        cases.push(Case::rows("cross_entropy", (format!("values-{name}"), seed), n, move |dev, rows| {
+        cases.push(Case::rows("cross_entropy", format!("values-{name}"), seed, n, move |dev, rows| {
             let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
             let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
             let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
             let rows =
                 LossRows { targets: &targets, samples: &samples, temperature: o.temperature, top_k: None };
             let values = ops::cross_entropy(&x, &head, &rows, &mut 0.0)?;
-            Ok(values.into_iter().map(|v| v.map_or(Vec::new(), |v| three(v).to_vec())).collect())
+            Ok(values.into_iter().map(|v| v.map_or(Vec::new(), |v| components(v).to_vec())).collect())
         }));
     }
     cases
@@ -107,7 +107,7 @@ pub(crate) fn cross_entropy() -> Vec<Case> {
 pub(crate) fn cross_entropy_backward() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, seed, lengths, o) in operands() {
-        cases.push(Case::sums("cross_entropy_backward", (name, seed), lengths.len(), move |dev, parts| {
+        cases.push(Case::sums("cross_entropy_backward", name, seed, lengths.len(), move |dev, parts| {
             let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
             let (mut loss, mut dhead) = (0.0, Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?);
             for part in parts {
@@ -124,8 +124,8 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
     }
     for (name, seed, lengths, o) in operands() {
         let n = lengths.iter().sum();
-        let case = (format!("rows-{name}"), seed);
-        cases.push(Case::rows("cross_entropy_backward", case, n, move |dev, rows| {
+        let name = format!("rows-{name}");
+        cases.push(Case::rows("cross_entropy_backward", name, seed, n, move |dev, rows| {
             let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
             let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
             let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
@@ -133,7 +133,7 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
                 LossRows { targets: &targets, samples: &samples, temperature: o.temperature, top_k: None };
             let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?;
             let (values, dx) = ops::cross_entropy_backward(&x, &head, &lines, &mut 0.0, &mut dhead)?;
-            let values = values.into_iter().map(|v| v.map_or(Vec::new(), |v| three(v).to_vec()));
+            let values = values.into_iter().map(|v| v.map_or(Vec::new(), |v| components(v).to_vec()));
             Ok(join(split(&dx, rows.len())?, values.collect()))
         }));
     }

@@ -34,14 +34,14 @@ use std::ops::Range;
 use crate::Dtype;
 use crate::ops::Samples;
 
-/// The types in which products are taken.
+/// The compute dtypes.
 const DTYPES: [Dtype; 2] = [Dtype::F32, Dtype::BF16];
 
-/// Ragged samples: rows around every chunk of a sum over rows.
+/// Lengths of training examples: numbers of rows around every chunk of a sum over rows.
 const SAMPLES: [&[usize]; 6] =
     [&[1, 33, 5], &[255, 1, 3], &[31, 32, 65, 7], &[256, 2], &[1, 1, 1, 1], &[257, 1, 70]];
 
-/// Where the rows of samples `part` begin and end, and the samples that they are.
+/// The range of rows of the training examples `part`, and their lengths.
 fn part_of(lengths: &[usize], part: &Range<usize>) -> (Range<usize>, Samples) {
     let start = lengths[..part.start].iter().sum::<usize>();
     let taken = &lengths[part.clone()];

@@ -1,4 +1,4 @@
-//! Cases of the norm: over whole rows, and over heads.
+//! Cases of the norm: over complete rows, and over heads.
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, pick, split, tensor};
 use crate::gates::values::{Values, label};
@@ -37,7 +37,7 @@ pub(crate) fn rms_norm() -> Vec<Case> {
                 let eps = [1e-6, 1e-5][i % 2];
                 let out = DTYPES[(i / 2) % 2];
                 let name = format!("{n}x{h}x{c}-{}", label(dtype, values));
-                cases.push(Case::rows("rms_norm", (name, seed), n, move |dev, rows| {
+                cases.push(Case::rows("rms_norm", name, seed, n, move |dev, rows| {
                     let x = tensor(dev, &[rows.len(), h, c], &pick(&x, h * c, rows), dtype)?;
                     let w = tensor(dev, &[c], &w, Dtype::F32)?;
                     split(&ops::rms_norm(&x, &w, eps, out)?, rows.len())
@@ -57,7 +57,7 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
                 let (x, dy) = (values.fill(n * h * c, seed), values.fill(n * h * c, seed + 2000));
                 let (w, others) = (Values::Plain.fill(c, seed + 1000), values.fill(n * h * c, seed + 3000));
                 let name = format!("{n}x{h}x{c}-{}{end}", label(dtype, values));
-                cases.push(Case::rows("rms_norm_backward", (name, seed), n, move |dev, rows| {
+                cases.push(Case::rows("rms_norm_backward", name, seed, n, move |dev, rows| {
                     let shape = [rows.len(), h, c];
                     let of = |x: &[f32], dtype| tensor(dev, &shape, &pick(x, h * c, rows), dtype);
                     let (x, dy) = (of(&x, dtype)?, of(&dy, Dtype::F32)?);
@@ -85,7 +85,7 @@ pub(crate) fn rms_norm_backward() -> Vec<Case> {
             let (x, dy) = (values.fill(n * h * c, seed), values.fill(n * h * c, seed + 2000));
             let w = Values::Plain.fill(c, seed + 1000);
             let name = format!("{lengths:?}x{h}x{c}-{}", label(dtype, values)).replace(' ', "");
-            cases.push(Case::sums("rms_norm_backward", (name, seed), lengths.len(), move |dev, parts| {
+            cases.push(Case::sums("rms_norm_backward", name, seed, lengths.len(), move |dev, parts| {
                 let mut dw = Tensor::zeros(dev, &[c], Dtype::F32)?;
                 let w = tensor(dev, &[c], &w, Dtype::F32)?;
                 for part in parts {

@@ -1,4 +1,4 @@
-//! Cases of products of normed rows: as many rows as one launch takes on a GPU, and more.
+//! Cases of products of normalized rows: up to the number of rows of one GPU launch, and more.
 use super::DTYPES;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{Values, label};
@@ -19,7 +19,7 @@ const SHAPES: [(usize, usize, &[usize]); 10] = [
     (70, 33, &[70, 5, 64]),
 ];
 
-/// An f32 residual stream, its gain, and weights with every other one biased.
+/// An f32 residual stream, its norm weight, and weights. Every other weight has a bias.
 struct Operands {
     n: usize,
     width: usize,
@@ -57,11 +57,7 @@ impl Operands {
         all
     }
 
-    fn label(&self) -> (String, u64) {
-        (self.name.clone(), self.seed)
-    }
-
-    /// On the device, with those rows alone.
+    /// The operands on the device, with the rows `rows` only.
     fn on(&self, device: &crate::Device, rows: &[usize]) -> crate::Result<On> {
         let &Operands { width, dtype, .. } = self;
         let h = tensor(device, &[rows.len(), width], &pick(&self.h, width, rows), Dtype::F32)?;
@@ -90,17 +86,17 @@ impl On {
 
 pub(crate) fn norm_linears() -> Vec<Case> {
     let case = |all: Operands| {
-        Case::rows("norm_linears", all.label(), all.n, move |device, rows| {
+        Case::rows("norm_linears", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ys = ops::linears(&ops::rms_norm(&on.h, &on.gain, 1e-6, all.dtype)?, &on.affine())?;
             let split = ys.iter().map(|y| split(y, rows.len())).collect::<crate::Result<Vec<_>>>()?;
-            Ok(split.into_iter().reduce(join).expect("a weight or more"))
+            Ok(split.into_iter().reduce(join).expect("at least one weight"))
         })
     };
     Operands::all(1701).into_iter().map(case).collect()
 }
 
-/// Gate and up have one shape; the second's values are the first's in another order.
+/// Two weights of one shape, as gate and up. The values of the second are those of the first, reversed.
 fn paired(mut all: Operands) -> Operands {
     all.outs = vec![all.outs[0]; 2];
     let [mut w, mut b] = all.ws[0].clone();
@@ -112,11 +108,11 @@ fn paired(mut all: Operands) -> Operands {
 
 pub(crate) fn linears() -> Vec<Case> {
     let case = |all: Operands| {
-        Case::rows("linears", all.label(), all.n, move |device, rows| {
+        Case::rows("linears", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ys = ops::linears(&on.h.cast(all.dtype)?, &on.affine())?;
             let split = ys.iter().map(|y| split(y, rows.len())).collect::<crate::Result<Vec<_>>>()?;
-            Ok(split.into_iter().reduce(join).expect("a weight or more"))
+            Ok(split.into_iter().reduce(join).expect("at least one weight"))
         })
     };
     Operands::all(1801).into_iter().map(case).collect()
@@ -125,7 +121,7 @@ pub(crate) fn linears() -> Vec<Case> {
 pub(crate) fn swiglu() -> Vec<Case> {
     let case = |all: Operands| {
         let all = paired(all);
-        Case::rows("swiglu", all.label(), all.n, move |device, rows| {
+        Case::rows("swiglu", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ws = on.affine();
             split(&ops::swiglu(&on.h.cast(all.dtype)?, [ws[0], ws[1]])?, rows.len())
@@ -138,7 +134,7 @@ pub(crate) fn linear_add_norm() -> Vec<Case> {
     let case = |all: Operands| {
         let (out, values) = (all.outs[0], Values::Plain);
         let (stream, gain) = (values.fill(all.n * out, all.seed + 700), values.fill(out, all.seed + 800));
-        Case::rows("linear_add_norm", all.label(), all.n, move |device, rows| {
+        Case::rows("linear_add_norm", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let h = tensor(device, &[rows.len(), out], &pick(&stream, out, rows), Dtype::F32)?;
             let gain = tensor(device, &[out], &gain, Dtype::F32)?;
@@ -154,7 +150,7 @@ pub(crate) fn linear_add_norm() -> Vec<Case> {
 pub(crate) fn norm_swiglu() -> Vec<Case> {
     let case = |all: Operands| {
         let all = paired(all);
-        Case::rows("norm_swiglu", all.label(), all.n, move |device, rows| {
+        Case::rows("norm_swiglu", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ws = on.affine();
             let x = ops::rms_norm(&on.h, &on.gain, 1e-6, all.dtype)?;

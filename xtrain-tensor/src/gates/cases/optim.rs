@@ -1,5 +1,5 @@
-//! Cases of the optimizer: one tensor, and all of a model.
-use super::pointwise::shapes;
+//! Cases of the optimizer: one tensor, and all tensors of a model.
+use super::pointwise::{Elements, shapes};
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{Values, label};
 use crate::ops::{self, AdamWScalars, Update};
@@ -9,11 +9,11 @@ const STEP: AdamWScalars =
     AdamWScalars { s1: 0.1, s2: 0.999, s3: 0.001, keep: 0.999_97, step: 3e-3, c2: 0.044_698_99, eps: 1e-8 };
 
 pub(crate) fn adamw() -> Vec<Case> {
-    let case = |(i, [n, c], values, seed): (usize, [usize; 2], Values, u64)| {
+    let case = |Elements { i, n, c, values, seed }| {
         let x: Vec<Vec<f32>> = (0..4).map(|at| values.fill(n * c, seed + 1000 * at)).collect();
         let clip = [1.0, 0.37][i % 2];
-        Case::rows("adamw", (format!("{n}x{c}-{}", label(Dtype::F32, values)), seed), n, move |dev, rows| {
-            // one row is a vector, which is not decayed
+        Case::rows("adamw", format!("{n}x{c}-{}", label(Dtype::F32, values)), seed, n, move |dev, rows| {
+            // a single row is a vector, which has no weight decay
             let shape = if n == 1 { vec![c] } else { vec![rows.len(), c] };
             let of = |x: &[f32]| tensor(dev, &shape, &pick(x, c, rows), Dtype::F32);
             let squares: Vec<f32> = x[3].iter().map(|v| v.abs()).collect();
@@ -34,7 +34,7 @@ pub(crate) fn sum_of_squares() -> Vec<Case> {
             let seed = i as u64 + 951;
             let g = values.fill(n * c, seed);
             let name = format!("{n}x{c}-{}", label(Dtype::F32, values));
-            cases.push(Case::rows("sum_of_squares", (name, seed), 1, move |dev, _| {
+            cases.push(Case::rows("sum_of_squares", name, seed, 1, move |dev, _| {
                 Ok(vec![vec![ops::sum_of_squares(&Tensor::new(dev, &[n, c], g.clone())?)?]])
             }));
         }
@@ -42,7 +42,7 @@ pub(crate) fn sum_of_squares() -> Vec<Case> {
     cases
 }
 
-/// The shapes of models: matrices and vectors, around the blocks of a launch.
+/// The shapes of models: matrices and vectors with sizes around the blocks of a launch.
 const MODELS: [&[&[usize]]; 5] = [
     &[&[1]],
     &[&[37, 5], &[5], &[7, 5], &[5, 7], &[5]],
@@ -51,12 +51,13 @@ const MODELS: [&[&[usize]]; 5] = [
     &[&[1000, 9], &[2, 64, 6], &[6]],
 ];
 
-/// Every tensor of a model four times: value, gradient, first and second moment; one of the four may end in an
-/// infinity.
+/// Every tensor of a model four times: value, gradient, first and second moment. With `infinite`, the last value of
+/// that one of the four is infinite.
 fn model(
     i: usize,
     dev: &Device,
-    (values, seed): (Values, u64),
+    values: Values,
+    seed: u64,
     infinite: Option<usize>,
 ) -> Result<Vec<[Tensor; 4]>> {
     let one = |(at, shape): (usize, &&[usize])| {
@@ -72,21 +73,29 @@ fn model(
     MODELS[i].iter().enumerate().map(one).collect()
 }
 
-fn models(op: &'static str) -> impl Iterator<Item = (usize, Values, (String, u64))> {
+/// A case of one of the [`MODELS`].
+struct ModelCase {
+    i: usize,
+    values: Values,
+    name: String,
+    seed: u64,
+}
+
+fn models(op: &'static str) -> impl Iterator<Item = ModelCase> {
     let with = move |i: usize| {
         [Values::of(i), Values::of(i + 1)].map(|values| {
             let name = format!("model{i}-{}", label(Dtype::F32, values));
-            (i, values, (name, (i * op.len()) as u64 + 971))
+            ModelCase { i, values, name, seed: (i * op.len()) as u64 + 971 }
         })
     };
     (0..MODELS.len()).flat_map(with)
 }
 
 pub(crate) fn adamw_all() -> Vec<Case> {
-    let case = |(at, (i, values, name)): (usize, (usize, Values, (String, u64)))| {
-        let (seed, max_norm) = (name.1, [1e-3, 0.5, 1e20][at % 3]);
-        Case::rows("adamw_all", name, 1, move |dev, _| {
-            let mut all = model(i, dev, (values, seed), (at == 5).then_some(1))?;
+    let case = |(at, ModelCase { i, values, name, seed })| {
+        let max_norm = [1e-3, 0.5, 1e20][at % 3];
+        Case::rows("adamw_all", name, seed, 1, move |dev, _| {
+            let mut all = model(i, dev, values, seed, (at == 5).then_some(1))?;
             let updates = all.iter_mut().map(|[w, g, m, v]| Update { w, g, m, v });
             let mut row = vec![ops::adamw_all(&mut updates.collect::<Vec<_>>(), max_norm, &STEP)?.norm];
             for [w, _, m, v] in &all {
@@ -97,15 +106,20 @@ pub(crate) fn adamw_all() -> Vec<Case> {
             Ok(vec![row])
         })
     };
-    models("adamw_all").enumerate().map(case).chain(models("adamw_all").enumerate().map(finite)).collect()
+    models("adamw_all")
+        .enumerate()
+        .map(case)
+        .chain(models("adamw_all").enumerate().map(|(at, case)| finite(at, case)))
+        .collect()
 }
 
-/// Whether the values are finite after it: an infinite one stays, an infinite gradient stops the update.
-fn finite((at, (i, values, (name, seed))): (usize, (usize, Values, (String, u64)))) -> Case {
+/// Whether the values are finite after the update: an infinite value stays infinite, an infinite gradient stops the
+/// update.
+fn finite(at: usize, ModelCase { i, values, name, seed }: ModelCase) -> Case {
     let infinite = [None, Some(0), Some(1)][at % 3];
-    Case::rows("adamw_all", (format!("{name}-finite"), seed), 1, move |dev, _| {
-        let mut all = model(i, dev, (values, seed), infinite)?;
-        // padding of a last block is no element: without an eps it would be 0 / 0
+    Case::rows("adamw_all", format!("{name}-finite"), seed, 1, move |dev, _| {
+        let mut all = model(i, dev, values, seed, infinite)?;
+        // the padding of the last block must not be updated: without eps it would be 0 / 0
         for [_, _, _, v] in &mut all {
             *v = Tensor::new(dev, v.shape(), v.to_vec::<f32>()?.iter().map(|v| v + 1.0).collect())?;
         }
@@ -116,10 +130,9 @@ fn finite((at, (i, values, (name, seed))): (usize, (usize, Values, (String, u64)
 }
 
 pub(crate) fn global_norm() -> Vec<Case> {
-    let case = |(i, values, name): (usize, Values, (String, u64))| {
-        let seed = name.1;
-        Case::rows("global_norm", name, 1, move |dev, _| {
-            let all = model(i, dev, (values, seed), None)?;
+    let case = |ModelCase { i, values, name, seed }| {
+        Case::rows("global_norm", name, seed, 1, move |dev, _| {
+            let all = model(i, dev, values, seed, None)?;
             Ok(vec![vec![ops::global_norm(&all.iter().map(|x| &x[1]).collect::<Vec<_>>())?]])
         })
     };

@@ -8,15 +8,26 @@ use crate::{Dtype, Result, ops};
 const SHAPES: [[usize; 2]; 9] =
     [[1, 1], [3, 5], [1, 33], [7, 31], [5, 64], [2, 127], [9, 17], [3, 257], [1, 1000]];
 
-pub(super) fn shapes() -> impl Iterator<Item = (usize, [usize; 2], Values, u64)> {
-    let with = |(i, shape)| [0, 1].map(|j| (i, shape, Values::of(i + 2 * j), (i * 2 + j) as u64 + 901));
+/// A case of `n` rows of `c` elements.
+pub(super) struct Elements {
+    pub(super) i: usize,
+    pub(super) n: usize,
+    pub(super) c: usize,
+    pub(super) values: Values,
+    pub(super) seed: u64,
+}
+
+pub(super) fn shapes() -> impl Iterator<Item = Elements> {
+    let with = |(i, [n, c]): (usize, [usize; 2])| {
+        [0, 1].map(|j| Elements { i, n, c, values: Values::of(i + 2 * j), seed: (i * 2 + j) as u64 + 901 })
+    };
     SHAPES.into_iter().enumerate().flat_map(with)
 }
 
 pub(crate) fn add() -> Vec<Case> {
-    let case = |(_, [n, c], values, seed): (usize, [usize; 2], Values, u64)| {
+    let case = |Elements { n, c, values, seed, .. }| {
         let (a, b) = (values.fill(n * c, seed), values.fill(n * c, seed + 1000));
-        Case::rows("add", (format!("{n}x{c}-{}", label(Dtype::F32, values)), seed), n, move |dev, rows| {
+        Case::rows("add", format!("{n}x{c}-{}", label(Dtype::F32, values)), seed, n, move |dev, rows| {
             let of = |x: &[f32]| tensor(dev, &[rows.len(), c], &pick(x, c, rows), Dtype::F32);
             split(&ops::add(&of(&a)?, &of(&b)?)?, rows.len())
         })
@@ -25,11 +36,12 @@ pub(crate) fn add() -> Vec<Case> {
 }
 
 pub(crate) fn accumulate() -> Vec<Case> {
-    let case = |(_, [n, c], values, seed): (usize, [usize; 2], Values, u64)| {
+    let case = |Elements { n, c, values, seed, .. }| {
         let (a, b) = (values.fill(n * c, seed), values.fill(n * c, seed + 1000));
         Case::rows(
             "accumulate",
-            (format!("{n}x{c}-{}", label(Dtype::F32, values)), seed),
+            format!("{n}x{c}-{}", label(Dtype::F32, values)),
+            seed,
             n,
             move |dev, rows| {
                 let of = |x: &[f32]| tensor(dev, &[rows.len(), c], &pick(x, c, rows), Dtype::F32);
@@ -43,10 +55,10 @@ pub(crate) fn accumulate() -> Vec<Case> {
 }
 
 pub(crate) fn silu_mul() -> Vec<Case> {
-    let case = |(i, [n, c], values, seed): (usize, [usize; 2], Values, u64)| {
+    let case = |Elements { i, n, c, values, seed }| {
         let (g, u) = (values.fill(n * c, seed), values.fill(n * c, seed + 1000));
         let (dtype, out) = (DTYPES[i % 2], DTYPES[i / 2 % 2]);
-        Case::rows("silu_mul", (format!("{n}x{c}-{}", label(dtype, values)), seed), n, move |dev, rows| {
+        Case::rows("silu_mul", format!("{n}x{c}-{}", label(dtype, values)), seed, n, move |dev, rows| {
             let of = |x: &[f32]| tensor(dev, &[rows.len(), c], &pick(x, c, rows), dtype);
             split(&ops::silu_mul(&of(&g)?, &of(&u)?, out)?, rows.len())
         })
@@ -55,12 +67,12 @@ pub(crate) fn silu_mul() -> Vec<Case> {
 }
 
 pub(crate) fn silu_mul_backward() -> Vec<Case> {
-    let case = |(i, [n, c], values, seed): (usize, [usize; 2], Values, u64)| {
+    let case = |Elements { i, n, c, values, seed }| {
         let (g, u) = (values.fill(n * c, seed), values.fill(n * c, seed + 1000));
         let dy = values.fill(n * c, seed + 2000);
         let (dtype, out) = (DTYPES[i % 2], DTYPES[i / 2 % 2]);
         let name = format!("{n}x{c}-{}", label(dtype, values));
-        Case::rows("silu_mul_backward", (name, seed), n, move |dev, rows| {
+        Case::rows("silu_mul_backward", name, seed, n, move |dev, rows| {
             let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), c], &pick(x, c, rows), dtype);
             let (g, u, dy) = (of(&g, dtype)?, of(&u, dtype)?, of(&dy, Dtype::F32)?);
             let (dg, du) = ops::silu_mul_backward(&g, &u, &dy, out)?;
@@ -82,7 +94,7 @@ pub(crate) fn all_finite() -> Vec<Case> {
                 x[n - 1] = bad;
             }
             let name = format!("{n}-{dtype}-{bad:?}");
-            cases.push(Case::rows("all_finite", (name, seed), 1, move |dev, _| {
+            cases.push(Case::rows("all_finite", name, seed, 1, move |dev, _| {
                 let finite = ops::all_finite(&tensor(dev, &[n], &x, dtype)?)?;
                 Ok(vec![vec![f32::from(u8::from(finite))]])
             }));
@@ -99,8 +111,8 @@ pub(crate) fn first_non_finite() -> Vec<Case> {
             let mut x = Values::of(i).fill(n, seed);
             x[n - 1] = bad;
             let name = format!("{n}-{dtype}-{bad:?}");
-            cases.push(Case::rows("first_non_finite", (name, seed), 1, move |dev, _| {
-                // one that is finite, this one, and one that is not
+            cases.push(Case::rows("first_non_finite", name, seed, 1, move |dev, _| {
+                // a finite tensor, the tensor of this case, and a non-finite tensor
                 let all = [vec![1.0; 7], x.clone(), vec![f32::INFINITY; n % 3 + 1]];
                 let all =
                     all.iter().map(|x| tensor(dev, &[x.len()], x, dtype)).collect::<Result<Vec<_>>>()?;

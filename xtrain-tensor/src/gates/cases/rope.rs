@@ -1,7 +1,7 @@
-//! Cases of the rotation.
+//! Cases of RoPE.
 use super::DTYPES;
 use crate::gates::case::{Case, pick, split, tensor};
-use crate::gates::values::{Dice, Values, label};
+use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, RopeArgs};
 use crate::{Dtype, Result, RopeTable, Tensor};
 
@@ -19,28 +19,33 @@ const SHAPES: [[usize; 3]; 10] = [
     [2, 3, 256],
 ];
 
-/// One way to rotate rows of `[n, h, hd]` at positions; each takes what it needs.
-type Turn = fn(&Tensor, &[u32], Dtype) -> Result<Tensor>;
+/// An operation that rotates rows `[n, h, hd]` at positions.
+type Rotate = fn(&Tensor, &[u32], Dtype) -> Result<Tensor>;
 
-fn cases(op: &'static str, dtypes: &[Dtype], at: fn(&mut Dice, usize) -> Vec<u32>, turn: Turn) -> Vec<Case> {
+fn cases(
+    op: &'static str,
+    dtypes: &[Dtype],
+    at: fn(&mut CaseRng, usize) -> Vec<u32>,
+    rotate: Rotate,
+) -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, [n, h, hd]) in SHAPES.into_iter().enumerate() {
         for (d, &dtype) in dtypes.iter().enumerate() {
             let (seed, values) = ((i * 2 + d) as u64 + 801, Values::of(i + d));
-            let (x, pos) = (values.fill(n * h * hd, seed), at(&mut Dice::new(seed), n));
+            let (x, pos) = (values.fill(n * h * hd, seed), at(&mut CaseRng::new(seed), n));
             let out = DTYPES[(i + d) % 2];
             let name = format!("{n}x{h}x{hd}-{}", label(dtype, values));
-            cases.push(Case::rows(op, (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows(op, name, seed, n, move |dev, rows| {
                 let x = tensor(dev, &[rows.len(), h, hd], &pick(&x, h * hd, rows), dtype)?;
-                split(&turn(&x, &pick(&pos, 1, rows), out)?, rows.len())
+                split(&rotate(&x, &pick(&pos, 1, rows), out)?, rows.len())
             }));
         }
     }
     cases
 }
 
-fn scattered(dice: &mut Dice, n: usize) -> Vec<u32> {
-    (0..n).map(|i| dice.below(if i == 0 { 1 << 20 } else { 3000 }) as u32).collect()
+fn scattered(rng: &mut CaseRng, n: usize) -> Vec<u32> {
+    (0..n).map(|i| rng.below(if i == 0 { 1 << 20 } else { 3000 }) as u32).collect()
 }
 
 fn table(x: &Tensor, pos: &[u32]) -> Result<RopeTable> {
@@ -63,7 +68,7 @@ pub(crate) fn rope_pos() -> Vec<Case> {
     cases("rope_pos", &DTYPES, scattered, |x, pos, _| ops::rope_pos(x, pos, 1e6))
 }
 
-/// Each of the rows on its own, at its position.
+/// Each row alone, at its position.
 pub(crate) fn rope_at() -> Vec<Case> {
     cases("rope_at", &DTYPES, scattered, |x, pos, _| {
         let width = x.len() / pos.len();
@@ -77,7 +82,7 @@ pub(crate) fn rope_at() -> Vec<Case> {
     })
 }
 
-/// The rows up to the last one asked for, as a sequence from position 0.
+/// A sequence from position 0 to the largest requested position.
 pub(crate) fn rope() -> Vec<Case> {
     cases(
         "rope",

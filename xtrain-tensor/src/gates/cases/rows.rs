@@ -1,11 +1,11 @@
 //! Cases of operations that move rows between tensors and the slots of a pool.
 use super::DTYPES;
 use crate::gates::case::{Case, pick, split, tensor};
-use crate::gates::values::{Dice, Values, label};
+use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, SlotRange};
 use crate::{Result, Tensor};
 
-/// Rows of the list, rows of the pool, the shape of a row: words of 16, of 4 and of 2 bytes.
+/// Rows of the list, rows of the pool, the shape of a row. Rows are copied in words of 16, 4 and 2 bytes.
 const SHAPES: [(usize, usize, &[usize]); 8] = [
     (1, 1, &[1]),
     (5, 9, &[2, 6]),
@@ -17,14 +17,14 @@ const SHAPES: [(usize, usize, &[usize]); 8] = [
     (4, 6, &[1, 1030]),
 ];
 
-/// A case of each shape in each dtype: rows of the list, rows of the pool, the pool's values, and dice.
+/// A case for each shape and dtype. `run` returns the tensor to compare.
 fn each(op: &'static str, run: fn(&Scene) -> Result<Tensor>) -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, (n, slots, row)) in SHAPES.into_iter().enumerate() {
         for dtype in DTYPES {
             let (seed, values) = (i as u64 + 1401, Values::of(i));
             let name = format!("{n}-{slots}x{row:?}-{}", label(dtype, values)).replace(' ', "");
-            cases.push(Case::rows(op, (name, seed), 1, move |device, _| {
+            cases.push(Case::rows(op, name, seed, 1, move |device, _| {
                 let width = row.iter().product::<usize>();
                 let of = |n: usize, seed| {
                     tensor(device, &[&[n], row].concat(), &values.fill(n * width, seed), dtype)
@@ -46,9 +46,9 @@ struct Scene {
 }
 
 impl Scene {
-    /// As many slots as the list has rows, no two alike.
+    /// As many different slots as the list has rows.
     fn some_slots(&self) -> Vec<u32> {
-        let order = Dice::new(self.seed).shuffled(self.slots);
+        let order = CaseRng::new(self.seed).shuffled(self.slots);
         order.into_iter().take(self.n).map(|slot| slot as u32).collect()
     }
 }
@@ -59,9 +59,9 @@ pub(crate) fn gather_rows() -> Vec<Case> {
         for dtype in DTYPES {
             let (seed, values) = (i as u64 + 1451, Values::of(i));
             let width = row.iter().product::<usize>();
-            let (x, ids) = (values.fill(m * width, seed), Dice::new(seed).ids(n, m));
+            let (x, ids) = (values.fill(m * width, seed), CaseRng::new(seed).ids(n, m));
             let name = format!("{n}-{m}x{row:?}-{}", label(dtype, values)).replace(' ', "");
-            cases.push(Case::rows("gather_rows", (name, seed), n, move |device, rows| {
+            cases.push(Case::rows("gather_rows", name, seed, n, move |device, rows| {
                 let x = tensor(device, &[&[m], row].concat(), &x, dtype)?;
                 split(&ops::gather_rows(&x, &pick(&ids, 1, rows))?, rows.len())
             }));

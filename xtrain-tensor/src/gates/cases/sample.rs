@@ -1,8 +1,8 @@
-//! Cases of the sampler: every option alone and together, ties at the cuts, removed tokens, and rows that
-//! cannot be drawn from.
+//! Cases of the sampler: every option alone and combined, ties at the cut-offs, removed tokens, and rows that cannot
+//! be sampled.
 use crate::Dtype;
 use crate::gates::case::{Case, pick, tensor};
-use crate::gates::values::{Dice, Values, label};
+use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, SampleFailure, SampleRow, Sampled};
 
 const VOCABULARIES: [usize; 8] = [1, 2, 33, 127, 129, 300, 1000, 5000];
@@ -28,21 +28,21 @@ pub(crate) fn sample_rows() -> Vec<Case> {
     for (i, v) in VOCABULARIES.into_iter().enumerate() {
         for values in [Values::Plain, Values::Ugly, Values::Tiny] {
             let (seed, n) = (i as u64 + 1501, OPTIONS.len());
-            let mut dice = Dice::new(seed);
+            let mut rng = CaseRng::new(seed);
             let mut x = values.fill(n * v, seed);
             for (at, x) in x.iter_mut().enumerate() {
-                // a few sizes of logits, and in every third row many ties
+                // logits of three scales, and in every third row many ties
                 let size = [1.0, 8.0, 30.0][at / v % 3];
                 *x = if at / v % 3 == 2 && values == Values::Plain { (*x * 4.0).round() } else { *x * size };
-                if dice.below(7) == 0 {
+                if rng.below(7) == 0 {
                     *x = f32::NEG_INFINITY;
                 }
             }
             x[v * 5..v * 6].fill(if values == Values::Tiny { f32::NEG_INFINITY } else { -0.0 });
             x[v * 6 - 1] = if values == Values::Ugly { f32::NAN } else { x[v * 6 - 1] };
-            let seen = dice.ids(n * 9, v);
+            let seen = rng.ids(n * 9, v);
             let name = format!("{n}x{v}-{}", label(Dtype::F32, values));
-            cases.push(Case::rows("sample_rows", (name, seed), n, move |device, rows| {
+            cases.push(Case::rows("sample_rows", name, seed, n, move |device, rows| {
                 let x = tensor(device, &[rows.len(), v], &pick(&x, v, rows), Dtype::F32)?;
                 let row = |&r: &usize| {
                     let (temperature, top_k, top_p, min_p, penalty) = OPTIONS[r];
@@ -58,7 +58,7 @@ pub(crate) fn sample_rows() -> Vec<Case> {
     cases
 }
 
-/// A choice, or the number of the reason that there is none.
+/// A sampled token, or a number for the reason of the failure.
 fn values_of(choice: Result<Sampled, SampleFailure>) -> Vec<f32> {
     match choice {
         Ok(Sampled { token, log_prob, processed }) => vec![token as f32, log_prob, processed],

@@ -1,7 +1,7 @@
-//! Cases of operations that move rows: by id, along the sequence, to the query heads.
+//! Cases of operations that move rows: by id, along the sequence, from KV heads to query heads.
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, chunks, pick, split, tensor};
-use crate::gates::values::{Dice, Values, label};
+use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, Packing};
 use crate::{Dtype, Tensor};
 
@@ -12,9 +12,9 @@ pub(crate) fn embedding() -> Vec<Case> {
     {
         for dtype in DTYPES {
             let (seed, values) = (i as u64 + 1001, Values::of(i));
-            let (w, id) = (values.fill(v * c, seed), Dice::new(seed).ids(n, v));
+            let (w, id) = (values.fill(v * c, seed), CaseRng::new(seed).ids(n, v));
             let name = format!("{n}x{v}x{c}-{}", label(dtype, values));
-            cases.push(Case::rows("embedding", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("embedding", name, seed, n, move |dev, rows| {
                 let w = tensor(dev, &[v, c], &w, Dtype::F32)?;
                 split(&ops::embedding(&w, &pick(&id, 1, rows), dtype)?, rows.len())
             }));
@@ -23,7 +23,7 @@ pub(crate) fn embedding() -> Vec<Case> {
     cases
 }
 
-/// Tables that were packed while they were read, in pieces of whatever length.
+/// Tables that are packed while they are read, in pieces of any length.
 pub(crate) fn weight_rows() -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, [n, v, c]) in
@@ -31,9 +31,9 @@ pub(crate) fn weight_rows() -> Vec<Case> {
     {
         for (dtype, values) in DTYPES.into_iter().flat_map(|d| [(d, Values::of(i)), (d, Values::Tiny)]) {
             let seed = i as u64 + 1021;
-            let (w, id) = (values.fill(v * c, seed), Dice::new(seed).ids(n, v));
+            let (w, id) = (values.fill(v * c, seed), CaseRng::new(seed).ids(n, v));
             let name = format!("{n}x{v}x{c}-{}", label(dtype, values));
-            cases.push(Case::rows("weight_rows", (name, seed), n, move |dev, rows| {
+            cases.push(Case::rows("weight_rows", name, seed, n, move |dev, rows| {
                 let mut packing = Packing::new(dev, &[v, c], dtype)?.table();
                 w.chunks(97 + 50_000 * rows.len()).for_each(|piece| packing.push(piece));
                 split(&ops::weight_rows(&packing.finish()?, &pick(&id, 1, rows))?, rows.len())
@@ -48,12 +48,12 @@ pub(crate) fn embedding_backward() -> Vec<Case> {
     let tables = [[1, 1], [37, 5], [3, 33], [300, 2], [2, 64], [7, 3], [37, 70]];
     for (i, [v, c]) in tables.into_iter().enumerate() {
         for values in [Values::of(i), Values::of(i + 1)] {
-            // the last is large enough for several threads
+            // the last one is large enough for several threads
             let (seed, lengths) = (i as u64 + 1051, SAMPLES[i.min(5)]);
             let n = lengths.iter().sum::<usize>();
-            let (dy, id) = (values.fill(n * c, seed), Dice::new(seed).ids(n, v));
+            let (dy, id) = (values.fill(n * c, seed), CaseRng::new(seed).ids(n, v));
             let name = format!("{lengths:?}x{v}x{c}-{}", label(Dtype::F32, values)).replace(' ', "");
-            cases.push(Case::sums("embedding_backward", (name, seed), lengths.len(), move |dev, parts| {
+            cases.push(Case::sums("embedding_backward", name, seed, lengths.len(), move |dev, parts| {
                 let mut dw = Tensor::zeros(dev, &[v, c], Dtype::F32)?;
                 for part in parts {
                     let (rows, _) = part_of(lengths, part);
@@ -76,7 +76,7 @@ pub(crate) fn cat_seq() -> Vec<Case> {
         let (seed, values) = (i as u64 + 1101, Values::of(i));
         let (a, b) = (values.fill(t * h * hd, seed), values.fill(u * h * hd, seed + 1000));
         let name = format!("{t}+{u}x{h}x{hd}-{}", label(Dtype::F32, values));
-        cases.push(Case::rows("cat_seq", (name, seed), 1, move |dev, _| {
+        cases.push(Case::rows("cat_seq", name, seed, 1, move |dev, _| {
             let (a, b) =
                 (Tensor::new(dev, &[t, h, hd], a.clone())?, Tensor::new(dev, &[u, h, hd], b.clone())?);
             split(&ops::cat_seq(&a, &b)?, 1)
@@ -85,7 +85,7 @@ pub(crate) fn cat_seq() -> Vec<Case> {
     cases
 }
 
-/// Rows, query heads, kv heads, head size.
+/// Rows, query heads, KV heads, head size.
 const HEADS: [[usize; 4]; 6] =
     [[1, 1, 1, 2], [5, 4, 2, 6], [3, 6, 2, 33], [7, 3, 3, 5], [2, 8, 1, 64], [33, 5, 5, 4]];
 
@@ -95,7 +95,7 @@ pub(crate) fn repeat_kv() -> Vec<Case> {
         let (seed, values) = (i as u64 + 1151, Values::of(i));
         let x = values.fill(n * nkv * hd, seed);
         let name = format!("{n}x{nkv}-{nh}x{hd}-{}", label(Dtype::F32, values));
-        cases.push(Case::rows("repeat_kv", (name, seed), n, move |dev, rows| {
+        cases.push(Case::rows("repeat_kv", name, seed, n, move |dev, rows| {
             let x = tensor(dev, &[rows.len(), nkv, hd], &pick(&x, nkv * hd, rows), Dtype::F32)?;
             split(&ops::repeat_kv(&x, nh)?, rows.len())
         }));
@@ -109,7 +109,7 @@ pub(crate) fn repeat_kv_backward() -> Vec<Case> {
         let (seed, values) = (i as u64 + 1201, Values::of(i));
         let dy = values.fill(n * nh * hd, seed);
         let name = format!("{n}x{nh}-{nkv}x{hd}-{}", label(Dtype::F32, values));
-        cases.push(Case::rows("repeat_kv_backward", (name, seed), n, move |dev, rows| {
+        cases.push(Case::rows("repeat_kv_backward", name, seed, n, move |dev, rows| {
             let dy = tensor(dev, &[rows.len(), nh, hd], &pick(&dy, nh * hd, rows), Dtype::F32)?;
             let dx = ops::repeat_kv_backward(&dy, nkv)?;
             Ok(chunks(&dx.to_vec::<f32>()?, rows.len()))

@@ -1,11 +1,11 @@
 //! Gradient samples of attention: grouped heads, windows, several sequences.
 use super::check::{Sample, operand};
-use crate::gates::values::Dice;
+use crate::gates::values::CaseRng;
 use crate::ops::{self, AttnMask, Saved, Slots};
 use crate::reference::{self, F64, Heads};
 use crate::{Dtype, Tensor};
 
-/// Whole sequences in runs, one after another.
+/// Complete sequences in runs, one after the other.
 #[derive(Clone)]
 pub(super) struct Sequences {
     pub(super) seq: Vec<u32>,
@@ -22,7 +22,7 @@ impl Sequences {
         Sequences { seq, pos, slots: Slots::Runs { base }, window }
     }
 
-    pub(super) fn see(&self) -> AttnMask<'_> {
+    pub(super) fn mask(&self) -> AttnMask<'_> {
         AttnMask { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
     }
 
@@ -31,12 +31,12 @@ impl Sequences {
     }
 }
 
-/// `q`, `k`, `v`.
+/// Inputs: `q`, `k`, `v`.
 pub(crate) fn attention(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let lengths = dice.of::<&[usize]>(&[&[1, 3], &[5], &[7, 1, 2], &[31], &[33, 3], &[65], &[64], &[1]]);
-    let [nh, nkv, hd] = dice.of(&[[1, 1, 2], [2, 1, 4], [4, 2, 6], [3, 3, 2], [3, 1, 10], [1, 1, 32]]);
-    let window = dice.of(&[None, None, Some(1), Some(3), Some(32)]);
+    let mut rng = CaseRng::new(seed);
+    let lengths = rng.choose::<&[usize]>(&[&[1, 3], &[5], &[7, 1, 2], &[31], &[33, 3], &[65], &[64], &[1]]);
+    let [nh, nkv, hd] = rng.choose(&[[1, 1, 2], [2, 1, 4], [4, 2, 6], [3, 3, 2], [3, 1, 10], [1, 1, 32]]);
+    let window = rng.choose(&[None, None, Some(1), Some(3), Some(32)]);
     let (sequences, heads) = (Sequences::new(lengths, window), Heads { nh, nkv, hd });
     let n = sequences.rows();
     let (a, b) = (sequences.clone(), sequences.clone());
@@ -47,20 +47,20 @@ pub(crate) fn attention(seed: u64) -> Sample {
             operand(n * nkv * hd, seed + 3),
             operand(n * nkv * hd, seed + 4),
         ],
-        forward: Box::new(move |x| reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &a.see()).y),
+        forward: Box::new(move |x| reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &a.mask()).y),
         backward: Box::new(move |x, dy| {
-            let done = reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &b.see());
+            let done = reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &b.mask());
             let (q, k, v) = (&x[0], &x[1], &x[2]);
             let saved = reference::AttentionSaved { q, k, v, y: &done.y, lse: &done.lse, dy };
-            reference::attention_backward::<F64>(saved, heads, &b.see()).into()
+            reference::attention_backward::<F64>(saved, heads, &b.mask()).into()
         }),
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let of = |x: &[f32], heads: usize| Tensor::new(device, &[n, heads, hd], x.to_vec())?.cast(dtype);
             let (q, k, v) = (of(&x[0], nh)?, of(&x[1], nkv)?, of(&x[2], nkv)?);
-            let (y, lse) = ops::attention(&q, &k, &v, &sequences.see())?;
+            let (y, lse) = ops::attention(&q, &k, &v, &sequences.mask())?;
             let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
             let dy = of(dy, nh)?.cast(Dtype::F32)?;
-            let gradients = ops::attention_backward(&saved, &dy, &sequences.see())?;
+            let gradients = ops::attention_backward(&saved, &dy, &sequences.mask())?;
             let vec = |x: &Tensor| -> crate::Result<Vec<f32>> { Ok(x.to_f32()?.data::<f32>()?.to_vec()) };
             Ok((vec(&y)?, gradients.iter().map(vec).collect::<crate::Result<_>>()?))
         })),

@@ -1,21 +1,21 @@
 //! One sample of a gradient check, and the two checks.
 use crate::gates::Difference;
-use crate::gates::values::{Dice, Values};
+use crate::gates::values::{CaseRng, Values};
 use crate::{Device, Dtype, Result};
 
 /// Values of all operands, or of their gradients.
 pub(super) type Many<T> = Vec<Vec<T>>;
 
-/// `(y, gradients of the inputs)` by the public operations, from inputs and the gradient of `y`.
+/// Computes `(y, gradients of the inputs)` with the public operations, from the inputs and the gradient of `y`.
 pub(super) type Shipped = dyn Fn(&Device, Dtype, &[Vec<f32>], &[f32]) -> Result<(Vec<f32>, Many<f32>)>;
 
-/// `y` of the inputs, by the reference.
+/// Computes `y` from the inputs with the reference.
 pub(super) type Forward = dyn Fn(&[Vec<f64>]) -> Vec<f64>;
 
-/// The gradients of the inputs, from them and the gradient of `y`, by the reference.
+/// Computes the gradients of the inputs from the inputs and the gradient of `y`, with the reference.
 pub(super) type Backward = dyn Fn(&[Vec<f64>], &[f64]) -> Many<f64>;
 
-/// What makes a sample from a seed, by name.
+/// A name and a function that creates a sample from a seed.
 pub(super) type Maker = (&'static str, fn(u64) -> Sample);
 
 /// An operation on operands of random shapes.
@@ -24,17 +24,18 @@ pub(crate) struct Sample {
     pub(super) inputs: Many<f64>,
     pub(super) forward: Box<Forward>,
     pub(super) backward: Box<Backward>,
-    /// None for a composition of operations.
+    /// The public operations. `None`: a composition of operations.
     pub(super) shipped: Option<Box<Shipped>>,
 }
 
-/// `n` values of magnitudes in [0.2, 1): where no operation bends too sharply for a finite difference.
+/// `n` values with magnitudes in [0.2, 1), where no operation curves too sharply for a finite difference.
 pub(super) fn operand(n: usize, seed: u64) -> Vec<f64> {
     let away = |x: f32| f64::from(0.2f32.copysign(x) + 0.8 * x);
     Values::Plain.fill(n, seed).into_iter().map(away).collect()
 }
 
-/// Finite differences of `sum y dy` along single coordinates and along one direction of all inputs.
+/// Compares the gradient with finite differences of `sum y dy`, along single coordinates and along one direction of
+/// all inputs. Returns the number of compared derivatives.
 pub(super) fn finite_differences(sample: &Sample, seed: u64) -> Result<usize, Difference> {
     const EPS: f64 = 1e-6;
     const COORDINATES: usize = 24;
@@ -52,7 +53,7 @@ pub(super) fn finite_differences(sample: &Sample, seed: u64) -> Result<usize, Di
     };
     let mut compared = 0;
     for (i, input) in inputs.iter().enumerate() {
-        let along = Dice::new(seed + i as u64).shuffled(input.len());
+        let along = CaseRng::new(seed + i as u64).shuffled(input.len());
         for at in along.into_iter().take(COORDINATES) {
             let moved = |by: f64| {
                 let mut x = inputs.clone();
@@ -74,14 +75,14 @@ pub(super) fn finite_differences(sample: &Sample, seed: u64) -> Result<usize, Di
     Ok(compared + 1)
 }
 
-/// The operation in f32 and bf16 against f64: every output and gradient, relative to its largest value, and to 0.1
-/// where all are small. Inputs are exact in the dtype.
+/// Compares the operation in f32 and bf16 with f64: every output and gradient, relative to its largest value or to
+/// 0.1, whichever is larger. Inputs are exact in the dtype. Returns the number of compared values.
 ///
-/// The tolerances are in units of the dtype's rounding u, half an ulp of 1 (2^-24; bf16: 2^-8): a value is the end
-/// of at most a few dozen dependent roundings, whose errors a cancellation may leave standing beside a result a
-/// few times smaller than its terms. 1e-5 is 168 u and 2e-2 is 5 u (bf16 rounds at the entry of products only,
-/// their sums are f32); the worst over all samples was 2.3e-6 = 39 u and 9.3e-3 = 2.4 u. A wrong term would be
-/// off by 0.2 or more: operands have at least that size.
+/// The tolerances are in units of the dtype's rounding u, half an ulp of 1 (2^-24; bf16: 2^-8). A value is the result
+/// of at most a few dozen dependent roundings, and cancellation may leave their errors in a result that is a few
+/// times smaller than its terms. 1e-5 is 168 u and 2e-2 is 5 u (bf16 rounds only the operands of products; their sums
+/// are f32). The largest error over all samples was 2.3e-6 = 39 u and 9.3e-3 = 2.4 u. A wrong term would be off by
+/// 0.2 or more, because operands have at least that size.
 pub(super) fn against_f64(sample: &Sample, device: &Device, seed: u64) -> Result<usize, Difference> {
     let Some(shipped) = &sample.shipped else { return Ok(0) };
     let mut compared = 0;
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn every_gradient_is_that_of_its_operation_and_of_its_compositions() {
+    fn every_gradient_matches_finite_differences_alone_and_in_compositions() {
         let (mut samples, mut compared) = (0, 0);
         for (name, make) in makers() {
             let start = std::time::Instant::now();
@@ -145,27 +146,27 @@ mod tests {
             }
             println!("{name:24} {:?}", start.elapsed());
         }
-        println!("finite differences: {samples} samples, {compared} derivatives");
+        println!("gate finite differences: {samples} samples, {compared} derivatives");
         assert!(samples >= 300 && compared >= 10_000, "{samples} samples, {compared} derivatives");
     }
 
     #[test]
-    fn f32_and_bf16_operations_are_near_the_reference_in_f64() {
+    fn f32_and_bf16_operations_are_close_to_the_reference_in_f64() {
         let (mut samples, mut compared) = (0, 0);
         for (_, make) in makers() {
             for seed in (0..SAMPLES).map(|i| 20_000 + i * 100) {
                 let sample = make(seed);
-                let here = against_f64(&sample, &Device::cpu(), seed).unwrap_or_else(|d| panic!("{d}"));
-                samples += usize::from(here > 0);
-                compared += here;
+                let n = against_f64(&sample, &Device::cpu(), seed).unwrap_or_else(|d| panic!("{d}"));
+                samples += usize::from(n > 0);
+                compared += n;
             }
         }
-        println!("f64: {samples} samples, {compared} values");
+        println!("gate f64: {samples} samples, {compared} values");
         assert!(samples >= 250, "{samples} samples");
     }
 
     #[test]
-    fn a_wrong_gradient_is_seen() {
+    fn a_wrong_gradient_is_found() {
         for (name, make) in makers() {
             let mut sample = make(10_100);
             let backward = sample.backward;

@@ -2,9 +2,9 @@
 use super::attention::Sequences;
 use super::check::{Maker, Many, Sample, operand};
 use super::loss::Objective;
-use super::pointwise::turned;
+use super::pointwise::rotated;
 use crate::RopeTable;
-use crate::gates::values::Dice;
+use crate::gates::values::CaseRng;
 use crate::ops::Samples;
 use crate::reference::{self, AttentionOutput, F64, Heads};
 
@@ -32,7 +32,8 @@ fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
-/// `h + o(attention(rope(norm(q)), rope(norm(k)), v))` of `norm(h)`: h has two uses, norm(h) three.
+/// `h + o(attention(rope(norm(q)), rope(norm(k)), v))` with `q`, `k`, `v` of `norm(h)`: `h` has two uses, `norm(h)`
+/// three.
 #[derive(Clone)]
 struct Block {
     c: usize,
@@ -41,8 +42,8 @@ struct Block {
     table: RopeTable,
 }
 
-/// What the backward of a [`Block`] reads.
-struct Kept {
+/// The activations that the backward of a [`Block`] reads.
+struct Activations {
     normed: Vec<f64>,
     raw: [Vec<f64>; 2],
     q: Vec<f64>,
@@ -54,20 +55,19 @@ struct Kept {
 impl Block {
     fn heads_of(&self, x: &[f64], gain: &[f64], heads: usize) -> Vec<f64> {
         let normed = reference::rms_norm(x, gain, EPS);
-        let at = (&self.table, &self.sequences.pos[..]);
-        turned(&normed, (heads, self.heads.hd), at, reference::rotate)
+        rotated(&normed, heads, self.heads.hd, &self.table, &self.sequences.pos, reference::rotate)
     }
 
     /// Inputs: h, gain, wq, wk, wv, q gain, k gain, wo.
-    fn forward(&self, x: &[Vec<f64>]) -> (Vec<f64>, Kept) {
+    fn forward(&self, x: &[Vec<f64>]) -> (Vec<f64>, Activations) {
         let Heads { nh, nkv, hd } = self.heads;
         let normed = reference::rms_norm(&x[0], &x[1], EPS);
         let [q, k, v] = [2, 3, 4].map(|w| reference::linear::<F64>(&normed, &x[w], self.c));
-        let (turned_q, turned_k) = (self.heads_of(&q, &x[5], nh), self.heads_of(&k, &x[6], nkv));
-        let see = self.sequences.see();
-        let attended = reference::attention::<F64>([&turned_q, &turned_k, &v], self.heads, &see);
+        let (rotated_q, rotated_k) = (self.heads_of(&q, &x[5], nh), self.heads_of(&k, &x[6], nkv));
+        let mask = self.sequences.mask();
+        let attended = reference::attention::<F64>([&rotated_q, &rotated_k, &v], self.heads, &mask);
         let y = sum(&x[0], &reference::linear::<F64>(&attended.y, &x[7], nh * hd));
-        (y, Kept { normed, raw: [q, k], q: turned_q, k: turned_k, v, attended })
+        (y, Activations { normed, raw: [q, k], q: rotated_q, k: rotated_k, v, attended })
     }
 
     fn backward(&self, x: &[Vec<f64>], dy: &[f64]) -> Many<f64> {
@@ -77,10 +77,9 @@ impl Block {
         let (dattended, dwo) = linear_back(&kept.attended.y, &x[7], dy, &samples);
         let AttentionOutput { y, lse } = &kept.attended;
         let saved = reference::AttentionSaved { q: &kept.q, k: &kept.k, v: &kept.v, y, lse, dy: &dattended };
-        let [dq, dk, dv] = reference::attention_backward::<F64>(saved, self.heads, &self.sequences.see());
+        let [dq, dk, dv] = reference::attention_backward::<F64>(saved, self.heads, &self.sequences.mask());
         let back = |raw: &[f64], gain: &[f64], d: &[f64], heads: usize| {
-            let at = (&self.table, &self.sequences.pos[..]);
-            let d = turned(d, (heads, hd), at, reference::rotate_back);
+            let d = rotated(d, heads, hd, &self.table, &self.sequences.pos, reference::rotate_back);
             norm_back(raw, gain, &d, &samples.times(heads))
         };
         let (dq, dq_gain) = back(&kept.raw[0], &x[5], &dq, nh);
@@ -102,11 +101,11 @@ impl Block {
 }
 
 fn attention_block(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let lengths = dice.of::<&[usize]>(&[&[1, 3], &[5], &[7, 2], &[31, 1], &[33]]);
-    let [nh, nkv, hd] = dice.of(&[[1, 1, 2], [2, 1, 4], [4, 2, 6], [3, 3, 2]]);
-    let c = dice.of(&[1, 3, 5, 7, 31, 33]);
-    let window = dice.of(&[None, Some(4)]);
+    let mut rng = CaseRng::new(seed);
+    let lengths = rng.choose::<&[usize]>(&[&[1, 3], &[5], &[7, 2], &[31, 1], &[33]]);
+    let [nh, nkv, hd] = rng.choose(&[[1, 1, 2], [2, 1, 4], [4, 2, 6], [3, 3, 2]]);
+    let c = rng.choose(&[1, 3, 5, 7, 31, 33]);
+    let window = rng.choose(&[None, Some(4)]);
     let sequences = Sequences::new(lengths, window);
     let n = sequences.rows();
     let table = RopeTable::new(1e4, hd, 64).expect("a table");
@@ -124,8 +123,8 @@ fn attention_block(seed: u64) -> Sample {
 
 /// `h + down(silu(gate) up)` of `norm(h)`. Inputs: h, gain, gate, up, down.
 fn gated_block(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let (n, c, f) = (dice.of(&[1, 3, 5, 33]), dice.of(&[1, 5, 31, 32]), dice.of(&[1, 7, 33, 65]));
+    let mut rng = CaseRng::new(seed);
+    let (n, c, f) = (rng.choose(&[1, 3, 5, 33]), rng.choose(&[1, 5, 31, 32]), rng.choose(&[1, 7, 33, 65]));
     let samples = Samples::of_lengths([n]);
     let inner = move |x: &[Vec<f64>]| {
         let normed = reference::rms_norm(&x[0], &x[1], EPS);
@@ -152,11 +151,11 @@ fn gated_block(seed: u64) -> Sample {
     }
 }
 
-/// The loss of `norm(table[id])` against a head that is the table. Inputs: table, gain.
+/// The loss of `norm(table[id])` with the table as the head. Inputs: table, gain.
 fn tied_table(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let (n, v, c) = (dice.of(&[1, 3, 7]), dice.of(&[2, 33, 65, 129]), dice.of(&[1, 5, 31, 33]));
-    let id = dice.ids(n, v);
+    let mut rng = CaseRng::new(seed);
+    let (n, v, c) = (rng.choose(&[1, 3, 7]), rng.choose(&[2, 33, 65, 129]), rng.choose(&[1, 5, 31, 33]));
+    let id = rng.ids(n, v);
     let objective = Objective::new(seed, [n, v, c]);
     let rows = move |x: &[f64], id: &[u32]| -> Vec<f64> {
         id.iter().flat_map(|&i| x[i as usize * c..][..c].to_vec()).collect()

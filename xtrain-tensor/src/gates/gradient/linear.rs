@@ -1,11 +1,11 @@
 //! Gradient samples of the matrix products.
 use super::check::{Many, Sample, operand};
-use crate::gates::values::{Dice, UGLY};
+use crate::gates::values::{CaseRng, UGLY};
 use crate::ops::{self, Samples, Weight};
 use crate::reference::{self, F64};
 use crate::{Device, Dtype, Result, Tensor};
 
-/// Rows, outputs of a group of 1 to 3, inputs, and the samples of the rows.
+/// Rows, the outputs of 1 to 3 weights, the inputs, and the training examples of the rows.
 #[derive(Clone)]
 struct Shape {
     n: usize,
@@ -15,13 +15,13 @@ struct Shape {
 }
 
 impl Shape {
-    /// Ugly sizes, no product of them too large for finite differences.
+    /// Ugly sizes whose product is small enough for finite differences.
     fn new(seed: u64, weights: usize) -> Shape {
-        let mut dice = Dice::new(seed);
+        let mut rng = CaseRng::new(seed);
         loop {
-            let (n, width) = (dice.of(&UGLY), dice.of(&UGLY));
-            let outs: Vec<usize> = (0..weights).map(|_| dice.of(&UGLY)).collect();
-            let first = 1 + dice.below(n);
+            let (n, width) = (rng.choose(&UGLY), rng.choose(&UGLY));
+            let outs: Vec<usize> = (0..weights).map(|_| rng.choose(&UGLY)).collect();
+            let first = 1 + rng.below(n);
             if n * width * outs.iter().sum::<usize>() < 40_000 {
                 let samples = Samples::of_lengths([first, n - first]);
                 return Shape { n, outs, width, samples };
@@ -30,7 +30,7 @@ impl Shape {
     }
 }
 
-/// `x`, then the weights, then their biases.
+/// Inputs: `x`, the weights, their biases.
 pub(crate) fn linear(seed: u64) -> Sample {
     let shape = Shape::new(seed, 1 + seed as usize / 100 % 3);
     let Shape { n, ref outs, width, .. } = shape;
@@ -44,7 +44,7 @@ pub(crate) fn linear(seed: u64) -> Sample {
         inputs,
         forward: Box::new(move |x| forward(&a, x)),
         backward: Box::new(move |x, dy| backward(&b, x, dy)),
-        shipped: Some(Box::new(move |device, dtype, x, dy| shipped(&c, (device, dtype), x, dy))),
+        shipped: Some(Box::new(move |device, dtype, x, dy| shipped(&c, device, dtype, x, dy))),
     }
 }
 
@@ -77,7 +77,8 @@ fn backward(shape: &Shape, x: &[Vec<f64>], dy: &[f64]) -> Many<f64> {
 
 fn shipped(
     shape: &Shape,
-    (device, dtype): (&Device, Dtype),
+    device: &Device,
+    dtype: Dtype,
     x: &[Vec<f32>],
     dy: &[f32],
 ) -> Result<(Vec<f32>, Many<f32>)> {
@@ -108,7 +109,7 @@ fn shipped(
     Ok((y, gradients))
 }
 
-/// `h`, `x`, `w`, bias.
+/// Inputs: `h`, `x`, `w`, bias.
 pub(crate) fn linear_add(seed: u64) -> Sample {
     let shape = Shape::new(seed, 1);
     let Shape { n, ref outs, width, .. } = shape;
@@ -123,7 +124,7 @@ pub(crate) fn linear_add(seed: u64) -> Sample {
             std::iter::once(dy.to_vec()).chain(backward(&b, &x[1..], dy)).collect()
         }),
         shipped: Some(Box::new(move |device, dtype, x, dy| {
-            let (_, gradients) = shipped(&c, (device, dtype), &x[1..], dy)?;
+            let (_, gradients) = shipped(&c, device, dtype, &x[1..], dy)?;
             let of = |shape: &[usize], x: &[f32]| Tensor::new(device, shape, x.to_vec());
             let w = Weight::new(&of(&[out, width], &x[2])?, dtype)?;
             let (h, xs, b) = (of(&[n, out], &x[0])?, of(&[n, width], &x[1])?, of(&[out], &x[3])?);

@@ -1,6 +1,6 @@
 //! Gradient samples of the loss.
 use super::check::{Many, Sample, operand};
-use crate::gates::values::Dice;
+use crate::gates::values::CaseRng;
 use crate::ops::{self, LossRows, Samples, Target, Weight};
 use crate::reference::{self, F64};
 use crate::{Dtype, Tensor};
@@ -15,24 +15,24 @@ pub(super) struct Objective {
 }
 
 impl Objective {
-    /// Random targets below `v` for `n` rows of width `c`: some rows without one, some with a bonus.
+    /// Random targets below `v` for `n` rows of width `c`. Some rows have no target, some have an entropy bonus.
     pub(super) fn new(seed: u64, [n, v, c]: [usize; 3]) -> Objective {
-        let mut dice = Dice::new(seed);
+        let mut rng = CaseRng::new(seed);
         let target = |_| {
             let target = Target {
-                id: dice.below(v) as u32,
-                weight: dice.of(&[0.5, -0.75, 1.0]),
-                bonus: dice.of(&[0.0, 0.125, 0.25]),
+                id: rng.below(v) as u32,
+                weight: rng.choose(&[0.5, -0.75, 1.0]),
+                bonus: rng.choose(&[0.0, 0.125, 0.25]),
             };
-            (dice.below(4) > 0).then_some(target)
+            (rng.below(4) > 0).then_some(target)
         };
         let targets = (0..n).map(target).collect();
-        let first = dice.below(n + 1);
+        let first = rng.below(n + 1);
         let samples = Samples::of_lengths([first, n - first]);
-        Objective { c, targets, samples, temperature: dice.of(&[1.0, 0.75, 2.0]) }
+        Objective { c, targets, samples, temperature: rng.choose(&[1.0, 0.75, 2.0]) }
     }
 
-    /// The logits of `x` over the temperature.
+    /// The logits of `x`, divided by the temperature.
     fn rows(&self, x: &[f64], head: &[f64]) -> Many<f64> {
         let t = f64::from(self.temperature);
         let logits = reference::linear::<F64>(x, head, self.c);
@@ -71,11 +71,14 @@ impl Objective {
     }
 }
 
-/// `x`, head.
+/// Inputs: `x`, head.
 pub(crate) fn cross_entropy(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let (n, v, c) =
-        (dice.of(&[1, 3, 5, 7]), dice.of(&[2, 31, 33, 63, 65, 127, 129, 257]), dice.of(&[1, 3, 5, 31]));
+    let mut rng = CaseRng::new(seed);
+    let (n, v, c) = (
+        rng.choose(&[1, 3, 5, 7]),
+        rng.choose(&[2, 31, 33, 63, 65, 127, 129, 257]),
+        rng.choose(&[1, 3, 5, 31]),
+    );
     let objective = Objective::new(seed, [n, v, c]);
     let (a, b, o) = (objective.clone(), objective.clone(), objective);
     Sample {

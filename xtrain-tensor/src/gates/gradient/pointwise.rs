@@ -1,6 +1,6 @@
 //! Gradient samples of the operations on rows, elements and tables.
 use super::check::{Sample, operand};
-use crate::gates::values::{Dice, UGLY};
+use crate::gates::values::{CaseRng, UGLY};
 use crate::ops::{self, Norm, RopeArgs, Samples};
 use crate::reference::{self, F64};
 use crate::{Dtype, Result, RopeTable, Tensor};
@@ -9,11 +9,11 @@ fn vec(x: &Tensor) -> Result<Vec<f32>> {
     Ok(x.to_f32()?.data::<f32>()?.to_vec())
 }
 
-/// The table.
+/// Input: the table.
 pub(crate) fn embedding(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let (n, v, c) = (dice.of(&UGLY), dice.of(&UGLY), dice.of(&UGLY));
-    let id = dice.ids(n, v);
+    let mut rng = CaseRng::new(seed);
+    let (n, v, c) = (rng.choose(&UGLY), rng.choose(&UGLY), rng.choose(&UGLY));
+    let id = rng.ids(n, v);
     let (a, b, ids) = (id.clone(), id.clone(), id);
     Sample {
         name: format!("embedding/{n}x{v}x{c}"),
@@ -35,15 +35,15 @@ pub(crate) fn embedding(seed: u64) -> Sample {
     }
 }
 
-/// `x`, gain: whole rows for even samples, heads for odd ones.
+/// Inputs: `x`, gain. Complete rows for even samples, heads for odd ones.
 pub(crate) fn rms_norm(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
+    let mut rng = CaseRng::new(seed);
     let (n, h, c) = match seed / 100 % 2 {
-        0 => (dice.of(&UGLY), 1, dice.of(&UGLY)),
-        _ => (dice.of(&[1, 3, 5, 33]), dice.of(&[1, 2, 3]), dice.of(&[2, 4, 6, 32, 64])),
+        0 => (rng.choose(&UGLY), 1, rng.choose(&UGLY)),
+        _ => (rng.choose(&[1, 3, 5, 33]), rng.choose(&[1, 2, 3]), rng.choose(&[2, 4, 6, 32, 64])),
     };
-    let eps = dice.of(&[1e-6f32, 1e-5]);
-    let first = dice.below(n + 1);
+    let eps = rng.choose(&[1e-6f32, 1e-5]);
+    let first = rng.below(n + 1);
     let samples = Samples::of_lengths([first, n - first]).times(h);
     let same = samples.clone();
     Sample {
@@ -67,33 +67,35 @@ pub(crate) fn rms_norm(seed: u64) -> Sample {
     }
 }
 
-/// Every head of `x [n, h, hd]` turned by `turn` with the f64 of the table's entries.
-pub(super) fn turned(
+/// Every head of `x [n, h, hd]`, rotated by `rotate` with the table's entries in f64.
+pub(super) fn rotated(
     x: &[f64],
-    (h, hd): (usize, usize),
-    (table, pos): (&RopeTable, &[u32]),
-    turn: fn(&mut [f64], &[f64], &[f64]),
+    h: usize,
+    hd: usize,
+    table: &RopeTable,
+    pos: &[u32],
+    rotate: fn(&mut [f64], &[f64], &[f64]),
 ) -> Vec<f64> {
     let mut y = x.to_vec();
     for (row, &pos) in y.chunks_exact_mut(h * hd).zip(pos) {
         let (cos, sin) = table.row(pos as usize);
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-        row.chunks_exact_mut(hd).for_each(|head| turn(head, &wide(cos), &wide(sin)));
+        row.chunks_exact_mut(hd).for_each(|head| rotate(head, &wide(cos), &wide(sin)));
     }
     y
 }
 
 pub(crate) fn rope_rows(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let (n, h, hd) = (dice.of(&UGLY), dice.of(&[1, 2, 5]), dice.of(&[2, 4, 6, 10, 32]));
-    let pos = dice.ids(n, 3000);
+    let mut rng = CaseRng::new(seed);
+    let (n, h, hd) = (rng.choose(&UGLY), rng.choose(&[1, 2, 5]), rng.choose(&[2, 4, 6, 10, 32]));
+    let pos = rng.ids(n, 3000);
     let table = RopeTable::new(1e4, hd, 3000).expect("a table");
     let ((a, b), (p, q)) = ((table.clone(), table.clone()), (pos.clone(), pos.clone()));
     Sample {
         name: format!("rope_rows/{n}x{h}x{hd}"),
         inputs: vec![operand(n * h * hd, seed + 2)],
-        forward: Box::new(move |x| turned(&x[0], (h, hd), (&a, &p), reference::rotate)),
-        backward: Box::new(move |_, dy| vec![turned(dy, (h, hd), (&b, &q), reference::rotate_back)]),
+        forward: Box::new(move |x| rotated(&x[0], h, hd, &a, &p, reference::rotate)),
+        backward: Box::new(move |_, dy| vec![rotated(dy, h, hd, &b, &q, reference::rotate_back)]),
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let of = |x: &[f32]| Tensor::new(device, &[n, h, hd], x.to_vec());
             let rope = RopeArgs { table: &table, positions: &pos };
@@ -103,11 +105,11 @@ pub(crate) fn rope_rows(seed: u64) -> Sample {
     }
 }
 
-/// Gate, up.
+/// Inputs: gate, up.
 pub(crate) fn silu_mul(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let (n, c) = (dice.of(&UGLY), dice.of(&UGLY));
-    let scale = dice.of(&[1.0, 8.0]);
+    let mut rng = CaseRng::new(seed);
+    let (n, c) = (rng.choose(&UGLY), rng.choose(&UGLY));
+    let scale = rng.choose(&[1.0, 8.0]);
     let gate = operand(n * c, seed + 2).into_iter().map(|x| x * scale).collect();
     Sample {
         name: format!("silu_mul/{n}x{c}"),
@@ -129,8 +131,8 @@ pub(crate) fn silu_mul(seed: u64) -> Sample {
 
 /// `h + silu(h) u`: a value with two uses, whose gradients are added.
 pub(crate) fn add(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
-    let (n, c) = (dice.of(&UGLY), dice.of(&UGLY));
+    let mut rng = CaseRng::new(seed);
+    let (n, c) = (rng.choose(&UGLY), rng.choose(&UGLY));
     let branch = |x: &[Vec<f64>], i: usize| reference::silu_mul(x[0][i], x[1][i]);
     Sample {
         name: format!("add/{n}x{c}"),
@@ -153,9 +155,9 @@ pub(crate) fn add(seed: u64) -> Sample {
 }
 
 pub(crate) fn repeat_kv(seed: u64) -> Sample {
-    let mut dice = Dice::new(seed);
+    let mut rng = CaseRng::new(seed);
     let (n, nkv, group, hd) =
-        (dice.of(&UGLY), dice.of(&[1, 2, 3]), dice.of(&[1, 2, 5]), dice.of(&[1, 4, 33]));
+        (rng.choose(&UGLY), rng.choose(&[1, 2, 3]), rng.choose(&[1, 2, 5]), rng.choose(&[1, 4, 33]));
     let nh = nkv * group;
     Sample {
         name: format!("repeat_kv/{n}x{nkv}-{nh}x{hd}"),

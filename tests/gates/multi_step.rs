@@ -1,5 +1,6 @@
-//! The gate of steps ahead: an engine that lets a GPU draw for some steps before it looks comes to the tokens, bits and
-//! ends of the processor's, whatever ends inside, is penalised, waits or gives its room up.
+//! The gate of multi-step scheduling. An engine that lets a GPU sample for several steps between synchronizations
+//! returns the CPU's tokens, bits and finish reasons, also when sequences finish between two synchronizations, have a
+//! repetition penalty, wait or are preempted.
 use xtrain::decode::{
     Completion, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions, StopConditions,
     generate_naive,
@@ -8,8 +9,8 @@ use xtrain::model::{Biases, Config, Model};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, Schedule};
 
-use crate::dice::Dice;
 use crate::gpu::{self, biased};
+use crate::rng::CaseRng;
 
 fn config() -> Config {
     let biases = Biases { qkv: true, o: true, mlp: true };
@@ -17,10 +18,10 @@ fn config() -> Config {
 }
 
 /// Requests that end by a token, by their length or by the context, some of them penalised, filtered or greedy.
-fn asked() -> Vec<Request> {
-    let mut dice = Dice::new(31, 1);
+fn requests() -> Vec<Request> {
+    let mut rng = CaseRng::new(31, 1);
     let request = |id: usize| {
-        let prompt: Vec<u32> = (0..[1, 7, 3, 12, 30][id % 5]).map(|_| dice.below(29) as u32).collect();
+        let prompt: Vec<u32> = (0..[1, 7, 3, 12, 30][id % 5]).map(|_| rng.below(29) as u32).collect();
         let options = SampleOptions {
             temperature: [1.0, 0.0, 1.3][id % 3],
             repetition_penalty: [None, Some(1.4)][id % 2],
@@ -33,7 +34,7 @@ fn asked() -> Vec<Request> {
     (0..9).map(request).collect()
 }
 
-/// What an engine comes to.
+/// The result of an engine.
 struct Run {
     events: Vec<Event>,
     completions: Vec<Completion>,
@@ -42,7 +43,7 @@ struct Run {
 
 fn run(model: &Model, options: EngineOptions) -> Result<Run, String> {
     let mut engine = Engine::new(model, options).map_err(|e| e.to_string())?;
-    for request in asked() {
+    for request in requests() {
         engine.submit(request).map_err(|e| e.to_string())?;
     }
     let mut events = Vec::new();
@@ -65,12 +66,12 @@ fn same(got: &Completion, want: &Completion, what: &str) -> Result<usize, String
         && pairs.iter().all(|(a, b)| bits(a) == bits(b));
     match right {
         true => Ok(3 * want.tokens.len()),
-        false => Err(format!("gate ahead: {what}, id {}: got {got:?}, want {want:?}", want.id)),
+        false => Err(format!("gate multi-step: {what}, id {}: got {got:?}, want {want:?}", want.id)),
     }
 }
 
-/// How engines work: plenty of room, few places, little room.
-fn ways() -> [(KvKind, usize, Option<usize>); 5] {
+/// Engines with plenty of room, with few sequence slots and with little cache.
+fn setups() -> [(KvKind, usize, Option<usize>); 5] {
     [
         (KvKind::default(), 16, None),
         (KvKind::Paged { page: 4 }, 3, None),
@@ -80,58 +81,60 @@ fn ways() -> [(KvKind, usize, Option<usize>); 5] {
     ]
 }
 
-/// Every way on the device against the oracle on the processor; values compared.
+/// Compares every setup on the device with the oracle on the CPU; returns the number of compared values.
 pub(crate) fn over(device: &Device) -> Result<usize, String> {
     let model = |device: &Device| biased(&config(), Dtype::F32, device);
-    let there = model(device).for_inference().map_err(|e| e.to_string())?; // what commands run
-    let here = model(&Device::cpu());
-    let want: Result<Vec<Completion>, _> = asked().iter().map(|r| generate_naive(&here, r)).collect();
+    let on_device = model(device).for_inference().map_err(|e| e.to_string())?; // as the commands open it
+    let on_cpu = model(&Device::cpu());
+    let want: Result<Vec<Completion>, _> = requests().iter().map(|r| generate_naive(&on_cpu, r)).collect();
     let want = want.map_err(|e| e.to_string())?;
     let (mut n, mut surplus, mut preemptions) = (0, 0, 0);
-    for (kv, max_batch, kv_capacity) in ways() {
-        for look in [2, 8] {
-            let what = format!("{kv}, {max_batch} at a time, a look every {look} steps, on {device}");
+    for (kv, max_batch, kv_capacity) in setups() {
+        for steps_per_sync in [2, 8] {
+            let what = format!(
+                "{kv}, {max_batch} at a time, synchronized every {steps_per_sync} steps, on {device}"
+            );
             let options = EngineOptions {
                 kv,
                 max_batch,
                 kv_capacity,
-                steps_per_sync: look,
+                steps_per_sync,
                 prefill_chunk: Some(5),
                 ..EngineOptions::default()
             };
-            let got = run(&there, options).map_err(|e| format!("gate ahead: {what}: {e}"))?;
+            let got = run(&on_device, options).map_err(|e| format!("gate multi-step: {what}: {e}"))?;
             for (got, want) in got.completions.iter().zip(&want) {
                 n += same(got, want, &what)?;
             }
             if got.completions.len() != want.len() {
-                return Err(format!("gate ahead: {what}: {} completions", got.completions.len()));
+                return Err(format!("gate multi-step: {what}: {} completions", got.completions.len()));
             }
-            // where nobody waits, tokens come in the order of an engine that looks every step
-            let on_host = run(&here, options)?.events;
-            if max_batch > want.len() && got.events != on_host {
-                return Err(format!("gate ahead: {what}: another order"));
+            // if no sequence waits, events have the order of an engine that synchronizes every step
+            let expected = run(&on_cpu, options)?.events;
+            if max_batch > want.len() && got.events != expected {
+                return Err(format!("gate multi-step: {what}: events in another order"));
             }
             surplus += got.counters.surplus_rows;
             preemptions += got.counters.preemptions;
         }
     }
     if surplus == 0 || preemptions == 0 {
-        return Err(format!("gate ahead: {surplus} surplus rows, {preemptions} preemptions"));
+        return Err(format!("gate multi-step: {surplus} surplus rows, {preemptions} preemptions"));
     }
     Ok(n)
 }
 
 #[test]
-fn steps_ahead_of_the_host_come_to_the_bits_and_ends_of_the_processor() {
+fn several_steps_per_sync_have_the_bits_and_finish_reasons_of_the_cpu() {
     for device in gpus(&[Schedule::Priorities(21)]) {
         let n = over(&device).unwrap_or_else(|e| panic!("{e}"));
-        println!("steps ahead on {device}: {n} values compared, 0 differ");
+        println!("multi-step on {device}: {n} values compared, 0 differ");
     }
 }
 
 #[test]
-fn a_row_that_has_no_token_is_named_as_by_an_engine_that_looks_every_step() {
-    // whoever draws this token has no other after it
+fn a_sampling_failure_is_reported_as_by_an_engine_that_synchronizes_every_step() {
+    // a sequence that draws this token cannot draw another one
     let poisoned = |device: &Device| {
         let mut model = Model::init(&config(), Dtype::F32, &Device::cpu(), 3).unwrap();
         for p in model.params.iter_mut().filter(|p| p.name().contains("embed")) {

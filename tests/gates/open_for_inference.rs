@@ -1,5 +1,5 @@
-//! Gate: a model that is opened to be run, whose matrices are packed while they are read, gives the bits of the
-//! same model opened with its f32 weights.
+//! Gate: a model opened for inference, whose matrices are packed while they are read, has the bits of the same model
+//! opened with its f32 master weights.
 use std::path::Path;
 use std::process::Stdio;
 
@@ -17,10 +17,10 @@ use crate::decode::{KINDS, Oracle, options};
 use crate::fixtures::path;
 use crate::golden::logits;
 
-const GATE: &str = "opened";
+const GATE: &str = "open for inference";
 const SEED: u64 = 20_251_121;
 
-/// Models tied and not, of every family and every type of a file, in one file, in shards, as GGUF.
+/// Models of every family, tied and untied, in one file, in shards and as GGUF files of every type.
 const MODELS: [&str; 11] = [
     "models/llama3_rope",
     "models/llama_odd",
@@ -35,7 +35,7 @@ const MODELS: [&str; 11] = [
     "gguf/qwen3_tied.Q8_0.gguf",
 ];
 
-/// The model of a path with its f32 weights, and without.
+/// The model of a path, with and without its f32 master weights.
 fn both(path: &Path, compute: Dtype, device: &Device) -> [Model; 2] {
     let open = |open: fn(&Path, Dtype, &Device) -> Result<store::LoadedModel, store::StoreError>| {
         open(path, compute, device).unwrap_or_else(|e| panic!("{}: {e}", path.display())).model
@@ -43,12 +43,13 @@ fn both(path: &Path, compute: Dtype, device: &Device) -> [Model; 2] {
     [open(store::open), open(store::open_for_inference)]
 }
 
-/// How many rows of a pass and of rollouts over every cache have the same logits; else the first difference.
+/// Compares the logits of a pass and of rollouts over every cache. Returns the number of compared rows, or the first
+/// difference.
 fn same([whole, packed]: &[Model; 2], tokens: &[u32], what: &str) -> Result<usize, String> {
     let differ = |e: String| format!("gate {GATE}, seed {SEED}: {what}: {e}");
     compare_bits(&logits(packed, tokens), &logits(whole, tokens)).map_err(differ)?;
     let mut rows = tokens.len();
-    // a rollout on a GPU is the pass of a GPU
+    // on a GPU the pass is enough: other gates compare its rollouts with it
     if !matches!(packed.device(), Device::Gpu(_)) {
         let requests = vec![Request::sampled(tokens, 6, 1.0, SEED), Request::greedy(&tokens[..3], 5)];
         let oracle = Oracle::new(whole, requests);
@@ -66,7 +67,7 @@ fn devices() -> Vec<Device> {
 }
 
 #[test]
-fn a_model_opened_to_be_run_has_the_bits_of_one_with_its_weights() {
+fn a_model_opened_for_inference_has_the_bits_of_one_with_master_weights() {
     let mut compared = 0;
     for (device, name) in devices().iter().flat_map(|d| MODELS.map(|name| (d, name))) {
         for compute in [Dtype::F32, Dtype::BF16] {
@@ -75,11 +76,11 @@ fn a_model_opened_to_be_run_has_the_bits_of_one_with_its_weights() {
             compared += same(&models, &[5, 1, 9, 2, 11, 3, 7, 0], &what).unwrap_or_else(|e| panic!("{e}"));
         }
     }
-    println!("opened: {compared} rows of logits, 0 differing bits");
+    println!("open for inference: {compared} rows of logits, 0 differ");
     assert!(compared >= 2 * 2 * 11 * 8 * 16, "{compared}");
 }
 
-/// What the models made here have in common.
+/// The common configuration of the models created here.
 fn small() -> Config {
     Config {
         ffn_dim: 24,
@@ -93,8 +94,9 @@ fn small() -> Config {
     }
 }
 
-/// Tables long enough to be read ahead, from safetensors and GGUF, against the model that wrote them.
-pub(crate) fn long() -> Result<usize, String> {
+/// Compares embedding tables that are long enough to be prefetched, from safetensors and GGUF files, with the model
+/// that wrote them.
+pub(crate) fn long_tables() -> Result<usize, String> {
     const TOKENS: [u32; 4] = [0, 9000, 4242, 77];
     let cfg = Config { vocab: 9001, dim: 256, n_layers: 1, tie_embeddings: true, ..small() };
     let (scratch, device) = (Scratch::new(&format!("long-{:?}", std::thread::current().id())), Device::cpu());
@@ -118,14 +120,14 @@ pub(crate) fn long() -> Result<usize, String> {
 }
 
 #[test]
-fn a_table_that_is_read_ahead_is_the_one_that_was_written() {
-    assert_eq!(long().unwrap(), 2 * 2 * 2 * 4 * 9001);
+fn a_table_that_is_prefetched_equals_the_one_that_was_written() {
+    assert_eq!(long_tables().unwrap(), 2 * 2 * 2 * 4 * 9001);
 }
 
-/// A system that has no thread to give: no stack is as large as what is asked for.
+/// Simulates a system that refuses to start threads, by a stack size that cannot be allocated.
 #[cfg(target_pointer_width = "64")]
 #[test]
-fn threads_that_the_system_refuses_are_done_without_and_named() {
+fn threads_that_the_system_refuses_are_reported_and_not_needed() {
     let cfg = Config { vocab: 9001, dim: 256, n_layers: 1, tie_embeddings: true, ..small() };
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), SEED).unwrap();
     let (scratch, subject) =
@@ -142,23 +144,23 @@ fn threads_that_the_system_refuses_are_done_without_and_named() {
         (output.status.code(), text(&output.stderr))
     };
     let refused = "note: 1 of 3 threads, the system refuses more\n";
-    for (out, stack, told) in [("with", 1 << 20, ""), ("without", 1 << 50, refused)] {
+    for (out, stack, note) in [("with", 1 << 20, ""), ("without", 1 << 50, refused)] {
         let args = ["logits", "hf", "--tokens", "0,9000,4242,77", "--out", out, "--threads", "3"];
-        assert_eq!(run(stack, &args), (Some(0), told.into()));
+        assert_eq!(run(stack, &args), (Some(0), note.into()));
     }
     let [with, without] = ["with", "without"].map(|name| std::fs::read(scratch.0.join(name)).unwrap());
     assert!(with == without, "the logits differ");
-    // which cannot be done without one
+    // `chat` needs a thread to read standard input
     let chat = ["chat", "--threads", "1", "--model", &path("models/qwen3_tied").display().to_string()];
-    let (code, told) = run(1 << 50, &chat);
+    let (code, errors) = run(1 << 50, &chat);
     assert!(
-        code == Some(74) && told.contains("error: no thread to read standard input: "),
-        "{code:?} {told}"
+        code == Some(74) && errors.contains("error: no thread to read standard input: "),
+        "{code:?} {errors}"
     );
 }
 
-/// A table with denormals of bf16, which panels do not hold, tied and not.
-pub(crate) fn tiny() -> Result<usize, String> {
+/// Compares a table with bf16 denormals, which packed panels do not hold, tied and untied.
+pub(crate) fn denormals() -> Result<usize, String> {
     let device = Device::cpu();
     let mut compared = 0;
     for tie_embeddings in [true, false] {
@@ -166,7 +168,7 @@ pub(crate) fn tiny() -> Result<usize, String> {
         for compute in [Dtype::F32, Dtype::BF16] {
             let mut whole = Model::init(&cfg, compute, &device, SEED).map_err(|e| e.to_string())?;
             let table = whole.params.embed.value_mut().and_then(|t| Ok(t.data_mut::<f32>()?));
-            // the row of the first token: numbers around 2^-127
+            // the row of the first token: values around 2^-127
             let row = &mut table.map_err(|e| e.to_string())?[5 * 16..6 * 16];
             row.iter_mut()
                 .enumerate()
@@ -180,12 +182,12 @@ pub(crate) fn tiny() -> Result<usize, String> {
 }
 
 #[test]
-fn a_denormal_of_a_table_is_embedded_as_it_is() {
-    assert!(tiny().unwrap() >= 4 * 8 * 8);
+fn a_denormal_of_a_table_is_embedded_unchanged() {
+    assert!(denormals().unwrap() >= 4 * 8 * 8);
 }
 
 #[test]
-fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
+fn gradients_are_the_same_and_an_update_or_an_export_is_refused_by_name() {
     for compute in [Dtype::F32, Dtype::BF16] {
         let [whole, packed] = both(&path("models/qwen3_untied_hd"), compute, &Device::cpu());
         let gradients = |model: &Model| {
@@ -213,6 +215,6 @@ fn gradients_are_the_same_and_an_update_or_a_file_is_refused_by_name() {
             let text = refused.unwrap_err().to_string();
             assert!(text.starts_with(&format!("tensor {name}: ")) && text.contains("store::open"), "{text}");
         }
-        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0, "nothing is left");
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0, "a file is left");
     }
 }

@@ -1,4 +1,4 @@
-//! Models made elsewhere come in, go out and come back with the same weights; training goes on from them.
+//! Importing and exporting models keeps every weight, and training continues from an imported model.
 use std::path::Path;
 
 use xtrain::model::{Model, store};
@@ -12,7 +12,7 @@ fn open(path: &Path) -> Model {
     store::open(path, Dtype::F32, &Device::cpu()).unwrap_or_else(|e| panic!("{}: {e}", path.display())).model
 }
 
-/// Two models of one shape and the same bits.
+/// Asserts that two models have the same configuration and the same bits.
 #[track_caller]
 fn same(a: &Model, b: &Model) {
     assert_eq!(a.config(), b.config());
@@ -25,9 +25,9 @@ fn same(a: &Model, b: &Model) {
 }
 
 #[test]
-fn what_is_imported_and_exported_has_the_bytes_of_every_tensor() {
+fn import_and_export_keep_the_bytes_of_every_tensor() {
     let scratch = Scratch::new("exchange");
-    // gains are F32 in every GGUF file, and of a matrix's type in a directory
+    // norm weights are F32 in every GGUF file, and have the type of the matrices in a directory
     for (n, (from, [in_hf, in_gguf])) in [
         ("models/qwen2_bias", ["f32", "f32"]),
         ("models/qwen3_bf16", ["bf16", "bf16"]),
@@ -56,9 +56,9 @@ fn what_is_imported_and_exported_has_the_bytes_of_every_tensor() {
 }
 
 #[test]
-fn shards_hold_the_bytes_of_every_tensor_once_and_no_more_than_was_asked_for() {
+fn shards_hold_every_tensor_once_and_respect_the_maximum_size() {
     let scratch = Scratch::new("exchange-shards");
-    for (n, (from, dtype, most)) in [
+    for (n, (from, dtype, max_size)) in [
         ("models/llama_sharded", "f32", 60_000),
         ("models/qwen3_bf16", "bf16", 20_000),
         ("models/qwen3_untied_hd", "f32", 1),
@@ -67,7 +67,8 @@ fn shards_hold_the_bytes_of_every_tensor_once_and_no_more_than_was_asked_for() {
     .into_iter()
     .enumerate()
     {
-        let (source, size, sharded) = (path(from), most.to_string(), scratch.0.join(format!("sharded{n}")));
+        let (source, size, sharded) =
+            (path(from), max_size.to_string(), scratch.0.join(format!("sharded{n}")));
         let (run, single) = (format!("run{n}"), scratch.0.join(format!("single{n}")));
         ok(&scratch.0, &["import", &source.display().to_string(), &run]);
         ok(
@@ -90,7 +91,7 @@ fn shards_hold_the_bytes_of_every_tensor_once_and_no_more_than_was_asked_for() {
             let bytes = std::fs::read(sharded.join(file)).unwrap();
             let shard = safetensors::SafeTensors::deserialize(&bytes).unwrap();
             let held: usize = shard.tensors().iter().map(|(_, tensor)| tensor.data().len()).sum();
-            assert!(held <= most || shard.len() == 1, "{file}: {held} bytes, {} tensors", shard.len());
+            assert!(held <= max_size || shard.len() == 1, "{file}: {held} bytes, {} tensors", shard.len());
             for (name, tensor) in shard.tensors() {
                 assert_eq!(map[&name].as_str(), Some(*file));
                 let twice = tensors.insert(name, (tensor.shape().to_vec(), tensor.data().to_vec()));
@@ -122,7 +123,7 @@ fn shards_hold_the_bytes_of_every_tensor_once_and_no_more_than_was_asked_for() {
 }
 
 #[test]
-fn commands_take_a_gguf_file_as_they_take_a_directory() {
+fn commands_accept_a_gguf_file_like_a_directory() {
     let scratch = Scratch::new("exchange-commands");
     let reference = json("gguf/ref.json");
     let case = &reference["files"].as_array().unwrap()[0];
@@ -136,7 +137,7 @@ fn commands_take_a_gguf_file_as_they_take_a_directory() {
 }
 
 #[test]
-fn training_goes_on_from_a_model_of_another_family() {
+fn training_continues_from_a_model_of_another_family() {
     let scratch = Scratch::new("exchange-init");
     let text = "a text to train on, long enough for a few windows of it. ".repeat(60);
     scratch.file("text.txt", &text);
@@ -150,7 +151,7 @@ fn training_goes_on_from_a_model_of_another_family() {
     let lines = std::fs::read_to_string(scratch.0.join("run/metrics.jsonl")).unwrap();
     let losses: Vec<f64> = lines.lines().map(|line| parsed(line)["loss"].as_f64().unwrap()).collect();
     assert!(losses.len() == 6 && losses[5] < losses[0], "{losses:?}");
-    // what was trained is resumed and exported like any other run
+    // the run is resumed and exported like any other run
     done(&scratch.0, &["train", "--resume", "run", "--set", "train.steps=8"]);
     ok(&scratch.0, &["export", "run", "run.gguf"]);
     same(&open(&scratch.0.join("run.gguf")), &open(&scratch.0.join("run")));

@@ -1,5 +1,5 @@
-//! Small gates of single promises, run with and without the faults that they are there to see. The crates have
-//! wider ones of their own.
+//! Small gates, one promise each. They run with and without the planted faults that they must catch. The crates have
+//! wider gates of the same promises.
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,86 +12,86 @@ use xtrain::tensor::ops::{self, AttnMask, LossRows, Samples, Slots, Target, Weig
 use xtrain::tensor::testing::{arbitrary, compare_bits};
 use xtrain::tensor::{Device, Dtype, Simd, Tensor};
 
-use crate::dice::Dice;
+use crate::rng::CaseRng;
 
 pub(crate) const SEED: u64 = 20_251_120;
 
-/// How many values were compared; else the gate and what it saw.
-pub(crate) type Seen = Result<usize, String>;
+/// The number of compared values, or the name of the gate and the first difference.
+pub(crate) type Checked = Result<usize, String>;
 
 fn differ<T>(gate: &str, what: impl std::fmt::Display) -> Result<T, String> {
     Err(format!("gate {gate}, seed {SEED}: {what}"))
 }
 
-fn refused(e: impl std::fmt::Display) -> String {
+fn error(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// Of equal largest logits greedy takes the first.
-pub(crate) fn ties() -> Seen {
-    let mut sampler = Sampler::new(SampleOptions::greedy()).map_err(refused)?;
-    let mut dice = Dice::new(SEED, 0);
+/// Greedy sampling takes the first of several equal maxima.
+pub(crate) fn ties() -> Checked {
+    let mut sampler = Sampler::new(SampleOptions::greedy()).map_err(error)?;
+    let mut rng = CaseRng::new(SEED, 0);
     for n in 0..200 {
-        let mut row: Vec<f32> = (0..dice.between(2, 70)).map(|_| dice.below(100) as f32 - 100.0).collect();
-        let [first, second] = [(); 2].map(|()| dice.below(row.len()));
+        let mut row: Vec<f32> = (0..rng.between(2, 70)).map(|_| rng.below(100) as f32 - 100.0).collect();
+        let [first, second] = [(); 2].map(|()| rng.below(row.len()));
         (row[first], row[second]) = (1.5, 1.5);
         let address = Address { seed: SEED, id: n, position: 0 };
-        let token = sampler.pick(&row, &[], address).map_err(refused)?.token as usize;
+        let token = sampler.pick(&row, &[], address).map_err(error)?.token as usize;
         if token != first.min(second) {
-            return differ("ties", format!("row {n}: token {token}, equal largest at {first} and {second}"));
+            return differ("ties", format!("row {n}: token {token}, equal maxima at {first} and {second}"));
         }
     }
     Ok(200)
 }
 
-/// Each token with a weight is drawn by the least number of its range.
-pub(crate) fn ranges() -> Seen {
+/// The smallest number of each token's range draws that token.
+pub(crate) fn ranges() -> Checked {
     let mut row = vec![0.0; 5000];
     xtrain::tensor::fill_normal(SEED, 0, 12.0, &mut row);
-    let mut sampler = Sampler::new(SampleOptions::default()).map_err(refused)?;
-    let distribution = sampler.distribution(&row, &[]).map_err(refused)?;
+    let mut sampler = Sampler::new(SampleOptions::default()).map_err(error)?;
+    let distribution = sampler.distribution(&row, &[]).map_err(error)?;
     let mut before = 0u128;
     for (token, &weight) in distribution.weights().iter().enumerate().filter(|w| *w.1 > 0) {
-        let least = (before << 64).div_ceil(u128::from(distribution.total())) as u64;
-        let drawn = distribution.token(least) as usize;
+        let smallest = (before << 64).div_ceil(u128::from(distribution.total())) as u64;
+        let drawn = distribution.token(smallest) as usize;
         if drawn != token {
-            return differ("ranges", format!("{least:016x} draws token {drawn}, want {token}"));
+            return differ("ranges", format!("{smallest:016x} draws token {drawn}, want {token}"));
         }
         before += u128::from(weight);
     }
     Ok(row.len())
 }
 
-/// An attention does not end in -0, on any instructions and on two threads: the mean of the least negative
-/// number and of zeros is too small for f32.
-pub(crate) fn zero() -> Seen {
+/// Attention never returns -0, on any instruction set and on two threads: the mean of zeros and of the negative
+/// denormal closest to zero underflows.
+pub(crate) fn zero() -> Checked {
     let rows = 600;
     let (seq, pos): (Vec<u32>, Vec<u32>) = (0..rows).flat_map(|s| [(s, 0), (s, 1)]).unzip();
     let base = (0..rows as usize).map(|s| 2 * s).collect();
     let slots = Slots::Runs { base };
-    let see = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
+    let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
     let cpus = Simd::available().map(|simd| Device::cpu_with(2, simd));
     for device in [Device::reference()].into_iter().chain(cpus) {
-        let zeros = Tensor::zeros(&device, &[2 * rows as usize, 1, 2], Dtype::F32).map_err(refused)?;
+        let zeros = Tensor::zeros(&device, &[2 * rows as usize, 1, 2], Dtype::F32).map_err(error)?;
         let (q, k, mut v) = (zeros.clone(), zeros.clone(), zeros);
-        let least = f32::from_bits(1 << 31 | 1);
-        v.data_mut::<f32>().map_err(refused)?.chunks_exact_mut(4).for_each(|v| v[0] = least);
-        let (y, _) = ops::attention(&q, &k, &v, &see).map_err(refused)?;
-        let y = y.data::<f32>().map_err(refused)?;
+        let tiny = f32::from_bits(1 << 31 | 1);
+        v.data_mut::<f32>().map_err(error)?.chunks_exact_mut(4).for_each(|v| v[0] = tiny);
+        let (y, _) = ops::attention(&q, &k, &v, &mask).map_err(error)?;
+        let y = y.data::<f32>().map_err(error)?;
         if let Some(at) = y.iter().position(|y| y.to_bits() == 1 << 31) {
-            return differ("zero", format!("row {} on {device} is -0", at / 2));
+            return differ("zero", format!("row {} is -0 on {device}", at / 2));
         }
     }
     Ok(4 * rows as usize)
 }
 
-/// A power cut at any instant of two saves finds nothing torn, and what was acknowledged.
-pub(crate) fn power_cuts() -> Seen {
+/// After a power cut at any instant of two saves, no checkpoint is torn and every acknowledged save is found.
+pub(crate) fn power_cuts() -> Checked {
     let fs = SimulatedFs::default();
     fs.start_history();
     let run = Path::new("run");
-    let checkpoints = CheckpointDir::open(Arc::new(fs.clone()), run, 2).map_err(refused)?;
-    let mut promised = vec![(0, None)];
+    let checkpoints = CheckpointDir::open(Arc::new(fs.clone()), run, 2).map_err(error)?;
+    let mut acknowledged = vec![(0, None)];
     for step in [1, 2] {
         let data = [step as f32, -0.0, 1e-40];
         let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &data };
@@ -99,15 +99,15 @@ pub(crate) fn power_cuts() -> Seen {
         let (numerics, dtype, model, files) = ("1", "f32", &[norm][..], &[][..]);
         let snapshot =
             CheckpointContents { config: &config, numerics, dtype, step, model, files, trainer: None };
-        let _ = checkpoints.save(&snapshot).map_err(refused)?;
-        promised.push((fs.history().len(), Some(step)));
+        let _ = checkpoints.save(&snapshot).map_err(error)?;
+        acknowledged.push((fs.history().len(), Some(step)));
     }
     let mut cuts = 0;
     for (at, moment) in fs.history().into_iter().chain([fs.fork()]).enumerate() {
-        let due = promised.iter().rev().find(|p| p.0 <= at).and_then(|p| p.1);
-        let mut dice = Dice::new(SEED, at as u64);
+        let expected = acknowledged.iter().rev().find(|p| p.0 <= at).and_then(|p| p.1);
+        let mut rng = CaseRng::new(SEED, at as u64);
         for draw in 0..60 {
-            let after = moment.power_cut(&mut |n| if draw == 0 { 0 } else { dice.below(n) });
+            let after = moment.power_cut(&mut |n| if draw == 0 { 0 } else { rng.below(n) });
             let found = newest_good(&after, run, &LoadOptions::default());
             let step = match &found {
                 Ok(found) if !found.refused.is_empty() => {
@@ -116,8 +116,11 @@ pub(crate) fn power_cuts() -> Seen {
                 Ok(found) => Some(found.loaded.step),
                 Err(_) => None,
             };
-            if step < due {
-                return differ("power cuts", format!("moment {at}, draw {draw}: {step:?}, saved {due:?}"));
+            if step < expected {
+                return differ(
+                    "power cuts",
+                    format!("moment {at}, draw {draw}: found {step:?}, saved {expected:?}"),
+                );
             }
             cuts += 1;
         }
@@ -125,12 +128,12 @@ pub(crate) fn power_cuts() -> Seen {
     Ok(cuts)
 }
 
-/// The gradient of a row is the same alone, where its logits are one product, and among 300, where the
-/// vocabulary is taken in chunks.
-pub(crate) fn vocabulary() -> Seen {
+/// A row has the same gradient alone, where its logits are one product, and in a batch of 300 rows, where the
+/// vocabulary is processed in chunks.
+pub(crate) fn vocabulary() -> Checked {
     let (n, v, c, device) = (300, 20_000, 3, Device::cpu_with(2, Simd::detect()));
-    let head = Tensor::new(&device, &[v, c], arbitrary(v * c, SEED)).map_err(refused)?;
-    let head = Weight::new(&head, Dtype::F32).map_err(refused)?;
+    let head = Tensor::new(&device, &[v, c], arbitrary(v * c, SEED)).map_err(error)?;
+    let head = Weight::new(&head, Dtype::F32).map_err(error)?;
     let x = arbitrary(n * c, SEED + 1);
     let gradient = |rows: std::ops::Range<usize>| -> Result<Vec<f32>, String> {
         let target = |i: usize| Some(Target { id: (i * 61) as u32, weight: 1.0, bonus: 0.0 });
@@ -138,11 +141,11 @@ pub(crate) fn vocabulary() -> Seen {
         let samples = Samples::of_lengths([rows.len()]);
         let rows_of = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
         let x = Tensor::new(&device, &[rows.len(), c], x[rows.start * c..rows.end * c].to_vec());
-        let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).map_err(refused)?;
-        let x = x.map_err(refused)?;
+        let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).map_err(error)?;
+        let x = x.map_err(error)?;
         let (_, dx) =
-            ops::cross_entropy_backward(&x, &head, &rows_of, &mut 0.0, &mut dhead).map_err(refused)?;
-        Ok(dx.data::<f32>().map_err(refused)?.to_vec())
+            ops::cross_entropy_backward(&x, &head, &rows_of, &mut 0.0, &mut dhead).map_err(error)?;
+        Ok(dx.data::<f32>().map_err(error)?.to_vec())
     };
     let together = gradient(0..n)?;
     for row in [0, 7, 255, 256, 299] {
@@ -154,31 +157,31 @@ pub(crate) fn vocabulary() -> Seen {
     Ok(5 * c)
 }
 
-/// Two lists of ids, one after another, each give their own rows.
-pub(crate) fn lists(device: &Device) -> Seen {
+/// Two lists of ids, one after the other, each return their own rows.
+pub(crate) fn lists(device: &Device) -> Checked {
     let table = arbitrary(5 * 3, SEED);
-    let w = Tensor::new(device, &[5, 3], table.clone()).map_err(refused)?;
+    let w = Tensor::new(device, &[5, 3], table.clone()).map_err(error)?;
     for id in [[0u32, 1, 2], [3, 4, 0]] {
-        let got = ops::embedding(&w, &id, Dtype::F32).and_then(|y| y.to_vec::<f32>()).map_err(refused)?;
+        let got = ops::embedding(&w, &id, Dtype::F32).and_then(|y| y.to_vec::<f32>()).map_err(error)?;
         let want: Vec<f32> = id.iter().flat_map(|&i| table[i as usize * 3..][..3].to_vec()).collect();
         compare_bits(&got, &want).or_else(|e| differ("lists", format!("rows {id:?} on {device}: {e}")))?;
     }
     Ok(18)
 }
 
-/// What is added to a clone does not reach its origin.
-pub(crate) fn sharing(device: &Device) -> Seen {
+/// Adding to a clone does not change the original.
+pub(crate) fn sharing(device: &Device) -> Checked {
     let values = arbitrary(40, SEED);
-    let origin = Tensor::new(device, &[40], values.clone()).map_err(refused)?;
-    let mut clone = origin.clone();
-    ops::accumulate(&mut clone, &origin).map_err(refused)?;
-    let got = origin.to_vec::<f32>().map_err(refused)?;
+    let original = Tensor::new(device, &[40], values.clone()).map_err(error)?;
+    let mut clone = original.clone();
+    ops::accumulate(&mut clone, &original).map_err(error)?;
+    let got = original.to_vec::<f32>().map_err(error)?;
     compare_bits(&got, &values).or_else(|e| differ("sharing", format!("on {device}: {e}")))?;
     Ok(40)
 }
 
-/// The same kernels with other arguments, again and again: a graph from the second time on.
-pub(crate) fn graphs(device: &Device) -> Seen {
+/// The same kernels with other arguments, repeatedly. From the second time on they run as a CUDA graph.
+pub(crate) fn graphs(device: &Device) -> Checked {
     let (x, gain) = (arbitrary(3 * 40, SEED), arbitrary(40, SEED + 1));
     for eps in [1e-6, 1e-3, 0.1, 3.0] {
         let run = |device: &Device| {
@@ -189,7 +192,7 @@ pub(crate) fn graphs(device: &Device) -> Seen {
             let z = ops::add(&ops::add(&z, &y)?, &x)?;
             ops::rms_norm(&z, &gain, eps, Dtype::F32)?.to_vec::<f32>()
         };
-        let (got, want) = (run(device).map_err(refused)?, run(&Device::cpu()).map_err(refused)?);
+        let (got, want) = (run(device).map_err(error)?, run(&Device::cpu()).map_err(error)?);
         compare_bits(&got, &want).or_else(|e| differ("graphs", format!("eps {eps} on {device}: {e}")))?;
     }
     Ok(4 * 120)

@@ -1,4 +1,4 @@
-//! The commands of the README, run as a user runs them.
+//! The README's commands, run as a user runs them.
 use xtrain::tensor::testing::times;
 
 use crate::cli::{Scratch, text, xtrain};
@@ -17,7 +17,7 @@ const SHORT: [&str; 10] = [
 ];
 
 #[test]
-fn the_quickstart_does_the_whole_job_and_its_run_can_be_resumed_and_verified() {
+fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
     let scratch = Scratch::new("quickstart");
     let done = xtrain(&scratch.0, &[&["quickstart", "--threads", "2"], &SHORT[..]].concat());
     let out = text(&done.stdout);
@@ -37,12 +37,12 @@ fn the_quickstart_does_the_whole_job_and_its_run_can_be_resumed_and_verified() {
     assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
 }
 
-/// The share of the held-out sums that a quickstart of so many steps answers, in per cent.
+/// The percentage of the held-out sums that a quickstart of `steps` steps answers.
 fn answered(seed: u64, steps: u64) -> f64 {
     let scratch = Scratch::new(&format!("sums-{seed}-{steps}"));
     let (seed, steps) = (seed.to_string(), format!("train.steps={steps}"));
-    let few = ["train.sample_every=0", "train.eval_every=0", "train.save_every=0"];
-    let sets = few.iter().copied().chain([&*steps]).flat_map(|key| ["--set", key]);
+    let off = ["train.sample_every=0", "train.eval_every=0", "train.save_every=0"];
+    let sets = off.iter().copied().chain([&*steps]).flat_map(|key| ["--set", key]);
     let words: Vec<&str> =
         ["quickstart", "--threads", "2", "--seed", &seed].into_iter().chain(sets).collect();
     let done = xtrain(&scratch.0, &words);
@@ -52,11 +52,11 @@ fn answered(seed: u64, steps: u64) -> f64 {
     share.unwrap_or_else(|| panic!("{out}")).0.parse().unwrap()
 }
 
-/// The longer suite trains as the quickstart does: over a minute a seed. There is no shorter way to the same
-/// answers: the sums are learnt at once and late (1.3 % after 300 steps, 3 % after 500 of the 1,400). So the test
-/// command trains for 60 steps, and what it shows is that the bar can be missed.
+/// The longer suite trains for as many steps as the quickstart: over a minute per seed. A shorter run does not reach
+/// the same answers, because the model learns the sums suddenly and late (1.3 % after 300 steps, 3 % after 500 of the
+/// 1,400). So the test command trains for 60 steps and only shows that the bar can be missed.
 #[test]
-fn a_trained_quickstart_answers_more_than_85_in_100_sums_it_has_not_seen_and_an_untrained_one_does_not() {
+fn a_trained_quickstart_answers_more_than_85_percent_of_the_held_out_sums_and_an_untrained_one_does_not() {
     const BAR: f64 = 85.0;
     let untrained = answered(0, 60);
     assert!(untrained < BAR, "{untrained} % after 60 steps");
@@ -68,7 +68,7 @@ fn a_trained_quickstart_answers_more_than_85_in_100_sums_it_has_not_seen_and_an_
 }
 
 #[test]
-fn a_training_that_diverges_ends_with_75_and_names_the_last_good_checkpoint() {
+fn a_diverging_run_exits_with_75_and_names_the_last_good_checkpoint() {
     let scratch = Scratch::new("diverge");
     let words = ["quickstart", "--set", "train.learning_rate=1e30", "--set", "train.min_learning_rate=1e30"];
     let done = xtrain(&scratch.0, &[&words, &SHORT[..]].concat());

@@ -1,19 +1,19 @@
-//! Rows that an earlier prompt left are the rows that would have run: same bits, and they are counted.
+//! Rows from the prefix cache have the bits of computed rows, and they are counted.
 use xtrain::decode::{Engine, EngineOptions, KvKind, PrefixCaching, Request};
 use xtrain::tensor::Dtype;
 use xtrain::tensor::rng::{Purpose, draw};
 
 use crate::decode::{Oracle, options, qwen3};
 
-/// Prompts that begin alike in many ways: each takes a random part of an earlier one, or of an earlier
-/// prompt and its completion, and goes on with tokens of its own.
+/// Prompts with shared prefixes: each takes a random part of an earlier prompt, or of an earlier prompt and its
+/// completion, and continues with its own tokens.
 fn requests(case: u64, n: usize) -> Vec<Request> {
     let pick = |w: u32, n: usize| w as usize % n;
     let token = |i: usize, t: usize| draw(23, case, (i * 64 + t) as u32, Purpose::DataOrder)[0] % 512;
     let mut all: Vec<Vec<u32>> = Vec::new();
     for i in 0..n {
-        let [of, share, own, _] = draw(29, case, i as u32, Purpose::DataOrder);
-        let mut prompt = match all.get(pick(of, all.len() + 1)) {
+        let [earlier, share, own, _] = draw(29, case, i as u32, Purpose::DataOrder);
+        let mut prompt = match all.get(pick(earlier, all.len() + 1)) {
             Some(earlier) => earlier[..pick(share, earlier.len() + 1)].to_vec(),
             None => Vec::new(),
         };
@@ -27,10 +27,10 @@ fn requests(case: u64, n: usize) -> Vec<Request> {
     (0..).zip(&all).map(request).collect()
 }
 
-/// What the cases were made of, or the first difference.
+/// The compared rows, the prefix cache hits and the preemptions of the cases, or the first difference.
 pub(crate) fn over(cases: std::ops::Range<u64>) -> Result<[u64; 3], String> {
     let (f32, bf16) = (qwen3(Dtype::F32), qwen3(Dtype::BF16));
-    let [mut rows, mut recalled, mut preempted] = [0; 3];
+    let [mut rows, mut hits, mut preempted] = [0; 3];
     for case in cases {
         let model = if case % 4 == 0 { &bf16 } else { &f32 };
         let oracle = Oracle::new(model, requests(case, 10));
@@ -43,32 +43,32 @@ pub(crate) fn over(cases: std::ops::Range<u64>) -> Result<[u64; 3], String> {
             ..options(KvKind::Paged { page: [1, 3, 8, 16][page as usize % 4] }, 1 + batch as usize % 4)
         };
         let mut engine = Engine::new(model, o).unwrap();
-        // some at once, the others when these are done
+        // some requests first, the others when these have finished
         for part in [0..6, 6..10] {
             oracle.requests[part.clone()].iter().for_each(|r| _ = engine.submit(r.clone()).unwrap());
             let done = oracle.finish_part(&mut engine, part);
-            rows += done.map_err(|e| format!("gate prefixes, case {case}, seed 37, {o:?}: {e}"))? as u64;
+            rows += done.map_err(|e| format!("gate prefix cache, case {case}, seed 37, {o:?}: {e}"))? as u64;
         }
         let c = engine.counters();
-        let due: usize = oracle.requests.iter().map(|r| r.prompt.len()).sum();
+        let prompt_rows: usize = oracle.requests.iter().map(|r| r.prompt.len()).sum();
         if c.preemptions == 0 {
-            assert_eq!(c.prefill_rows + c.prefix_cache_hits, due as u64, "case {case}, {o:?}");
+            assert_eq!(c.prefill_rows + c.prefix_cache_hits, prompt_rows as u64, "case {case}, {o:?}");
         }
-        recalled += c.prefix_cache_hits;
+        hits += c.prefix_cache_hits;
         preempted += c.preemptions;
     }
-    Ok([rows, recalled, preempted])
+    Ok([rows, hits, preempted])
 }
 
 #[test]
-fn a_prompt_that_begins_like_an_earlier_one_takes_its_rows_and_keeps_its_bits() {
-    let [rows, recalled, preempted] = over(0..60).unwrap_or_else(|e| panic!("{e}"));
-    println!("prefixes: 60 cases, {rows} rows of logits, 0 differing bits, {recalled} rows recalled");
-    assert!(recalled > 1000 && preempted > 0, "{recalled} recalled, {preempted} preempted");
+fn a_prompt_with_a_cached_prefix_reuses_its_rows_and_has_the_same_bits() {
+    let [rows, hits, preempted] = over(0..60).unwrap_or_else(|e| panic!("{e}"));
+    println!("prefix cache: 60 cases, {rows} rows of logits, 0 differ, {hits} cache hits");
+    assert!(hits > 1000 && preempted > 0, "{hits} cache hits, {preempted} preemptions");
 }
 
 #[test]
-fn nothing_is_kept_unless_it_is_asked_for() {
+fn prefix_caching_is_off_by_default_and_needs_pages() {
     let model = qwen3(Dtype::F32);
     let prompt: Vec<u32> = (0..40).collect();
     for (prefixes, again) in [(PrefixCaching::Off, 40), (PrefixCaching::On, 40 - 32)] {
