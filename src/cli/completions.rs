@@ -1,4 +1,4 @@
-//! `xtrain completions`: completions for a shell.
+//! `xtrain completions`: shell completion scripts.
 use clap::Args;
 use clap_complete::Shell;
 
@@ -12,11 +12,11 @@ Examples:
   xtrain completions zsh > ~/.zfunc/_xtrain
   xtrain completions fish > ~/.config/fish/completions/xtrain.fish")]
 pub struct CompletionsArgs {
-    /// The shell.
+    /// Shell.
     pub shell: Shell,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 ///
 /// # Errors
 /// Standard output cannot be written.

@@ -1,15 +1,15 @@
-//! A line chart, before it is drawn.
+//! Line charts.
 use super::axis::Axis;
 
-/// A line with more points than this is drawn thin, under its moving mean.
-const MANY: usize = 150;
+/// A line with more points is drawn thin, under its moving mean.
+const MAX_PLAIN_POINTS: usize = 150;
 
 /// How an axis spaces its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Equal differences, equal lengths.
+    /// Linear.
     Linear,
-    /// Equal ratios, equal lengths; values that are not above 0 are not drawn.
+    /// Logarithmic. Values of at most 0 are not drawn.
     Log,
 }
 
@@ -22,10 +22,10 @@ pub enum Stroke {
     Marks,
 }
 
-/// A named list of points, in order. A point that is not finite is not drawn.
+/// A named list of points, in order. Points that are not finite are not drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
     /// x and y.
     pub points: Vec<(f64, f64)>,
@@ -36,7 +36,7 @@ pub struct Series {
 /// Several series over one pair of axes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// Over the chart.
+    /// Title above the chart.
     pub title: String,
     /// Under the x axis.
     pub x_label: String,
@@ -62,7 +62,7 @@ impl Series {
 
     /// Whether the points are drawn thin, under their moving mean.
     pub(super) fn is_noisy(&self) -> bool {
-        self.stroke == Stroke::Line && self.points.len() > MANY
+        self.stroke == Stroke::Line && self.points.len() > MAX_PLAIN_POINTS
     }
 
     /// Name, last value and, where it is another, the lowest.

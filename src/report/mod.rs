@@ -1,4 +1,4 @@
-//! What the command line shows: tables, units, progress, charts.
+//! Terminal and SVG output: tables, units, progress, charts.
 mod axis;
 mod chart;
 mod printable;
