@@ -249,6 +249,43 @@ mod tests {
         walk(&command(), "xtrain");
     }
 
+    #[track_caller]
+    fn parsed(args: &[&str]) -> Command {
+        let args = ["xtrain"].iter().chain(args).map(OsString::from);
+        parse(args).unwrap().unwrap().command
+    }
+
+    #[test]
+    fn the_old_names_of_flags_are_accepted() {
+        for flags in [["--look", "4", "--batch", "2"], ["--sync-every", "4", "--max-batch-size", "2"]] {
+            let Command::Rollout(args) = parsed(&[&["rollout", "m"][..], &flags].concat()) else { panic!() };
+            assert_eq!((args.sync_every.get(), args.max_batch_size.get()), (4, 2), "{flags:?}");
+        }
+        for flag in ["--look", "--sync-every"] {
+            let command = parsed(&["bench", "decode", flag, "4"]);
+            let Command::Bench(bench::BenchCommand::Decode(args)) = command else { panic!() };
+            assert_eq!(args.sync_every.get(), 4, "{flag}");
+        }
+        for flag in ["--recompute", "--gradient-checkpointing"] {
+            let Command::Train(args) = parsed(&["train", flag]) else { panic!() };
+            assert!(args.gradient_checkpointing, "{flag}");
+        }
+    }
+
+    #[test]
+    fn old_names_of_flags_are_not_shown_in_the_help() {
+        for (path, old) in [
+            (&["rollout"][..], &["--look", "--batch "][..]),
+            (&["bench", "decode"], &["--look"]),
+            (&["train"], &["--recompute"]),
+        ] {
+            let mut command = command();
+            let inner = path.iter().fold(&mut command, |at, name| at.find_subcommand_mut(name).unwrap());
+            let help = inner.render_long_help().to_string();
+            old.iter().for_each(|old| assert!(!help.contains(old), "{path:?} {old}: {help}"));
+        }
+    }
+
     #[test]
     fn a_panic_is_a_bug() {
         assert_eq!(guarded(|| panic!("planted by this test")), Exit::Bug);
