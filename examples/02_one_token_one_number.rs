@@ -1,5 +1,5 @@
-//! Compares the logits of a batched rollout with a paged KV cache and chunked prefill with those of the training forward,
-//! bit for bit.
+//! Compares the logits of a batched rollout with a paged KV cache and chunked prefill with those of the training
+//! forward, bit for bit.
 //!
 //! Run with `cargo run --release --example 02_one_token_one_number`.
 use xtrain::decode::{Engine, EngineOptions, KvKind, LogitsRows, Request};

@@ -46,8 +46,8 @@ pub enum Error {
     Empty,
 }
 
-/// The mean loss over the target tokens of `windows`. The windows do not attend to each other; the input of a window is
-/// all but its last token.
+/// The mean loss over the target tokens of `windows`. The windows do not attend to each other; the input of a window
+/// is all but its last token.
 ///
 /// The sum is in f64 and in token order: bit-identical for any number of threads.
 ///

@@ -28,8 +28,8 @@ pub struct Memory {
     pub gradients: u64,
     /// AdamW's two f32 moments.
     pub moments: u64,
-    /// Inference without KV cache: all matrices packed in the compute dtype, including the embedding, and all vectors in
-    /// f32.
+    /// Inference without KV cache: all matrices packed in the compute dtype, including the embedding, and all vectors
+    /// in f32.
     pub to_decode: u64,
 }
 
@@ -79,9 +79,9 @@ pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
     })
 }
 
-/// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream in
-/// f32 and the other activations in `compute`; with activation checkpointing the input of every layer and the activations
-/// of one. The logits are never stored as a whole.
+/// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream
+/// in f32 and the other activations in `compute`; with activation checkpointing the input of every layer and the
+/// activations of one. The logits are never stored as a whole.
 pub fn activations(cfg: &Config, compute: Dtype, checkpointing: ActivationCheckpointing, rows: usize) -> u64 {
     let (c, f) = (cfg.dim as u64, cfg.ffn_dim as u64);
     let (q, kv) = ((cfg.n_heads * cfg.head_dim) as u64, (cfg.n_kv_heads * cfg.head_dim) as u64);

@@ -121,8 +121,8 @@ pub struct Training<'a> {
 }
 
 impl Training<'_> {
-    /// Trains until the last step, or until the observer stops the run. The weights after a step are a function of the
-    /// configuration and the tokens only; they do not depend on interruptions, threads or micro-batches.
+    /// Trains until the last step, or until the observer stops the run. The weights after a step are a function of
+    /// the configuration and the tokens only; they do not depend on interruptions, threads or micro-batches.
     ///
     /// # Errors
     /// [`Error`]; the last checkpoint is kept.

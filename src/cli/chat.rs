@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args};
 
 use super::common::{CacheFlags, Common, Sampling};
+use super::exit::CliError;
 use super::generation_args::at_least_one;
+use super::loaded;
 use super::template::TemplateFlags;
-use super::{CliError, Exit, loaded};
 use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching};
 
 mod conversation;
@@ -154,11 +155,5 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
         if let Some(exit) = signals.exit(terminal) {
             return Err(CliError::new(exit, "stopped by a signal"));
         }
-    }
-}
-
-impl From<conversation::TooLong> for CliError {
-    fn from(error: conversation::TooLong) -> CliError {
-        CliError::from_source(Exit::Data, error)
     }
 }

@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 use xtrain_tensor::{Device, Schedule, Simd};
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::config::{Layer, Precision};
 use crate::decode::{self, EngineOptions, SampleOptions};
 

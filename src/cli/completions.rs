@@ -2,7 +2,8 @@
 use clap::Args;
 use clap_complete::Shell;
 
-use super::{CliError, out};
+use super::exit::CliError;
+use super::out;
 
 /// Flags of `xtrain completions`.
 #[derive(Debug, Clone, Args)]
@@ -20,8 +21,8 @@ pub struct CompletionsArgs {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run(args: &CompletionsArgs) -> Result<(), CliError> {
+pub fn run(args: &CompletionsArgs, mut command: clap::Command) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::command(), "xtrain", &mut script);
+    clap_complete::generate(args.shell, &mut command, "xtrain", &mut script);
     out::print(script)
 }

@@ -2,7 +2,8 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::{CliError, out};
+use super::exit::CliError;
+use super::out;
 use crate::COMMIT;
 use crate::report::units;
 use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};

@@ -1,7 +1,8 @@
 //! The output of `xtrain train --dry-run`.
 use std::path::Path;
 
-use super::{CliError, out, source};
+use super::exit::CliError;
+use super::{out, source};
 use crate::config::RunConfig;
 use crate::memory;
 use crate::report::units;

@@ -1,6 +1,6 @@
 //! The exit code of each library error.
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::decode::sampler::SampleError;
 use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;

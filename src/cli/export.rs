@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::common::Common;
-use super::{CliError, Exit, loaded, out};
+use super::exit::{CliError, Exit};
+use super::{loaded, out};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::report::units;
@@ -13,9 +14,9 @@ use crate::report::units;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 A Hugging Face directory has config.json (readable by transformers 4 and 5), model.safetensors and the tokenizer; a \
-GGUF file contains all of them. OUT must not exist and is created atomically. Weights larger than one shard are split \
-into model-00001-of-0000N.safetensors and so on, with model.safetensors.index.json. A tensor larger than a shard gets \
-its own shard.
+GGUF file contains all of them. OUT must not exist and is created atomically. Weights larger than one shard are \
+split into model-00001-of-0000N.safetensors and so on, with model.safetensors.index.json. A tensor larger than a \
+shard gets its own shard.
 
 Examples:
   xtrain export runs/shakespeare shakespeare-hf

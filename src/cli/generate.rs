@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
+use super::exit::{CliError, Exit};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::Loaded;
-use super::{CliError, Exit, out, timed};
+use super::{out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, Timings, printable, units};
 

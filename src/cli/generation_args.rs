@@ -3,8 +3,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
 use super::common::{CacheFlags, Common, Sampling};
+use super::exit::CliError;
 use super::loaded::{self, Loaded};
 use crate::decode::{EngineOptions, Request, StopConditions};
 

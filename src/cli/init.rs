@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 
 use toml::Value;
 
-use super::{CliError, Exit, loaded};
+use super::exit::{CliError, Exit};
+use super::loaded;
 use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store::{self, LoadedModel};
 use crate::model::{Config, Trainer};
@@ -13,8 +14,8 @@ use crate::training::{self, Source};
 /// Value of `data.tokenizer` if the model has no tokenizer and the configuration names none.
 const NO_TOKENIZER: &str = "(none)";
 
-/// The tokenizer of the model as the lowest layer of a configuration. If it has none, the value is [`NO_TOKENIZER`], so
-/// that [`describe`] can detect whether a higher layer names one.
+/// The tokenizer of the model as the lowest layer of a configuration. If it has none, the value is [`NO_TOKENIZER`],
+/// so that [`describe`] can detect whether a higher layer names one.
 pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
     let path = loaded::find(model).ok()?;
     let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy().into_owned());
@@ -38,8 +39,8 @@ pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Loa
     Ok(Some(loaded))
 }
 
-/// Copies the sizes of the model that `train.init` names into `[model]`, from the headers of its files. Returns the path
-/// of the model. `None`: `train.init` is empty.
+/// Copies the sizes of the model that `train.init` names into `[model]`, from the headers of its files. Returns the
+/// path of the model. `None`: `train.init` is empty.
 ///
 /// # Errors
 /// The model does not exist; it has no tokenizer and `data.tokenizer` is not set; `[model]` sets other sizes;

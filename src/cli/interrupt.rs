@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 
 /// Whether a signal requested a stop. Long jobs check it between steps.
 #[derive(Debug, Clone)]

@@ -1,9 +1,10 @@
 //! Runs the training loop with progress output, logs and checkpoints.
 use std::path::PathBuf;
 
+use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
-use super::{CliError, sample};
+use super::sample;
 use crate::config::{Packing, RunConfig, Task};
 use crate::decode::EngineOptions;
 use crate::model::checkpoint::CheckpointDir;

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use super::common::Common;
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::config::{Layer, RunConfig};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, store};
@@ -25,8 +25,8 @@ pub struct Loaded {
     pub config: Option<RunConfig>,
 }
 
-/// Opens a model for inference: a run (newest valid checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-/// A bare name is also searched under runs/. Newer checkpoints that are damaged are reported as warnings.
+/// Opens a model for inference: a run (newest valid checkpoint), a checkpoint, a Hugging Face directory or a GGUF
+/// file. A bare name is also searched under runs/. Newer checkpoints that are damaged are reported as warnings.
 ///
 /// The model keeps no f32 master weights of its matrices: it cannot be trained or exported.
 ///

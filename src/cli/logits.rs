@@ -5,8 +5,9 @@ use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::common::Common;
+use super::exit::{CliError, Exit};
 use super::out::AtomicFile;
-use super::{CliError, Exit, loaded, out};
+use super::{loaded, out};
 use crate::model::{self, Eager, NoCache, Rows};
 
 /// Flags of `xtrain logits`.

@@ -50,7 +50,8 @@ pub use exit::{CliError, Exit};
 /// Train and run small transformer language models with bit-exact numerics.
 ///
 /// Inference computes bitwise the same logits as training: with or without a KV cache, for any batch size and any
-/// number of threads. `xtrain quickstart` demonstrates this on a small model; `xtrain verify` checks it for your model.
+/// number of threads. `xtrain quickstart` demonstrates this on a small model; `xtrain verify` checks it for your
+/// model.
 #[derive(Debug, Parser)]
 #[command(name = "xtrain", arg_required_else_help = true, after_help = exit::EXIT_HELP)]
 pub struct Cli {
@@ -216,7 +217,7 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Logits(args) => logits::run(args),
         Command::Plot(args) => plot::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Completions(args) => completions::run(args),
+        Command::Completions(args) => completions::run(args, self::command()),
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::exit::{CliError, Exit};
 use super::interrupt::Interrupt;
-use super::{CliError, Exit};
 use crate::evaluate::Evaluation;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::{Model, StepReport};

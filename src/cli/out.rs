@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::CliError;
+use super::exit::CliError;
 
 /// Writes text to standard output and flushes it.
 ///
 /// # Errors
-/// Writing failed. If the reader closed the pipe (`xtrain ... | head`), the error ends the command with exit code 0 and
-/// no message.
+/// Writing failed. If the reader closed the pipe (`xtrain ... | head`), the error ends the command with exit code 0
+/// and no message.
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
@@ -29,8 +29,8 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(text + "\n")
 }
 
-/// A file that appears under its name only when it is complete: it is written to a temporary file next to it, which is
-/// renamed at the end. A pipe or a device such as `/dev/null` is written directly.
+/// A file that appears under its name only when it is complete: it is written to a temporary file next to it, which
+/// is renamed at the end. A pipe or a device such as `/dev/null` is written directly.
 #[derive(Debug)]
 pub struct AtomicFile {
     path: PathBuf,

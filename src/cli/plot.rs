@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CliError, Exit, out};
+use super::exit::{CliError, Exit};
+use super::out;
 use crate::config::nearest;
 use crate::report::{Chart, Glyphs, Scale, Series, Stroke, TextSize, svg, text_plot};
 use crate::run::{Metrics, RunDir};
@@ -44,7 +45,8 @@ pub struct PlotArgs {
 /// Writes the SVG file and prints the terminal plot.
 ///
 /// # Errors
-/// The run or its log does not exist; the log has an invalid line; a key does not exist; the SVG file cannot be written.
+/// The run or its log does not exist; the log has an invalid line; a key does not exist; the SVG file cannot be
+/// written.
 pub fn run(args: &PlotArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
     let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };

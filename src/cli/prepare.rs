@@ -3,7 +3,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CliError, Exit, out, source};
+use super::exit::{CliError, Exit};
+use super::{out, source};
 use crate::model::data;
 use crate::report::{Progress, units};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::decode::Request;
 use crate::model::Config;
 use crate::model::tokenizer::Tokenizer;
@@ -21,8 +21,8 @@ pub struct Prompt {
     pub ids: Vec<u32>,
 }
 
-/// Reads the prompts of the JSONL file `path` (`-`: standard input). `prompt_ids` are used as they are; otherwise `prompt`
-/// is encoded. Other fields and blank lines are ignored.
+/// Reads the prompts of the JSONL file `path` (`-`: standard input). `prompt_ids` are used as they are; otherwise
+/// `prompt` is encoded. Other fields and blank lines are ignored.
 ///
 /// # Errors
 /// The file cannot be read or has no prompts; a line has neither field; a line has text but there is no tokenizer.

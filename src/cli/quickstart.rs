@@ -7,9 +7,10 @@ use clap::Args;
 use toml::Value;
 
 use super::common::{CacheFlags, Common, Seed};
+use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{CliError, out, source, train, verify};
+use super::{out, source, train, verify};
 use crate::config::{Layer, RunConfig};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;

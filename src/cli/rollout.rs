@@ -7,22 +7,23 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
+use super::exit::CliError;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
 use super::loaded::Loaded;
+use super::out;
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt};
-use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
 
 /// Flags of `xtrain rollout`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
-Input: one JSON object per line, {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. Output: one JSON object per \
-completion, in prompt order, with token ids, log-probabilities and finish reason. Each prompt is prefilled once for \
-its G completions, and prompts with a common prefix share its cached pages. Completion s of prompt p has sample_id \
-p * G + s.
+Input: one JSON object per line, {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
+per completion, in prompt order, with token ids, log-probabilities and finish reason. Each prompt is prefilled once \
+for its G completions, and prompts with a common prefix share its cached pages. Completion s of prompt p has \
+sample_id p * G + s.
 
 {FINISH_REASONS}
 

@@ -1,5 +1,5 @@
 //! Text samples generated during training.
-use super::CliError;
+use super::exit::CliError;
 use crate::config::{RunConfig, SampleSection};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::Model;

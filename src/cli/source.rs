@@ -1,7 +1,7 @@
 //! The tokenizer and the training data of a configuration.
 use std::path::{Path, PathBuf};
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::config::{RunConfig, Task};
 use crate::model::data::{Content, Split, Tokens};
 use crate::model::store;

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::model::chat::{ChatTemplate, Json, Options};
 use crate::model::tokenizer::Tokenizer;
 

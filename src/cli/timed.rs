@@ -1,12 +1,12 @@
 //! Rollouts with timing.
 use std::time::Instant;
 
-use super::CliError;
+use super::exit::CliError;
 use crate::decode::{Engine, Event};
 use crate::report::{Pass, Timings};
 
-/// Runs `engine` until it is idle and times every forward pass. `on_events` receives the tokens of every step; its time
-/// does not count, and its error ends the rollout.
+/// Runs `engine` until it is idle and times every forward pass. `on_events` receives the tokens of every step; its
+/// time does not count, and its error ends the rollout.
 ///
 /// # Errors
 /// The errors of the engine and of `on_events`.

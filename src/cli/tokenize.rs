@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::exit::{CliError, Exit};
 use super::template::TemplateFlags;
-use super::{CliError, Exit, out, source};
+use super::{out, source};
 use crate::model::tokenizer::Tokenizer;
 
 mod messages;
@@ -17,13 +18,13 @@ use print::{TokenizedText, print};
 /// Flags of `xtrain tokenize`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Special tokens in the text are recognized; none are added. The output has one line per token, with its id and its text \
-(\\xNN for a byte that is not a whole character), followed by the counts.
+Special tokens in the text are recognized; none are added. The output has one line per token, with its id and its \
+text (\\xNN for a byte that is not a whole character), followed by the counts.
 
-With --chat, each line of input is a conversation: {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}, or only \
-the list; \"tools\" next to \"messages\" are passed to the template. Tokens of the assistant, which fine-tuning trains \
-on, are marked with *. --json prints one object per text: ids, pieces, tokens, bytes, characters; with --chat also \
-text and assistant_mask, as apply_chat_template of transformers returns it.
+With --chat, each line of input is a conversation: {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}, or \
+only the list; \"tools\" next to \"messages\" are passed to the template. Tokens of the assistant, which fine-tuning \
+trains on, are marked with *. --json prints one object per text: ids, pieces, tokens, bytes, characters; with --chat \
+also text and assistant_mask, as apply_chat_template of transformers returns it.
 
 Examples:
   xtrain tokenize 'Hello world'

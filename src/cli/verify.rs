@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{CacheFlags, Common};
+use super::exit::{CliError, Exit};
 use super::generation_args::at_least_one;
-use super::{CliError, Exit, loaded, out, prompts};
+use super::{loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
 use crate::report::{Column, Progress, Table, units};

@@ -51,18 +51,18 @@ pub struct ModelSection {
 pub struct TrainSection {
     /// Training objective.
     pub task: Task,
-    /// Model that provides the initial weights and the `[model]` section: a run, a checkpoint, a Hugging Face directory
-    /// or a GGUF file. Empty: random weights.
+    /// Model that provides the initial weights and the `[model]` section: a run, a checkpoint, a Hugging Face
+    /// directory or a GGUF file. Empty: random weights.
     pub init: String,
     /// Context length: tokens per training window.
     pub context: usize,
     /// Windows per step (batch size).
     pub batch: usize,
-    /// Windows per forward pass. Gradients are accumulated over the passes of a step; the results are bit-identical for
-    /// every value. Default: `batch`.
+    /// Windows per forward pass. Gradients are accumulated over the passes of a step; the results are bit-identical
+    /// for every value. Default: `batch`.
     pub micro_batch: usize,
-    /// Store only the input of each layer and recompute the activations in the backward pass. Uses less memory for about
-    /// a third more computation; the results are bit-identical.
+    /// Store only the input of each layer and recompute the activations in the backward pass. Uses less memory for
+    /// about a third more computation; the results are bit-identical.
     #[serde(alias = "recompute")]
     pub gradient_checkpointing: bool,
     /// Number of optimizer steps.
@@ -91,7 +91,8 @@ pub struct TrainSection {
     pub clip: f64,
     /// Compute dtype. Master weights are always f32.
     pub dtype: Precision,
-    /// Seed of the initial weights, the data order and the samples. A string above 2^63 - 1, the largest TOML integer.
+    /// Seed of the initial weights, the data order and the samples. A string above 2^63 - 1, the largest TOML
+    /// integer.
     #[serde(with = "super::seed")]
     pub seed: u64,
     /// Evaluate every N steps.

@@ -1,5 +1,13 @@
 //! Axes: ranges, positions of values, ticks.
-use super::Scale;
+
+/// How an axis spaces its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Linear.
+    Linear,
+    /// Logarithmic. Values of at most 0 are not drawn.
+    Log,
+}
 
 /// A range of values, mapped to 0..1.
 #[derive(Debug, Clone, Copy, PartialEq)]

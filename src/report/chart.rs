@@ -1,17 +1,8 @@
 //! Line charts.
-use super::axis::Axis;
+use super::axis::{Axis, Scale};
 
 /// A line with more points is drawn thin, under its moving mean.
 const MAX_PLAIN_POINTS: usize = 150;
-
-/// How an axis spaces its values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
-    /// Linear.
-    Linear,
-    /// Logarithmic. Values of at most 0 are not drawn.
-    Log,
-}
 
 /// How a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,8 @@ mod textplot;
 mod timings;
 pub mod units;
 
-pub use chart::{Chart, Scale, Series, Stroke};
+pub use axis::Scale;
+pub use chart::{Chart, Series, Stroke};
 pub use printable::printable;
 pub use progress::{Progress, Screen};
 pub use svg::svg;

@@ -37,8 +37,8 @@ impl Timings {
         self.prefill.iter().map(|pass| pass.ms).sum()
     }
 
-    /// Tokens of the decode passes divided by the sum of their times; (n - 1) / sum for one sequence. `None`: there are no
-    /// decode passes.
+    /// Tokens of the decode passes divided by the sum of their times; (n - 1) / sum for one sequence. `None`: there
+    /// are no decode passes.
     pub fn decode_tokens_per_second(&self) -> Option<f64> {
         let tokens: usize = self.decode.iter().map(|pass| pass.tokens).sum();
         let ms: f64 = self.decode.iter().map(|pass| pass.ms).sum();
@@ -50,8 +50,8 @@ impl Timings {
         self.prefill.iter().chain(&self.decode).map(|pass| pass.ms).sum()
     }
 
-    /// Increase of the time from one decode pass to the next in microseconds: the slope of a least-squares line. `None`:
-    /// fewer than two decode passes.
+    /// Increase of the time from one decode pass to the next in microseconds: the slope of a least-squares line.
+    /// `None`: fewer than two decode passes.
     pub fn slope_us(&self) -> Option<f64> {
         let n = self.decode.len();
         if n < 2 {

@@ -25,8 +25,8 @@ const MAX_RECORD: u64 = 1 << 20;
 pub struct Digested {
     /// The file, as named in the configuration; `bytes` for the built-in tokenizer.
     pub file: String,
-    /// `sha256:` of the bytes of a text file; `crc32c:` of the tokens of a packed token file, from its header; `fnv1a:` of
-    /// the vocabulary of a tokenizer.
+    /// `sha256:` of the bytes of a text file; `crc32c:` of the tokens of a packed token file, from its header;
+    /// `fnv1a:` of the vocabulary of a tokenizer.
     pub digest: String,
 }
 
@@ -38,15 +38,15 @@ pub struct DataRecord {
     pub files: Vec<Digested>,
     /// The tokenizer.
     pub tokenizer: Digested,
-    /// `sha256:` of the tokenizer's chat templates, or of the built-in one if it has none and the task is sft. `None`: the
-    /// training data is packed, or no template is used.
+    /// `sha256:` of the tokenizer's chat templates, or of the built-in one if it has none and the task is sft.
+    /// `None`: the training data is packed, or no template is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
 }
 
 impl DataRecord {
-    /// The digests of the training data of `config`. Text files are read again; the checksum of a packed token file is in
-    /// its header.
+    /// The digests of the training data of `config`. Text files are read again; the checksum of a packed token file
+    /// is in its header.
     ///
     /// # Errors
     /// A file cannot be read.

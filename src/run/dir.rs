@@ -13,8 +13,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the directory of a new run with its `config.toml`, and missing parent directories. If two runs are created
-    /// with the same name at the same time, one of them fails.
+    /// Creates the directory of a new run with its `config.toml`, and missing parent directories. If two runs are
+    /// created with the same name at the same time, one of them fails.
     ///
     /// # Errors
     /// The directory exists, or cannot be written.
@@ -120,8 +120,8 @@ impl RunDir {
         self.path.join("logs")
     }
 
-    /// Opens `metrics.jsonl` and `timings.jsonl` to append after `step`. Lines of later steps and an incomplete last line
-    /// are removed; a resumed run writes them again.
+    /// Opens `metrics.jsonl` and `timings.jsonl` to append after `step`. Lines of later steps and an incomplete last
+    /// line are removed; a resumed run writes them again.
     ///
     /// # Errors
     /// A file cannot be read or written, or has an invalid line before its last.

@@ -12,11 +12,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Reads a log. A value that is not a number leaves a gap in its curve; NaN is written as `null`, because JSON has no
-    /// NaN.
+    /// Reads a log. A value that is not a number leaves a gap in its curve; NaN is written as `null`, because JSON
+    /// has no NaN.
     ///
     /// # Errors
-    /// The file does not exist or cannot be read; a line is not an object with a whole number as `step`; the log is empty.
+    /// The file does not exist or cannot be read; a line is not an object with a whole number as `step`; the log is
+    /// empty.
     pub fn read(path: &Path) -> Result<Metrics> {
         let file = File::open(path).map_err(|error| Error::io(path, error))?;
         let mut metrics = Metrics::default();

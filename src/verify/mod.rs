@@ -29,8 +29,8 @@ pub enum Error {
 }
 
 /// The expected results: the naive rollout of every request, and the logits of the training forward for its whole
-/// sequence, computed with a tape on one thread. In f32 they are computed on the CPU, also for a GPU; in bf16 a GPU is
-/// compared with itself (docs/numerics.md, tier 3).
+/// sequence, computed with a tape on one thread. In f32 they are computed on the CPU, also for a GPU; in bf16 a GPU
+/// is compared with itself (docs/numerics.md, tier 3).
 struct Expected {
     completions: Vec<Completion>,
     logits: Vec<Vec<f32>>,
@@ -56,8 +56,9 @@ impl Expected {
         Ok(expected)
     }
 
-    /// Number of logits rows that the engine computes for `groups` of requests. With a cache: the prompt of each group
-    /// once, and for each sequence its new tokens minus one. Without a cache: the whole prefix for every new token.
+    /// Number of logits rows that the engine computes for `groups` of requests. With a cache: the prompt of each
+    /// group once, and for each sequence its new tokens minus one. Without a cache: the whole prefix for every new
+    /// token.
     fn rows(&self, groups: &[Range<usize>], kv: KvKind) -> u64 {
         let sizes = |at: usize| (self.completions[at].prompt_len, self.completions[at].tokens.len());
         let rows = |group: &Range<usize>| -> usize {
@@ -155,8 +156,8 @@ fn check(
     Ok(verdict)
 }
 
-/// `count` random prompts of different lengths, at most 80 tokens, that leave room for `max_new` tokens in the model's
-/// context.
+/// `count` random prompts of different lengths, at most 80 tokens, that leave room for `max_new` tokens in the
+/// model's context.
 pub fn prompts(model: &Model, seed: u64, count: usize, max_new: usize) -> Vec<Vec<u32>> {
     let cfg = model.config();
     let longest = cfg.max_positions.saturating_sub(max_new).clamp(1, 80) as u64;
@@ -170,8 +171,8 @@ pub fn prompts(model: &Model, seed: u64, count: usize, max_new: usize) -> Vec<Ve
     (0..count as u64).map(prompt).collect()
 }
 
-/// One request for each prompt, and three more for the first prompt, which can share it. Every second prompt is completed
-/// greedily.
+/// One request for each prompt, and three more for the first prompt, which can share it. Every second prompt is
+/// completed greedily.
 pub fn requests(prompts: &[Vec<u32>], max_new: usize, seed: u64) -> Vec<Request> {
     let indices = [0; FORKS].into_iter().chain(0..prompts.len());
     let request = |(id, at): (usize, usize)| {

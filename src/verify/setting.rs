@@ -37,9 +37,9 @@ pub struct RequestedSetting {
     pub chunk: Option<usize>,
 }
 
-/// The settings to verify: first the requested one; then every cache, pages smaller and larger than an attention chunk,
-/// whole and chunked prompts, own and shared prompts, one sequence at a time and all at once. On the CPU with one thread
-/// and with `threads`, and with every SIMD instruction set of this machine; on a GPU only on that GPU.
+/// The settings to verify: first the requested one; then every cache, pages smaller and larger than an attention
+/// chunk, whole and chunked prompts, own and shared prompts, one sequence at a time and all at once. On the CPU with
+/// one thread and with `threads`, and with every SIMD instruction set of this machine; on a GPU only on that GPU.
 pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
     let threads = requested.threads;

@@ -23,8 +23,8 @@ Examples:
     #[command(after_help = "\
 A sample is one complete rollout, after one warmup rollout in the same process. Every forward pass is timed with the \
 wall clock. The table shows medians over the samples; --json lists every pass of every sample. \
-decode_tokens_per_second is the number of tokens after the first of each sequence, divided by the total time of their \
-passes. time_to_first_token_ms is the total time of the passes until every sequence has its first token.
+decode_tokens_per_second is the number of tokens after the first of each sequence, divided by the total time of \
+their passes. time_to_first_token_ms is the total time of the passes until every sequence has its first token.
 
 Examples:
   xtrain bench decode --model runs/shakespeare --batch 32
@@ -32,10 +32,10 @@ Examples:
     Decode(DecodeArgs),
     /// Compare the KV caches off, growing, contiguous and paged at n = 32, 128, 256 new tokens.
     #[command(after_help = "\
-A row is one cache at one n: greedy rollouts of one random prompt, one warmup rollout and --repeats measured ones, in \
-the same process. The caches alternate, forward and backward, so that drift affects all of them equally. The table \
-shows medians of wall-clock times; --json lists every pass of every rollout. The column `speedup` is the total time \
-without a cache, divided by the total time of the row.
+A row is one cache at one n: greedy rollouts of one random prompt, one warmup rollout and --repeats measured ones, \
+in the same process. The caches alternate, forward and backward, so that drift affects all of them equally. The \
+table shows medians of wall-clock times; --json lists every pass of every rollout. The column `speedup` is the total \
+time without a cache, divided by the total time of the row.
 
 Examples:
   xtrain bench kv --set model.preset=tiny-1m
@@ -44,8 +44,8 @@ Examples:
     /// Benchmark each matrix product of a model: microseconds, operations per second.
     #[command(after_help = "\
 A product is x W^T, with --rows rows of x and one matrix of the configured sizes, random values, in the compute \
-dtype. A sample is the time of four passes over several copies of the matrix, so that no copy stays in the GPU cache, \
-divided by the number of products. Two warmup samples are not counted.
+dtype. A sample is the time of four passes over several copies of the matrix, so that no copy stays in the GPU \
+cache, divided by the number of products. Two warmup samples are not counted.
 
 Examples:
   xtrain bench linear --set model.preset=tiny-3m --threads 1
@@ -53,10 +53,10 @@ Examples:
     Linear(LinearArgs),
     /// Benchmark opening a model: time compared with a plain read of the files, and peak memory.
     #[command(after_help = "\
-A sample is one plain read of the weight files, one open, and with --masters one packing of the matrices, in the same \
-process. One read is not measured: it loads the files into the page cache. Peak memory is the maximum resident memory \
-of the first sample minus the resident memory before it; it is available on Linux only. Without --model, a child \
-process writes random bf16 weights to a temporary directory, which is removed at the end.
+A sample is one plain read of the weight files, one open, and with --masters one packing of the matrices, in the \
+same process. One read is not measured: it loads the files into the page cache. Peak memory is the maximum resident \
+memory of the first sample minus the resident memory before it; it is available on Linux only. Without --model, a \
+child process writes random bf16 weights to a temporary directory, which is removed at the end.
 
 Examples:
   xtrain bench load --model runs/shakespeare

@@ -71,8 +71,8 @@ impl Ideal {
         Ideal::new(model, needs, workload.batch as u64 * (2 * read(cfg) as u64 + attention), ms)
     }
 
-    /// A training step on `samples` windows of `context` tokens that took `ms`. The backward has twice the operations of
-    /// the forward; recomputed activations are not counted.
+    /// A training step on `samples` windows of `context` tokens that took `ms`. The backward has twice the operations
+    /// of the forward; recomputed activations are not counted.
     pub(super) fn train(model: &Model, samples: usize, context: usize, ms: f64) -> Ideal {
         let cfg = model.config();
         let needs = Needs::Train { state_bytes: (8 * 4 * cfg.n_params()) as u64 };
@@ -91,8 +91,8 @@ impl Ideal {
         Ideal { needs, operations, operations_per_second, bound }
     }
 
-    /// Bytes of keys and values that the row at position `at - 1` attends to: all positions up to its own, or those of
-    /// the sliding window, in every layer, once per group of query heads.
+    /// Bytes of keys and values that the row at position `at - 1` attends to: all positions up to its own, or those
+    /// of the sliding window, in every layer, once per group of query heads.
     pub(super) fn kv_before(model: &Model, at: usize) -> u64 {
         let cfg = model.config();
         let positions: usize = (0..cfg.n_layers).map(|layer| seen(cfg, layer, at)).sum();

@@ -4,7 +4,8 @@ use serde::Serialize;
 use super::args::KvArgs;
 use super::bench_model::{self, BenchModel, Measured};
 use super::workload::Workload;
-use crate::cli::{CliError, out};
+use crate::cli::exit::CliError;
+use crate::cli::out;
 use crate::decode::KvKind;
 use crate::report::{Column, Spread, Table, Timings, units};
 

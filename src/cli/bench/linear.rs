@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use super::args::LinearArgs;
 use super::bench_model;
-use crate::cli::{CliError, out, source};
+use crate::cli::exit::CliError;
+use crate::cli::{out, source};
 use crate::config::RunConfig;
 use crate::model::{self, Config};
 use crate::report::{Column, Spread, Table, units};

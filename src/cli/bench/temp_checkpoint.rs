@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::args::Shared;
 use super::bench_model;
+use crate::cli::exit::{CliError, Exit};
 use crate::cli::interrupt::Interrupt;
-use crate::cli::{CliError, Exit};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 
-/// A bf16 Hugging Face directory under the temporary directory, removed on drop. The first signal lets it be dropped; a
-/// second one ends the process immediately.
+/// A bf16 Hugging Face directory under the temporary directory, removed on drop. The first signal lets it be dropped;
+/// a second one ends the process immediately.
 #[derive(Debug)]
 pub(super) struct TempCheckpoint {
     parent: PathBuf,
@@ -20,8 +20,8 @@ pub(super) struct TempCheckpoint {
 }
 
 impl TempCheckpoint {
-    /// Runs this command line in a child process with `--make`, so that creating the checkpoint leaves no memory in use in
-    /// this process.
+    /// Runs this command line in a child process with `--make`, so that creating the checkpoint leaves no memory in
+    /// use in this process.
     ///
     /// # Errors
     /// The child process fails, or a signal arrives.

@@ -1,5 +1,5 @@
 //! The rollout that a benchmark measures.
-use crate::cli::{CliError, Exit};
+use crate::cli::exit::{CliError, Exit};
 use crate::model::Model;
 
 /// A rollout to measure.

@@ -1,5 +1,5 @@
 //! The messages of a conversation and their tokens.
-use crate::cli::CliError;
+use crate::cli::exit::{CliError, Exit};
 use crate::decode::Completion;
 use crate::model::chat::{ChatTemplate, Message, Options};
 use crate::model::tokenizer::Tokenizer;
@@ -45,6 +45,12 @@ pub(super) struct TooLong {
     tokens: usize,
     reserved: usize,
     context: usize,
+}
+
+impl From<TooLong> for CliError {
+    fn from(error: TooLong) -> CliError {
+        CliError::from_source(Exit::Data, error)
+    }
 }
 
 impl<'t> Conversation<'t> {

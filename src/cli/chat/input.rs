@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::Duration;
 
-use super::line_editor::{self, TerminalMode};
+use super::line_editor::{self, Line, TerminalMode};
 use super::signals::ChatSignals;
-use crate::cli::{CliError, Exit};
+use crate::cli::exit::{CliError, Exit};
 
 /// Maximum length of a line, in bytes.
 const MAX_LINE: u64 = 16 << 20;
@@ -21,17 +21,6 @@ pub(super) enum UserInput {
     Reset,
     Help,
     Unknown(String),
-    End,
-}
-
-/// What a reader thread returns.
-#[derive(Debug)]
-pub(super) enum Line {
-    /// A line without its line break.
-    Text(String),
-    /// Ctrl-C, read as a key by the line editor.
-    Interrupt,
-    /// The end of the input.
     End,
 }
 

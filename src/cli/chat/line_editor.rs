@@ -6,10 +6,20 @@ use rustyline::DefaultEditor;
 use rustyline::config::Config;
 use rustyline::error::ReadlineError;
 
-use super::input::Line;
-use crate::cli::CliError;
+use crate::cli::exit::CliError;
 
 const PROMPT: &str = "> ";
+
+/// What a reader thread returns.
+#[derive(Debug)]
+pub(super) enum Line {
+    /// A line without its line break.
+    Text(String),
+    /// Ctrl-C, read as a key by the line editor.
+    Interrupt,
+    /// The end of the input.
+    End,
+}
 
 /// Runs the editor: reads one line for each request until the conversation ends.
 ///

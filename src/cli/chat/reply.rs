@@ -2,7 +2,8 @@
 use serde::Serialize;
 
 use super::signals::ChatSignals;
-use crate::cli::{CliError, out};
+use crate::cli::exit::CliError;
+use crate::cli::out;
 use crate::decode::{Completion, Engine, FinishReason, Request, SampleOptions, StopConditions};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::printable;

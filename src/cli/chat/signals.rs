@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::cli::{CliError, Exit};
+use crate::cli::exit::{CliError, Exit};
 
 /// The signals that arrived.
 #[derive(Debug)]
