@@ -1,44 +1,50 @@
-// attention in bf16    y = softmax(q k^T scale) v over the keys that a row sees; L = m + log l
+// attention in bf16    y = softmax(q k^T scale) v over the visible keys of each row;  L = m + log l
 //                      q, y [N, nh, hd], k and v [S, nkv, hd] in bf16, L [N, nh] in f32
-// Order: as attention.cu, its two products by mma.sync: q k over hd in steps of 16 from zero; p (rounded) v over
-// the 64 slots of a chunk in four steps from zero, absent slots zero. Query vectors are the 16-row operand.
-// Launch: a block of 4 warps (hd > 192: 2) a (tile of 16 query vectors a warp, kv head), as attention.cu. While a chunk's
-// scores are computed its V is on the way, and during the softmax the next chunk's K (cp.async).
-// Shared memory: K and V of a chunk, 64 rows of hd + 8: 18 KB at hd = 64, 35 KB at 128; 85 KB at 256 with the queries.
-// Registers: o is hd / 2, scores 32, queries hd / 4. Reads 4 hd bytes a key for 64 vectors: 64 flop a byte of L2;
-// bound by the softmax (about 20 instructions an exp) at hd = 64. CPU twin: ops/attention.rs.
+// Launch: grid (tiles, nkv), 4 warps per block (2 for hd > 192). A tile is 16 query vectors per warp, as in
+//   attention.cu. Software pipeline (cp.async): V of a chunk is loaded while its scores are computed, K of the next
+//   chunk during the softmax.
+// Order: as attention.cu, with both products by mma.sync: q k over hd in k-steps of 16 from zero; p (rounded) v over
+//   the 64 slots of a chunk in four k-steps from zero, absent slots zero. Query vectors are the 16-row A operand.
+// Shared memory: K and V of a chunk, 64 rows of hd + 8: 18 KB at hd = 64, 35 KB at 128; 85 KB at 256 with the
+//   queries.
+// Registers: o takes hd / 2, scores 32, queries hd / 4.
+// Cost: reads 4 hd bytes per key for 64 vectors: 64 flop per byte of L2. Bound by the softmax (about 20 instructions
+//   per exp) at hd = 64.
+// CPU twin: ops/attention.rs.
 #include "attention_mma.cuh"
 
 template <uint32_t D, uint32_t WARPS>
-XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse, const uint32_t* tiles,
-                                const Seen& see, const Heads& heads) {
-  constexpr bool KEPT = WARPS == 4;   // queries stay in registers
+XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,
+                                const uint32_t* tiles, const AttnMask& mask, const Heads& heads) {
+  constexpr bool Q_IN_REGISTERS = WARPS == 4;  // query fragments stay in registers
   XT_DYN_SHARED(bf16, memory);
   const uint32_t hd = heads.hd, ld = mma_ld(hd), warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4;
-  bf16 *keys = memory, *values = keys + CHUNK * ld, *own = KEPT ? keys : values + CHUNK * ld;
-  uint32_t* slots = (uint32_t*)(values + CHUNK * ld + (KEPT ? 0 : WARPS * 16 * ld));   // of two chunks, by turns
-  const Queries t = queries_of(tiles + 3 * blockIdx.x, heads);
-  const uint32_t seq = see.seq[t.row];
-  const uint32_t lo = first_seen(see, see.pos[query_row(t, 0)]), hi = see.pos[query_row(t, t.count - 1)] + 1;
+  bf16 *keys = memory, *values = keys + CHUNK * ld, *q_smem = Q_IN_REGISTERS ? keys : values + CHUNK * ld;
+  uint32_t* slots =
+      (uint32_t*)(values + CHUNK * ld + (Q_IN_REGISTERS ? 0 : WARPS * 16 * ld));  // two chunks, double-buffered
+  const QueryTile t = query_tile(tiles + 3 * blockIdx.x, heads);
+  const uint32_t seq = mask.seq[t.row];
+  const uint32_t lo = first_visible(mask, mask.pos[query_row(t, 0)]), hi = mask.pos[query_row(t, t.count - 1)] + 1;
   const uint32_t from = lo / CHUNK, to = (hi + CHUNK - 1) / CHUNK;
 
-  zero_pads(keys, CHUNK, hd);
-  zero_pads(values, CHUNK, hd);
-  if (!KEPT) zero_pads(own, WARPS * 16, hd);
-  copy_rows(own, WARPS * 16, hd, q, [&](uint32_t i) { return i < t.count ? q + query_at(t, heads, i) * hd : nullptr; });
+  zero_padding(keys, CHUNK, hd);
+  zero_padding(values, CHUNK, hd);
+  if (!Q_IN_REGISTERS) zero_padding(q_smem, WARPS * 16, hd);
+  copy_rows_async(q_smem, WARPS * 16, hd, q,
+                  [&](uint32_t i) { return i < t.count ? q + query_offset(t, heads, i) * hd : nullptr; });
   xt_cp_commit();
-  chunk_slots(slots + from % 2 * CHUNK, see, seq, from, lo, hi);
+  load_chunk_slots(slots + from % 2 * CHUNK, mask, seq, from, lo, hi);
   xt_cp_wait<0>();
   __syncthreads();
-  own += warp * 16 * ld;
-  uint32_t a[KEPT ? D / 16 : 1][4];
-  if (KEPT) {
+  q_smem += warp * 16 * ld;
+  uint32_t a[Q_IN_REGISTERS ? D / 16 : 1][4];
+  if (Q_IN_REGISTERS) {
 #pragma unroll
-    for (uint32_t i = 0; i < (KEPT ? D / 16 : 1); i++)
-      if (i * 16 < hd) operand_a(a[i], own, ld, i);
+    for (uint32_t i = 0; i < (Q_IN_REGISTERS ? D / 16 : 1); i++)
+      if (i * 16 < hd) load_fragment_a(a[i], q_smem, ld, i);
     __syncthreads();
   }
-  auto pool = [&](const bf16* x, uint32_t c) {
+  auto kv_row = [&](const bf16* x, uint32_t c) {
     return [=](uint32_t n) {
       uint32_t slot = slots[c % 2 * CHUNK + n];
       return slot == NO_SLOT ? nullptr : x + ((size_t)slot * heads.nkv + blockIdx.y) * hd;
@@ -49,50 +55,51 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     uint32_t n = warp * 16 + lane / 4 + 8 * i;
-    end[i] = n < t.count ? see.pos[query_row(t, n)] + 1 : 0;
-    start[i] = end[i] ? first_seen(see, end[i] - 1) : 0;
+    end[i] = n < t.count ? mask.pos[query_row(t, n)] + 1 : 0;
+    start[i] = end[i] ? first_visible(mask, end[i] - 1) : 0;
     m[i] = minus_infinity();
     l[i] = 0.0f;
   }
-  {  // the keys that some and that all vectors of this warp see; a warp without vectors sees none
+  {  // key ranges visible to at least one and to every vector of this warp; empty for a warp without vectors
     uint32_t first = min(warp * 16, t.count - 1), last = min(warp * 16 + 15, t.count - 1);
     bool full = warp * 16 + 15 < t.count, empty = warp * 16 >= t.count;
-    any_from = first_seen(see, see.pos[query_row(t, first)]);
-    any_to = empty ? 0 : see.pos[query_row(t, last)] + 1;
-    all_from = first_seen(see, see.pos[query_row(t, last)]);
-    all_to = full ? see.pos[query_row(t, first)] + 1 : 0;
+    any_from = first_visible(mask, mask.pos[query_row(t, first)]);
+    any_to = empty ? 0 : mask.pos[query_row(t, last)] + 1;
+    all_from = first_visible(mask, mask.pos[query_row(t, last)]);
+    all_to = full ? mask.pos[query_row(t, first)] + 1 : 0;
   }
-  copy_rows(keys, CHUNK, hd, k, pool(k, from));
+  copy_rows_async(keys, CHUNK, hd, k, kv_row(k, from));
   xt_cp_commit();
   for (uint32_t c = from; c < to; c++) {
     const uint32_t at = c * CHUNK;
-    const bool some = at < any_to && at + CHUNK > any_from, all = at >= all_from && at + CHUNK <= all_to;
-    copy_rows(values, CHUNK, hd, v, pool(v, c));
+    const bool any_visible = at < any_to && at + CHUNK > any_from,
+               all_visible = at >= all_from && at + CHUNK <= all_to;
+    copy_rows_async(values, CHUNK, hd, v, kv_row(v, c));
     xt_cp_commit();
-    if (c + 1 < to) chunk_slots(slots + (c + 1) % 2 * CHUNK, see, seq, c + 1, lo, hi);
+    if (c + 1 < to) load_chunk_slots(slots + (c + 1) % 2 * CHUNK, mask, seq, c + 1, lo, hi);
     xt_cp_wait<1>();
     __syncthreads();
     float s[8][4] = {};
-    if (some) {
+    if (any_visible) {
 #pragma unroll
       for (uint32_t i = 0; i < D / 16; i++) {
         if (i * 16 >= hd) continue;
-        if (!KEPT) operand_a(a[0], own, ld, i);
+        if (!Q_IN_REGISTERS) load_fragment_a(a[0], q_smem, ld, i);
 #pragma unroll
         for (uint32_t n = 0; n < 4; n++) {
           uint32_t b[4];
-          operand_b(b, keys + n * 16 * ld, ld, i);
-          xt_mma_bf16_16816(s[2 * n], a[KEPT ? i : 0], b);
-          xt_mma_bf16_16816(s[2 * n + 1], a[KEPT ? i : 0], b + 2);
+          load_fragments_b(b, keys + n * 16 * ld, ld, i);
+          xt_mma_bf16_16816(s[2 * n], a[Q_IN_REGISTERS ? i : 0], b);
+          xt_mma_bf16_16816(s[2 * n + 1], a[Q_IN_REGISTERS ? i : 0], b + 2);
         }
       }
     }
     __syncthreads();
-    if (c + 1 < to) copy_rows(keys, CHUNK, hd, k, pool(k, c + 1));
+    if (c + 1 < to) copy_rows_async(keys, CHUNK, hd, k, kv_row(k, c + 1));
     xt_cp_commit();
-    float keep[2], gain[2];
+    float scale_old[2], scale_new[2];
     uint32_t p[4][4];
-    if (some) {
+    if (any_visible) {
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         float mc = minus_infinity();
@@ -102,39 +109,39 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
           for (uint32_t e = 0; e < 2; e++) {
             float& x = s[n][2 * i + e];
             uint32_t key = at + n * 8 + quad * 2 + e;
-            x = all || (key >= start[i] && key < end[i]) ? x * heads.scale : minus_infinity();
-            mc = max_of(mc, x);
+            x = all_visible || (key >= start[i] && key < end[i]) ? x * heads.scale : minus_infinity();
+            mc = max_f32(mc, x);
           }
         mc = quad_max(mc);
         bool any = max(start[i], at) < min(end[i], at + CHUNK);
-        float top = any ? mc : 0.0f;   // p = exp(-inf) = +0 where nothing is seen
+        float top = any ? mc : 0.0f;  // p = exp(-inf) = +0 if no key is visible
 #pragma unroll
         for (uint32_t n = 0; n < 8; n++)
 #pragma unroll
-          for (uint32_t e = 0; e < 2; e++) s[n][2 * i + e] = exp_of(s[n][2 * i + e] - top);
+          for (uint32_t e = 0; e < 2; e++) s[n][2 * i + e] = exp_f32(s[n][2 * i + e] - top);
         float lc = quad_sum(s, 2 * i);
-        keep[i] = 1.0f;   // nothing seen: o = o * 1 + 0 * 0
-        gain[i] = 0.0f;
+        scale_old[i] = 1.0f;  // no visible key: o = o * 1 + 0 * 0
+        scale_new[i] = 0.0f;
         if (any && m[i] == minus_infinity()) {
-          gain[i] = 1.0f;   // the first chunk: o = 0 * 1 + o_c
+          scale_new[i] = 1.0f;  // first chunk: o = 0 * 1 + o_c
           m[i] = mc;
           l[i] = lc;
         } else if (any) {
-          top = max_of(m[i], mc);
-          keep[i] = exp_of(m[i] - top);
-          gain[i] = exp_of(mc - top);
-          l[i] = fmaf(l[i], keep[i], lc * gain[i]);
+          top = max_f32(m[i], mc);
+          scale_old[i] = exp_f32(m[i] - top);
+          scale_new[i] = exp_f32(mc - top);
+          l[i] = fmaf(l[i], scale_old[i], lc * scale_new[i]);
           m[i] = top;
         }
       }
 #pragma unroll
-      for (uint32_t i = 0; i < 4; i++) operand_of(p[i], s, i);
+      for (uint32_t i = 0; i < 4; i++) pack_fragment_a(p[i], s, i);
     }
     xt_cp_wait<1>();
     __syncthreads();
-    if (some) {
+    if (any_visible) {
 #pragma unroll
-      for (uint32_t d = 0; d < D / 8; d += 4) {   // four columns of tiles at a time: mma do not wait for one another
+      for (uint32_t d = 0; d < D / 8; d += 4) {  // four independent column tiles hide the latency of mma
         float oc[4][4] = {};
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
@@ -142,13 +149,14 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
           for (uint32_t e = 0; e < 4; e++) {
             if ((d + e) * 8 >= hd) continue;
             uint32_t b[2];
-            operand_b_rows(b, values, ld, i, (d + e) * 8);
+            load_fragment_b_trans(b, values, ld, i, (d + e) * 8);
             xt_mma_bf16_16816(oc[e], p[i], b);
           }
 #pragma unroll
         for (uint32_t e = 0; e < 4; e++)
 #pragma unroll
-          for (uint32_t f = 0; f < 4; f++) o[d + e][f] = fmaf(o[d + e][f], keep[f / 2], oc[e][f] * gain[f / 2]);
+          for (uint32_t f = 0; f < 4; f++)
+            o[d + e][f] = fmaf(o[d + e][f], scale_old[f / 2], oc[e][f] * scale_new[f / 2]);
       }
     }
     __syncthreads();
@@ -157,19 +165,22 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
   for (int i = 0; i < 2; i++) {
     uint32_t n = warp * 16 + lane / 4 + 8 * i;
     if (n >= t.count) continue;
-    size_t row = query_at(t, heads, n);
-    if (quad == 0) lse[row] = m[i] + log_of(l[i]);
+    size_t row = query_offset(t, heads, n);
+    if (quad == 0) lse[row] = m[i] + log_f32(l[i]);
 #pragma unroll
     for (uint32_t d = 0; d < D / 8; d++)
       if (d * 8 < hd)
-        *(uint32_t*)(y + row * hd + d * 8 + quad * 2) = xt_pack_bf16(o[d][2 * i] / l[i] + 0.0f, o[d][2 * i + 1] / l[i] + 0.0f);
+        *(uint32_t*)(y + row * hd + d * 8 + quad * 2) =
+            xt_pack_bf16(o[d][2 * i] / l[i] + 0.0f, o[d][2 * i + 1] / l[i] + 0.0f);
   }
 }
 
-#define ATTENTION_BF16(name, d, warps)                                                                                            \
-  XT_KERNEL(name, warps * 32)(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse, const uint32_t* tiles, SEEN, HEADS) { \
-    attention_tile_bf16<d, warps>(q, k, v, y, lse, tiles, {seq, pos, table, page, stride, window}, {nh, nkv, hd, scale});         \
-  }                                                                                                                               \
+#define ATTENTION_BF16(name, d, warps)                                                                               \
+  XT_KERNEL(name, warps * 32)(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,                      \
+                              const uint32_t* tiles, MASK_PARAMS, HEAD_PARAMS) {                                     \
+    attention_tile_bf16<d, warps>(q, k, v, y, lse, tiles, {seq, pos, table, page, stride, window},                   \
+                                  {nh, nkv, hd, scale});                                                             \
+  }                                                                                                                  \
   XT_EXPORT(name)
 ATTENTION_BF16(attention_bf16_hd64, 64, 4)
 ATTENTION_BF16(attention_bf16_hd128, 128, 4)

@@ -1,14 +1,15 @@
-// What the kernels of attention in bf16 share: rows in shared memory, and operands of mma.sync m16n8k16 from them.
-// A row has its hd values, zeros to a multiple of 16, and 8 more, so that the eight rows of an ldmatrix lie in
-// different banks. Lane l of a warp holds of an accumulator (16 x 8) the rows l/4 and l/4 + 8, columns 2 (l%4) + e.
+// Shared by the bf16 attention kernels: rows in shared memory and fragments of mma.sync m16n8k16.
+// A row in shared memory holds hd values, zero padding to a multiple of 16, and 8 more values, so that the eight rows
+// of one ldmatrix fall into different banks. Accumulator fragment (16 x 8): lane l owns rows l / 4 and l / 4 + 8,
+// columns 2 (l % 4) + e.
 #pragma once
 #include "attention.cuh"
 
 XT_DEV uint32_t mma_ld(uint32_t hd) { return (hd + 15) / 16 * 16 + 8; }
 
-// to[n][c] = row(n)[c], n < rows, c < hd, by cp.async (the caller commits and waits); zeros where row(n) is null.
-template <class Row>
-XT_DEV void copy_rows(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
+// to[n][c] = row(n)[c] for n < rows, c < hd, by cp.async; the caller commits and waits. Rows with row(n) == nullptr
+// are zero-filled. `any` is a valid global address for the predicated-off copies.
+template <class Row> XT_DEV void copy_rows_async(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
   const uint32_t parts = hd / 8, ld = mma_ld(hd);
   for (uint32_t i = threadIdx.x; i < rows * parts; i += blockDim.x) {
     uint32_t n = i / parts, c = i % parts * 8;
@@ -17,41 +18,42 @@ XT_DEV void copy_rows(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row
   }
 }
 
-// The zeros between hd and a multiple of 16, which no copy touches.
-XT_DEV void zero_pads(bf16* to, uint32_t rows, uint32_t hd) {
+// Zero-fills columns hd .. next multiple of 16, which no copy writes.
+XT_DEV void zero_padding(bf16* to, uint32_t rows, uint32_t hd) {
   if (hd % 16 == 0) return;
-  for (uint32_t n = threadIdx.x; n < rows; n += blockDim.x) *(uint4*)(to + n * mma_ld(hd) + hd) = make_uint4(0, 0, 0, 0);
+  for (uint32_t n = threadIdx.x; n < rows; n += blockDim.x)
+    *(uint4*)(to + n * mma_ld(hd) + hd) = make_uint4(0, 0, 0, 0);
 }
 
-// The 16 x 16 operand: rows of x, columns 16 step ..
-XT_DEV void operand_a(uint32_t a[4], const bf16* x, uint32_t ld, uint32_t step) {
+// A fragment (16 x 16): 16 rows of x, columns 16 step .. 16 step + 15.
+XT_DEV void load_fragment_a(uint32_t a[4], const bf16* x, uint32_t ld, uint32_t step) {
   uint32_t lane = threadIdx.x % 32;
   xt_ldmatrix_x4(a, x + lane % 16 * ld + step * 16 + lane / 16 * 8);
 }
-// Two 16 x 8 operands: x[n][k] for n of the columns 0 .. 7 and 8 .. 15, k = 16 step ..
-XT_DEV void operand_b(uint32_t b[4], const bf16* x, uint32_t ld, uint32_t step) {
+// Two B fragments (16 x 8): x[n][k] for n = 0 .. 7 and n = 8 .. 15, k = 16 step .. 16 step + 15.
+XT_DEV void load_fragments_b(uint32_t b[4], const bf16* x, uint32_t ld, uint32_t step) {
   uint32_t lane = threadIdx.x % 32;
   xt_ldmatrix_x4(b, x + (lane / 16 * 8 + lane % 8) * ld + step * 16 + lane / 8 % 2 * 8);
 }
-// A 16 x 8 operand: x[k][n] for k = 16 step .., n = column ..
-XT_DEV void operand_b_rows(uint32_t b[2], const bf16* x, uint32_t ld, uint32_t step, uint32_t column) {
+// One B fragment (16 x 8) of a transposed operand: x[k][n] for k = 16 step .. + 15, n = column .. + 7.
+XT_DEV void load_fragment_b_trans(uint32_t b[2], const bf16* x, uint32_t ld, uint32_t step, uint32_t column) {
   xt_ldmatrix_x2_trans(b, x + (step * 16 + threadIdx.x % 16) * ld + column);
 }
 
-// The 16 x 16 operand of columns 16 step .. of accumulators, rounded.
-XT_DEV void operand_of(uint32_t a[4], const float s[][4], uint32_t step) {
+// A fragment (16 x 16) made of accumulator columns 16 step .. 16 step + 15, rounded to bf16.
+XT_DEV void pack_fragment_a(uint32_t a[4], const float s[][4], uint32_t step) {
   a[0] = xt_pack_bf16(s[2 * step][0], s[2 * step][1]);
   a[1] = xt_pack_bf16(s[2 * step][2], s[2 * step][3]);
   a[2] = xt_pack_bf16(s[2 * step + 1][0], s[2 * step + 1][1]);
   a[3] = xt_pack_bf16(s[2 * step + 1][2], s[2 * step + 1][3]);
 }
 
-// Over the 4 lanes that share a row of accumulators.
+// Maximum over the 4 lanes that share an accumulator row.
 XT_DEV float quad_max(float v) {
-  v = max_of(v, __shfl_xor_sync(0xffffffffu, v, 2));
-  return max_of(v, __shfl_xor_sync(0xffffffffu, v, 1));
+  v = max_f32(v, __shfl_xor_sync(0xffffffffu, v, 2));
+  return max_f32(v, __shfl_xor_sync(0xffffffffu, v, 1));
 }
-// sum32 of a row's 64 entries, entry 8 n + 2 (lane % 4) + e in p[n][half + e].
+// sum32 of a row's 64 entries; p[n][half + e] holds entry 8 n + 2 (lane % 4) + e.
 XT_DEV float quad_sum(const float p[8][4], int half) {
   float v[2];
 #pragma unroll

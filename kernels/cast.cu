@@ -1,5 +1,6 @@
-// cast         y[i] = x[i], rounded to nearest even or widened
-// Launch: a thread an element, blocks of 256. CPU twin: Tensor::cast.
+// cast         y[i] = x[i]: f32 to bf16 rounds to nearest even, bf16 to f32 is exact
+// Launch: one thread per element, 256 threads per block. Order: element-wise. CPU twin: Tensor::cast.
+#include "contract.cuh"
 
 XT_KERNEL(cast_f32_bf16, 256)(const float* x, bf16* y, uint32_t n) {
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,7 @@
-// cat_seq    y = a followed by b along the sequence: a of m values, b of n -> y of m + n
-// Launch: a thread an element. Not in the hot path, which writes in place. CPU twin: ops/kv.rs.
+// cat_seq      y = concat(a, b) along the sequence: a [m values], b [n values] -> y [m + n values]
+// Launch: one thread per element, 256 threads per block. Not on the hot path, which appends in place.
+// CPU twin: ops/kv.rs.
+#include "xt.cuh"
 
 XT_KERNEL(cat_seq_f32, 256)(const float* a, const float* b, float* y, uint32_t m, uint32_t n) {
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,11 +1,12 @@
-// The arithmetic of docs/numerics.md that every kernel shares: bf16, exp, log, sum32. Explicit fma
-// only; compiled without contraction, so both compilers give one set of bits.
+// Arithmetic of docs/numerics.md that all kernels share: bf16 conversion, exp, log, sum32, order-preserving keys.
+// Every fma is explicit, and nothing is contracted, so nvcc and g++ produce the same bits.
 #pragma once
+#include "xt.cuh"
 
 // ---- bf16
 XT_DEV float from_bf16(bf16 b) { return xt_bits_f((uint32_t)b.u << 16); }
 
-// To nearest, ties to even; every NaN becomes 0x7fff.
+// Round to nearest, ties to even. Every NaN becomes 0x7fff.
 XT_DEV bf16 to_bf16(float x) {
   uint32_t u = xt_f_bits(x);
   bf16 r;
@@ -13,17 +14,17 @@ XT_DEV bf16 to_bf16(float x) {
   return r;
 }
 
-// Elements of activations, f32 or bf16: read widened, written rounded.
+// Activations in f32 or bf16: loads widen to f32, stores round to the storage type.
 XT_DEV float load(const float* p) { return *p; }
 XT_DEV float load(const bf16* p) { return from_bf16(*p); }
 XT_DEV void store(float* p, float x) { *p = x; }
 XT_DEV void store(bf16* p, float x) { *p = to_bf16(x); }
 
-// ---- section 1
-XT_DEV float max_of(float a, float b) { return b > a ? b : a; }
+// ---- docs/numerics.md, section 1
+XT_DEV float max_f32(float a, float b) { return b > a ? b : a; }
 
-// ---- section 6
-XT_DEV float exp_of(float x) {
+// ---- docs/numerics.md, section 6
+XT_DEV float exp_f32(float x) {
   if (x != x) return x;
   if (x < -87.0f) return 0.0f;
   if (x > 88.72283f) return xt_bits_f(0x7f800000u);
@@ -41,12 +42,15 @@ XT_DEV float exp_of(float x) {
   return xt_bits_f(xt_f_bits(p) + (xt_f_bits(t) << 23));
 }
 
-XT_DEV float log_of(float x) {
+XT_DEV float log_f32(float x) {
   if (x == 0.0f) return xt_bits_f(0xff800000u);
   if (x != x || x < 0.0f) return xt_bits_f(0x7fffffffu);
   if (xt_f_bits(x) == 0x7f800000u) return x;
   float k = 0.0f;
-  if (xt_f_bits(x) < 0x00800000u) { x = x * 8388608.0f; k = -23.0f; }
+  if (xt_f_bits(x) < 0x00800000u) {
+    x = x * 8388608.0f;
+    k = -23.0f;
+  }
   int32_t e = (int32_t)(xt_f_bits(x) - 0x3f3504f3u) >> 23;
   float f = xt_bits_f(xt_f_bits(x) - ((uint32_t)e << 23)) - 1.0f;
   float n = (float)e + k, s = f * f;
@@ -65,15 +69,27 @@ XT_DEV float log_of(float x) {
   return fmaf(n, 0.693359375f, f + p);
 }
 
-// ---- section 2: the butterfly that ends a sum32, over the 32 lanes of a warp. All lanes get it.
-XT_DEV float sum32_of(float v) {
+// ---- docs/numerics.md, section 2
+// The butterfly reduction that ends a sum32, over the 32 lanes of a warp. All lanes receive the result.
+XT_DEV float sum32(float v) {
 #pragma unroll
   for (int o = 16; o; o >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, o);
   return v + 0.0f;
 }
 
-XT_DEV float max32_of(float v) {
+// Maximum over the 32 lanes of a warp. All lanes receive the result.
+XT_DEV float max32(float v) {
 #pragma unroll
-  for (int o = 16; o; o >>= 1) v = max_of(v, __shfl_xor_sync(0xffffffffu, v, o));
+  for (int o = 16; o; o >>= 1) v = max_f32(v, __shfl_xor_sync(0xffffffffu, v, o));
   return v;
 }
+
+// ---- order-preserving keys
+// Monotone in z as an unsigned integer; -0 and +0 map to the same key.
+XT_DEV uint32_t ordered_bits(float z) {
+  uint32_t u = xt_f_bits(z + 0.0f);
+  return u >> 31 ? ~u : u | 0x80000000u;
+}
+
+// The inverse of ordered_bits.
+XT_DEV float from_ordered_bits(uint32_t u) { return xt_bits_f(u >> 31 ? u & 0x7fffffffu : ~u); }

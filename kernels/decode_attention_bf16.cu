@@ -1,45 +1,53 @@
-// decode_attention in bf16    the parts of single rows by mma.sync: decode_attention.cu, attention_bf16.cu
-//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16 -> parts (m, l) [R, nh, C], o [R, nh, C, hd] in f32 -> y, L
-// Order: that of attention_bf16.cu: the 16-row operand holds the query heads of the group (zeros to 16), so a row has
-// its bits whatever stands beside it; a part is one chunk of 64 keys. Merged as in decode_attention.cu.
-// Launch: a block of 4 warps a (row, kv head, chunk). Scores: a warp 16 keys; p v: a warp every fourth 8 of hd.
-// Shared memory: K and V (64 rows of hd + 8, all on the way at once), 16 queries, scores, p: 27 KB at hd = 64, so 8
-// blocks an SM and 128 KB on the way, which is what the latency of 4 TB/s asks for. Bytes: K and V once for the group,
-// (2 + hd) * 4 a head of parts: 1/16 of the keys' and values' at hd = 64 for two heads a group.
+// decode_attention in bf16    decode_attention.cu with its products by mma.sync, as in attention_bf16.cu
+//                             q [N, nh, hd], k and v [S, nkv, hd] in bf16
+//                             -> partial results (m, l) [R, nh, C] and o [R, nh, C, hd] in f32 -> y, L
+// Launch: grid (rows, nkv, C), 4 warps. Scores: 16 keys per warp; p v: every fourth group of 8 columns per warp.
+// Order: as attention_bf16.cu. The 16-row A operand holds the query heads of the group (zero-padded to 16), so the
+//   bits of a row do not depend on other rows. A partial result is one chunk of 64 keys; merged as in
+//   decode_attention.cu.
+// Shared memory: K and V (64 rows of hd + 8, all in flight at once), 16 queries, scores, p: 27 KB at hd = 64, so 8
+//   blocks per SM and 128 KB in flight, which covers the latency at 4 TB/s.
+// Cost: K and V once for the group, (2 + hd) * 4 bytes of partial results per head: at hd = 64 and two heads per
+//   group, 1/16 of the bytes of keys and values.
 // CPU twin: ops/attention.rs.
 #include "attention_mma.cuh"
+#include "decode_attention.cuh"
 
-XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* parts_ml, float* parts_o, bf16* y, float* lse, uint32_t* met,
-                                      const uint32_t* rows, SEEN, uint32_t chunks, HEADS) {
-  const Seen see = {seq, pos, table, page, stride, window};
+XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* partial_ml,
+                                      float* partial_o, bf16* y, float* lse, uint32_t* counters, const uint32_t* rows,
+                                      MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {
+  const AttnMask mask = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(bf16, keys);
   constexpr uint32_t P_LD = CHUNK + 8;
-  const uint32_t ld = mma_ld(hd), group = nh / nkv, warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = rows[blockIdx.x];
+  const uint32_t ld = mma_ld(hd), group = nh / nkv, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+                 row = rows[blockIdx.x];
   bf16 *values = keys + CHUNK * ld, *queries = values + CHUNK * ld, *p = queries + 16 * ld;
   float* scores = (float*)(p + 16 * P_LD);
   uint32_t* slots = (uint32_t*)(scores + 16 * TILE_LD);
-  const uint32_t lo = first_seen(see, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;
+  const uint32_t lo = first_visible(mask, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;
   if (c * CHUNK >= hi) return;
-  const size_t head = (size_t)row * nh + blockIdx.y * group, out = ((size_t)blockIdx.x * nh + blockIdx.y * group) * chunks + blockIdx.z;
+  const size_t head = (size_t)row * nh + blockIdx.y * group,
+               out = ((size_t)blockIdx.x * nh + blockIdx.y * group) * chunks + blockIdx.z;
 
-  chunk_slots(slots, see, seq[row], c, lo, hi);
-  zero_pads(keys, CHUNK, hd);
-  zero_pads(values, CHUNK, hd);
-  zero_pads(queries, 16, hd);
+  load_chunk_slots(slots, mask, seq[row], c, lo, hi);
+  zero_padding(keys, CHUNK, hd);
+  zero_padding(values, CHUNK, hd);
+  zero_padding(queries, 16, hd);
   __syncthreads();
-  auto pool = [&](const bf16* x) {
+  auto kv_row = [&](const bf16* x) {
     return [=](uint32_t n) { return slots[n] == NO_SLOT ? nullptr : x + ((size_t)slots[n] * nkv + blockIdx.y) * hd; };
   };
-  copy_rows(queries, 16, hd, q, [&](uint32_t i) { return i < group ? q + (head + i) * hd : nullptr; });
-  copy_rows(keys, CHUNK, hd, k, pool(k));
+  copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return i < group ? q + (head + i) * hd : nullptr; });
+  copy_rows_async(keys, CHUNK, hd, k, kv_row(k));
   xt_cp_commit();
-  copy_rows(values, CHUNK, hd, v, pool(v));
+  copy_rows_async(values, CHUNK, hd, v, kv_row(v));
   xt_cp_commit();
   xt_cp_wait<1>();
   __syncthreads();
   for (uint32_t h0 = 0; h0 < group; h0 += 16) {
     if (h0) {
-      copy_rows(queries, 16, hd, q, [&](uint32_t i) { return h0 + i < group ? q + (head + h0 + i) * hd : nullptr; });
+      copy_rows_async(queries, 16, hd, q,
+                      [&](uint32_t i) { return h0 + i < group ? q + (head + h0 + i) * hd : nullptr; });
       xt_cp_commit();
       xt_cp_wait<0>();
       __syncthreads();
@@ -47,8 +55,8 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
     float s[2][4] = {};
     for (uint32_t i = 0; i * 16 < hd; i++) {
       uint32_t a[4], b[4];
-      operand_a(a, queries, ld, i);
-      operand_b(b, keys + warp * 16 * ld, ld, i);
+      load_fragment_a(a, queries, ld, i);
+      load_fragments_b(b, keys + warp * 16 * ld, ld, i);
       xt_mma_bf16_16816(s[0], a, b);
       xt_mma_bf16_16816(s[1], a, b + 2);
     }
@@ -57,19 +65,19 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
 #pragma unroll
       for (uint32_t e = 0; e < 4; e++) {
         uint32_t key = warp * 16 + n * 8 + lane % 4 * 2 + e % 2;
-        bool seen = c * CHUNK + key >= lo && c * CHUNK + key < hi;
-        scores[(lane / 4 + e / 2 * 8) * TILE_LD + key] = seen ? s[n][e] * scale : minus_infinity();
+        bool visible = c * CHUNK + key >= lo && c * CHUNK + key < hi;
+        scores[(lane / 4 + e / 2 * 8) * TILE_LD + key] = visible ? s[n][e] * scale : minus_infinity();
       }
     __syncthreads();
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
       uint32_t n = warp + 4 * i;
       const float x0 = scores[n * TILE_LD + lane], x1 = scores[n * TILE_LD + lane + 32];
-      float m = max32_of(max_of(x0, x1)), p0 = exp_of(x0 - m), p1 = exp_of(x1 - m), l = sum32_of(p0 + p1);
+      float m = max32(max_f32(x0, x1)), p0 = exp_f32(x0 - m), p1 = exp_f32(x1 - m), l = sum32(p0 + p1);
       p[n * P_LD + lane] = to_bf16(p0);
       p[n * P_LD + lane + 32] = to_bf16(p1);
       if (lane == 0 && h0 + n < group) {
-        float* ml = parts_ml + (out + (size_t)(h0 + n) * chunks) * 2;
+        float* ml = partial_ml + (out + (size_t)(h0 + n) * chunks) * 2;
         ml[0] = m;
         ml[1] = l;
       }
@@ -78,23 +86,26 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
     __syncthreads();
     uint32_t a[4][4];
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) operand_a(a[i], p, P_LD, i);
+    for (uint32_t i = 0; i < 4; i++) load_fragment_a(a[i], p, P_LD, i);
     for (uint32_t d = warp * 8; d < hd; d += 32) {
       float o[4] = {};
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
         uint32_t b[2];
-        operand_b_rows(b, values, ld, i, d);
+        load_fragment_b_trans(b, values, ld, i, d);
         xt_mma_bf16_16816(o, a[i], b);
       }
 #pragma unroll
       for (uint32_t i = 0; i < 2; i++) {
         uint32_t h = h0 + lane / 4 + 8 * i;
-        if (h < group) *(float2*)(parts_o + (out + (size_t)h * chunks) * hd + d + lane % 4 * 2) = make_float2(o[2 * i] + 0.0f, o[2 * i + 1] + 0.0f);
+        if (h < group)
+          *(float2*)(partial_o + (out + (size_t)h * chunks) * hd + d + lane % 4 * 2) =
+              make_float2(o[2 * i] + 0.0f, o[2 * i + 1] + 0.0f);
       }
     }
     if (h0 + 16 < group) __syncthreads();
   }
-  merge_last(Parts<bf16>{parts_ml, parts_o, y, lse, met}, row, (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
+  merge_if_last(PartialResults<bf16>{partial_ml, partial_o, y, lse, counters}, row,
+                (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
 }
 XT_EXPORT(decode_attention_bf16)

@@ -1,9 +1,9 @@
-// all_finite   found = 1 if any x[i] is a NaN or an infinity; found is 0 before
-// Launch: 256 threads, at most 1024 blocks, which stride over n. One integer maximum a warp that found
-// one: its order changes nothing. CPU twin: ops/finite.rs.
+// all_finite   found = 1 if any x[i] is a NaN or an infinity; found is 0 before the launch
+// Launch: 256 threads per block, at most 1024 blocks, grid-stride loop over n. One integer atomicMax per warp that
+//   finds a non-finite value; it is independent of order. CPU twin: ops/finite.rs.
+#include "contract.cuh"
 
-template <class T>
-XT_DEV void find_not_finite(const T* x, uint32_t* found, uint64_t n) {
+template <class T> XT_DEV void find_not_finite(const T* x, uint32_t* found, uint64_t n) {
   bool bad = false;
   uint64_t step = (uint64_t)gridDim.x * blockDim.x;
   for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)

@@ -1,52 +1,55 @@
-// write_heads      every new row on its way to an attention: its queries normed and turned, its keys
-//                  normed, turned and put into their slot, its values put there
+// write_heads    QK-norm, RoPE and KV-cache append of new rows: queries and keys are normed (unless the gain is null)
+//                  and rotated; keys and values are written to their KV slot
 //                  q [N, nh, hd], k, v [N, nkv, hd], q_gain, k_gain [hd] or null, pos, slot [N]
-//                  -> turned [N, nh, hd], k_pool, v_pool [S, nkv, hd]
-// Launch: a warp a head, four heads a block: nh query heads, nkv of keys, nkv of values a row. A head goes
-// through shared memory between norm and rotation, because a pair's halves lie in two lanes.
-// Order: sum32. hd at most 256, even. CPU twin: rms_norm, rope_rows, scatter_rows.
+//                  -> rotated [N, nh, hd], k_pool, v_pool [S, nkv, hd]
+// Launch: one warp per head, four heads per block: nh query heads, nkv key heads and nkv value heads per row. A head
+//   is staged in shared memory between norm and rotation, because the two halves of a pair belong to different lanes.
+// Order: sum32. hd is even, at most 256. CPU twin: rms_norm, rope_rows, scatter_rows.
+#include "rms_norm.cuh"
+#include "rope.cuh"
 
-// Where the heads of a row come from and go.
-template <class T> struct HeadPlaces {
+// Source and destination buffers of the heads.
+template <class T> struct HeadBuffers {
   const T *q, *k, *v;
-  T *turned, *k_pool, *v_pool;
+  T *rotated, *k_pool, *v_pool;
   const float *q_gain, *k_gain;
   const uint64_t* table;
   uint32_t nh, nkv, hd;
   float eps;
 };
 
-// y = x normed by the gain, if there is one, then turned.
+// y = rope(rms_norm(x, gain)); a null gain skips the norm.
 template <class T>
-XT_DEV void norm_turn(const T* x, const float* gain, const float* cos, T* y, uint32_t hd, float eps, float* staged, uint32_t lane) {
+XT_DEV void norm_rotate(const T* x, const float* gain, const float* cos, T* y, uint32_t hd, float eps, float* staging,
+                        uint32_t lane) {
   float v[8];
   lane_load(v, x, hd, lane);
-  float r = gain ? rrms_of(lane_squares(v), hd, eps) : 1.0f;
+  float r = gain ? inverse_rms(lane_sum_squares(v), hd, eps) : 1.0f;
 #pragma unroll
   for (int k = 0; k < 8; k++) {
     uint32_t i = lane + 32 * k;
-    if (i < hd) staged[i] = gain ? (v[k] * r) * gain[i] : v[k];
+    if (i < hd) staging[i] = gain ? (v[k] * r) * gain[i] : v[k];
   }
   __syncwarp();
   uint32_t half = hd / 2;
   for (uint32_t i = lane; i < half; i += 32) {
-    float a = staged[i], b = staged[i + half], c = cos[i], s = cos[i + half];
+    float a = staging[i], b = staging[i + half], c = cos[i], s = cos[i + half];
     store(y + i, fmaf(a, c, -(b * s)));
     store(y + i + half, fmaf(b, c, a * s));
   }
 }
 
 template <class T>
-XT_DEV void write_heads(const HeadPlaces<T>& p, const uint32_t* pos, const uint32_t* slot, uint32_t rows) {
-  XT_SHARED2(float, staged, 4, 256);
+XT_DEV void write_heads(const HeadBuffers<T>& p, const uint32_t* pos, const uint32_t* slot, uint32_t rows) {
+  XT_SHARED2(float, staging, 4, 256);
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, heads = p.nh + 2 * p.nkv;
-  uint64_t which = (uint64_t)blockIdx.x * 4 + warp;
-  if (which >= (uint64_t)rows * heads) return;
-  uint32_t row = (uint32_t)(which / heads), head = (uint32_t)(which % heads), hd = p.hd;
+  uint64_t head_index = (uint64_t)blockIdx.x * 4 + warp;
+  if (head_index >= (uint64_t)rows * heads) return;
+  uint32_t row = (uint32_t)(head_index / heads), head = (uint32_t)(head_index % heads), hd = p.hd;
   const float* cos = rope_row(p.table, pos[row], hd);
   if (head < p.nh) {
     size_t at = ((size_t)row * p.nh + head) * hd;
-    norm_turn(p.q + at, p.q_gain, cos, p.turned + at, hd, p.eps, staged[warp], lane);
+    norm_rotate(p.q + at, p.q_gain, cos, p.rotated + at, hd, p.eps, staging[warp], lane);
     return;
   }
   head -= p.nh;
@@ -56,16 +59,16 @@ XT_DEV void write_heads(const HeadPlaces<T>& p, const uint32_t* pos, const uint3
   if (value) {
     for (uint32_t i = lane; i < hd; i += 32) p.v_pool[to + i] = p.v[from + i];
   } else {
-    norm_turn(p.k + from, p.k_gain, cos, p.k_pool + to, hd, p.eps, staged[warp], lane);
+    norm_rotate(p.k + from, p.k_gain, cos, p.k_pool + to, hd, p.eps, staging[warp], lane);
   }
 }
 
-#define WRITE_HEADS(name, T)                                                                                                   \
-  XT_KERNEL(name, 128)(const T* q, const T* k, const T* v, T* turned, T* k_pool, T* v_pool, const float* q_gain, const float* k_gain, \
-                       const uint64_t* table, const uint32_t* pos, const uint32_t* slot, uint32_t rows, uint32_t nh,           \
-                       uint32_t nkv, uint32_t hd, float eps) {                                                                 \
-    write_heads<T>({q, k, v, turned, k_pool, v_pool, q_gain, k_gain, table, nh, nkv, hd, eps}, pos, slot, rows);                        \
-  }                                                                                                                            \
+#define WRITE_HEADS(name, T)                                                                                         \
+  XT_KERNEL(name, 128)(const T* q, const T* k, const T* v, T* rotated, T* k_pool, T* v_pool, const float* q_gain,    \
+                       const float* k_gain, const uint64_t* table, const uint32_t* pos, const uint32_t* slot,        \
+                       uint32_t rows, uint32_t nh, uint32_t nkv, uint32_t hd, float eps) {                           \
+    write_heads<T>({q, k, v, rotated, k_pool, v_pool, q_gain, k_gain, table, nh, nkv, hd, eps}, pos, slot, rows);    \
+  }                                                                                                                  \
   XT_EXPORT(name)
 WRITE_HEADS(write_heads_f32, float)
 WRITE_HEADS(write_heads_bf16, bf16)

@@ -1,40 +1,43 @@
-// Products of normed rows in one launch: what the kernels of fused_norm_linears.cu and fused_norm_swiglu.cu
-// share. A block norms the rows that it reads: their scales while its first weights are on the way, their
-// values on the way into a product. That costs the reads of h [N, in] f32 once a block, from L2: as much as the
-// weights of a block at 8 rows, so no kernel here takes more.
+// RMSNorm fused into the prologue of a skinny product; shared by fused_norm_linears.cu and fused_norm_swiglu.cu.
+// Each block norms the rows that it reads: it computes their 1/rms while its first weights are in flight, and scales
+// the values as it loads them. This costs each block one read of h [N, in] f32 from L2, as much as its weights at 8
+// rows, so these kernels take at most 8 rows.
 #pragma once
+#include "contract.cuh"
+#include "rms_norm.cuh"
 
-// Up to 8 rows h [N, in] and the gain of their norm; r: their scales, in shared memory.
+// Up to 8 rows h [N, in] and the gain of their norm; r: 1/rms of each row, in shared memory.
 struct NormedRows {
   const float *h, *gain;
   float eps;
   float* r;
 };
 
-// A warp a row.
-XT_DEV void settle(const NormedRows& x, uint32_t n0, uint32_t m, uint32_t width) {
+// r[n] = 1/rms of row n0 + n, one warp per row.
+XT_DEV void compute_rms(const NormedRows& x, uint32_t n0, uint32_t m, uint32_t width) {
   uint32_t lane = threadIdx.x & 31;
   for (uint32_t n = threadIdx.x >> 5; n < m; n += blockDim.x / 32) {
-    float r = rrms_of(lane_squares(x.h + (size_t)(n0 + n) * width, width, lane), width, x.eps);
+    float r = inverse_rms(lane_sum_squares(x.h + (size_t)(n0 + n) * width, width, lane), width, x.eps);
     if (lane == 0) x.r[n] = r;
   }
   __syncthreads();
 }
 
 // ---- bf16
-XT_DEV void settle(const NormedRows& x, uint32_t lines, uint32_t n0, uint32_t rows, uint32_t width) {
-  settle(x, n0, min(lines, rows - n0), width);
+XT_DEV void compute_rms(const NormedRows& x, uint32_t lines, uint32_t n0, uint32_t rows, uint32_t width) {
+  compute_rms(x, n0, min(lines, rows - n0), width);
 }
 
-XT_DEV void bring_rows(const NormedRows& x, bf16* s, uint32_t lines, uint32_t n0, uint32_t rows, uint32_t width, uint32_t at) {
+XT_DEV void load_rows(const NormedRows& x, bf16* s, uint32_t lines, uint32_t n0, uint32_t rows, uint32_t width,
+                      uint32_t at) {
   uint32_t lane = threadIdx.x & 31, n = min(256u, width - at), padded = (n + 15) / 16 * 16, k = lane * 8;
   if (k >= padded) return;
   for (uint32_t line = 0; line < lines; line++) {
-    bool there = n0 + line < rows;
+    bool in_range = n0 + line < rows;
     const float *h = x.h + (size_t)(n0 + line) * width + at + k, *gain = x.gain + at + k;
     bf16* to = s + line * 264 + k;
     float v[8] = {};
-    if (there && k < n && (width & 7) == 0) {
+    if (in_range && k < n && (width & 7) == 0) {
 #pragma unroll
       for (int q = 0; q < 2; q++) {
         float4 a = *reinterpret_cast<const float4*>(h + 4 * q), g = *reinterpret_cast<const float4*>(gain + 4 * q);
@@ -43,13 +46,13 @@ XT_DEV void bring_rows(const NormedRows& x, bf16* s, uint32_t lines, uint32_t n0
         v[4 * q + 2] = (a.z * x.r[line]) * g.z;
         v[4 * q + 3] = (a.w * x.r[line]) * g.w;
       }
-    } else if (there) {
+    } else if (in_range) {
 #pragma unroll
       for (uint32_t i = 0; i < 8; i++)
         if (k + i < n) v[i] = (h[i] * x.r[line]) * gain[i];
     }
-    *reinterpret_cast<uint4*>(to) =
-      make_uint4(xt_pack_bf16(v[0], v[1]), xt_pack_bf16(v[2], v[3]), xt_pack_bf16(v[4], v[5]), xt_pack_bf16(v[6], v[7]));
+    *reinterpret_cast<uint4*>(to) = make_uint4(xt_pack_bf16(v[0], v[1]), xt_pack_bf16(v[2], v[3]),
+                                               xt_pack_bf16(v[4], v[5]), xt_pack_bf16(v[6], v[7]));
   }
 }
 
@@ -58,7 +61,7 @@ struct NormedLine {
   const float *h, *gain;
   float r;
 };
-XT_DEV NormedLine line_of(const NormedRows& x, uint32_t n, uint32_t local, uint32_t width, uint32_t k) {
+XT_DEV NormedLine operand_row(const NormedRows& x, uint32_t n, uint32_t local, uint32_t width, uint32_t k) {
   return {x.h + (size_t)n * width + k, x.gain + k, x.r[local]};
 }
 XT_DEV float value(const NormedLine& x, uint32_t k) { return (x.h[k] * x.r) * x.gain[k]; }

@@ -1,7 +1,9 @@
 // linear_db_f32    db[o] = db[o] + rowsum fma(dy[r][o], 1, .)          dy [R, out]
-// Launch: 32 columns a block, 8 warps; a warp a chunk of at most 256 rows, then the first warp adds the
-//   chunks in order. R out / 132 SMs of 4-byte loads of whole 128-byte lines: bound by memory.
-// CPU twin: ops/linear.rs.
+// Launch: 32 columns per block, 8 warps. Each warp sums one chunk of at most 256 rows; then the first warp adds the
+//   chunks in ascending order.
+// Cost: R out / 132 SMs loads of 4 bytes, coalesced into 128-byte lines: bound by memory. CPU twin: ops/linear.rs.
+#include "xt.cuh"
+
 XT_KERNEL(linear_db_f32, 256)(float* db, const float* dy, const uint32_t* bounds, uint32_t chunks, uint32_t outs) {
   XT_SHARED2(float, part, 8, 32);
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, o = blockIdx.x * 32 + lane;

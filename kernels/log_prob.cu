@@ -1,28 +1,29 @@
+// log_prob     values[n] = (lse, z[y] - lse, entropy) of row n of z = logits / T, for rows with a target y
+//              logits [N, V] -> values [N, 3]; rows without a target (NO_TARGET) are not written
+//              entropy = 0 (parameter): the entropy is computed later, by cross_entropy_gradient
+// Launch: one block per row, one warp per chunk of 128 logits, at most 16 warps; dynamic shared memory of 8 bytes per
+//   chunk (3 KiB at V = 50,000).
+// Order: lane t takes logits t, t + 32, ... of a chunk; one warp combines the (max, sum) of the chunks by sum32; the
+//   chunks' entropies are added in ascending order. CPU twin: cpu/softmax.rs.
+// Cost: V exps for lse and V for the entropy, about 60 instructions per logit: bound by arithmetic, not by memory;
+//   the row (200 KB at V = 50,000) is read twice, the second time from L2.
 #include "logits.cuh"
-// log_prob     values[n] = (lse, z[y] - lse, entropy) of row n of z = logits / T, where it has a target y
-//              logits [N, V] -> values [N, 3]; a row whose y is ABSENT is left alone
-//              ENTROPY 0: the entropy is left for cross_entropy_gradient
-// Launch: a block a row, a warp a chunk of 128 logits and at most 16 warps; dynamic shared memory 8 bytes a
-//   chunk (3 KiB at V = 50,000). Order: lane t takes a chunk's logits t, t + 32, ...; one warp combines the
-//   chunks' (max, sum) by sum32; the chunks' entropies are added rising. CPU twin: cpu/softmax.rs.
-// Cost: V exps for lse and V for the entropy, about 60 instructions a logit: arithmetic, not memory; the row
-//   (200 KB at V = 50,000) is read twice, the second time from L2.
 
-// The maximum of chunk c, and the sum of exp(z - it).
+// m[c] = max of chunk c; l[c] = sum of exp(z - m[c]).
 XT_DEV void chunk_sum(const Logits& row, uint32_t c, float* m, float* l) {
   uint32_t lane = threadIdx.x & 31, at = c * 128 + lane;
-  const float none = xt_bits_f(0xff800000u);
-  float z[4], top = none, v = 0.0f;
+  const float neg_inf = xt_bits_f(0xff800000u);
+  float z[4], top = neg_inf, v = 0.0f;
 #pragma unroll
   for (int j = 0; j < 4; j++) {
-    z[j] = at + 32 * j < row.n ? logit(row, at + 32 * j) : none;
-    top = max_of(top, z[j]);
+    z[j] = at + 32 * j < row.n ? logit(row, at + 32 * j) : neg_inf;
+    top = max_f32(top, z[j]);
   }
-  top = max32_of(top);
+  top = max32(top);
 #pragma unroll
   for (int j = 0; j < 4; j++)
-    if (at + 32 * j < row.n && top != none) v = v + exp_of(z[j] - top);
-  v = sum32_of(v);
+    if (at + 32 * j < row.n && top != neg_inf) v = v + exp_f32(z[j] - top);
+  v = sum32(v);
   if (lane == 0) m[c] = top, l[c] = v;
 }
 
@@ -33,9 +34,9 @@ XT_DEV float chunk_entropy(const Logits& row, uint32_t c, float lse) {
   for (int j = 0; j < 4; j++) {
     if (at + 32 * j >= row.n) continue;
     float z = logit(row, at + 32 * j);
-    if (z != xt_bits_f(0xff800000u)) v = fmaf(exp_of(z - lse), lse - z, v);
+    if (z != xt_bits_f(0xff800000u)) v = fmaf(exp_f32(z - lse), lse - z, v);
   }
-  return sum32_of(v);
+  return sum32(v);
 }
 
 XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
@@ -47,11 +48,11 @@ XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
   __syncthreads();
   if (warp == 0) {
     float top = xt_bits_f(0xff800000u), sum = 0.0f;
-    for (uint32_t c = lane; c < chunks; c += 32) top = max_of(top, m[c]);
-    top = max32_of(top);
-    for (uint32_t c = lane; c < chunks; c += 32) sum = fmaf(l[c], exp_of(m[c] - top), sum);
-    sum = sum32_of(sum);
-    float lse = top + log_of(sum);
+    for (uint32_t c = lane; c < chunks; c += 32) top = max_f32(top, m[c]);
+    top = max32(top);
+    for (uint32_t c = lane; c < chunks; c += 32) sum = fmaf(l[c], exp_f32(m[c] - top), sum);
+    sum = sum32(sum);
+    float lse = top + log_f32(sum);
     if (lane == 0) shared_lse[0] = lse, values[0] = lse, values[1] = logit(row, row.target) - lse;
   }
   __syncthreads();
@@ -69,10 +70,12 @@ XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
   values[2] = entropy;
 }
 
-// last, cut: null, or the last kept logit of each row.
-XT_KERNEL_FOR(log_prob_f32, 512, 2)(const float* logits, const uint32_t* target, const uint32_t* last, const float* cut, float* values, uint32_t v, float t, uint32_t entropy) {
+// last, cutoff: column and value of the last kept logit of each row; null: no top-k.
+XT_KERNEL_FOR(log_prob_f32, 512, 2)(const float* logits, const uint32_t* target, const uint32_t* last,
+                                    const float* cutoff, float* values, uint32_t v, float t, uint32_t entropy) {
   uint32_t n = blockIdx.x;
-  if (target[n] == ABSENT) return;
-  row_values({logits + (size_t)n * v, v, 0, target[n], last ? last[n] : ABSENT, t, cut ? cut[n] : 0.0f}, entropy != 0, values + 3 * n);
+  if (target[n] == NO_TARGET) return;
+  row_values({logits + (size_t)n * v, v, 0, target[n], last ? last[n] : NO_TARGET, t, cutoff ? cutoff[n] : 0.0f},
+             entropy != 0, values + 3 * n);
 }
 XT_EXPORT(log_prob_f32)

@@ -1,14 +1,17 @@
 // rms_norm_backward    xh_i = x_i r;  e_i = dy_i w_i;  t = sum32(e_i xh_i) / C;  dx_i = fma(-xh_i, t, e_i) r
 //                      x, dy [N, C], w [C] -> dx [N, C], r [N]
-// Launch: a warp a row, four rows a block. Rows of up to 1024 stay in registers; longer ones are read again.
+// Launch: one warp per row, four rows per block. Rows of up to 1024 values stay in registers; longer ones are read
+//   again.
 // Order: sum32. CPU twin: cpu/norm.rs.
+#include "rms_norm.cuh"
 
 template <int K, class T>
-XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, float* dx, uint32_t c, float eps, uint32_t lane) {
+XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, float* dx, uint32_t c, float eps,
+                               uint32_t lane) {
   float h[K], e[K];
   lane_load(h, x, c, lane);
   lane_load(e, dy, c, lane);
-  float r = rrms_of(lane_squares(h), c, eps), t = 0.0f;
+  float r = inverse_rms(lane_sum_squares(h), c, eps), t = 0.0f;
 #pragma unroll
   for (int k = 0; k < K; k++) {
     uint32_t i = lane + 32 * k;
@@ -16,7 +19,7 @@ XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, floa
     if (i < c) e[k] = e[k] * w[i];
     t = fmaf(e[k], h[k], t);
   }
-  t = sum32_of(t) / (float)c;
+  t = sum32(t) / (float)c;
 #pragma unroll
   for (int k = 0; k < K; k++) {
     uint32_t i = lane + 32 * k;
@@ -26,40 +29,46 @@ XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, floa
 }
 
 template <class T>
-XT_DEV float rms_norm_dx_long(const T* x, const float* w, const float* dy, float* dx, uint32_t c, float eps, uint32_t lane) {
-  float r = rrms_of(lane_squares(x, c, lane), c, eps), t = 0.0f;
+XT_DEV float rms_norm_dx_long(const T* x, const float* w, const float* dy, float* dx, uint32_t c, float eps,
+                              uint32_t lane) {
+  float r = inverse_rms(lane_sum_squares(x, c, lane), c, eps), t = 0.0f;
 #pragma unroll 4
   for (uint32_t i = lane; i < c; i += 32) t = fmaf(dy[i] * w[i], load(x + i) * r, t);
-  t = sum32_of(t) / (float)c;
+  t = sum32(t) / (float)c;
 #pragma unroll 4
   for (uint32_t i = lane; i < c; i += 32) dx[i] = fmaf(-(load(x + i) * r), t, dy[i] * w[i]) * r;
   return r;
 }
 
 template <class T>
-XT_DEV void rms_norm_dx(const T* x, const float* w, const float* dy, float* dx, float* r, uint32_t n, uint32_t c, float eps) {
+XT_DEV void rms_norm_dx(const T* x, const float* w, const float* dy, float* dx, float* r, uint32_t n, uint32_t c,
+                        float eps) {
   uint32_t row = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= n) return;
   size_t at = (size_t)row * c;
   float one;
-  if (c <= 128) one = rms_norm_dx_short<4>(x + at, w, dy + at, dx + at, c, eps, lane);
-  else if (c <= 1024) one = rms_norm_dx_short<32>(x + at, w, dy + at, dx + at, c, eps, lane);
-  else one = rms_norm_dx_long(x + at, w, dy + at, dx + at, c, eps, lane);
+  if (c <= 128)
+    one = rms_norm_dx_short<4>(x + at, w, dy + at, dx + at, c, eps, lane);
+  else if (c <= 1024)
+    one = rms_norm_dx_short<32>(x + at, w, dy + at, dx + at, c, eps, lane);
+  else
+    one = rms_norm_dx_long(x + at, w, dy + at, dx + at, c, eps, lane);
   if (lane == 0) r[row] = one;
 }
 
-#define RMS_NORM_DX(name, T)                                                                                             \
-  XT_KERNEL(name, 128)(const T* x, const float* w, const float* dy, float* dx, float* r, uint32_t n, uint32_t c, float eps) { \
-    rms_norm_dx(x, w, dy, dx, r, n, c, eps);                                                                             \
-  }                                                                                                                      \
+#define RMS_NORM_DX(name, T)                                                                                         \
+  XT_KERNEL(name, 128)(const T* x, const float* w, const float* dy, float* dx, float* r, uint32_t n, uint32_t c,     \
+                       float eps) {                                                                                  \
+    rms_norm_dx(x, w, dy, dx, r, n, c, eps);                                                                         \
+  }                                                                                                                  \
   XT_EXPORT(name)
 RMS_NORM_DX(rms_norm_dx_f32, float)
 RMS_NORM_DX(rms_norm_dx_bf16, bf16)
 #undef RMS_NORM_DX
 
 // rms_norm_dw    part[p][i] = chain over the rows of chunk p: fma(dy_i, x_i r, .) from +0
-//                x, dy [N, C], r [N], chunk [P, 2] first row and end -> part [P, C]
-// Launch: a block a chunk and a tile of columns, a thread a column. Chunks are of at most 256 rows.
+//                x, dy [N, C], r [N], chunk [P, 2] (first row, end row) -> part [P, C]
+// Launch: one block per (chunk, tile of columns), one thread per column. A chunk has at most 256 rows.
 template <class T>
 XT_DEV void rms_norm_dw(const T* x, const float* r, const float* dy, const uint32_t* chunk, float* part, uint32_t c) {
   uint32_t i = blockIdx.y * blockDim.x + threadIdx.x;
@@ -74,17 +83,18 @@ XT_DEV void rms_norm_dw(const T* x, const float* r, const float* dy, const uint3
   part[(size_t)blockIdx.x * c + i] = sum;
 }
 
-#define RMS_NORM_DW(name, T)                                                                                                  \
-  XT_KERNEL(name, 256)(const T* x, const float* r, const float* dy, const uint32_t* chunk, float* part, uint32_t c) { \
-    rms_norm_dw(x, r, dy, chunk, part, c);                                                                                    \
-  }                                                                                                                           \
+#define RMS_NORM_DW(name, T)                                                                                         \
+  XT_KERNEL(name, 256)(const T* x, const float* r, const float* dy, const uint32_t* chunk, float* part,              \
+                       uint32_t c) {                                                                                 \
+    rms_norm_dw(x, r, dy, chunk, part, c);                                                                           \
+  }                                                                                                                  \
   XT_EXPORT(name)
 RMS_NORM_DW(rms_norm_dw_f32, float)
 RMS_NORM_DW(rms_norm_dw_bf16, bf16)
 #undef RMS_NORM_DW
 
-// add_chunks     g[i] = g[i] + part[p][i], p rising               part [P, C], g [C]
-// Launch: a thread a column.
+// add_chunks     g[i] = g[i] + part[p][i], p ascending            part [P, C], g [C]
+// Launch: one thread per column.
 XT_KERNEL(add_chunks_f32, 32)(const float* part, float* g, uint32_t chunks, uint32_t c) {
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= c) return;

@@ -1,30 +1,31 @@
 // rope             y1 = fma(x1, c, -(x2 s)); y2 = fma(x2, c, x1 s) over the pairs (i, i + hd/2) of each head
-// rope_backward    the turn back: s with the other sign        x, y [N, H, hd]
-// table: the addresses of blocks of 256 positions, [256, hd]: cos, then sin of a position.
-// rope_rows, rope_pos: a position for each row; rope_at, rope: rows at first, first + 1, ...
-// Launch: a thread four neighbouring pairs of a head (one pair where hd is no multiple of 8), blocks of 256 over
-// N H hd/2. 16-byte accesses in f32, 8-byte in bf16, coalesced; the table's rows are shared by the heads of a row
-// and stay in L1; its blocks cost one more dependent load, from L2. 2 bytes moved a flop: bound by bandwidth. CPU twin: ops/rope.rs.
+// rope_backward    the inverse rotation: s with the opposite sign                x, y [N, H, hd]
+// table: addresses of blocks of 256 positions, each [256, hd]: per position the cosines, then the sines.
+// rope_rows, rope_pos: one position per row. rope_at, rope: rows at positions first, first + 1, ...
+// Launch: N H hd/2 pairs, 256 threads per block, four neighbouring pairs of a head per thread (one pair if hd is no
+//   multiple of 8). Accesses are coalesced: 16 bytes in f32, 8 bytes in bf16.
+// Cost: bound by bandwidth (2 bytes moved per flop). The table rows are shared by the heads of a row and stay in L1;
+//   the block table costs one more dependent load, from L2.
+// Order: element-wise. CPU twin: ops/rope.rs.
 
-// The cosines of a position; its sines follow.
-XT_DEV const float* rope_row(const uint64_t* table, uint32_t pos, uint32_t hd) {
-  return (const float*)table[pos / 256] + (size_t)(pos % 256) * hd;
-}
+#include "contract.cuh"
+#include "rope.cuh"
+#include "vec4.cuh"
 
 struct Pairs {
-  uint32_t n, heads, hd;   // rows, heads, head size
+  uint32_t n, heads, hd;  // rows, heads, head size
 };
 
-// One value, or four.
+// Loads and stores of one element, or of four.
 template <class T> XT_DEV void read(float (&to)[1], const T* from) { to[0] = load(from); }
 template <class T> XT_DEV void write(T* to, const float (&from)[1]) { store(to, from[0]); }
 template <class T> XT_DEV void read(float (&to)[4], const T* from) {
-  Four<T> x = load4(from);
+  Vec4<T> x = load4(from);
 #pragma unroll
   for (int e = 0; e < 4; e++) to[e] = load(x.v + e);
 }
 template <class T> XT_DEV void write(T* to, const float (&from)[4]) {
-  Four<T> x;
+  Vec4<T> x;
 #pragma unroll
   for (int e = 0; e < 4; e++) store(x.v + e, from[e]);
   store4(to, x);
@@ -53,15 +54,18 @@ XT_DEV void rope_pairs(const In* x, const uint64_t* table, Out* y, Pairs of, flo
 }
 
 template <class In, class Out, class Position>
-XT_DEV void rope_turn(const In* x, const uint64_t* table, Out* y, Pairs of, float sign, Position position) {
-  if (of.hd % 8 == 0) rope_pairs<In, Out, 4>(x, table, y, of, sign, position);
-  else rope_pairs<In, Out, 1>(x, table, y, of, sign, position);
+XT_DEV void rope_all(const In* x, const uint64_t* table, Out* y, Pairs of, float sign, Position position) {
+  if (of.hd % 8 == 0)
+    rope_pairs<In, Out, 4>(x, table, y, of, sign, position);
+  else
+    rope_pairs<In, Out, 1>(x, table, y, of, sign, position);
 }
 
-#define ROPE_ROWS(name, In, Out, sign)                                                                                    \
-  XT_KERNEL(name, 256)(const In* x, const uint64_t* table, const uint32_t* pos, Out* y, uint32_t n, uint32_t heads, uint32_t hd) { \
-    rope_turn(x, table, y, {n, heads, hd}, sign, [=](uint32_t row) { return pos[row]; });                                 \
-  }                                                                                                                       \
+#define ROPE_ROWS(name, In, Out, sign)                                                                               \
+  XT_KERNEL(name, 256)(const In* x, const uint64_t* table, const uint32_t* pos, Out* y, uint32_t n, uint32_t heads,  \
+                       uint32_t hd) {                                                                                \
+    rope_all(x, table, y, {n, heads, hd}, sign, [=](uint32_t row) { return pos[row]; });                             \
+  }                                                                                                                  \
   XT_EXPORT(name)
 ROPE_ROWS(rope_rows_f32, float, float, 1.0f)
 ROPE_ROWS(rope_rows_bf16, bf16, bf16, 1.0f)
@@ -71,10 +75,11 @@ ROPE_ROWS(rope_backward_f32, float, float, -1.0f)
 ROPE_ROWS(rope_pos_f32, float, float, 1.0f)
 ROPE_ROWS(rope_pos_bf16, bf16, bf16, 1.0f)
 
-#define ROPE_AT(name, T)                                                                                              \
-  XT_KERNEL(name, 256)(const T* x, const uint64_t* table, uint32_t first, T* y, uint32_t n, uint32_t heads, uint32_t hd) { \
-    rope_turn(x, table, y, {n, heads, hd}, 1.0f, [=](uint32_t row) { return first + row; });                          \
-  }                                                                                                                   \
+#define ROPE_AT(name, T)                                                                                             \
+  XT_KERNEL(name, 256)(const T* x, const uint64_t* table, uint32_t first, T* y, uint32_t n, uint32_t heads,          \
+                       uint32_t hd) {                                                                                \
+    rope_all(x, table, y, {n, heads, hd}, 1.0f, [=](uint32_t row) { return first + row; });                          \
+  }                                                                                                                  \
   XT_EXPORT(name)
 ROPE_AT(rope_at_f32, float)
 ROPE_AT(rope_at_bf16, bf16)

@@ -1,10 +1,12 @@
-// sample_chunks    raw[n][c] = (max, sum of exp(x - max)) of each chunk of 128 logits; max is +inf where a
-//                  logit is a NaN or +inf                         x [N, V] -> raw [N, ceil(V / 128)]
-//                  turn = turn + 1: the kernels after it read it
-// Launch: a warp a chunk, eight chunks of one row a block. CPU twin: reference/sample.rs.
+// sample_chunks    raw[n][c] = (max, sum of exp(x - max)) of each chunk of 128 logits; max is +inf if a logit of the
+//                  chunk is a NaN or +inf                               x [N, V] -> raw [N, ceil(V / 128)]
+//                  step = step + 1, read by the kernels after it
+// Launch: one warp per chunk, eight chunks of one row per block. CPU twin: reference/sample.rs.
+#include "philox.cuh"
+#include "sample.cuh"
 
-XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* turn, uint32_t v, uint32_t chunks) {
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *turn += 1;
+XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* step, uint32_t v, uint32_t chunks) {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *step += 1;
   uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (chunk >= chunks) return;
   x += (size_t)blockIdx.x * v;
@@ -22,20 +24,21 @@ XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* turn
 }
 XT_EXPORT(sample_chunks_f32)
 
-// turn_lists       now[i] = all[(turn + 1) words + i], i < words: the lists of a turn that begins, before sample_chunks
-//                  counts it                                      all [turns, words] -> now [words]
-// Launch: a thread a word.
-XT_KERNEL(turn_lists, 128)(const uint32_t* turn, const uint32_t* all, uint32_t* now, uint32_t words) {
+// load_step_indices   current[i] = all[(step + 1) words + i], i < words: the index lists of the next step. Launched
+//                     at the beginning of a step, before sample_chunks increments the counter
+//                     all [steps, words] -> current [words]
+// Launch: one thread per word.
+XT_KERNEL(load_step_indices, 128)(const uint32_t* step, const uint32_t* all, uint32_t* current, uint32_t words) {
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < words) now[i] = all[(size_t)(*turn + 1) * words + i];
+  if (i < words) current[i] = all[(size_t)(*step + 1) * words + i];
 }
-XT_EXPORT(turn_lists)
+XT_EXPORT(load_step_indices)
 
-// sample_penalty   y[n] = x[n], but y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id that row n
-//                  has seen (no id twice) and each that it drew in the turns before    x, y [N, V], picked [turn, N, 4]
-// Launch: 4096 logits of one row a block of 256.
-XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* rows, const uint32_t* seen, const uint32_t* turn,
-                                   const uint32_t* picked, uint32_t v) {
+// sample_penalty   y[n] = x[n], except y[n][id] = x > 0 ? x / penalty : x penalty with x = x[n][id], for each id in
+//       row n's list (no duplicates) and each id that it sampled in earlier steps   x, y [N, V], samples [step, N, 4]
+// Launch: 256 threads per block, 4096 logits of one row per block.
+XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* rows, const uint32_t* seen,
+                                   const uint32_t* step, const uint32_t* samples, uint32_t v) {
   SampleRow row = rows[blockIdx.x];
   x += (size_t)blockIdx.x * v;
   y += (size_t)blockIdx.x * v;
@@ -50,18 +53,18 @@ XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* ro
   if (row.penalty == 1.0f) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  for (uint32_t before = 0; before < *turn; before++) {
-    uint32_t id = picked[4 * ((size_t)before * gridDim.x + blockIdx.x) + 1];
+  for (uint32_t before = 0; before < *step; before++) {
+    uint32_t id = samples[4 * ((size_t)before * gridDim.x + blockIdx.x) + 1];
     if (id >= first && id < end) y[id] = x[id] > 0.0f ? x[id] / row.penalty : x[id] * row.penalty;
   }
 }
 XT_EXPORT(sample_penalty_f32)
 
-// sample_weigh     kept[n][c] = (max, sum of exp(z - max)), total[n][c] = sum of W, over what is kept of
-//                  each chunk                            x [N, V] -> kept, total [N, ceil(V / 128)]
-// Launch: as sample_chunks. Integer sums have no order.
-XT_KERNEL(sample_weigh_f32, 256)(const float* x, const SampleRow* rows, const SampleState* states, ChunkSums* kept, uint64_t* total,
-                                 uint32_t v, uint32_t chunks) {
+// sample_weights  kept[n][c] = (max, sum of exp(z - max)), total[n][c] = sum of W, over the kept tokens of each chunk
+//                  x [N, V] -> kept, total [N, ceil(V / 128)]
+// Launch: as sample_chunks. Integer sums are independent of order.
+XT_KERNEL(sample_weights_f32, 256)(const float* x, const SampleRow* rows, const SampleState* states, ChunkSums* kept,
+                                   uint64_t* total, uint32_t v, uint32_t chunks) {
   uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   SampleState state = states[blockIdx.x];
   if (chunk >= chunks || state.fault) return;
@@ -82,22 +85,23 @@ XT_KERNEL(sample_weigh_f32, 256)(const float* x, const SampleRow* rows, const Sa
   kept[(size_t)blockIdx.x * chunks + chunk] = sums;
   total[(size_t)blockIdx.x * chunks + chunk] = weight;
 }
-XT_EXPORT(sample_weigh_f32)
+XT_EXPORT(sample_weights_f32)
 
 // sample_pick      r = high 64 bits of u S (0 when greedy);  token = the lowest i with W_0 + ... + W_i > r
 //                  log-prob = x_token - lse(x);  processed = z_token - lse(kept z) (0 when greedy)
-//                  picked [turn, N, 4]: fault, token, and the bits of both, at the turn; token[n] as well
-// Launch: a warp a row.
-XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* rows, const uint32_t* turn, const SampleState* states, const ChunkSums* raw,
-                               const ChunkSums* kept, const uint64_t* total, uint32_t* picked, uint32_t* tokens, uint32_t v,
+//                  samples [step, N, 4]: fault, token, bits of both log-probabilities; also tokens[n]
+// Launch: one warp per row.
+XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* rows, const uint32_t* step,
+                               const SampleState* states, const ChunkSums* raw, const ChunkSums* kept,
+                               const uint64_t* total, uint32_t* samples, uint32_t* tokens, uint32_t v,
                                uint32_t chunks) {
   uint32_t lane = threadIdx.x;
   SampleState state = states[blockIdx.x];
   SampleRow row = rows[blockIdx.x];
-  picked += 4 * ((size_t)*turn * gridDim.x + blockIdx.x);
+  samples += 4 * ((size_t)*step * gridDim.x + blockIdx.x);
   if (state.fault) {
     if (lane == 0) tokens[blockIdx.x] = 0;
-    if (lane < 4) picked[lane] = lane == 0 ? state.fault : 0;
+    if (lane < 4) samples[lane] = lane == 0 ? state.fault : 0;
     return;
   }
   x += (size_t)blockIdx.x * v;
@@ -109,17 +113,17 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
   uint64_t sum = 0, r = 0;
   if (row.temperature != 0.0f) {
     for (uint32_t c = lane; c < chunks; c += 32) sum += total[c];
-    r = high_product(philox_of(row.seed, row.id, row.position + *turn, 0), warp_total(sum));
+    r = high_product(philox_of(row.seed, row.id, row.position + *step, 0), warp_total(sum));
   }
-  // the chunk in which the running sum passes r, and the sum before it
+  // find the chunk in which the prefix sum exceeds r, and the sum before that chunk
   uint64_t before = 0;
   uint32_t chunk = 0;
   for (uint32_t first = 0; first < chunks; first += 32) {
     uint64_t here = first + lane < chunks ? total[first + lane] : 0, running = warp_running(here);
     uint32_t passed = __ballot_sync(0xffffffffu, before + running > r);
-    int who = passed ? __ffs(passed) - 1 : 31;
-    chunk = first + who;
-    before += __shfl_sync(0xffffffffu, passed ? running - here : running, who);
+    int winner = passed ? __ffs(passed) - 1 : 31;
+    chunk = first + winner;
+    before += __shfl_sync(0xffffffffu, passed ? running - here : running, winner);
     if (passed) break;
   }
   uint32_t token = 0;
@@ -133,9 +137,9 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
   }
   float whole = lse_of(raw, chunks), part = lse_of(kept, chunks);
   if (lane != 0) return;
-  picked[0] = 0;
-  picked[1] = tokens[blockIdx.x] = token;
-  picked[2] = xt_f_bits(x[token] - whole);
-  picked[3] = xt_f_bits(row.temperature == 0.0f ? 0.0f : y[token] / row.temperature - part);
+  samples[0] = 0;
+  samples[1] = tokens[blockIdx.x] = token;
+  samples[2] = xt_f_bits(x[token] - whole);
+  samples[3] = xt_f_bits(row.temperature == 0.0f ? 0.0f : y[token] / row.temperature - part);
 }
 XT_EXPORT(sample_pick_f32)

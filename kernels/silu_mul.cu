@@ -1,14 +1,14 @@
-// silu_mul     y = (g / (1 + exp(-g))) u, element by element
-// Launch: a thread four neighbours, blocks of 256. CPU twin: cpu/pointwise.rs.
+// silu_mul     y = (g / (1 + exp(-g))) u, element-wise
+// Launch: one thread per four consecutive elements, 256 threads per block. CPU twin: cpu/pointwise.rs.
 
-XT_DEV float silu_mul_of(float g, float u) { return (g / (1.0f + exp_of(-g))) * u; }
+#include "silu_mul.cuh"
+#include "vec4.cuh"
 
-template <class T, class O>
-XT_DEV void silu_mul_four(const T* g, const T* u, O* y, uint64_t n) {
+template <class T, class O> XT_DEV void silu_mul_four(const T* g, const T* u, O* y, uint64_t n) {
   uint64_t at = 4 * ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x);
   if (at + 4 <= n) {
-    Four<T> a = load4(g + at), b = load4(u + at);
-    Four<O> out;
+    Vec4<T> a = load4(g + at), b = load4(u + at);
+    Vec4<O> out;
 #pragma unroll
     for (int i = 0; i < 4; i++) store(out.v + i, silu_mul_of(load(a.v + i), load(b.v + i)));
     store4(y + at, out);
@@ -17,8 +17,8 @@ XT_DEV void silu_mul_four(const T* g, const T* u, O* y, uint64_t n) {
   }
 }
 
-#define SILU_MUL(name, T, O)                                                                            \
-  XT_KERNEL(name, 256)(const T* g, const T* u, O* y, uint64_t n) { silu_mul_four(g, u, y, n); } \
+#define SILU_MUL(name, T, O)                                                                                         \
+  XT_KERNEL(name, 256)(const T* g, const T* u, O* y, uint64_t n) { silu_mul_four(g, u, y, n); }                      \
   XT_EXPORT(name)
 SILU_MUL(silu_mul_f32_f32, float, float)
 SILU_MUL(silu_mul_f32_bf16, float, bf16)
@@ -29,10 +29,12 @@ SILU_MUL(silu_mul_bf16_bf16, bf16, bf16)
 // silu_mul_backward    q = 1 / (1 + exp(-g));  du = dy (g q);  dg = (dy u) (q fma(g, 1 - q, 1))
 // Launch: as silu_mul.
 
-struct SiluGradient { float g, u; };
+struct SiluGradient {
+  float g, u;
+};
 
 XT_DEV SiluGradient silu_mul_backward_of(float g, float u, float dy) {
-  float q = 1.0f / (1.0f + exp_of(-g));
+  float q = 1.0f / (1.0f + exp_f32(-g));
   return {(dy * u) * (q * fmaf(g, 1.0f - q, 1.0f)), dy * (g * q)};
 }
 
@@ -40,9 +42,9 @@ template <class T, class O>
 XT_DEV void silu_mul_backward_four(const T* g, const T* u, const float* dy, O* dg, O* du, uint64_t n) {
   uint64_t at = 4 * ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x);
   if (at + 4 <= n) {
-    Four<T> a = load4(g + at), b = load4(u + at);
-    Four<float> d = load4(dy + at);
-    Four<O> og, ou;
+    Vec4<T> a = load4(g + at), b = load4(u + at);
+    Vec4<float> d = load4(dy + at);
+    Vec4<O> og, ou;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       SiluGradient one = silu_mul_backward_of(load(a.v + i), load(b.v + i), d.v[i]);
@@ -60,10 +62,10 @@ XT_DEV void silu_mul_backward_four(const T* g, const T* u, const float* dy, O* d
   }
 }
 
-#define SILU_MUL_BACKWARD(name, T, O)                                                                        \
-  XT_KERNEL(name, 256)(const T* g, const T* u, const float* dy, O* dg, O* du, uint64_t n) {                  \
-    silu_mul_backward_four(g, u, dy, dg, du, n);                                                             \
-  }                                                                                                          \
+#define SILU_MUL_BACKWARD(name, T, O)                                                                                \
+  XT_KERNEL(name, 256)(const T* g, const T* u, const float* dy, O* dg, O* du, uint64_t n) {                          \
+    silu_mul_backward_four(g, u, dy, dg, du, n);                                                                     \
+  }                                                                                                                  \
   XT_EXPORT(name)
 SILU_MUL_BACKWARD(silu_mul_backward_f32_f32, float, float)
 SILU_MUL_BACKWARD(silu_mul_backward_f32_bf16, float, bf16)

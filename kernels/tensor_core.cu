@@ -1,31 +1,35 @@
-// tensor_core_*    what a tensor core computes, for the gates: d = c + a bᵀ   a, b [T, 64, 64] bf16, both along k; c, d [T, 64, 64]
-//   tensor_core_mma      mma.sync, four steps of 16 k in rising order
-//   tensor_core_swapped  the same with the operands in each other's place
-//   tensor_core_wgmma    wgmma from shared memory (sm_90a; elsewhere it traps)
-// Launch: a block of 4 warps a product, a warp 16 rows of its result.
-// Order: four steps of 16 k. CPU twin: the emulator's tensor core.
+// tensor_core_*    raw tensor-core products for the gates: d = c + a bᵀ
+//                  a, b [T, 64, 64] bf16, both K-major; c, d [T, 64, 64] f32
+//   tensor_core_mma      mma.sync, four k-steps of 16, ascending
+//   tensor_core_swapped  the same with A and B operands exchanged
+//   tensor_core_wgmma    wgmma from shared memory (sm_90a; traps elsewhere)
+// Launch: one block of 4 warps per product, 16 rows of the result per warp.
+// Order: four k-steps of 16. CPU twin: the emulator's tensor core.
+#include "xt.cuh"
 
 XT_DEV uint32_t pair_at(const bf16* x) { return *reinterpret_cast<const uint32_t*>(x); }
 
-// 16 lines of p by 8 of q, each from line 0 of its pointer, added to c.
+// c += 16 rows of p by 8 rows of q, from row 0 of each pointer.
 XT_DEV void product_16x8(float c[4], const bf16* p, const bf16* q) {
   uint32_t lane = threadIdx.x & 31, line = lane / 4, at = lane % 4 * 2;
   for (uint32_t k = at; k < 64; k += 16) {
-    uint32_t a[4] = {pair_at(p + line * 64 + k), pair_at(p + (line + 8) * 64 + k), pair_at(p + line * 64 + k + 8), pair_at(p + (line + 8) * 64 + k + 8)};
+    uint32_t a[4] = {pair_at(p + line * 64 + k), pair_at(p + (line + 8) * 64 + k), pair_at(p + line * 64 + k + 8),
+                     pair_at(p + (line + 8) * 64 + k + 8)};
     uint32_t b[2] = {pair_at(q + line * 64 + k), pair_at(q + line * 64 + k + 8)};
     xt_mma_bf16_16816(c, a, b);
   }
 }
 
-// Element e of a lane's four, in a result of 16 x 8.
-struct Cell { uint32_t p, q; };
+// Row and column of accumulator element e of this lane in a 16 x 8 result.
+struct Cell {
+  uint32_t p, q;
+};
 XT_DEV Cell cell_of(uint32_t e) {
   uint32_t lane = threadIdx.x & 31;
   return {lane / 4 + e / 2 * 8, lane % 4 * 2 + e % 2};
 }
 
-template <bool SWAPPED>
-XT_DEV void products_by_mma(const bf16* a, const bf16* b, const float* c, float* d) {
+template <bool SWAPPED> XT_DEV void products_by_mma(const bf16* a, const bf16* b, const float* c, float* d) {
   size_t base = (size_t)blockIdx.x * 4096;
   const bf16 *p = (SWAPPED ? b : a) + base, *q = (SWAPPED ? a : b) + base;
   for (uint32_t p0 = threadIdx.x / 32 * 16, q0 = 0; q0 < 64; q0 += 8) {
@@ -42,26 +46,31 @@ XT_DEV void products_by_mma(const bf16* a, const bf16* b, const float* c, float*
   }
 }
 
-XT_KERNEL(tensor_core_mma, 128)(const bf16* a, const bf16* b, const float* c, float* d) { products_by_mma<false>(a, b, c, d); }
+XT_KERNEL(tensor_core_mma, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
+  products_by_mma<false>(a, b, c, d);
+}
 XT_EXPORT(tensor_core_mma)
 
-XT_KERNEL(tensor_core_swapped, 128)(const bf16* a, const bf16* b, const float* c, float* d) { products_by_mma<true>(a, b, c, d); }
+XT_KERNEL(tensor_core_swapped, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
+  products_by_mma<true>(a, b, c, d);
+}
 XT_EXPORT(tensor_core_swapped)
 
-// 64 lines of 64 into swizzled shared memory.
-XT_DEV void bring_swizzled(bf16* s, const bf16* x) {
+// Copies a 64 x 64 tile to shared memory with the 128-byte swizzle.
+XT_DEV void load_swizzled(bf16* s, const bf16* x) {
   for (uint32_t i = threadIdx.x; i < 512; i += 128) {
     uint32_t line = i / 8, part = i % 8;
-    *reinterpret_cast<uint4*>(s + line * 64 + (part ^ (line & 7)) * 8) = *reinterpret_cast<const uint4*>(x + line * 64 + part * 8);
+    *reinterpret_cast<uint4*>(s + line * 64 + (part ^ (line & 7)) * 8) =
+        *reinterpret_cast<const uint4*>(x + line * 64 + part * 8);
   }
 }
 
 XT_KERNEL(tensor_core_wgmma, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
-  XT_DYN_SHARED(bf16, shared);   // 17 KiB: two operands of 8 KiB, from the first multiple of 1024
+  XT_DYN_SHARED(bf16, shared);  // 17 KiB: two operands of 8 KiB, aligned to 1024
   bf16 *as = shared + (1024 - (reinterpret_cast<uintptr_t>(shared) & 1023)) % 1024 / 2, *bs = as + 4096;
   size_t base = (size_t)blockIdx.x * 4096;
-  bring_swizzled(as, a + base);
-  bring_swizzled(bs, b + base);
+  load_swizzled(as, a + base);
+  load_swizzled(bs, b + base);
   xt_proxy_fence();
   __syncthreads();
   float v[32];

@@ -1,43 +1,56 @@
-// One kernel source, two compilers: nvcc (device) and g++ (host emulation).
-// Kernels use only what is defined here; no cuda_bf16.h, no cooperative_groups.h.
+// The CUDA subset that kernels may use, for two compilers: nvcc (device) and g++ (the emulator). The only file that
+// tests which compiler is running. No cuda_bf16.h, no cooperative_groups.h.
 #pragma once
 #include <stdint.h>
 
-typedef struct { uint16_t u; } bf16;            // storage type, 2 bytes, same on both sides
+typedef struct {
+  uint16_t u;
+} bf16;  // storage type, 2 bytes, the same for both compilers
 
 #ifdef __CUDACC__  // ------------------------------------------------------------------ device
-// A kernel that is launched with at most `threads` threads a block.
+// A kernel with at most `threads` threads per block.
 #define XT_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
-// The same, with registers for `blocks` blocks a multiprocessor: without the number ptxas may spill to fit more.
+// The same, with registers budgeted for `blocks` blocks per SM; without the number ptxas may spill to fit more
+// blocks.
 #define XT_KERNEL_FOR(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name
 #define XT_EXPORT(name)
 #define XT_BEGIN
 #define XT_END
-#define XT_SHARED(T, name, N)      __shared__ __align__(16) T name[N]
-#define XT_SHARED2(T, name, A, B)  __shared__ __align__(16) T name[A][B]
+#define XT_SHARED(T, name, N) __shared__ __align__(16) T name[N]
+#define XT_SHARED2(T, name, A, B) __shared__ __align__(16) T name[A][B]
 extern __shared__ __align__(16) unsigned char xt_dyn_smem_[];
-#define XT_DYN_SHARED(T, name)     T* name = reinterpret_cast<T*>(xt_dyn_smem_)
+#define XT_DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(xt_dyn_smem_)
 #define XT_DEV __device__ __forceinline__
-XT_DEV void  xt_cp_async16(void* s, const void* g, bool pred = true) {
-  uint32_t p = (uint32_t)__cvta_generic_to_shared(s); int n = pred ? 16 : 0;
+XT_DEV void xt_cp_async16(void* s, const void* g, bool pred = true) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(s);
+  int n = pred ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(p), "l"(g), "r"(n) : "memory");
 }
 XT_DEV void xt_cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> XT_DEV void xt_cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 XT_DEV void xt_ldmatrix_x4(uint32_t r[4], const void* row) {
   uint32_t p = (uint32_t)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(p)
+               : "memory");
 }
 XT_DEV void xt_ldmatrix_x2_trans(uint32_t r[2], const void* row) {
   uint32_t p = (uint32_t)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(p) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(p)
+               : "memory");
 }
 XT_DEV void xt_mma_bf16_16816(float c[4], const uint32_t a[4], const uint32_t b[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// ---- Hopper warpgroup matrix multiply (sm_90a only): 64x64 f32 += A[64,16] * B[64,16]^T, both K-major in 128-byte-swizzled shared memory.
-// A tile is rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, base 1024-aligned; 16-byte chunk c of row r lies at chunk c ^ (r & 7).
+// ---- Hopper warpgroup matrix multiply (sm_90a only): 64x64 f32 += A[64,16] * B[64,16]^T, both operands K-major in
+// 128-byte-swizzled shared memory. A tile has rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, and a
+// 1024-byte-aligned base; 16-byte chunk c of row r is stored at chunk c ^ (r & 7).
 XT_DEV uint64_t xt_wgmma_desc(const void* s) {
   uint64_t a = (uint32_t)__cvta_generic_to_shared(s);
   return (a >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
@@ -46,20 +59,31 @@ XT_DEV uint64_t xt_wgmma_desc(const void* s) {
 XT_DEV void xt_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 XT_DEV void xt_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 XT_DEV void xt_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> XT_DEV void xt_wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
-XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;}"
-    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) : "l"(da), "l"(db), "r"(acc) : "memory");
+template <int N> XT_DEV void xt_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-#else  // a kernel that asks for it anyway stops here
+XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, "
+      "%4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, "
+      "%27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(da), "l"(db), "r"(acc)
+      : "memory");
+}
+#else  // other architectures trap
 XT_DEV void xt_wgmma_fence() {}
 XT_DEV void xt_proxy_fence() {}
 XT_DEV void xt_wgmma_commit() {}
 template <int N> XT_DEV void xt_wgmma_wait() {}
 XT_DEV void xt_wgmma_m64n64k16(float*, uint64_t, uint64_t, int) { __trap(); }
 #endif
-// Whether this block is the last of `blocks` to come to `counter`, which begins at zero and is left at zero. What the
-// others wrote before they came is then there to be read. All threads of a block call it, blocks call it once a launch.
+// Returns true in the last of `blocks` blocks to reach `counter`; that block then sees everything the others wrote
+// before reaching it. The counter is zero at launch and is reset to zero. All threads of a block must call it, once
+// per launch.
 XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
   __shared__ uint32_t before;
   __threadfence();
@@ -71,14 +95,14 @@ XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
   __threadfence();
   return true;
 }
-// Two f32 to bf16, to nearest, ties to even, NaN to 0x7fff: `low` in the lower half.
+// Two f32 to bf16x2, round to nearest even, NaN to 0x7fff; `low` in the lower half.
 XT_DEV uint32_t xt_pack_bf16(float low, float high) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-XT_DEV float    xt_bits_f(uint32_t u) { return __uint_as_float(u); }
-XT_DEV uint32_t xt_f_bits(float f)    { return __float_as_uint(f); }
-#else              // ------------------------------------------------------------------ emulator
+XT_DEV float xt_bits_f(uint32_t u) { return __uint_as_float(u); }
+XT_DEV uint32_t xt_f_bits(float f) { return __float_as_uint(f); }
+#else  // ------------------------------------------------------------------ emulator
 #include "emu/cuda.hpp"
 #endif

@@ -24,10 +24,13 @@ static void order_blocks(Launch& launch) {
 static std::string refusal(const Launch& l) {
   auto reason = [&](const char* what) { return std::string(l.kernel->name) + ": " + what; };
   if (!l.size()) return reason("no blocks");
-  if (l.grid.x > 0x7fffffff || l.grid.y > 65535 || l.grid.z > 65535) return reason("a grid above 2147483647 x 65535 x 65535 blocks");
+  if (l.grid.x > 0x7fffffff || l.grid.y > 65535 || l.grid.z > 65535)
+    return reason("a grid above 2147483647 x 65535 x 65535 blocks");
   if (!l.threads() || l.block.z > 64) return reason("a block needs 1 to 1024 threads, at most 64 along z");
   if (l.threads() > l.kernel->max_threads) {
-    return reason(("blocks of " + std::to_string(l.threads()) + " threads, and it is compiled for " + std::to_string(l.kernel->max_threads)).c_str());
+    return reason(("blocks of " + std::to_string(l.threads()) + " threads, and it is compiled for " +
+                   std::to_string(l.kernel->max_threads))
+                      .c_str());
   }
   if (l.shared > SHARED_LIMIT) return reason("more than 227 KB of dynamic shared memory");
   return "";
@@ -38,7 +41,13 @@ constexpr uint64_t SHARE = 1 << 16;
 
 extern "C" {
 
-struct xtemu_config { uint32_t grid[3], block[3], shared; int order; uint64_t seed; uint32_t workers; int checked; };
+struct xtemu_config {
+  uint32_t grid[3], block[3], shared;
+  int order;
+  uint64_t seed;
+  uint32_t workers;
+  int checked;
+};
 
 // As cuLaunchKernel: args[i] points to the i-th parameter. 0: done; else the reason is in `error`.
 int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char* error, size_t size) {
@@ -58,7 +67,8 @@ int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char*
     uint64_t most = std::min<uint64_t>(launch.size(), launch.size() * launch.threads() / SHARE);
     std::vector<std::thread> others;
     try {
-      for (uint32_t i = 1; i < c->workers && i < most && !launch.checked; i++) others.emplace_back([&launch, i] { work(launch, (int)i); });
+      for (uint32_t i = 1; i < c->workers && i < most && !launch.checked; i++)
+        others.emplace_back([&launch, i] { work(launch, (int)i); });
     } catch (const std::system_error&) {
       // the system refuses more threads: those that there are share the blocks
     }
@@ -95,5 +105,4 @@ uint64_t xtemu_watched() { return watched(); }
 void xtemu_on_fault(void (*note)()) { on_fault = note; }
 
 float xtemu_mma_dot16(const uint16_t* a, const uint16_t* b, float c) { return tensor_dot(a, b, c); }
-
 }

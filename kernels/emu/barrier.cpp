@@ -14,7 +14,8 @@ static void arrive(Vote vote, int predicate, const char* file, int line) {
   if (!barrier.arrived) {
     barrier = {0, vote == Vote::All, file, line};
   } else if (barrier.line != line || barrier.file != file) {
-    fail("divergent barrier: this thread at %s:%d, others at %s:%d", base(file), line, base(barrier.file), barrier.line);
+    fail("divergent barrier: this thread at %s:%d, others at %s:%d", base(file), line, base(barrier.file),
+         barrier.line);
   }
   if (vote == Vote::All) barrier.vote &= predicate;
   if (vote == Vote::Any) barrier.vote |= predicate;

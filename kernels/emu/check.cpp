@@ -20,7 +20,8 @@ static std::atomic<uint64_t> watch_read{0};
 void watch(const void* at, size_t bytes) { watch_at = (const char*)at, watch_bytes = bytes, watch_read = 0; }
 uint64_t watched() { return watch_read; }
 void count_read(const void* at, size_t bytes) {
-  if ((size_t)((const char*)at - watch_at.load(std::memory_order_relaxed)) < watch_bytes.load(std::memory_order_relaxed))
+  if ((size_t)((const char*)at - watch_at.load(std::memory_order_relaxed)) <
+      watch_bytes.load(std::memory_order_relaxed))
     watch_read.fetch_add(bytes, std::memory_order_relaxed);
 }
 
@@ -43,13 +44,18 @@ void check_block(Worker& w) {
 
 void check_collective(Warp& warp, uint32_t mask) {
   uint64_t time = tick();
-  if (mask == warp.full) { warp.synced = time; return; }
+  if (mask == warp.full) {
+    warp.synced = time;
+    return;
+  }
   if (!warp.knowledge) warp.knowledge = std::make_unique<Knowledge>();
   auto& until = warp.knowledge->until;
   for (int other = 0; other < 32; other++) {
     uint64_t known = mask >> other & 1 ? time : 0;
-    for (int i = 0; i < 32; i++) if (mask >> i & 1) known = std::max(known, until[i][other]);
-    for (int i = 0; i < 32; i++) if (mask >> i & 1) until[i][other] = known;
+    for (int i = 0; i < 32; i++)
+      if (mask >> i & 1) known = std::max(known, until[i][other]);
+    for (int i = 0; i < 32; i++)
+      if (mask >> i & 1) until[i][other] = known;
   }
 }
 
@@ -87,7 +93,8 @@ struct Asker {
   // blocks, or (in shared memory) by the order of blocks.
   bool before(uint64_t then) const {
     if (then < (shared ? block_begin() : w.launch->begin)) return true;
-    for (const Past& past : w.others) if (then >= past.begin && then < past.end && past.begin != block_begin()) return true;
+    for (const Past& past : w.others)
+      if (then >= past.begin && then < past.end && past.begin != block_begin()) return true;
     return false;
   }
 
@@ -97,7 +104,8 @@ struct Asker {
     if (then < block_begin()) return false;  // another block
     if (then < w.block_synced) return true;
     if (in != me.warp()) return false;
-    return lane == (int)(me.index & 31) || then < warp.synced || (warp.knowledge && then < warp.knowledge->until[me.index & 31][lane]);
+    return lane == (int)(me.index & 31) || then < warp.synced ||
+           (warp.knowledge && then < warp.knowledge->until[me.index & 31][lane]);
   }
 
   // The lanes of a reader that are not before this moment.
@@ -121,21 +129,29 @@ static std::string who(const Worker& w, uint64_t time, uint32_t thread) {
   return "block " + std::to_string(block) + " thread " + std::to_string(thread);
 }
 
-[[noreturn]] static void fault(const char* what, const void* at, size_t bytes, const char* source, const std::string& other = "") {
+[[noreturn]] static void fault(const char* what, const void* at, size_t bytes, const char* source,
+                               const std::string& other = "") {
   char place[160] = "not of the device", text[400];
   if (is_arena(at)) describe(at, place, sizeof place);
-  snprintf(text, sizeof text, "%s: %s of %zu bytes, %s%s%s", source, what, bytes, place, other.empty() ? "" : "; the other: ", other.c_str());
+  snprintf(text, sizeof text, "%s: %s of %zu bytes, %s%s%s", source, what, bytes, place,
+           other.empty() ? "" : "; the other: ", other.c_str());
   if (on_fault) on_fault();
   fail("%s", text);
 }
 
 // ---- one pair of bytes
-struct Where { const void* at; size_t bytes; const char* source; };
+struct Where {
+  const void* at;
+  size_t bytes;
+  const char* source;
+};
 
 static void check_read(Cell& cell, const Asker& a, Access access, const Where& where) {
   bool atomic = access == Access::Atomic;
-  if (!(atomic && cell.writer.atomic) && !a.ordered(cell.writer.time, cell.writer.thread >> 5, cell.writer.thread & 31)) {
-    fault("race: read of an unordered write", where.at, where.bytes, where.source, who(a.w, cell.writer.time, cell.writer.thread));
+  if (!(atomic && cell.writer.atomic) &&
+      !a.ordered(cell.writer.time, cell.writer.thread >> 5, cell.writer.thread & 31)) {
+    fault("race: read of an unordered write", where.at, where.bytes, where.source,
+          who(a.w, cell.writer.time, cell.writer.thread));
   }
   int warp = a.me.warp();
   uint32_t bit = a.me.bit();
@@ -152,14 +168,18 @@ static void check_read(Cell& cell, const Asker& a, Access access, const Where& w
 
 static void check_write(Cell& cell, const Asker& a, Access access, const Where& where) {
   bool atomic = access == Access::Atomic;
-  if (!(atomic && cell.writer.atomic) && !a.ordered(cell.writer.time, cell.writer.thread >> 5, cell.writer.thread & 31)) {
-    fault("race: write after an unordered write", where.at, where.bytes, where.source, who(a.w, cell.writer.time, cell.writer.thread));
+  if (!(atomic && cell.writer.atomic) &&
+      !a.ordered(cell.writer.time, cell.writer.thread >> 5, cell.writer.thread & 31)) {
+    fault("race: write after an unordered write", where.at, where.bytes, where.source,
+          who(a.w, cell.writer.time, cell.writer.thread));
   }
   for (int i = 0; i < 2; i++) {
     const Reader& r = cell.reader[i];
     if (!r.time || (atomic && r.atomic)) continue;
     uint32_t left = a.unordered(r, cell.lanes[i]);
-    if (left) fault("race: write after an unordered read", where.at, where.bytes, where.source, who(a.w, r.time, (uint32_t)r.warp * 32 + lowest(left)));
+    if (left)
+      fault("race: write after an unordered read", where.at, where.bytes, where.source,
+            who(a.w, r.time, (uint32_t)r.warp * 32 + lowest(left)));
   }
   cell.writer = {a.time, a.me.index, atomic};
 }
@@ -169,9 +189,13 @@ static void check(const Shadow& s, Access access, const Where& where) {
   size_t first = pair(s, where.at), last = pair(s, (const char*)where.at + where.bytes - 1);
   for (size_t i = first; i <= last; i++) {
     uint8_t state = s.state[i];
-    if (!(state & LIVE)) fault(access == Access::Read ? "read out of bounds" : "write out of bounds", where.at, where.bytes, where.source);
-    if (state & FLIGHT) fault("access to the target of a cp.async that was not waited for", where.at, where.bytes, where.source);
-    if (access != Access::Write && !(state & WRITTEN)) fault("read of what was never written", where.at, where.bytes, where.source);
+    if (!(state & LIVE))
+      fault(access == Access::Read ? "read out of bounds" : "write out of bounds", where.at, where.bytes,
+            where.source);
+    if (state & FLIGHT)
+      fault("access to the target of a cp.async that was not waited for", where.at, where.bytes, where.source);
+    if (access != Access::Write && !(state & WRITTEN))
+      fault("read of what was never written", where.at, where.bytes, where.source);
     asker.shared = state & SHARED;
     Cell& cell = s.cells[i];
     if (access != Access::Write) check_read(cell, asker, access, where);

@@ -14,7 +14,8 @@ static Copies& mine() {
 }
 
 void copy_start(void* to, const void* from, bool present, const char* file, int line) {
-  if ((uintptr_t)to & 15 || (present && (uintptr_t)from & 15)) fail("%s:%d: cp.async at an address that is no multiple of 16", base(file), line);
+  if ((uintptr_t)to & 15 || (present && (uintptr_t)from & 15))
+    fail("%s:%d: cp.async at an address that is no multiple of 16", base(file), line);
   Copies& copies = mine();
   if (worker->launch->checked) {
     if (present) {
@@ -43,7 +44,10 @@ void copy_wait(int pending) {
         if (c.present) check_access(c.from, 16, Access::Read, c.file, c.line);
         check_access(c.to, 16, Access::Write, c.file, c.line);
       }
-      if (c.present) memcpy(c.to, c.from, 16); else memset(c.to, 0, 16);
+      if (c.present)
+        memcpy(c.to, c.from, 16);
+      else
+        memset(c.to, 0, 16);
     }
   }
   if (done <= 0) return;

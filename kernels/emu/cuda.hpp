@@ -17,38 +17,45 @@
 #define XT_DEV static inline
 #define XT_BEGIN namespace {
 #define XT_END }
-#define XT_KERNEL(name, threads) constexpr uint32_t xt_max_threads_##name = threads; static void name
+#define XT_KERNEL(name, threads)                                                                                     \
+  constexpr uint32_t xt_max_threads_##name = threads;                                                                \
+  static void name
 #define XT_KERNEL_FOR(name, threads, blocks) XT_KERNEL(name, threads)
-#define XT_EXPORT(k)                                                                                     \
-  static ::xtemu::Export xt_export_##k({nullptr, #k, &::xtemu::Signature<decltype(&k)>::template call<&k>, \
-                                        ::xtemu::Signature<decltype(&k)>::parameters,                      \
+#define XT_EXPORT(k)                                                                                                 \
+  static ::xtemu::Export xt_export_##k({nullptr, #k, &::xtemu::Signature<decltype(&k)>::template call<&k>,           \
+                                        ::xtemu::Signature<decltype(&k)>::parameters,                                \
                                         ::xtemu::Signature<decltype(&k)>::count, xt_max_threads_##k});
 
 // ---- places
 #define threadIdx (::xtemu::here->thread)
-#define blockIdx  (::xtemu::here->position->block)
-#define blockDim  (::xtemu::here->position->block_dim)
-#define gridDim   (::xtemu::here->position->grid_dim)
+#define blockIdx (::xtemu::here->position->block)
+#define blockDim (::xtemu::here->position->block_dim)
+#define gridDim (::xtemu::here->position->grid_dim)
 static constexpr int warpSize = 32;
 
 // ---- shared memory
-#define XT_SHARED(T, name, N)     static const char xt_key_##name = 0; T* name = (T*)::xtemu::shared_variable(&xt_key_##name, sizeof(T) * (N), __FILE__, __LINE__)
-#define XT_SHARED2(T, name, A, B) static const char xt_key_##name = 0; T (*name)[B] = (T (*)[B])::xtemu::shared_variable(&xt_key_##name, sizeof(T) * (A) * (B), __FILE__, __LINE__)
-#define XT_DYN_SHARED(T, name)    T* name = (T*)::xtemu::dynamic_shared(__FILE__, __LINE__)
+#define XT_SHARED(T, name, N)                                                                                        \
+  static const char xt_key_##name = 0;                                                                               \
+  T* name = (T*)::xtemu::shared_variable(&xt_key_##name, sizeof(T) * (N), __FILE__, __LINE__)
+#define XT_SHARED2(T, name, A, B)                                                                                    \
+  static const char xt_key_##name = 0;                                                                               \
+  T(*name)[B] = (T(*)[B])::xtemu::shared_variable(&xt_key_##name, sizeof(T) * (A) * (B), __FILE__, __LINE__)
+#define XT_DYN_SHARED(T, name) T* name = (T*)::xtemu::dynamic_shared(__FILE__, __LINE__)
 
 // ---- barriers and fences
-#define __syncthreads()        ::xtemu::block_barrier(__FILE__, __LINE__)
-#define __syncthreads_and(p)   ::xtemu::block_vote(::xtemu::Vote::All, !!(p), __FILE__, __LINE__)
-#define __syncthreads_or(p)    ::xtemu::block_vote(::xtemu::Vote::Any, !!(p), __FILE__, __LINE__)
+#define __syncthreads() ::xtemu::block_barrier(__FILE__, __LINE__)
+#define __syncthreads_and(p) ::xtemu::block_vote(::xtemu::Vote::All, !!(p), __FILE__, __LINE__)
+#define __syncthreads_or(p) ::xtemu::block_vote(::xtemu::Vote::Any, !!(p), __FILE__, __LINE__)
 #define __syncthreads_count(p) ::xtemu::block_vote(::xtemu::Vote::Count, !!(p), __FILE__, __LINE__)
-#define __threadfence()        __sync_synchronize()
-#define __threadfence_block()  ((void)0)
+#define __threadfence() __sync_synchronize()
+#define __threadfence_block() ((void)0)
 
 // ---- warps
 namespace xtemu {
 static inline uint32_t mask_of(uint32_t mask = 0xffffffffu) { return mask; }
 static inline void warp_barrier(uint32_t mask, const char* file, int line) { collective(mask, nullptr, file, line); }
-template <class T> static inline T shuffle(Operation how, uint32_t mask, T value, uint32_t operand, const char* file, int line) {
+template <class T>
+static inline T shuffle(Operation how, uint32_t mask, T value, uint32_t operand, const char* file, int line) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a shuffle moves 4 or 8 bytes");
   memcpy(here->lane->in, &value, sizeof(T));
   here->lane->in[2] = operand;
@@ -61,20 +68,20 @@ static inline uint32_t vote(uint32_t mask, int predicate, const char* file, int 
   return collective(mask, ballot, file, line)[0];
 }
 }  // namespace xtemu
-#define __syncwarp(...)           ::xtemu::warp_barrier(::xtemu::mask_of(__VA_ARGS__), __FILE__, __LINE__)
-#define __shfl_sync(m, v, s)      ::xtemu::shuffle(::xtemu::shuffle_index, m, v, s, __FILE__, __LINE__)
-#define __shfl_xor_sync(m, v, s)  ::xtemu::shuffle(::xtemu::shuffle_xor, m, v, s, __FILE__, __LINE__)
+#define __syncwarp(...) ::xtemu::warp_barrier(::xtemu::mask_of(__VA_ARGS__), __FILE__, __LINE__)
+#define __shfl_sync(m, v, s) ::xtemu::shuffle(::xtemu::shuffle_index, m, v, s, __FILE__, __LINE__)
+#define __shfl_xor_sync(m, v, s) ::xtemu::shuffle(::xtemu::shuffle_xor, m, v, s, __FILE__, __LINE__)
 #define __shfl_down_sync(m, v, s) ::xtemu::shuffle(::xtemu::shuffle_down, m, v, s, __FILE__, __LINE__)
-#define __shfl_up_sync(m, v, s)   ::xtemu::shuffle(::xtemu::shuffle_up, m, v, s, __FILE__, __LINE__)
-#define __ballot_sync(m, p)       ::xtemu::vote(m, p, __FILE__, __LINE__)
-#define __any_sync(m, p)          (::xtemu::vote(m, p, __FILE__, __LINE__) != 0)
-#define __all_sync(m, p)          (::xtemu::vote(m, !(p), __FILE__, __LINE__) == 0)
+#define __shfl_up_sync(m, v, s) ::xtemu::shuffle(::xtemu::shuffle_up, m, v, s, __FILE__, __LINE__)
+#define __ballot_sync(m, p) ::xtemu::vote(m, p, __FILE__, __LINE__)
+#define __any_sync(m, p) (::xtemu::vote(m, p, __FILE__, __LINE__) != 0)
+#define __all_sync(m, p) (::xtemu::vote(m, !(p), __FILE__, __LINE__) == 0)
 
 // ---- atomics
 namespace xtemu {
 template <class T> static inline T atomic_add(T* p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 static inline float atomic_add(float* p, float v) {
-  uint32_t* word = (uint32_t*)p, old = __atomic_load_n(word, __ATOMIC_RELAXED), sum;
+  uint32_t *word = (uint32_t*)p, old = __atomic_load_n(word, __ATOMIC_RELAXED), sum;
   float f;
   do {
     memcpy(&f, &old, 4);
@@ -115,7 +122,7 @@ static inline bool xt_last_block(uint32_t* counter, uint32_t blocks) {
 // ---- asynchronous copies
 namespace xtemu {
 static inline bool present(bool present = true) { return present; }
-}
+}  // namespace xtemu
 #define xt_cp_async16(to, from, ...) ::xtemu::copy_start(to, from, ::xtemu::present(__VA_ARGS__), __FILE__, __LINE__)
 static inline void xt_cp_commit() { ::xtemu::copy_commit(); }
 template <int N> static inline void xt_cp_wait() { ::xtemu::copy_wait(N); }
@@ -134,9 +141,9 @@ static inline void mma(float* c, const uint32_t* a, const uint32_t* b, const cha
   memcpy(c, collective(0xffffffffu, mma_16816, file, line), 16);
 }
 }  // namespace xtemu
-#define xt_ldmatrix_x4(r, row)       ::xtemu::load_matrix(::xtemu::ldmatrix_x4, r, 4, row, __FILE__, __LINE__)
+#define xt_ldmatrix_x4(r, row) ::xtemu::load_matrix(::xtemu::ldmatrix_x4, r, 4, row, __FILE__, __LINE__)
 #define xt_ldmatrix_x2_trans(r, row) ::xtemu::load_matrix(::xtemu::ldmatrix_x2_trans, r, 2, row, __FILE__, __LINE__)
-#define xt_mma_bf16_16816(c, a, b)   ::xtemu::mma(c, a, b, __FILE__, __LINE__)
+#define xt_mma_bf16_16816(c, a, b) ::xtemu::mma(c, a, b, __FILE__, __LINE__)
 
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
 static inline uint64_t xt_wgmma_desc(const void* s) { return ::xtemu::wgmma_descriptor(s); }
@@ -147,8 +154,16 @@ template <int N> static inline void xt_wgmma_wait() { ::xtemu::wgmma_wait(N); }
 #define xt_wgmma_m64n64k16(d, da, db, acc) ::xtemu::wgmma_start(d, da, db, acc, __FILE__, __LINE__)
 
 // ---- arithmetic
-static inline float xt_bits_f(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-static inline uint32_t xt_f_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static inline float xt_bits_f(uint32_t u) {
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+static inline uint32_t xt_f_bits(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  return u;
+}
 static inline uint32_t xt_pack_bf16(float low, float high) {
   auto round = [](float x) -> uint32_t {
     uint32_t u = xt_f_bits(x);

@@ -12,13 +12,23 @@
 namespace xtemu {
 
 // ---- where a thread is
-struct Position { uint3 block; dim3 block_dim, grid_dim; };
+struct Position {
+  uint3 block;
+  dim3 block_dim, grid_dim;
+};
 
 // A thread's place in a collective of its warp: its operands and its result.
-struct alignas(64) Lane { uint32_t in[16]; uint32_t out[4]; };
+struct alignas(64) Lane {
+  uint32_t in[16];
+  uint32_t out[4];
+};
 
 // What a running kernel sees of its thread.
-struct Place { uint3 thread; const Position* position; Lane* lane; };
+struct Place {
+  uint3 thread;
+  const Position* position;
+  Lane* lane;
+};
 extern __thread Place* here __attribute__((tls_model("initial-exec")));
 
 // ---- what a thread asks for; `file` and `line` are where it does
@@ -32,14 +42,14 @@ void come_to(const void* counter, bool last);
 // All lanes of `mask` meet; the last to come runs `operation` for all, from their `in` to their `out`.
 typedef void (*Operation)(uint32_t mask, Lane* lanes);
 const uint32_t* collective(uint32_t mask, Operation operation, const char* file, int line);
-void shuffle_xor(uint32_t mask, Lane* lanes);    // in: value (2 words), operand
+void shuffle_xor(uint32_t mask, Lane* lanes);  // in: value (2 words), operand
 void shuffle_index(uint32_t mask, Lane* lanes);
 void shuffle_up(uint32_t mask, Lane* lanes);
 void shuffle_down(uint32_t mask, Lane* lanes);
-void ballot(uint32_t mask, Lane* lanes);         // in: predicate
-void ldmatrix_x4(uint32_t mask, Lane* lanes);    // in: address of a row (2 words)
+void ballot(uint32_t mask, Lane* lanes);       // in: predicate
+void ldmatrix_x4(uint32_t mask, Lane* lanes);  // in: address of a row (2 words)
 void ldmatrix_x2_trans(uint32_t mask, Lane* lanes);
-void mma_16816(uint32_t mask, Lane* lanes);      // in: a (4 words), b (2), c (4)
+void mma_16816(uint32_t mask, Lane* lanes);  // in: a (4 words), b (2), c (4)
 
 void* shared_variable(const void* key, size_t bytes, const char* file, int line);
 void* dynamic_shared(const char* file, int line);
@@ -87,7 +97,10 @@ namespace {
 const Kernel* kernels = nullptr;
 struct Export {
   Kernel kernel;
-  explicit Export(const Kernel& k) : kernel(k) { kernel.next = kernels; kernels = &kernel; }
+  explicit Export(const Kernel& k) : kernel(k) {
+    kernel.next = kernels;
+    kernels = &kernel;
+  }
 };
 }  // namespace
 

@@ -1,5 +1,6 @@
 // Kernels that are wrong on purpose, one for each class of fault, and a right one beside. In the emulator
 // only: gates/kernel_faults.rs holds what must be said of each.
+#include "../xt.cuh"
 
 XT_KERNEL(fault_none, 256)(const float* x, float* y) {
   XT_SHARED(float, s, 256);
@@ -105,7 +106,9 @@ XT_KERNEL(fault_blocks, 64)(const float* x, float* y) { y[threadIdx.x] = x[block
 XT_EXPORT(fault_blocks)
 
 // A sum in whatever order threads come.
-XT_KERNEL(fault_arrival_order, 64)(const float* x, float* y) { atomicAdd(y, x[blockIdx.x * blockDim.x + threadIdx.x]); }
+XT_KERNEL(fault_arrival_order, 64)(const float* x, float* y) {
+  atomicAdd(y, x[blockIdx.x * blockDim.x + threadIdx.x]);
+}
 XT_EXPORT(fault_arrival_order)
 
 // An address that is nobody's.

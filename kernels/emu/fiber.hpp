@@ -16,13 +16,17 @@ void unmap_stack(char* stack);
 #if defined(__x86_64__) && !defined(XTEMU_UCONTEXT)
 extern "C" void xtemu_switch(void** save, void* to);
 namespace xtemu {
-struct Fiber { void* sp; };
+struct Fiber {
+  void* sp;
+};
 inline void switch_fiber(Fiber& from, Fiber& to) { xtemu_switch(&from.sp, to.sp); }
 }  // namespace xtemu
 #else
 #include <ucontext.h>
 namespace xtemu {
-struct Fiber { ucontext_t context; };
+struct Fiber {
+  ucontext_t context;
+};
 inline void switch_fiber(Fiber& from, Fiber& to) { swapcontext(&from.context, &to.context); }
 }  // namespace xtemu
 #endif

@@ -42,10 +42,17 @@ static size_t top = 0;
 static char* find(const Shadow& s, size_t bytes) {
   size_t need = (bytes + GRAIN - 1) / GRAIN * GRAIN + GAP;
   for (int round = 0; round < 2;) {
-    if (top + need > ARENA) { top = 0; round++; continue; }
+    if (top + need > ARENA) {
+      top = 0;
+      round++;
+      continue;
+    }
     char* at = s.memory + top;
     auto after = live.lower_bound(at);
-    if (after == live.end() || at + need <= after->first) { top += need; return at; }
+    if (after == live.end() || at + need <= after->first) {
+      top += need;
+      return at;
+    }
     top = (size_t)(after->first - s.memory) + (after->second + GRAIN - 1) / GRAIN * GRAIN + GAP;
   }
   return nullptr;
@@ -89,7 +96,10 @@ char* take_global(size_t bytes, bool checked) {
 }
 
 void free_global(char* at) {
-  if (is_arena(at)) give_back(at); else free(at);
+  if (is_arena(at))
+    give_back(at);
+  else
+    free(at);
 }
 
 char* take_shared(size_t bytes) { return take(bytes, 0); }
@@ -112,14 +122,24 @@ size_t first_unwritten(const void* at, size_t bytes) {
 
 void describe(const void* at, char* text, size_t size) {
   const Shadow& s = shadow();
-  if (s.state[pair(s, at)] & SHARED) { snprintf(text, size, "shared memory"); return; }
+  if (s.state[pair(s, at)] & SHARED) {
+    snprintf(text, size, "shared memory");
+    return;
+  }
   const char* from = worker && worker->shared ? worker->shared : nullptr;
-  if (from && (const char*)at >= from && (const char*)at < from + (512 << 10)) { snprintf(text, size, "shared memory, between or past its variables"); return; }
+  if (from && (const char*)at >= from && (const char*)at < from + (512 << 10)) {
+    snprintf(text, size, "shared memory, between or past its variables");
+    return;
+  }
   std::lock_guard<std::mutex> lock(mutex);
   auto after = live.upper_bound((char*)at);
-  if (after == live.begin()) { snprintf(text, size, "global memory that is nobody's"); return; }
+  if (after == live.begin()) {
+    snprintf(text, size, "global memory that is nobody's");
+    return;
+  }
   --after;
-  snprintf(text, size, "global memory, byte %zu of a block of %zu", (size_t)((const char*)at - after->first), after->second);
+  snprintf(text, size, "global memory, byte %zu of a block of %zu", (size_t)((const char*)at - after->first),
+           after->second);
 }
 
 }  // namespace xtemu

@@ -26,9 +26,18 @@ inline int any(uint32_t set, uint32_t r) {
 
 class Ready {
  public:
-  void start(Order order, uint64_t seed) { order_ = order; state_ = seed; clear(); }
-  void clear() { warps_ = 0; for (uint32_t& lanes : lanes_) lanes = 0; }
-  void prioritise() { for (uint32_t& priority : priority_) priority = (uint32_t)random(state_); }
+  void start(Order order, uint64_t seed) {
+    order_ = order;
+    state_ = seed;
+    clear();
+  }
+  void clear() {
+    warps_ = 0;
+    for (uint32_t& lanes : lanes_) lanes = 0;
+  }
+  void prioritise() {
+    for (uint32_t& priority : priority_) priority = (uint32_t)random(state_);
+  }
 
   void add(int warp, uint32_t lanes) {
     if (!lanes) return;
@@ -41,15 +50,21 @@ class Ready {
     if (!warps_) return -1;
     int warp, lane;
     switch (order_) {
-      case Order::Forward: warp = lowest(warps_); lane = lowest(lanes_[warp]); break;
-      case Order::Backward: warp = highest(warps_); lane = highest(lanes_[warp]); break;
-      default: {
-        uint64_t r = random(state_);
-        warp = order_ == Order::Random ? any(warps_, (uint32_t)r) : first();
-        lane = any(lanes_[warp], (uint32_t)(r >> 8));
-        // now and then another warp runs ahead
-        if (order_ == Order::Priorities && (r >> 16) % 512 == 0) priority_[warp] = (uint32_t)(r >> 32);
-      }
+    case Order::Forward:
+      warp = lowest(warps_);
+      lane = lowest(lanes_[warp]);
+      break;
+    case Order::Backward:
+      warp = highest(warps_);
+      lane = highest(lanes_[warp]);
+      break;
+    default: {
+      uint64_t r = random(state_);
+      warp = order_ == Order::Random ? any(warps_, (uint32_t)r) : first();
+      lane = any(lanes_[warp], (uint32_t)(r >> 8));
+      // now and then another warp runs ahead
+      if (order_ == Order::Priorities && (r >> 16) % 512 == 0) priority_[warp] = (uint32_t)(r >> 32);
+    }
     }
     lanes_[warp] &= ~(1u << lane);
     if (!lanes_[warp]) warps_ &= ~(1u << warp);

@@ -9,12 +9,20 @@ namespace xtemu {
 enum : uint8_t { LIVE = 1, WRITTEN = 2, SHARED = 4, FLIGHT = 8 };
 
 // The last access of a kind. `time` is of the clock of check.hpp, 0: never.
-struct Writer { uint64_t time : 48, thread : 10, atomic : 1; };
-struct Reader { uint64_t time : 48, warp : 5, atomic : 1; };  // and lanes, below
+struct Writer {
+  uint64_t time : 48, thread : 10, atomic : 1;
+};
+struct Reader {
+  uint64_t time : 48, warp : 5, atomic : 1;
+};  // and lanes, below
 
 // The last writer, and the lanes of up to two warps that read since: of any larger set of readers two
 // warps are enough, for whatever orders one warp after another orders it after all.
-struct Cell { Writer writer; Reader reader[2]; uint32_t lanes[2]; };
+struct Cell {
+  Writer writer;
+  Reader reader[2];
+  uint32_t lanes[2];
+};
 static_assert(sizeof(Cell) == 32, "a cell is half a line of the cache");
 
 constexpr size_t ARENA = 16ull << 30;  // reserved, not used: pages come when they are touched

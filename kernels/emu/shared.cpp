@@ -40,8 +40,11 @@ void* shared_variable(const void* key, size_t bytes, const char* file, int line)
     if (v.key == key) return w.shared + v.at;
     used += v.bytes;
   }
-  if (used > STATIC_LIMIT) fail("%s:%d: %zu bytes of shared variables, the limit is %zu", base(file), line, used, STATIC_LIMIT);
-  if (used + w.launch->shared > SHARED_LIMIT) fail("%s:%d: %zu bytes of shared memory, the limit is %zu", base(file), line, used + w.launch->shared, SHARED_LIMIT);
+  if (used > STATIC_LIMIT)
+    fail("%s:%d: %zu bytes of shared variables, the limit is %zu", base(file), line, used, STATIC_LIMIT);
+  if (used + w.launch->shared > SHARED_LIMIT)
+    fail("%s:%d: %zu bytes of shared memory, the limit is %zu", base(file), line, used + w.launch->shared,
+         SHARED_LIMIT);
   uint32_t at = w.shared_end;
   w.variables.push_back({key, at, (uint32_t)bytes});
   w.shared_end = (uint32_t)((at + bytes + 2 * GAP - 1) / GAP * GAP);

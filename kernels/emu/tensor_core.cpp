@@ -15,13 +15,23 @@ namespace xtemu {
 
 constexpr int FRACTION = 25;
 
-static uint32_t bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-static float value(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static uint32_t bits(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  return u;
+}
+static float value(uint32_t u) {
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
 static float widen(uint16_t h) { return value((uint32_t)h << 16); }
 static bool special(uint16_t h) { return (h >> 7 & 0xff) == 0xff; }
 
 // A bf16 as mantissa * 2^(exponent - 7), the sign with the mantissa.
-struct Unpacked { int32_t mantissa, exponent; };
+struct Unpacked {
+  int32_t mantissa, exponent;
+};
 static Unpacked unpack(uint16_t h) {
   int32_t e = h >> 7 & 0xff, m = h & 0x7f;
   if (e) m |= 0x80;

@@ -10,12 +10,14 @@ static Meeting& join(Warp& warp, uint32_t mask, Operation operation, const char*
     Meeting& m = warp.meetings[i];
     if (m.mask == mask) {
       if (m.line != line || m.file != file || m.operation != operation) {
-        fail("divergent warp collective: this lane at %s:%d, others at %s:%d", base(file), line, base(m.file), m.line);
+        fail("divergent warp collective: this lane at %s:%d, others at %s:%d", base(file), line, base(m.file),
+             m.line);
       }
       return m;
     }
     if (m.mask & mask) {
-      fail("%s:%d: a warp collective of lanes %08x, and %s:%d waits for lanes %08x", base(file), line, mask, base(m.file), m.line, m.mask);
+      fail("%s:%d: a warp collective of lanes %08x, and %s:%d waits for lanes %08x", base(file), line, mask,
+           base(m.file), m.line, m.mask);
     }
   }
   if (warp.count == 4) fail("%s:%d: more than 4 warp collectives at once", base(file), line);
@@ -28,7 +30,8 @@ const uint32_t* collective(uint32_t mask, Operation operation, const char* file,
   Thread& me = *w.me;
   Warp& warp = w.warps[me.warp()];
   mask &= mask == 0xffffffffu ? warp.full : mask;  // all of a partial last warp
-  if (!(mask & me.bit())) fail("%s:%d: lane %u is not among the lanes %08x that it names", base(file), line, me.index & 31, mask);
+  if (!(mask & me.bit()))
+    fail("%s:%d: lane %u is not among the lanes %08x that it names", base(file), line, me.index & 31, mask);
   Meeting& meeting = join(warp, mask, operation, file, line);
   meeting.arrived |= me.bit();
   if (meeting.arrived != mask) {

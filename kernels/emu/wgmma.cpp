@@ -36,7 +36,8 @@ void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* f
     group.started[nth].line = line;
   }
   Wgmma& op = group.started[nth];
-  if (op.line != line || op.group != group.group[i]) fail("divergent wgmma: this thread at %s:%d, others at %s:%d", base(file), line, base(op.file), op.line);
+  if (op.line != line || op.group != group.group[i])
+    fail("divergent wgmma: this thread at %s:%d, others at %s:%d", base(file), line, base(op.file), op.line);
   op.d[i] = d;
   op.a[i] = a;
   op.b[i] = b;
@@ -64,7 +65,8 @@ static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t 
 static void run(Wgmma& op) {
   if (op.count != 128) fail("%s:%d: wgmma by %d of 128 threads", base(op.file), op.line, op.count);
   for (int i = 1; i < 128; i++) {
-    if (op.a[i] != op.a[0] || op.b[i] != op.b[0] || op.accumulate[i] != op.accumulate[0]) fail("%s:%d: wgmma with other operands in other threads", base(op.file), op.line);
+    if (op.a[i] != op.a[0] || op.b[i] != op.b[0] || op.accumulate[i] != op.accumulate[0])
+      fail("%s:%d: wgmma with other operands in other threads", base(op.file), op.line);
   }
   static thread_local uint16_t a[64][16], b[64][16];
   for (int i = 0; i < 64; i++) {
@@ -77,7 +79,8 @@ static void run(Wgmma& op) {
       // rows of 16 belong to a warp; fragments are those of mma.sync
       auto each = [&](auto move) {
         for (int i = 0; i < 32; i++) {
-          for (int e = 0; e < 4; e++) move(op.d[rows * 2 + i][columns / 2 + e], d[(i >> 2) + (e >> 1) * 8][(i & 3) * 2 + (e & 1)]);
+          for (int e = 0; e < 4; e++)
+            move(op.d[rows * 2 + i][columns / 2 + e], d[(i >> 2) + (e >> 1) * 8][(i & 3) * 2 + (e & 1)]);
         }
       };
       if (op.accumulate[0]) each([](float& mine, float& value) { value = mine; });
@@ -90,11 +93,16 @@ static void run(Wgmma& op) {
 void wgmma_wait(int pending) {
   Worker& w = *worker;
   Warpgroup& group = mine();
-  if (++group.waiting < 128) { wait_as(w, State::InWgmma, "wgmma wait", pending); return; }
+  if (++group.waiting < 128) {
+    wait_as(w, State::InWgmma, "wgmma wait", pending);
+    return;
+  }
   group.waiting = 0;
-  for (int i = 1; i < 128; i++) if (group.group[i] != group.group[0]) fail("wgmma: threads of a warpgroup committed different numbers of groups");
+  for (int i = 1; i < 128; i++)
+    if (group.group[i] != group.group[0]) fail("wgmma: threads of a warpgroup committed different numbers of groups");
   size_t done = 0;
-  for (; done < group.started.size() && group.started[done].group < group.group[0] - pending; done++) run(group.started[done]);
+  for (; done < group.started.size() && group.started[done].group < group.group[0] - pending; done++)
+    run(group.started[done]);
   group.started.erase(group.started.begin(), group.started.begin() + (long)done);
   for (int& issued : group.issued) issued -= (int)done;
   int warp = (int)(w.me->index / 128) * 4;

@@ -34,7 +34,10 @@ static Fiber& next_fiber(Worker& w) {
   if (!next.stack) {
     next.stack = w.stacks.empty() ? map_stack() : w.stacks.back();
     if (!w.stacks.empty()) w.stacks.pop_back();
-    if (!next.stack) { w.reason = "no memory for the stack of a thread"; return w.home; }
+    if (!next.stack) {
+      w.reason = "no memory for the stack of a thread";
+      return w.home;
+    }
     start_fiber(next.fiber, next.stack, run_threads);
   }
   make_current(w, next);
@@ -122,7 +125,8 @@ static std::string deadlock(const Worker& w) {
     const char* what = thread.state == State::AtBarrier      ? "at a barrier"
                        : thread.state == State::InCollective ? "in a warp collective"
                                                              : "in a warpgroup's wait";
-    text += " " + where(thread) + " waits " + what + " at " + base(thread.file) + ":" + std::to_string(thread.line) + ";";
+    text +=
+        " " + where(thread) + " waits " + what + " at " + base(thread.file) + ":" + std::to_string(thread.line) + ";";
     if (shown == 4) break;
   }
   return text;

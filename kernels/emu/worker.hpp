@@ -15,7 +15,9 @@ namespace xtemu {
 
 // ---- a launch
 // What a block has done, from its begin to where it met others.
-struct Past { uint64_t begin, end; };
+struct Past {
+  uint64_t begin, end;
+};
 
 struct Launch {
   const Kernel* kernel;
@@ -32,8 +34,8 @@ struct Launch {
   std::mutex mutex;
   std::string error;  // the first
 
-  uint64_t begin = 0;                  // checked: when it began
-  std::vector<uint64_t> block_begins;  // checked: when each block began, in the order they ran
+  uint64_t begin = 0;                             // checked: when it began
+  std::vector<uint64_t> block_begins;             // checked: when each block began, in the order they ran
   std::map<const void*, std::vector<Past>> came;  // checked: the blocks that came to a counter
 
   uint32_t threads() const { return block.x * block.y * block.z; }
@@ -44,8 +46,17 @@ struct Launch {
 enum class State : uint8_t { Runs, AtBarrier, InCollective, InWgmma, Done };
 
 // A cp.async that has not landed.
-struct Copy { void* to; const void* from; bool present; const char* file; int line; };
-struct Copies { std::vector<Copy> copies; std::vector<int> groups{0}; };
+struct Copy {
+  void* to;
+  const void* from;
+  bool present;
+  const char* file;
+  int line;
+};
+struct Copies {
+  std::vector<Copy> copies;
+  std::vector<int> groups{0};
+};
 
 struct Thread {
   Place place;  // first: `here` points to it
@@ -63,28 +74,54 @@ struct Thread {
 
 // ---- a warp
 // Lanes on their way into one collective.
-struct Meeting { uint32_t mask, arrived; Operation operation; const char* file; int line; };
+struct Meeting {
+  uint32_t mask, arrived;
+  Operation operation;
+  const char* file;
+  int line;
+};
 
 // checked: what each lane knows of each other lane's past, where collectives had less than all lanes
-struct Knowledge { uint64_t until[32][32]; };
+struct Knowledge {
+  uint64_t until[32][32];
+};
 
 struct Warp {
   Lane lanes[32];
   Meeting meetings[4];
   int count;
-  uint32_t full;       // lanes that exist
+  uint32_t full;  // lanes that exist
   uint32_t at_barrier;
-  uint64_t synced;     // checked: when all lanes last met
+  uint64_t synced;  // checked: when all lanes last met
   std::unique_ptr<Knowledge> knowledge;
 };
 
 // ---- barriers, warpgroups, shared memory
-struct Barrier { uint32_t arrived; int vote; const char* file; int line; };
+struct Barrier {
+  uint32_t arrived;
+  int vote;
+  const char* file;
+  int line;
+};
 
-struct Wgmma { float* d[128]; uint64_t a[128], b[128]; int accumulate[128]; int count, group; const char* file; int line; };
-struct Warpgroup { std::vector<Wgmma> started; int issued[128] = {}, group[128] = {}; int waiting = 0; };
+struct Wgmma {
+  float* d[128];
+  uint64_t a[128], b[128];
+  int accumulate[128];
+  int count, group;
+  const char* file;
+  int line;
+};
+struct Warpgroup {
+  std::vector<Wgmma> started;
+  int issued[128] = {}, group[128] = {};
+  int waiting = 0;
+};
 
-struct Variable { const void* key; uint32_t at, bytes; };
+struct Variable {
+  const void* key;
+  uint32_t at, bytes;
+};
 
 // ---- a worker
 struct Worker {
@@ -97,8 +134,8 @@ struct Worker {
   std::vector<Warp> warps;
   std::vector<Warpgroup> groups;
   Barrier barrier{};
-  int result = 0;      // of the last vote
-  uint32_t alive = 0;  // threads that have not ended
+  int result = 0;             // of the last vote
+  uint32_t alive = 0;         // threads that have not ended
   uint64_t block_synced = 0;  // checked: when all threads last met
   std::vector<Past> others;   // checked: what other blocks did before they met this one, the last
   char* shared = nullptr;     // 256 KB: dynamic, then the variables
@@ -128,8 +165,8 @@ const char* base(const char* file);
 
 // ---- shared memory
 constexpr size_t SHARED_LIMIT = 227 << 10, STATIC_LIMIT = 48 << 10;
-void begin_shared(Worker& w);  // of a launch
-void poison_shared(Worker& w); // of a block
+void begin_shared(Worker& w);   // of a launch
+void poison_shared(Worker& w);  // of a block
 
 // ---- copies and tensor cores, at a thread's end
 void end_copies(Thread& thread);

@@ -26,7 +26,7 @@ impl Model {
     /// [`Error::Config`](crate::Error::Config) for a shape that no model can have.
     pub fn new(cfg: Config, params: Params) -> Result<Model> {
         cfg.check()?;
-        let rope = RopeTable::scaled((cfg.rope_theta, &cfg.rope_scaling), cfg.head_dim, cfg.max_positions)?;
+        let rope = RopeTable::scaled(cfg.rope_theta, &cfg.rope_scaling, cfg.head_dim, cfg.max_positions)?;
         Ok(Model { cfg, rope, params })
     }
 

@@ -1,33 +1,33 @@
-//! Double-double arithmetic: an unevaluated sum of two f64, about 104 bits, from `+ - * /` alone.
+//! Double-double arithmetic: an unevaluated sum of two f64, about 104 bits, built from `+ - * /` alone.
 use std::ops::{Add, Div, Mul, Neg};
 
-/// high + low, with |low| at most half an ulp of high: `high` is the sum rounded to f64.
+/// The value high + low. |low| is at most half an ulp of high, so `high` is the sum rounded to f64.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Dd {
     pub(crate) high: f64,
     pub(crate) low: f64,
 }
 
-/// pi / 2, and what is left of it beyond two parts.
+/// pi / 2 in three parts: a double-double and the remainder.
 const PI_2: (Dd, f64) =
     (Dd { high: std::f64::consts::FRAC_PI_2, low: 6.123_233_995_736_766e-17 }, -1.497_384_904_859_169_8e-33);
 /// log(2).
 const LN_2: Dd = Dd { high: std::f64::consts::LN_2, low: 2.319_046_813_846_299_6e-17 };
 
-/// a + b exactly, for |a| >= |b|.
+/// a + b without error, for |a| >= |b|.
 fn two_sum_ordered(a: f64, b: f64) -> Dd {
     let high = a + b;
     Dd { high, low: b - (high - a) }
 }
 
-/// a + b exactly.
+/// a + b without error.
 fn two_sum(a: f64, b: f64) -> Dd {
     let high = a + b;
     let part = high - a;
     Dd { high, low: (a - (high - part)) + (b - part) }
 }
 
-/// a * b exactly (Dekker): no fused operation, so that no platform has to emulate one.
+/// a * b without error (Dekker). It uses no fused operation, so no platform has to emulate one.
 fn two_product(a: f64, b: f64) -> Dd {
     let split = |x: f64| {
         let c = x * 134_217_729.0;
@@ -39,7 +39,7 @@ fn two_product(a: f64, b: f64) -> Dd {
     Dd { high, low: ((ah * bh - high) + ah * bl + al * bh) + al * bl }
 }
 
-/// 2^n for a normal result.
+/// 2^n. The result must be a normal number.
 fn power_of_two(n: i64) -> f64 {
     f64::from_bits(((n + 1023) as u64) << 52)
 }
@@ -90,7 +90,7 @@ impl Div for Dd {
 }
 
 impl Dd {
-    /// log(x) for a positive normal x: k log(2) + 2 atanh((m - 1) / (m + 1)), x = 2^k m.
+    /// log(x) for a positive normal x = 2^k m: k log(2) + 2 atanh((m - 1) / (m + 1)).
     pub(crate) fn log(x: f64) -> Dd {
         debug_assert!(x.is_normal() && x > 0.0);
         let bits = x.to_bits() as i64;
@@ -105,7 +105,7 @@ impl Dd {
         LN_2 * Dd::from(k as f64) + s * series * Dd::from(2.0)
     }
 
-    /// exp(self), for a normal result.
+    /// exp(self). The result must be a normal number.
     pub(crate) fn exp(self) -> Dd {
         let k = (self.high / LN_2.high).round();
         let r = self + -(LN_2 * Dd::from(k));
@@ -116,8 +116,8 @@ impl Dd {
         Dd { high: series.high * scale, low: series.low * scale }
     }
 
-    /// cos(x) for 0 <= x <= pi, to about a hundred bits: the series of the cosine or of the sine at the distance
-    /// from the nearest multiple of pi / 2.
+    /// cos(x) for 0 <= x <= pi, to about 100 bits. It evaluates the series of the cosine or of the sine at the
+    /// distance to the nearest multiple of pi / 2.
     pub(crate) fn cos(x: f64) -> Dd {
         use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, PI};
         debug_assert!((0.0..=PI).contains(&x));
@@ -128,20 +128,20 @@ impl Dd {
         } else {
             2.0
         };
-        // quarters * pi / 2 - x, whose first difference is exact
+        // quarters * pi / 2 - x; its first difference is exact
         let near = Dd::from(quarters * FRAC_PI_2 - x);
-        let left = near + Dd { high: quarters * PI_2.0.low, low: quarters * PI_2.1 };
-        let square = left * left;
-        // |left| < 0.79: what is left out is below 2^-110 of the first
+        let rest = near + Dd { high: quarters * PI_2.0.low, low: quarters * PI_2.1 };
+        let square = rest * rest;
+        // |rest| < 0.79: the truncation error is below 2^-110 of the first term
         let series = |first: u32| {
             let terms = (first..first + 28).step_by(2).rev();
-            terms.fold(Dd::from(1.0), |rest, k| {
-                Dd::from(1.0) + -(square * rest / Dd::from(f64::from((k + 1) * (k + 2))))
+            terms.fold(Dd::from(1.0), |sum, k| {
+                Dd::from(1.0) + -(square * sum / Dd::from(f64::from((k + 1) * (k + 2))))
             })
         };
         match quarters {
             0.0 => series(0),
-            1.0 => left * series(1),
+            1.0 => rest * series(1),
             _ => -series(0),
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         for x in [1e-200, 3e-5, 0.7, 1.0, 10_000.0, 1e6, 5e5, 1e200] {
             let back = Dd::log(x).exp();
             assert_eq!(back.high, x);
-            assert!(back.low.abs() < x * 1e-28, "{x:e} came back with {:e}", back.low);
+            assert!(back.low.abs() < x * 1e-28, "exp(log({x:e})) differs by {:e}", back.low);
         }
     }
 }

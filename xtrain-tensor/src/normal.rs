@@ -1,13 +1,13 @@
-//! Normal deviates for the first values of the weights, by address and with the same bits everywhere.
+//! Normally distributed initial weights, computed by address and bit-identical on every machine.
 #![allow(clippy::excessive_precision, reason = "the digits as published")]
 use crate::portable;
 use crate::rng::{Purpose, draw};
 
 /// `out[j]` = f32(normal of word pair j mod 2 at address (seed, id, j / 2, weights)) * std.
 ///
-/// A parameter's `id` is its own number, so its values depend neither on the others nor on the order in
-/// which they are made. The deviate is formed in f64 from `+ - * / sqrt` alone, rounded once to f32, and
-/// multiplied in f32. At most 2^33 values have addresses of their own.
+/// `id` is the number of the parameter. Its values depend neither on other parameters nor on the order of
+/// initialisation. The deviate is computed in f64 with `+ - * / sqrt` only, rounded once to f32, and multiplied in
+/// f32. At most 2^33 values have distinct addresses.
 pub fn fill_normal(seed: u64, id: u64, std: f32, out: &mut [f32]) {
     for (position, pair) in out.chunks_mut(2).enumerate() {
         let [a, b, c, d] = draw(seed, id, position as u32, Purpose::Weights);
@@ -17,21 +17,21 @@ pub fn fill_normal(seed: u64, id: u64, std: f32, out: &mut [f32]) {
     }
 }
 
-/// The standard normal deviate of 64 random bits: the f32 nearest to the inverse of the distribution
-/// function at (floor(u / 2^12) + 1/2) / 2^52, which is never 0 or 1; at most 8.3 in size.
+/// Converts 64 random bits to a standard normal deviate: the f32 nearest to the inverse of the distribution function
+/// at (floor(u / 2^12) + 1/2) / 2^52. That argument is never 0 or 1, so the magnitude is at most 8.3.
 pub fn standard_normal(u: u64) -> f32 {
     let p = ((u >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64);
     inverse_distribution(p) as f32
 }
 
-/// num/den, each by Horner from the highest power.
+/// num / den, both evaluated by Horner's method from the highest power.
 fn ratio(num: [f64; 8], den: [f64; 8], r: f64) -> f64 {
     let horner = |c: [f64; 8]| c.into_iter().reduce(|y, c| y * r + c).expect("eight coefficients");
     horner(num) / horner(den)
 }
 
-/// Algorithm AS 241, PPND16 (Wichura 1988): the normal deviate below which lies p, 0 < p < 1, to about
-/// 1e-16 of its size.
+/// The inverse of the normal distribution function at 0 < p < 1, with a relative error of about 1e-16: algorithm AS
+/// 241, PPND16 (Wichura 1988).
 fn inverse_distribution(p: f64) -> f64 {
     let q = p - 0.5;
     if q.abs() <= 0.425 {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_depends_on_its_own_place_only() {
+    fn a_value_depends_on_its_index_only() {
         let (mut short, mut long) = ([0.0; 5], [0.0; 64]);
         fill_normal(3, 5, 0.02, &mut short);
         fill_normal(3, 5, 0.02, &mut long);

@@ -1,82 +1,85 @@
-//! An allocator for programs that train: large blocks lie on pages of 2 MiB and begin at cache lines.
+//! A global allocator for training programs: large blocks lie on huge pages (2 MiB) and start at a cache line.
 //!
-//! A step walks tens of MiB of weights, moments and activations. On pages of 4 KiB those are more addresses
-//! than a processor remembers, and in a block that begins anywhere each register straddles two cache lines.
+//! A training step reads and writes tens of MiB of weights, moments and activations. On pages of 4 KiB they need more
+//! address translations than the TLB holds, and in a block that is not aligned to a cache line, each vector load
+//! spans two lines.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a page.
-const PAGE: usize = 2 << 20;
-/// Bytes that are asked of the system at a time.
-const SLAB: usize = 16 * PAGE;
-/// Blocks of these sizes are cut from slabs. Smaller ones are the system's business, larger ones have pages
-/// of their own.
-const LEAST: usize = 16 << 10;
-const MOST: usize = 8 << 20;
-/// Four sizes from one power of two to the next.
-const CLASSES: usize = 4 * (MOST / LEAST).ilog2() as usize + 1;
-/// Bytes of a cache line.
-const LINE: usize = 64;
+/// Size of a huge page in bytes.
+const PAGE_BYTES: usize = 2 << 20;
+/// Bytes requested from the system at a time.
+const SLAB_BYTES: usize = 16 * PAGE_BYTES;
+/// Blocks of these sizes are cut from slabs. Smaller blocks come from the system, larger ones get huge pages of their
+/// own.
+const MIN_SLAB_BLOCK: usize = 16 << 10;
+const MAX_SLAB_BLOCK: usize = 8 << 20;
+/// Four sizes per power of two.
+const CLASSES: usize = 4 * (MAX_SLAB_BLOCK / MIN_SLAB_BLOCK).ilog2() as usize + 1;
+/// Size of a cache line in bytes.
+const CACHE_LINE: usize = 64;
 
-/// What a program gives to `#[global_allocator]`. Blocks of 16 KiB to 8 MiB are kept, when they are freed,
-/// for the next of about that size; others go back to the system.
+/// An allocator for `#[global_allocator]`. Freed blocks of 16 KiB to 8 MiB are kept for the next allocation of the
+/// same size class; others return to the system.
 pub struct HugePages(Mutex<Slabs>);
 
 impl fmt::Debug for HugePages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // what it writes may ask for memory: the lock stays free
+        // the formatter may allocate, so the lock must not be held here
         f.debug_struct("HugePages").finish_non_exhaustive()
     }
 }
 
-/// The free blocks of each class, and what is left of the newest slab.
+/// The free blocks of each class, and the unused rest of the newest slab.
 struct Slabs {
     free: [*mut Free; CLASSES],
     next: *mut u8,
     left: usize,
 }
 
-/// What stands in a free block: the next one of its class.
+/// The header of a free block: the next free block of its class.
 struct Free(*mut Free);
 
-// SAFETY: the pointers are to memory that nobody else uses.
+// SAFETY: the pointers are to memory that this allocator owns.
 unsafe impl Send for Slabs {}
 
-/// Where a block comes from, and goes to.
+/// Where a block of some layout is allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Home {
+enum SizeClass {
     System,
-    /// The system, on pages of its own.
-    Pages(Layout),
-    /// A slab, as `bytes`.
+    /// The system, on huge pages of its own.
+    HugePages(Layout),
+    /// A slab. The block occupies `bytes`.
     Slab {
         class: usize,
         bytes: usize,
     },
 }
 
-impl Home {
-    fn of(layout: Layout) -> Home {
+impl SizeClass {
+    fn of(layout: Layout) -> SizeClass {
         let size = layout.size();
-        match Layout::from_size_align(size, PAGE) {
-            Ok(pages) if size > MOST && layout.align() <= PAGE => return Home::Pages(pages),
-            Ok(_) if size >= LEAST && layout.align() <= LINE => {}
-            _ => return Home::System,
+        match Layout::from_size_align(size, PAGE_BYTES) {
+            Ok(pages) if size > MAX_SLAB_BLOCK && layout.align() <= PAGE_BYTES => {
+                return SizeClass::HugePages(pages);
+            }
+            Ok(_) if size >= MIN_SLAB_BLOCK && layout.align() <= CACHE_LINE => {}
+            _ => return SizeClass::System,
         }
         let power = (size - 1).ilog2();
         let quarter = 1usize << (power - 2);
         let quarters = size.div_ceil(quarter); // 5 to 8
-        Home::Slab {
-            class: 4 * (power + 1 - LEAST.ilog2()) as usize + quarters - 8,
+        SizeClass::Slab {
+            class: 4 * (power + 1 - MIN_SLAB_BLOCK.ilog2()) as usize + quarters - 8,
             bytes: quarters * quarter,
         }
     }
 }
 
 impl HugePages {
-    /// An allocator that holds nothing yet.
+    /// Creates an allocator without any memory.
     pub const fn new() -> HugePages {
         HugePages(Mutex::new(Slabs { free: [null_mut(); CLASSES], next: null_mut(), left: 0 }))
     }
@@ -93,78 +96,79 @@ impl Default for HugePages {
 }
 
 impl Slabs {
-    /// A block of a class, or null.
-    fn take(&mut self, class: usize, bytes: usize) -> *mut u8 {
-        let kept = self.free[class];
-        if !kept.is_null() {
-            // SAFETY: a block of the list, in which `give` has written the next one.
-            self.free[class] = unsafe { (*kept).0 };
-            return kept.cast();
+    /// Returns a block of a class, or null if the system has no memory.
+    fn acquire(&mut self, class: usize, bytes: usize) -> *mut u8 {
+        let block = self.free[class];
+        if !block.is_null() {
+            // SAFETY: a block of the list; `release` wrote the next pointer into it.
+            self.free[class] = unsafe { (*block).0 };
+            return block.cast();
         }
         if self.left < bytes {
-            // what is left of the slab before is less than one block
-            let Some(slab) = Layout::from_size_align(SLAB, PAGE).ok().map(on_huge_pages) else {
+            // the rest of the previous slab is smaller than one block
+            let Some(slab) = Layout::from_size_align(SLAB_BYTES, PAGE_BYTES).ok().map(alloc_huge_pages)
+            else {
                 return null_mut();
             };
             if slab.is_null() {
                 return slab;
             }
-            (self.next, self.left) = (slab, SLAB);
+            (self.next, self.left) = (slab, SLAB_BYTES);
         }
         let block = self.next;
         (self.next, self.left) = (block.wrapping_add(bytes), self.left - bytes);
         block
     }
 
-    /// Keeps a block that [`Slabs::take`] gave.
-    fn give(&mut self, class: usize, block: *mut Free) {
-        // SAFETY: the block has room for a pointer, its alignment, and no user any more.
+    /// Keeps a block that [`Slabs::acquire`] returned.
+    fn release(&mut self, class: usize, block: *mut Free) {
+        // SAFETY: the block is large enough and aligned for a pointer, and no longer in use.
         unsafe { block.write(Free(self.free[class])) };
         self.free[class] = block;
     }
 }
 
-/// Memory of the system on pages of 2 MiB, where the system has them.
-fn on_huge_pages(layout: Layout) -> *mut u8 {
+/// Allocates memory from the system and advises it to use huge pages.
+fn alloc_huge_pages(layout: Layout) -> *mut u8 {
     // SAFETY: the size is not 0.
     let start = unsafe { System.alloc(layout) };
     #[cfg(target_os = "linux")]
     if !start.is_null() {
-        // SAFETY: advice about whole pages of a block just allocated; what it returns does not matter.
-        unsafe { libc::madvise(start.cast(), layout.size() / PAGE * PAGE, libc::MADV_HUGEPAGE) };
+        // SAFETY: advice about whole pages of a block just allocated; the result does not matter.
+        unsafe { libc::madvise(start.cast(), layout.size() / PAGE_BYTES * PAGE_BYTES, libc::MADV_HUGEPAGE) };
     }
     start
 }
 
-// SAFETY: a block has the size and the alignment that are asked for: at least so many bytes from a
-// multiple of a line on (slabs begin at pages, classes are multiples of 4 KiB), or the system's. It is in
-// one user's hands from `take` to `give`, and its home is a function of its layout.
+// SAFETY: a block has the requested size and alignment. It comes from the system, or it is at least as large as
+// requested and starts at a multiple of a cache line (slabs start at page boundaries, classes are multiples of 4
+// KiB). Between `acquire` and `release` it belongs to one user. Its size class is a function of its layout.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match Home::of(layout) {
+        match SizeClass::of(layout) {
             // SAFETY: the caller's promise.
-            Home::System => unsafe { System.alloc(layout) },
-            Home::Pages(layout) => on_huge_pages(layout),
-            Home::Slab { class, bytes } => self.with(|slabs| slabs.take(class, bytes)),
+            SizeClass::System => unsafe { System.alloc(layout) },
+            SizeClass::HugePages(layout) => alloc_huge_pages(layout),
+            SizeClass::Slab { class, bytes } => self.with(|slabs| slabs.acquire(class, bytes)),
         }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        match Home::of(layout) {
+        match SizeClass::of(layout) {
             // SAFETY: the caller's promise; the layout is that of `alloc`.
-            Home::System => unsafe { System.dealloc(block, layout) },
+            SizeClass::System => unsafe { System.dealloc(block, layout) },
             // SAFETY: as above.
-            Home::Pages(layout) => unsafe { System.dealloc(block, layout) },
-            Home::Slab { class, .. } => self.with(|slabs| slabs.give(class, block.cast())),
+            SizeClass::HugePages(layout) => unsafe { System.dealloc(block, layout) },
+            SizeClass::Slab { class, .. } => self.with(|slabs| slabs.release(class, block.cast())),
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if Home::of(layout) == Home::System {
+        if SizeClass::of(layout) == SizeClass::System {
             // SAFETY: the caller's promise.
             return unsafe { System.alloc_zeroed(layout) };
         }
-        // SAFETY: the caller's promise; the block has the size that was asked for.
+        // SAFETY: the caller's promise; the block has the requested size.
         unsafe {
             let block = self.alloc(layout);
             if !block.is_null() {
@@ -177,11 +181,11 @@ unsafe impl GlobalAlloc for HugePages {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise: `size` fits a layout of this alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        match (Home::of(layout), Home::of(wanted)) {
+        match (SizeClass::of(layout), SizeClass::of(wanted)) {
             // SAFETY: the caller's promise.
-            (Home::System, Home::System) => unsafe { System.realloc(block, layout, size) },
-            (Home::Slab { class, .. }, Home::Slab { class: same, .. }) if class == same => block,
-            // SAFETY: the caller's promise; both blocks have as many bytes as are copied.
+            (SizeClass::System, SizeClass::System) => unsafe { System.realloc(block, layout, size) },
+            (SizeClass::Slab { class, .. }, SizeClass::Slab { class: same, .. }) if class == same => block,
+            // SAFETY: the caller's promise; both blocks are at least as large as the copy.
             _ => unsafe {
                 let new = self.alloc(wanted);
                 if !new.is_null() {
@@ -203,24 +207,27 @@ mod tests {
     }
 
     #[test]
-    fn every_size_fits_its_class_and_wastes_at_most_a_quarter() {
+    fn every_size_fits_its_class_with_at_most_a_quarter_of_padding() {
         let mut bytes_of = [0; CLASSES];
-        for size in (LEAST..=MOST).step_by(509).chain([LEAST + 1, MOST]) {
-            let Home::Slab { class, bytes } = Home::of(layout(size, 4)) else { panic!("{size}") };
+        for size in (MIN_SLAB_BLOCK..=MAX_SLAB_BLOCK).step_by(509).chain([MIN_SLAB_BLOCK + 1, MAX_SLAB_BLOCK])
+        {
+            let SizeClass::Slab { class, bytes } = SizeClass::of(layout(size, 4)) else { panic!("{size}") };
             assert!(
                 size <= bytes && 4 * bytes <= 5 * size.next_multiple_of(4096) && bytes.is_multiple_of(4096)
             );
             assert!(bytes_of[class] == 0 || bytes_of[class] == bytes, "{size} in class {class}");
             bytes_of[class] = bytes;
         }
-        assert!(bytes_of.is_sorted() && bytes_of[0] == LEAST && bytes_of[CLASSES - 1] == MOST);
-        assert_eq!(Home::of(layout(LEAST - 1, 4)), Home::System);
-        assert_eq!(Home::of(layout(LEAST, 128)), Home::System);
-        assert!(matches!(Home::of(layout(MOST + 1, 64)), Home::Pages(_)));
+        assert!(
+            bytes_of.is_sorted() && bytes_of[0] == MIN_SLAB_BLOCK && bytes_of[CLASSES - 1] == MAX_SLAB_BLOCK
+        );
+        assert_eq!(SizeClass::of(layout(MIN_SLAB_BLOCK - 1, 4)), SizeClass::System);
+        assert_eq!(SizeClass::of(layout(MIN_SLAB_BLOCK, 128)), SizeClass::System);
+        assert!(matches!(SizeClass::of(layout(MAX_SLAB_BLOCK + 1, 64)), SizeClass::HugePages(_)));
     }
 
     #[test]
-    fn blocks_do_not_meet_are_taken_again_and_keep_their_bytes_when_they_move() {
+    fn blocks_do_not_overlap_are_reused_and_keep_their_bytes_on_realloc() {
         let pages = HugePages::new();
         let sizes: Vec<usize> = (0..60).map(|i| 100 << (i % 18)).collect();
         // SAFETY: blocks are used inside their sizes and freed once, with their layouts.
@@ -241,7 +248,7 @@ mod tests {
             pages.dealloc(dirty, layout(50_000, 4));
             let clean = pages.alloc_zeroed(layout(49_999, 4));
             let other = pages.alloc(layout(50_000, 4));
-            assert!(clean == dirty && other != dirty, "a free block is given once");
+            assert!(clean == dirty && other != dirty, "a free block is handed out once");
             assert!(std::slice::from_raw_parts(clean, 49_999).iter().all(|&byte| byte == 0));
             pages.dealloc(clean, layout(49_999, 4));
             pages.dealloc(other, layout(50_000, 4));

@@ -1,5 +1,5 @@
-//! log, sin and cos in f64 from `+ - * /` alone, after FreeBSD's msun (SunPro's fdlibm): the same bits
-//! on every machine, good to an ulp.
+//! log, sin and cos in f64 from `+ - * /` alone, after FreeBSD's msun (SunPro's fdlibm): the same bits on every
+//! machine, with an error of about one ulp.
 #![allow(clippy::excessive_precision, reason = "the digits as published")]
 // Copyright (C) 1993 by Sun Microsystems, Inc. All rights reserved.
 // Developed at SunPro, a Sun Microsystems, Inc. business.
@@ -25,11 +25,11 @@ pub(crate) fn log(x: f64) -> f64 {
     low - half_square + f + k * 6.93147180369123816490e-01
 }
 
-/// The largest angle that [`sin_cos`] takes: 2^20 quarter turns, where the products of its reduction
-/// are still exact.
+/// The largest angle that [`sin_cos`] accepts: 2^20 quarter turns. Up to here the products of the range reduction are
+/// exact.
 pub(crate) const MAX_ANGLE: f64 = 1647099.0;
 
-/// (sin, cos) of an angle of at most [`MAX_ANGLE`].
+/// Returns (sin, cos) of an angle of at most [`MAX_ANGLE`].
 pub(crate) fn sin_cos(angle: f64) -> (f64, f64) {
     debug_assert!(angle.abs() <= MAX_ANGLE);
     let (quarter, high, low) = reduce(angle);
@@ -42,8 +42,8 @@ pub(crate) fn sin_cos(angle: f64) -> (f64, f64) {
     }
 }
 
-/// angle = quarter * pi/2 + (high + low): pi/2 in three parts of 33 bits, whose products with a quarter
-/// below 2^20 are exact.
+/// Range reduction: angle = quarter * pi/2 + (high + low). pi/2 is split into three parts of 33 bits, whose products
+/// with a quarter below 2^20 are exact.
 fn reduce(angle: f64) -> (i64, f64, f64) {
     const TO_INTEGER: f64 = 6755399441055744.0;
     const PARTS: [(f64, f64); 3] = [
@@ -56,7 +56,7 @@ fn reduce(angle: f64) -> (i64, f64, f64) {
     let mut rest = angle - n * PARTS[0].0;
     let mut tail = n * PARTS[0].1;
     let mut high = rest - tail;
-    // Each further part is wanted only where the subtraction cancelled more bits than the tail held.
+    // A further part is needed only if the subtraction cancelled more bits than the tail holds.
     for ((head, next), cancelled) in PARTS[1..].iter().zip([16, 49]) {
         if exponent(angle) - exponent(high) <= cancelled {
             break;
@@ -100,13 +100,13 @@ mod tests {
     use super::*;
     use crate::rng::{Purpose, uniform_u64};
 
-    /// A value in [0, 1) at address i.
+    /// A value in [0, 1) from address i.
     fn unit(i: u32) -> f64 {
         (uniform_u64(1, 2, i, Purpose::DataOrder) >> 11) as f64 / (1u64 << 53) as f64
     }
 
     #[test]
-    fn log_is_within_two_ulp_of_the_platforms() {
+    fn log_is_within_two_ulp_of_the_platform_libm() {
         for i in 0..100_000 {
             let x = (unit(i) * 200.0 - 100.0).exp2();
             let (got, want) = (log(x), x.ln());
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn sin_cos_is_within_two_ulp_of_one_of_the_platforms() {
+    fn sin_cos_is_within_two_ulp_of_one_of_the_platform_libm() {
         for i in 0..200_000 {
             let angle = unit(i) * if i % 2 == 0 { MAX_ANGLE } else { 8.0 };
             let (sin, cos) = sin_cos(angle);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn sin_cos_has_its_signs_in_every_quarter() {
+    fn sin_cos_has_the_right_signs_in_every_quarter() {
         for quarter in 0..8 {
             let (sin, cos) = sin_cos(f64::from(quarter) * std::f64::consts::FRAC_PI_2 + 0.25);
             assert_eq!(sin > 0.0, matches!(quarter % 4, 0 | 1), "sin in quarter {quarter}");

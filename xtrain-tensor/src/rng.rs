@@ -1,25 +1,24 @@
-//! Random numbers by address: Philox4x32-10, a pure function of (seed, id, position, purpose).
+//! Counter-based random numbers: Philox4x32-10, a pure function of (seed, id, position, purpose).
 //!
-//! Nothing is advanced, so nothing has to be saved, shared or forgotten: whoever knows the address knows
-//! the number.
+//! There is no generator state to save or to share. The address (seed, id, position, purpose) determines the number.
 use std::convert::Infallible;
 
-/// What a draw is for; the last word of its address, so that two uses never see the same number.
+/// The use of a random number. It is the last word of the address, so two different uses never share a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Purpose {
-    /// The choice of a token.
+    /// Sampling a token.
     Sample = 0,
-    /// The first values of the weights.
+    /// Initial weights.
     Weights = 1,
-    /// The order of the training data.
+    /// Order of the training data.
     DataOrder = 2,
-    /// The acceptance test of speculative decoding.
+    /// Random prompts of the command `verify`.
     Prompts = 3,
 }
 
-/// Philox4x32-10 of Random123 (Salmon et al., SC 2011): ten rounds over four words, with its constants
-/// and its order of words.
+/// Philox4x32-10 of Random123 (Salmon et al., SC 2011): ten rounds over four words, with the constants and the word
+/// order of that library.
 ///
 /// ```
 /// use xtrain_tensor::rng::philox;
@@ -37,24 +36,23 @@ pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     c
 }
 
-/// The four random words at an address: key (seed low, seed high), counter (id low, id high, position,
-/// purpose).
+/// Returns the four random words at an address. The key is (seed low, seed high); the counter is (id low, id high,
+/// position, purpose).
 pub fn draw(seed: u64, id: u64, position: u32, purpose: Purpose) -> [u32; 4] {
     let counter = [id as u32, (id >> 32) as u32, position, purpose as u32];
     philox([seed as u32, (seed >> 32) as u32], counter)
 }
 
-/// u = word0 + 2^32 word1: the 64 random bits at an address.
+/// Returns the 64 random bits at an address: word0 + 2^32 word1.
 pub fn uniform_u64(seed: u64, id: u64, position: u32, purpose: Purpose) -> u64 {
     let [low, high, ..] = draw(seed, id, position, purpose);
     u64::from(low) | u64::from(high) << 32
 }
 
-/// Walks the addresses (seed, id, 0), (seed, id, 1), ... word by word, as a generator of the `rand`
-/// ecosystem.
+/// A `rand` generator over the addresses (seed, id, 0), (seed, id, 1), ..., word by word.
 ///
-/// For tests and examples. What reaches weights or tokens is drawn by [`draw`] alone: the distributions
-/// of `rand` promise no bits.
+/// It is for tests and examples. Weights and tokens are drawn with [`draw`] only, because the distributions of `rand`
+/// do not guarantee bits.
 #[derive(Debug, Clone)]
 pub struct PhiloxRng {
     seed: u64,
@@ -65,8 +63,7 @@ pub struct PhiloxRng {
 }
 
 impl PhiloxRng {
-    /// The walk over the positions of (seed, id, purpose), from position 0. It begins anew after 2^34
-    /// words.
+    /// Creates a generator that starts at position 0 of (seed, id, purpose). It repeats after 2^34 words.
     pub fn new(seed: u64, id: u64, purpose: Purpose) -> PhiloxRng {
         PhiloxRng { seed, id, purpose, words_taken: 0, block: [0; 4] }
     }
@@ -127,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_walks_the_addresses_in_order() {
-        let mut stream = PhiloxRng::new(7, 3, Purpose::Sample);
+    fn the_generator_reads_the_addresses_in_order() {
+        let mut rng = PhiloxRng::new(7, 3, Purpose::Sample);
         let (first, second) = (draw(7, 3, 0, Purpose::Sample), draw(7, 3, 1, Purpose::Sample));
-        assert_eq!(stream.next_u64(), uniform_u64(7, 3, 0, Purpose::Sample));
-        assert_eq!([stream.next_u32(), stream.next_u32()], first[2..]);
+        assert_eq!(rng.next_u64(), uniform_u64(7, 3, 0, Purpose::Sample));
+        assert_eq!([rng.next_u32(), rng.next_u32()], first[2..]);
         let mut bytes = [0u8; 6];
-        stream.fill_bytes(&mut bytes);
+        rng.fill_bytes(&mut bytes);
         assert_eq!(bytes[..4], second[0].to_le_bytes());
         assert_eq!(bytes[4..], second[1].to_le_bytes()[..2]);
     }

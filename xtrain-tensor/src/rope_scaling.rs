@@ -1,83 +1,83 @@
-//! Scalings of rotary frequencies: how a model was stretched to contexts longer than it was made for.
+//! Scaling of rotary frequencies: extends a model to contexts longer than the one it was trained with.
 use crate::dd::Dd;
 use crate::{Error, Result};
 
-/// What acts on the frequencies `inv[i] = theta^(-2i / head_dim)`, in f64, in the order in which the
-/// reference implementation writes it.
+/// A scaling of the frequencies `inv[i] = theta^(-2i / head_dim)`. It is computed in f64, with the operations in the
+/// order of the reference implementation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum RopeScaling {
-    /// Nothing.
+    /// No scaling.
     #[default]
     Default,
     /// `inv / factor`: positions are interpolated.
     Linear {
-        /// How much longer the context became.
+        /// New context length / original context length.
         factor: f64,
     },
-    /// Llama 3: long wavelengths are divided by the factor, short ones kept, those between are blended.
+    /// Llama 3: long wavelengths are divided by the factor, short ones are kept, those in between are blended.
     Llama3 {
-        /// How much longer the context became.
+        /// New context length / original context length.
         factor: f64,
         /// Wavelengths above `original / low` are divided.
         low: f64,
         /// Wavelengths below `original / high` are kept.
         high: f64,
-        /// The context that the model was made for.
+        /// The original context length.
         original: f64,
     },
-    /// YaRN (Peng et al. 2023, arXiv:2309.00071): a ramp over the pairs between keeping and dividing, and
-    /// cosines and sines times `attention`.
+    /// YaRN (Peng et al. 2023, arXiv:2309.00071): a linear ramp over the pairs from keeping a frequency to dividing
+    /// it. Cosines and sines are multiplied by `attention`.
     Yarn(Yarn),
-    /// `inv[i] / divisors[i]`: a table that a file carries in place of a rule.
+    /// `inv[i] / divisors[i]`: an explicit table from the model file.
     Divisors(Vec<f32>),
 }
 
-/// The numbers of [`RopeScaling::Yarn`].
+/// The parameters of [`RopeScaling::Yarn`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Yarn {
-    /// How much longer the context became.
+    /// New context length / original context length.
     pub factor: f64,
-    /// The context that the model was made for.
+    /// The original context length.
     pub original: f64,
-    /// Pairs that turn more often than this over the original context are kept.
+    /// Pairs with more rotations than this over the original context are kept.
     pub beta_fast: f64,
-    /// Pairs that turn less often are divided.
+    /// Pairs with fewer rotations than this are divided.
     pub beta_slow: f64,
-    /// What cosines and sines are multiplied by; none: `0.1 log(factor) + 1`.
+    /// Multiplier of cosines and sines. `None`: `0.1 log(factor) + 1`.
     pub attention: Option<f64>,
-    /// Whether the ramp begins and ends at whole pairs.
+    /// Rounding of the ends of the ramp.
     pub truncate: Truncate,
 }
 
-/// Whether YaRN's ramp begins and ends at whole pairs.
+/// Rounding of the ends of YaRN's ramp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Truncate {
-    /// The beginning is rounded down, the end up.
+    /// The start is rounded down, the end up, to whole pairs.
     #[default]
     Whole,
-    /// Both stay where they are.
+    /// Neither is rounded.
     Exact,
 }
 
 impl RopeScaling {
-    /// Refuses numbers that no scaling can have.
+    /// Checks the parameters.
     ///
     /// # Errors
-    /// [`Error::Argument`] naming the number.
+    /// [`Error::Argument`] naming the first invalid number.
     pub fn check(&self) -> Result<()> {
-        let fits = |want, values: &[f64], fits: fn(f64) -> bool| match values.iter().find(|&&x| !fits(x)) {
+        let require = |want, values: &[f64], valid: fn(f64) -> bool| match values.iter().find(|&&x| !valid(x))
+        {
             Some(got) => Err(Error::Argument { op: "rope scaling", want, got: got.to_string() }),
             None => Ok(()),
         };
-        let positive = |values: &[f64]| {
-            fits("numbers that are positive and finite", values, |x| x > 0.0 && x.is_finite())
-        };
+        let positive =
+            |values: &[f64]| require("positive and finite numbers", values, |x| x > 0.0 && x.is_finite());
         match self {
             RopeScaling::Default => Ok(()),
             RopeScaling::Linear { factor } => positive(&[*factor]),
             &RopeScaling::Llama3 { factor, low, high, original } => {
                 positive(&[factor, low, high, original])?;
-                fits("high_freq_factor above low_freq_factor", &[high - low], |gap| gap > 0.0)
+                require("high_freq_factor above low_freq_factor", &[high - low], |gap| gap > 0.0)
             }
             RopeScaling::Yarn(y) => {
                 positive(&[y.factor, y.original, y.beta_fast, y.beta_slow])?;
@@ -87,19 +87,19 @@ impl RopeScaling {
         }
     }
 
-    /// Scales the frequencies of `theta`; returns what cosines and sines are multiplied by.
+    /// Scales the frequencies of `theta` in place. Returns the multiplier of cosines and sines.
     pub(crate) fn apply(&self, inverse: &mut [f64], theta: f64) -> Result<f64> {
         self.check()?;
         match self {
             RopeScaling::Default => {}
             RopeScaling::Linear { factor } => inverse.iter_mut().for_each(|inv| *inv /= factor),
             &RopeScaling::Llama3 { factor, low, high, original } => {
-                inverse.iter_mut().for_each(|inv| *inv = llama3(*inv, [factor, low, high, original]));
+                inverse.iter_mut().for_each(|inv| *inv = llama3(*inv, factor, low, high, original));
             }
             RopeScaling::Yarn(yarn) => return Ok(yarn.apply(inverse, theta)),
             RopeScaling::Divisors(table) if table.len() != inverse.len() => {
-                let got = format!("{} for {}", table.len(), inverse.len());
-                return Err(Error::Argument { op: "rope scaling", want: "a divisor for each pair", got });
+                let got = format!("{} divisors for {} pairs", table.len(), inverse.len());
+                return Err(Error::Argument { op: "rope scaling", want: "one divisor for each pair", got });
             }
             RopeScaling::Divisors(table) => {
                 inverse.iter_mut().zip(table).for_each(|(inv, &x)| *inv /= f64::from(x));
@@ -109,7 +109,7 @@ impl RopeScaling {
     }
 }
 
-fn llama3(inv: f64, [factor, low, high, original]: [f64; 4]) -> f64 {
+fn llama3(inv: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     let wavelength = 2.0 * std::f64::consts::PI / inv;
     if wavelength > original / low {
         return inv / factor;
@@ -125,9 +125,9 @@ impl Yarn {
     fn apply(&self, inverse: &mut [f64], theta: f64) -> f64 {
         let log = |x: f64| Dd::log(x).high;
         let dim = 2.0 * inverse.len() as f64;
-        // the pair that turns so often over the original context
-        let pair = |turns: f64| {
-            (dim * log(self.original / (turns * 2.0 * std::f64::consts::PI))) / (2.0 * log(theta))
+        // the pair with this number of rotations over the original context
+        let pair = |rotations: f64| {
+            (dim * log(self.original / (rotations * 2.0 * std::f64::consts::PI))) / (2.0 * log(theta))
         };
         let (low, high) = match self.truncate {
             Truncate::Whole => (pair(self.beta_fast).floor(), pair(self.beta_slow).ceil()),
@@ -141,8 +141,8 @@ impl Yarn {
             let keep = 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
             *inv = *inv / self.factor * (1.0 - keep) + *inv * keep;
         }
-        let stretched = if self.factor <= 1.0 { 1.0 } else { 0.1 * log(self.factor) + 1.0 };
-        self.attention.unwrap_or(stretched)
+        let default = if self.factor <= 1.0 { 1.0 } else { 0.1 * log(self.factor) + 1.0 };
+        self.attention.unwrap_or(default)
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
     fn near(got: &[f64], want: &[f64]) {
         assert_eq!(got.len(), want.len());
         for (got, want) in got.iter().zip(want) {
-            assert!((got / want - 1.0).abs() < 1e-13, "{got:?} against {want:?}");
+            assert!((got / want - 1.0).abs() < 1e-13, "{got:?}, want {want:?}");
         }
     }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_without_a_meaning_are_refused() {
+    fn invalid_parameters_are_refused() {
         for bad in [
             RopeScaling::Linear { factor: 0.0 },
             RopeScaling::Linear { factor: f64::NAN },

@@ -1,4 +1,4 @@
-//! The cosines and sines of rotary embeddings: one table, which every path reads.
+//! The table of cosines and sines for rotary position embedding. Every code path reads it.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,15 +9,15 @@ use crate::portable::{self, MAX_ANGLE};
 use crate::rope_scaling::RopeScaling;
 use crate::{Device, Error, Result};
 
-/// Positions that are computed together.
+/// Positions per block. A block is computed as a whole.
 const BLOCK: usize = 256;
 
-/// cos and sin of f64(pos) * `inv[i]`, each the nearest f32, with `inv[i]` the f64 nearest to
-/// theta^(-2i / head_dim).
+/// cos and sin of f64(pos) * `inv[i]`, each rounded to the nearest f32. `inv[i]` is the f64 nearest to theta^(-2i /
+/// head_dim).
 ///
-/// inv is formed in double-double, the angle is one f64 product, and sine and cosine are ours: no
-/// platform's libm has a say in a bit. Rows are made on first use, in blocks of 256 positions; reading
-/// takes no lock. Cloning shares the table.
+/// `inv` is computed in double-double, the angle is one f64 product, and sine and cosine are implemented in this
+/// crate, so no bit depends on the platform's libm. Rows are computed on first use, in blocks of 256 positions.
+/// Reading takes no lock. Clones share the table.
 #[derive(Clone)]
 pub struct RopeTable {
     shared: Arc<Shared>,
@@ -25,42 +25,43 @@ pub struct RopeTable {
 
 struct Shared {
     inverse_frequencies: Vec<f64>,
-    /// What cosines and sines are multiplied by.
+    /// Multiplier of cosines and sines.
     amplitude: f64,
     max_positions: usize,
-    /// Per position: its cosines, then its sines.
+    /// For each position its cosines, then its sines.
     blocks: Vec<OnceLock<Box<[f32]>>>,
     copies: Mutex<Vec<GpuCopy>>,
 }
 
-/// What a GPU has of a table.
+/// The part of a table that is on one GPU.
 struct GpuCopy {
     addresses: gpu::Buffer,
     blocks: BTreeMap<usize, gpu::Buffer>,
 }
 
 impl RopeTable {
-    /// The largest number of positions: 0 ..= 2^20.
+    /// The largest number of positions, 0 ..= 2^20.
     pub const MAX_POSITIONS: usize = (1 << 20) + 1;
     /// The largest head size.
     pub const MAX_HEAD_DIM: usize = 256;
 
-    /// The table of heads of `head_dim` values at positions below `max_positions`.
+    /// Creates the table for heads of `head_dim` values and positions below `max_positions`.
     ///
     /// # Errors
-    /// A head size that is odd, 0 or above 256; a theta that is not a positive normal number; positions
-    /// that are none or more than 2^20 + 1; a theta below 1 so small that angles leave the range.
+    /// [`Error::Argument`] if `head_dim` is odd, 0 or above 256; if theta is not a positive normal number; if
+    /// `max_positions` is 0 or above 2^20 + 1; or if theta is so far below 1 that an angle exceeds 1,647,099.
     pub fn new(theta: f64, head_dim: usize, max_positions: usize) -> Result<RopeTable> {
-        Self::scaled((theta, &RopeScaling::Default), head_dim, max_positions)
+        Self::scaled(theta, &RopeScaling::Default, head_dim, max_positions)
     }
 
-    /// [`RopeTable::new`] with scaled frequencies, and with cosines and sines times YaRN's factor: one f64
-    /// product, then the nearest f32.
+    /// Like [`RopeTable::new`], with scaled frequencies. Cosines and sines are multiplied by YaRN's factor: one f64
+    /// product, then rounded to the nearest f32.
     ///
     /// # Errors
-    /// As [`RopeTable::new`]; numbers that the scaling refuses.
+    /// Those of [`RopeTable::new`] and of [`RopeScaling::check`].
     pub fn scaled(
-        (theta, scaling): (f64, &RopeScaling),
+        theta: f64,
+        scaling: &RopeScaling,
         head_dim: usize,
         max_positions: usize,
     ) -> Result<RopeTable> {
@@ -68,7 +69,7 @@ impl RopeTable {
             return refuse("an even head_dim in 2..=256", head_dim);
         }
         if !theta.is_normal() || theta < 0.0 {
-            return refuse("a theta that is finite and above 0", theta);
+            return refuse("a finite theta above 0", theta);
         }
         let log_theta = Dd::log(theta);
         let power = |i: usize| Dd::from(-2.0 * i as f64) / Dd::from(head_dim as f64);
@@ -77,12 +78,12 @@ impl RopeTable {
         Self::of(inverse, amplitude, max_positions)
     }
 
-    /// The table of these frequencies, in radians per position: heads of twice as many values.
-    /// A scaling of context acts on them, in f64, before they come here.
+    /// Creates the table from frequencies in radians per position, one for each pair: `head_dim` is twice their
+    /// number. Any scaling must already be applied to them, in f64.
     ///
     /// # Errors
-    /// No frequencies or more than 128; one that is negative or not finite; positions that are none or
-    /// more than 2^20 + 1; an angle above 1,647,099 (2^20 quarter turns).
+    /// [`Error::Argument`] if there are no frequencies or more than 128; if one is negative or not finite; if
+    /// `max_positions` is 0 or above 2^20 + 1; or if an angle exceeds 1,647,099 (2^20 quarter turns).
     pub fn from_inverse_frequencies(inverse: Vec<f64>, max_positions: usize) -> Result<RopeTable> {
         Self::of(inverse, 1.0, max_positions)
     }
@@ -95,7 +96,7 @@ impl RopeTable {
             return refuse("max_positions in 1..=1048577", max_positions);
         }
         if let Some(bad) = inverse.iter().find(|f| !f.is_finite() || f.is_sign_negative()) {
-            return refuse("frequencies that are finite and not negative", bad);
+            return refuse("finite, non-negative frequencies", bad);
         }
         let last = (max_positions - 1) as f64;
         if let Some(bad) = inverse.iter().map(|f| f * last).find(|&angle| angle > MAX_ANGLE) {
@@ -107,11 +108,11 @@ impl RopeTable {
         Ok(RopeTable { shared: Arc::new(shared) })
     }
 
-    /// (cos, sin) of a position, each `head_dim / 2` long.
+    /// Returns (cos, sin) of a position, each of length `head_dim / 2`.
     ///
     /// # Panics
-    /// If `position` is not below [`max_positions`](Self::max_positions), as slices do: operations
-    /// compare their positions with it at the door.
+    /// If `position` is not below [`max_positions`](Self::max_positions). Operations check their positions before
+    /// they call this.
     #[inline]
     pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
         let shared = &*self.shared;
@@ -121,12 +122,12 @@ impl RopeTable {
         block[position % BLOCK * 2 * half..][..2 * half].split_at(half)
     }
 
-    /// Where a GPU finds the rows of these positions: an array of addresses, one for each 256 positions,
-    /// of `[256, head_dim]` f32, a position's cosines, then its sines. Blocks of positions that nobody
-    /// asked for have no address.
+    /// Uploads the rows of these positions if necessary. Returns the device address of an array with one address for
+    /// each 256 positions; it points to `[256, head_dim]` f32, for each position its cosines, then its sines. Blocks
+    /// that were never requested have no address.
     ///
-    /// The array stays where it is for as long as the table lives; each block is brought there once.
-    pub(crate) fn on(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
+    /// The array keeps its address as long as the table exists. Each block is uploaded once.
+    pub(crate) fn device_addresses(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
         let mut copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let own = match copies.iter().position(|copy| copy.addresses.home().same(gpu)) {
             Some(i) => i,
@@ -141,50 +142,52 @@ impl RopeTable {
         for position in positions {
             let block = position / BLOCK;
             if block != last && !copy.blocks.contains_key(&block) {
-                self.bring(gpu, copy, block)?;
+                self.upload_block(gpu, copy, block)?;
             }
             last = block;
         }
         Ok(copy.addresses.arg())
     }
 
-    /// Brings the rows of these positions to a GPU before a pass asks for them; nothing on a processor.
+    /// Uploads the rows of these positions before a forward pass reads them. Does nothing on the CPU.
     ///
     /// # Errors
-    /// When the device has no memory for them.
+    /// If the device is out of memory.
     pub fn prefetch(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
         match device {
-            Device::Gpu(gpu) => self.on(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ()),
+            Device::Gpu(gpu) => {
+                self.device_addresses(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ())
+            }
             Device::Cpu(_) => Ok(()),
         }
     }
 
-    fn bring(&self, gpu: &Gpu, copy: &mut GpuCopy, block: usize) -> Result<()> {
+    fn upload_block(&self, gpu: &Gpu, copy: &mut GpuCopy, block: usize) -> Result<()> {
         let shared = &*self.shared;
         let rows = gpu.upload(shared.blocks[block].get_or_init(|| shared.block(block)))?;
         let to = copy.addresses.at() + (block * size_of::<u64>()) as u64;
-        // SAFETY: an address for each block of the table; kernels that wait asked for other blocks.
-        unsafe { gpu.bring(to, &[rows.at()])? };
+        // SAFETY: the array has an address for each block of the table; queued kernels read other blocks only.
+        unsafe { gpu.upload_into(to, &[rows.at()])? };
         copy.blocks.insert(block, rows);
         Ok(())
     }
 
-    /// The first position that has no row.
+    /// Number of positions in the table.
     pub fn max_positions(&self) -> usize {
         self.shared.max_positions
     }
 
-    /// What cosines and sines are multiplied by: 1, or YaRN's factor.
+    /// Multiplier of cosines and sines: 1, or YaRN's factor.
     pub fn amplitude(&self) -> f64 {
         self.shared.amplitude
     }
 
-    /// Values in a head.
+    /// Size of a head.
     pub fn head_dim(&self) -> usize {
         2 * self.shared.inverse_frequencies.len()
     }
 
-    /// Radians per position, by pair.
+    /// Radians per position, one for each pair.
     pub fn inverse_frequencies(&self) -> &[f64] {
         &self.shared.inverse_frequencies
     }
@@ -209,11 +212,11 @@ impl Shared {
 
 impl fmt::Debug for RopeTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let made = self.shared.blocks.iter().filter(|block| block.get().is_some()).count();
+        let computed = self.shared.blocks.iter().filter(|block| block.get().is_some()).count();
         f.debug_struct("RopeTable")
             .field("inverse_frequencies", &self.shared.inverse_frequencies)
             .field("max_positions", &self.shared.max_positions)
-            .field("blocks_made", &made)
+            .field("blocks_computed", &computed)
             .finish()
     }
 }
@@ -228,7 +231,7 @@ mod tests {
 
     const GOLDEN: &str = include_str!("../../tests/data/golden_bits/rope.txt");
 
-    /// A line `rope/theta/hd/i/pos cos sin`.
+    /// Parses a line `rope/theta/hd/i/pos cos sin`.
     fn parse(line: &str) -> Option<(f64, [usize; 3], [u32; 2])> {
         let (address, bits) = line.strip_prefix("rope/")?.split_once(' ')?;
         let (theta, rest) = address.split_once('/')?;
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn every_golden_entry_is_met_bit_for_bit() {
+    fn every_golden_entry_is_reproduced_bit_for_bit() {
         let mut table = RopeTable::new(1.0, 2, 1).expect("a table");
         let (mut key, mut compared) = (None, 0);
         for line in GOLDEN.lines() {
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_does_not_depend_on_who_asked_first() {
+    fn a_row_does_not_depend_on_the_order_of_access() {
         let (one, other) = (RopeTable::new(1e6, 64, 1000), RopeTable::new(1e6, 64, 700));
         let (one, other) = (one.expect("a table"), other.expect("a table").clone());
         let backwards: Vec<_> = (0..700).rev().map(|p| other.row(p)).collect();
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn position_0_turns_nothing() {
+    fn position_0_has_no_rotation() {
         let table = RopeTable::new(10_000.0, 24, 5).expect("a table");
         assert_eq!(table.row(0), (&[1.0; 12][..], &[0.0; 12][..]));
         assert_eq!((table.head_dim(), table.max_positions()), (24, 5));
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_cannot_hold_is_refused() {
+    fn invalid_arguments_are_refused() {
         let refused = |theta, head_dim, positions| RopeTable::new(theta, head_dim, positions).is_err();
         assert!(refused(1e4, 0, 8) && refused(1e4, 7, 8) && refused(1e4, 258, 8));
         assert!(refused(0.0, 8, 8) && refused(-1.0, 8, 8));

@@ -90,7 +90,7 @@ impl Tensor {
     /// [`Error::Device`] when the device has no memory for it.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         fn blank<T: Stored>(cpu: &Cpu, n: usize) -> Arc<Buffer<T>> {
-            let mut values = cpu.recycler.take(n);
+            let mut values = cpu.recycler.acquire(n);
             cpu.pool.parts(&mut values, 1 << 15, |_, values| values.fill(T::default()));
             Arc::new(Buffer::new(values, &cpu.recycler))
         }
@@ -113,7 +113,7 @@ impl Tensor {
         let Device::Cpu(cpu) = device else {
             return shapes.iter().map(|shape| Tensor::zeros(device, shape, Dtype::F32)).collect();
         };
-        let taken = |shape: &&[usize]| cpu.recycler.take(shape.iter().product());
+        let taken = |shape: &&[usize]| cpu.recycler.acquire(shape.iter().product());
         let mut all: Vec<Vec<f32>> = shapes.iter().map(taken).collect();
         let part = (all.iter().map(Vec::len).sum::<usize>() / 4096).max(1 << 13);
         let mut parts: Vec<&mut [f32]> = all.iter_mut().flat_map(|x| x.chunks_mut(part)).collect();

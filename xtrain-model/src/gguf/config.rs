@@ -189,8 +189,7 @@ pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
     match &cfg.rope_scaling {
         RopeScaling::Divisors(table) => Ok(Some(table.clone())),
         scaling @ RopeScaling::Llama3 { .. } => {
-            let table =
-                |scaling| xtrain_tensor::RopeTable::scaled((cfg.rope_theta, scaling), cfg.head_dim, 1);
+            let table = |scaling| xtrain_tensor::RopeTable::scaled(cfg.rope_theta, scaling, cfg.head_dim, 1);
             let (plain, scaled) = (table(&RopeScaling::Default)?, table(scaling)?);
             let pairs = plain.inverse_frequencies().iter().zip(scaled.inverse_frequencies());
             Ok(Some(pairs.map(|(plain, scaled)| (plain / scaled) as f32).collect()))

@@ -1,7 +1,7 @@
-//! The contract's 32 lanes, handled as one value whatever the register width.
+//! The 32 lanes of docs/numerics.md as one value, whatever the register width.
 //!
-//! A kernel is written once over [`Lanes`] and entered through [`dispatch`], which compiles it for
-//! each instruction set. Every operation is one IEEE operation per lane, so all sets give the same bits.
+//! A kernel is written once over [`Lanes`] and run through [`dispatch`], which compiles it for each instruction set.
+//! Every operation is one IEEE operation per lane, so all instruction sets give the same bits.
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -17,19 +17,19 @@ use super::Simd;
 use crate::math::{self, EXP_HIGH, EXP_LN2, EXP_LOG2E, EXP_LOW, EXP_POLY, EXP_SHIFT};
 pub(crate) use reg::Reg;
 
-/// Lanes of one value.
+/// Lanes per value.
 pub(crate) const LANES: usize = 32;
 
-/// Work that is compiled for every instruction set.
+/// A kernel that is compiled for every instruction set.
 pub(crate) trait Kernel {
-    /// What it returns.
+    /// The return type.
     type Out;
-    /// Does the work. Implementations are `#[inline(always)]`, and so is every generic function that
-    /// they call: only then are the lanes' instructions inlined.
+    /// Runs the kernel. Implementations and all generic functions that they call must be `#[inline(always)]`;
+    /// otherwise the SIMD instructions are not inlined.
     fn run<L: Lanes>(self, l: L) -> Self::Out;
 }
 
-/// Runs `kernel` with the instructions `simd`, or with the widest narrower set that this machine has.
+/// Runs `kernel` with the instruction set `simd`, or with the widest narrower one of this machine.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(simd: Simd, kernel: K) -> K::Out {
     #[cfg(target_arch = "x86_64")]
@@ -67,7 +67,7 @@ macro_rules! lanewise {
     )*};
 }
 
-/// Operations on 32 lanes. The value of this type is the proof that the instructions exist.
+/// Operations on 32 lanes. A value of this type proves that the machine has the instruction set.
 pub(crate) trait Lanes: Reg {
     lanewise! {
         /// `a * b + c`, rounded once.
@@ -86,23 +86,23 @@ pub(crate) trait Lanes: Reg {
         max(a, b);
         /// `-a`.
         neg(a);
-        /// The nearest value that a bf16 can hold, still as f32 (ties to even, NaN to 0x7fff).
+        /// Rounds to the nearest bf16, kept as f32 (ties to even, NaN to 0x7fff).
         round_bf16(a);
     }
 
-    /// `x` in every lane.
+    /// Broadcasts `x` to all lanes.
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         self.fill(Reg::splat(self, x))
     }
 
-    /// +0 in every lane.
+    /// +0 in all lanes.
     #[inline(always)]
     fn zero(self) -> Self::F {
         Lanes::splat(self, 0.0)
     }
 
-    /// The first 32 elements of `s`.
+    /// Loads the first 32 elements of `s`.
     #[inline(always)]
     fn load(self, s: &[f32]) -> Self::F {
         let s = &s[..LANES];
@@ -110,7 +110,7 @@ pub(crate) trait Lanes: Reg {
         unsafe { self.load_ptr(s.as_ptr()) }
     }
 
-    /// 32 elements from `p` on.
+    /// Loads 32 elements from `p`.
     ///
     /// # Safety
     /// `p` is readable for 32 elements.
@@ -124,7 +124,7 @@ pub(crate) trait Lanes: Reg {
         out
     }
 
-    /// Up to 32 elements of `s`; lanes past its end are +0.
+    /// Loads up to 32 elements of `s`. Lanes past its end are +0.
     #[inline(always)]
     fn load_partial(self, s: &[f32]) -> Self::F {
         let mut out = Lanes::zero(self);
@@ -137,7 +137,7 @@ pub(crate) trait Lanes: Reg {
         out
     }
 
-    /// Writes all lanes to the first 32 elements of `s`.
+    /// Stores all lanes to the first 32 elements of `s`.
     #[inline(always)]
     fn store(self, s: &mut [f32], v: Self::F) {
         let s = &mut s[..LANES];
@@ -145,10 +145,10 @@ pub(crate) trait Lanes: Reg {
         unsafe { self.store_ptr(s.as_mut_ptr(), v) }
     }
 
-    /// Writes all lanes from `p` on.
+    /// Stores all lanes to `p`.
     ///
     /// # Safety
-    /// `p` is writable for 32 elements, which no other thread touches.
+    /// `p` is writable for 32 elements, and no other thread accesses them.
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, v: Self::F) {
         for i in 0..Self::REGS {
@@ -157,7 +157,7 @@ pub(crate) trait Lanes: Reg {
         }
     }
 
-    /// Writes the first `s.len()` lanes, at most 32.
+    /// Stores the first `s.len()` lanes, at most 32.
     #[inline(always)]
     fn store_partial(self, s: &mut [f32], v: Self::F) {
         for i in 0..Self::REGS {
@@ -168,7 +168,7 @@ pub(crate) trait Lanes: Reg {
         }
     }
 
-    /// The first 32 elements of `s`, widened.
+    /// Loads the first 32 elements of `s` as f32.
     #[inline(always)]
     fn load_bf16(self, s: &[bf16]) -> Self::F {
         let s = &s[..LANES];
@@ -180,7 +180,7 @@ pub(crate) trait Lanes: Reg {
         out
     }
 
-    /// Up to 32 elements of `s`, widened; lanes past its end are +0.
+    /// Loads up to 32 elements of `s` as f32. Lanes past its end are +0.
     #[inline(always)]
     fn load_bf16_partial(self, s: &[bf16]) -> Self::F {
         if s.len() >= LANES {
@@ -191,7 +191,7 @@ pub(crate) trait Lanes: Reg {
         self.load_bf16(&whole)
     }
 
-    /// Rounds all lanes into the first 32 elements of `s` (ties to even, NaN to 0x7fff).
+    /// Rounds all lanes to the first 32 elements of `s` (ties to even, NaN to 0x7fff).
     #[inline(always)]
     fn store_bf16(self, s: &mut [bf16], v: Self::F) {
         let s = &mut s[..LANES];
@@ -201,7 +201,7 @@ pub(crate) trait Lanes: Reg {
         }
     }
 
-    /// Rounds the first `s.len()` lanes into `s`, at most 32.
+    /// Rounds the first `s.len()` lanes, at most 32, to `s`.
     #[inline(always)]
     fn store_bf16_partial(self, s: &mut [bf16], v: Self::F) {
         if s.len() >= LANES {
@@ -212,7 +212,7 @@ pub(crate) trait Lanes: Reg {
         s.copy_from_slice(&whole[..s.len()]);
     }
 
-    /// The lanes as an array.
+    /// Returns the lanes as an array.
     #[inline(always)]
     fn to_array(self, v: Self::F) -> [f32; LANES] {
         let mut out = [0.0; LANES];
@@ -220,7 +220,7 @@ pub(crate) trait Lanes: Reg {
         out
     }
 
-    /// `a < b ? yes : no`, lane by lane; a NaN compares false.
+    /// `a < b ? yes : no` in each lane. NaN compares false.
     #[inline(always)]
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
         let mut out = no;
@@ -243,7 +243,7 @@ pub(crate) trait Lanes: Reg {
         Reg::sum(self, v[0]) + 0.0
     }
 
-    /// The largest lane (of equal zeros, either).
+    /// The largest lane. If the largest are zeros of both signs, either may be returned.
     #[inline(always)]
     fn max32(self, mut v: Self::F) -> f32 {
         let mut half = Self::REGS / 2;
@@ -256,22 +256,22 @@ pub(crate) trait Lanes: Reg {
         Reg::maximum(self, v[0])
     }
 
-    /// Rows become columns: of the first `WIDTH` registers, element j of i and i of j change places.
+    /// Transposes the first `WIDTH` registers as a `WIDTH` x `WIDTH` matrix.
     #[inline(always)]
     fn transpose(self, square: &mut [Self::R; 16]) {
         let half = Self::WIDTH / 2;
-        // log2(WIDTH) times: rows i and i + WIDTH / 2 in turn
-        let mut left = half;
-        while left > 0 {
+        // log2(WIDTH) times: interleave rows i and i + WIDTH / 2
+        let mut step = half;
+        while step > 0 {
             let old = *square;
             for i in 0..half {
                 (square[2 * i], square[2 * i + 1]) = Reg::zip(self, old[i], old[i + half]);
             }
-            left /= 2;
+            step /= 2;
         }
     }
 
-    /// `exp` of docs/numerics.md, section 6: the bits of [`crate::math::exp`].
+    /// `exp` of docs/numerics.md, section 6. Same bits as [`crate::math::exp`].
     #[inline(always)]
     fn exp(self, x: Self::F) -> Self::F {
         let mut out = x;
@@ -281,7 +281,7 @@ pub(crate) trait Lanes: Reg {
         out
     }
 
-    /// The natural logarithm: the bits of [`crate::math::log`].
+    /// The natural logarithm. Same bits as [`crate::math::log`].
     #[inline(always)]
     fn log(self, x: Self::F) -> Self::F {
         let mut x = self.to_array(x);
@@ -294,7 +294,7 @@ pub(crate) trait Lanes: Reg {
 
 impl<T: Reg> Lanes for T {}
 
-/// `exp` on one register.
+/// `exp` of one register.
 #[inline(always)]
 fn exp_reg<I: Reg>(isa: I, x: I::R) -> I::R {
     let c = |v: f32| Reg::splat(isa, v);

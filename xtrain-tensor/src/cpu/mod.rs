@@ -1,4 +1,4 @@
-//! The CPU device: worker threads, lanes of 32 values, and the kernels over them.
+//! The SIMD CPU backend: a thread pool, an abstraction of 32 SIMD lanes, and the kernels built on them.
 pub(crate) mod attention;
 pub(crate) mod gemm;
 pub(crate) mod gemm_bf16;

@@ -1,20 +1,20 @@
-//! Root-mean-square normalisation, forward and backward.
+//! RMSNorm, forward and backward.
 use std::ops::Range;
 
+use super::gemm::Beta;
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::rowsum::rowsum;
+use super::rowsum::{ParamGrad, rowsum};
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint};
-use crate::ops::Samples;
 
-/// Elements that one thread takes at a time, in whole rows.
+/// Elements per work item, rounded to whole rows.
 const GRAIN: usize = 8192;
 
 fn rows_per_part(c: usize) -> usize {
     (GRAIN / c.max(1)).max(1)
 }
 
-/// The norm of a row: its gain `[C]`, and what is added under the root.
+/// The parameters of a norm: the gain `[C]`, and eps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Norm<'a> {
     pub(crate) gain: &'a [f32],
@@ -43,12 +43,13 @@ impl Norm<'_> {
         1.0 / (l.sum32(v) / x.len() as f32 + self.eps).sqrt()
     }
 
-    /// `dx`, with `ONTO` added to what it holds, of a row; `sums += dy xh`.
+    /// `dx = beta dx + ...` for one row, with beta = 1 if `ACCUMULATE`, else 0; `sums += dy xh`.
     #[inline(always)]
-    pub(super) fn row_backward<L: Lanes, T: Value, const ONTO: bool>(
+    pub(super) fn row_backward<L: Lanes, T: Value, const ACCUMULATE: bool>(
         self,
         l: L,
-        (x, dy): (&[T], &[f32]),
+        x: &[T],
+        dy: &[f32],
         dx: &mut [f32],
         sums: &mut [f32],
     ) {
@@ -67,7 +68,7 @@ impl Norm<'_> {
             let sum = l.fma(dy, h, l.load_partial(&sums[b.clone()]));
             l.store_partial(&mut sums[b.clone()], sum);
             let mut d = l.mul(l.fma(l.neg(h), t, e), rs);
-            if ONTO {
+            if ACCUMULATE {
                 d = l.add(l.load_partial(&dx[b.clone()]), d);
             }
             l.store_partial(&mut dx[b], d);
@@ -75,9 +76,9 @@ impl Norm<'_> {
     }
 }
 
-/// [`Norm::row`] of each row of `x`.
+/// Applies [`Norm::row`] to each row of `x`.
 pub(crate) fn rms_norm<T: Value, O: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>) -> Vec<O> {
-    let mut y = cpu.recycler.take(x.len());
+    let mut y = cpu.recycler.acquire(x.len());
     let len = rows_per_part(norm.gain.len()) * norm.gain.len();
     cpu.pool.parts(&mut y, len, |i, y| {
         dispatch(cpu.simd, Forward { x: &x[i * len..][..y.len()], norm, y });
@@ -103,25 +104,27 @@ impl<T: Value, O: Value> Kernel for Forward<'_, T, O> {
     }
 }
 
-/// `dx`, or with `onto` what it holds plus that; `dw += rowsum dy xh`, chunks of 256 rows from each sample's first.
+/// `dx = beta dx + ...`; `dw += rowsum dy xh` in chunks of 256 rows counted from each sample's first row.
 pub(crate) fn rms_norm_backward<T: Value>(
     cpu: &Cpu,
-    (x, dy): (&[T], &[f32]),
+    x: &[T],
+    dy: &[f32],
     norm: Norm<'_>,
-    (dw, samples): (&mut [f32], &Samples),
-    (dx, onto): (&mut [f32], bool),
+    dw: ParamGrad<'_>,
+    dx: &mut [f32],
+    beta: Beta,
 ) {
-    by_chunks(cpu, (dw, samples), dx, |at, dx, sums| {
+    by_chunks(cpu, dw, dx, |at, dx, sums| {
         let (x, dy) = (&x[at.clone()], &dy[at]);
-        match onto {
-            true => dispatch(cpu.simd, Backward::<T, true> { x, dy, norm, dx, sums }),
-            false => dispatch(cpu.simd, Backward::<T, false> { x, dy, norm, dx, sums }),
+        match beta {
+            Beta::One => dispatch(cpu.simd, Backward::<T, true> { x, dy, norm, dx, sums }),
+            Beta::Zero => dispatch(cpu.simd, Backward::<T, false> { x, dy, norm, dx, sums }),
         }
     });
 }
 
-/// A chunk of rows: `dx`, and the chunk's part of the gradient of the gains.
-struct Backward<'a, T, const ONTO: bool> {
+/// A chunk of rows: its `dx`, and its part of the gradient of the gain.
+struct Backward<'a, T, const ACCUMULATE: bool> {
     x: &'a [T],
     dy: &'a [f32],
     norm: Norm<'a>,
@@ -129,7 +132,7 @@ struct Backward<'a, T, const ONTO: bool> {
     sums: &'a mut [f32],
 }
 
-impl<T: Value, const ONTO: bool> Kernel for Backward<'_, T, ONTO> {
+impl<T: Value, const ACCUMULATE: bool> Kernel for Backward<'_, T, ACCUMULATE> {
     type Out = ();
 
     #[inline(always)]
@@ -137,23 +140,23 @@ impl<T: Value, const ONTO: bool> Kernel for Backward<'_, T, ONTO> {
         let c = self.norm.gain.len();
         let rows = self.x.chunks_exact(c).zip(self.dy.chunks_exact(c));
         for ((x, dy), dx) in rows.zip(self.dx.chunks_exact_mut(c)) {
-            self.norm.row_backward::<L, T, ONTO>(l, (x, dy), dx, self.sums);
+            self.norm.row_backward::<L, T, ACCUMULATE>(l, x, dy, dx, self.sums);
         }
     }
 }
 
-/// `one(elements, their part of dx, sums)` for every chunk of a [`rowsum`].
+/// Runs `add_chunk(elements, their part of dx, sums)` for each chunk of a [`rowsum`].
 pub(super) fn by_chunks(
     cpu: &Cpu,
-    dw: (&mut [f32], &Samples),
+    dw: ParamGrad<'_>,
     dx: &mut [f32],
-    one: impl Fn(Range<usize>, &mut [f32], &mut [f32]) + Sync,
+    add_chunk: impl Fn(Range<usize>, &mut [f32], &mut [f32]) + Sync,
 ) {
-    let c = dw.0.len();
+    let c = dw.grad.len();
     let parts = Disjoint::new(dx);
     rowsum(cpu, dw, |rows, sums| {
         let at = rows.start * c..rows.end * c;
-        // SAFETY: the rows of this chunk, and chunks do not meet.
-        one(at.clone(), unsafe { parts.slice(at) }, sums);
+        // SAFETY: the rows of this chunk; chunks are disjoint.
+        add_chunk(at.clone(), unsafe { parts.slice(at) }, sums);
     });
 }

@@ -1,15 +1,15 @@
-//! The optimizer's elementwise update and the norms of gradients: each one job over all parameters.
+//! The optimizer's elementwise update and the gradient norms. Each is one job over all parameters.
 use super::Cpu;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::value::blocks;
 use crate::ops::AdamWScalars;
 
-/// Elements that one thread takes at a time, of `total`: of a large model more, so that the list of them stays short.
+/// Elements per work item. It grows with `total`, the elements of all parameters, to bound the number of work items.
 fn grain(total: usize) -> usize {
     4096.max((total / 4096).next_multiple_of(LANES))
 }
 
-/// A parameter: its values, moments and gradient, all of one length, and what its values are multiplied by first.
+/// A parameter: values, moments and gradient of the same length, and the weight decay factor of the values.
 pub(crate) struct Update<'a> {
     pub(crate) w: &'a mut [f32],
     pub(crate) m: &'a mut [f32],
@@ -18,12 +18,13 @@ pub(crate) struct Update<'a> {
     pub(crate) decay: f32,
 }
 
-/// One AdamW update of all parameters, their gradients shortened by `clip` first. Whether all values are finite.
+/// One AdamW update of all parameters with gradients scaled by `clip`. Returns whether all values are finite.
 pub(crate) fn adamw(cpu: &Cpu, all: Vec<Update<'_>>, clip: f32, s: &AdamWScalars) -> bool {
-    let grain = grain(all.iter().map(|one| one.g.len()).sum());
+    let grain = grain(all.iter().map(|update| update.g.len()).sum());
     let pieces = |Update { w, m, v, g, decay }| {
-        let of = w.chunks_mut(grain).zip(m.chunks_mut(grain)).zip(v.chunks_mut(grain)).zip(g.chunks(grain));
-        of.map(move |(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true })
+        let parts =
+            w.chunks_mut(grain).zip(m.chunks_mut(grain)).zip(v.chunks_mut(grain)).zip(g.chunks(grain));
+        parts.map(move |(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true })
     };
     let mut pieces: Vec<AdamW<'_>> = all.into_iter().flat_map(pieces).collect();
     cpu.pool.parts(&mut pieces, 1, |_, piece| piece[0].finite = dispatch(cpu.simd, &mut piece[0]));
@@ -48,7 +49,7 @@ impl Kernel for &mut AdamW<'_> {
     fn run<L: Lanes>(self, l: L) -> bool {
         let AdamWScalars { s1, s2, s3, step, c2, eps, .. } = *self.s;
         let c = |x: f32| l.splat(x);
-        let mut finite = l.zero(); // 0 times a NaN or an infinity is a NaN
+        let mut finite = l.zero(); // 0 times NaN or infinity is NaN
         blocks!(self.w.len(), |b| {
             let g = l.mul(l.load_partial(&self.g[b.clone()]), c(self.clip));
             let (m, v) = (l.load_partial(&self.m[b.clone()]), l.load_partial(&self.v[b.clone()]));
@@ -57,7 +58,7 @@ impl Kernel for &mut AdamW<'_> {
             let w = l.mul(l.load_partial(&self.w[b.clone()]), c(self.decay));
             let d = l.div(m, l.add(l.div(l.sqrt(v), c(c2)), c(eps)));
             l.store_partial(&mut self.w[b.clone()], l.fma(c(-step), d, w));
-            // read back: lanes past the end hold what no element does
+            // read back: the register lanes past the end hold values of no element
             finite = l.fma(l.load_partial(&self.w[b.clone()]), l.zero(), finite);
             l.store_partial(&mut self.m[b.clone()], m);
             l.store_partial(&mut self.v[b], v);
@@ -66,24 +67,31 @@ impl Kernel for &mut AdamW<'_> {
     }
 }
 
-/// Of each gradient, rows of `width`: sum32 of each row's squares, then sum32 over the rows' sums.
-pub(crate) fn sums_of_squares(cpu: &Cpu, gs: &[(&[f32], usize)]) -> Vec<f32> {
-    let rows_of = |&(g, width): &(&[f32], usize)| g.len() / width.max(1);
+/// A gradient as rows of `width` elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GradRows<'a> {
+    pub(crate) values: &'a [f32],
+    pub(crate) width: usize,
+}
+
+/// For each gradient: sum32 of each row's squares, then sum32 over the rows' sums.
+pub(crate) fn sums_of_squares(cpu: &Cpu, gs: &[GradRows<'_>]) -> Vec<f32> {
+    let rows_of = |g: &GradRows<'_>| g.values.len() / g.width.max(1);
     let mut sums = vec![0f32; gs.iter().map(rows_of).sum()];
-    let grain = grain(gs.iter().map(|(g, _)| g.len()).sum());
+    let grain = grain(gs.iter().map(|g| g.values.len()).sum());
     let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
-    for of in gs {
-        let (sums, others) = std::mem::take(&mut rest).split_at_mut(rows_of(of));
-        let (g, width) = *of;
+    for g in gs {
+        let (sums, others) = std::mem::take(&mut rest).split_at_mut(rows_of(g));
+        let GradRows { values, width } = *g;
         let rows = (grain / width.max(1)).max(1);
-        let parts = sums.chunks_mut(rows).zip(g.chunks((rows * width).max(1)));
+        let parts = sums.chunks_mut(rows).zip(values.chunks((rows * width).max(1)));
         pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
         rest = others;
     }
     cpu.pool.parts(&mut pieces, 1, |_, piece| dispatch(cpu.simd, &mut piece[0]));
     let mut rest = &sums[..];
-    let total = |of| {
-        let (sums, others) = rest.split_at(rows_of(of));
+    let total = |g| {
+        let (sums, others) = rest.split_at(rows_of(g));
         rest = others;
         dispatch(cpu.simd, Sum { x: sums })
     };
@@ -112,7 +120,7 @@ impl Kernel for &mut Squares<'_> {
     }
 }
 
-/// sum32 of a list.
+/// sum32 of a slice.
 struct Sum<'a> {
     x: &'a [f32],
 }

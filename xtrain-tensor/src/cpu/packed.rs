@@ -1,31 +1,31 @@
-//! A weight as the products of its dtype read it.
+//! Packed weights: the B operand of matrix products, in the layout of its dtype.
 use std::ops::Range;
 
 use super::Cpu;
 use super::gemm::{self, Panels};
-use super::gemm_bf16::{self, Tiles};
+use super::gemm_bf16::{self, TilePanels};
 use crate::Dtype;
 
-/// A weight packed for products in one direction; made once per update.
+/// A weight packed for products in one direction. It is packed once per update.
 #[derive(Debug, Clone)]
 pub(crate) enum Packed {
-    /// For products in f32.
+    /// For f32 products.
     F32(Panels),
-    /// For products in bf16: the rounded copy of the master.
-    Bf16(Tiles),
+    /// For bf16 products: a copy of the master weights, rounded to bf16.
+    Bf16(TilePanels),
 }
 
 impl Packed {
-    /// The weight `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounded where `bf16` is asked.
+    /// Packs `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounds it if `dtype` is bf16.
     pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight(cpu, w, shape)),
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight(cpu, w, shape)),
         }
     }
 
-    /// The column `j`: of a weight for `x W^T`, its row as products use it, a denormal of bf16 as zero of its
-    /// sign.
+    /// Unpacks column `j`. For a weight packed for `x W^T` this is row `j`, with the values that products use: a bf16
+    /// denormal is zero of its sign.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         match self {
             Packed::F32(w) => w.column(j, to),
@@ -33,26 +33,26 @@ impl Packed {
         }
     }
 
-    /// The weight `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounded where `bf16` is asked.
+    /// Packs `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounds it if `dtype` is bf16.
     pub(crate) fn of_weight_transposed(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
         match dtype {
-            Dtype::BF16 => Packed::Bf16(Tiles::of_weight_transposed(cpu, w, shape)),
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight_transposed(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),
         }
     }
 }
 
-/// Some columns of a packed weight, or some of its depth.
+/// A range of columns or of the depth of a packed weight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum View<'a> {
-    /// For products in f32.
+    /// For f32 products.
     F32(gemm::View<'a>),
-    /// For products in bf16.
+    /// For bf16 products.
     Bf16(gemm_bf16::View<'a>),
 }
 
 impl Packed {
-    /// The columns `range`, from a multiple of 32 on.
+    /// The columns `range`. It starts at a multiple of 32.
     pub(crate) fn columns(&self, range: Range<usize>) -> View<'_> {
         match self {
             Packed::F32(w) => View::F32(w.view().columns(range)),
@@ -60,7 +60,7 @@ impl Packed {
         }
     }
 
-    /// The elements at depths `range`, from a multiple of 32 on, of all columns.
+    /// All columns at the depths `range`. It starts at a multiple of 32.
     pub(crate) fn depths(&self, range: Range<usize>) -> View<'_> {
         match self {
             Packed::F32(w) => View::F32(w.view().depths(range)),
@@ -79,8 +79,8 @@ impl Packed {
         }
     }
 
-    /// The element of column `column` at depth `k`: of a weight for `x W^T`, row `column`, element `k`.
-    /// A bf16 weight gives the value its products use: rounded, a denormal as zero of its sign.
+    /// The element at depth `k` of column `column`. For a weight packed for `x W^T` this is element `k` of row
+    /// `column`. In bf16 it is the value that products use: rounded, a denormal as zero of its sign.
     pub(crate) fn at(&self, column: usize, k: usize) -> f32 {
         match self {
             Packed::F32(w) => w.at(k, column),
@@ -88,7 +88,7 @@ impl Packed {
         }
     }
 
-    /// Bytes held, padding included.
+    /// Size in bytes, including padding.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Packed::F32(w) => w.bytes(),

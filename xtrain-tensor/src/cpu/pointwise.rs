@@ -1,16 +1,16 @@
-//! Operations that take each element on its own.
+//! Elementwise operations.
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint};
 
-/// Elements that one thread takes at a time.
+/// Elements per work item.
 const GRAIN: usize = 8192;
 
 /// `y = silu(g) u`.
 pub(crate) fn silu_mul<T: Value, O: Value>(cpu: &Cpu, g: &[T], u: &[T]) -> Vec<O> {
-    let mut y = cpu.recycler.take(g.len());
+    let mut y = cpu.recycler.acquire(g.len());
     cpu.pool.parts(&mut y, GRAIN, |i, y| {
         let at = i * GRAIN..i * GRAIN + y.len();
         dispatch(cpu.simd, SiluMul { g: &g[at.clone()], u: &u[at], y });
@@ -41,22 +41,24 @@ impl<T: Value, O: Value> Kernel for SiluMul<'_, T, O> {
 /// `(dg, du)` of [`silu_mul`].
 pub(crate) fn silu_mul_backward<T: Value, O: Value>(
     cpu: &Cpu,
-    [g, u]: [&[T]; 2],
+    g: &[T],
+    u: &[T],
     dy: &[f32],
 ) -> (Vec<O>, Vec<O>) {
-    let (mut dg, mut du) = (cpu.recycler.take(dy.len()), cpu.recycler.take(dy.len()));
+    let (mut dg, mut du) = (cpu.recycler.acquire(dy.len()), cpu.recycler.acquire(dy.len()));
     let parts = Disjoint::new(&mut du);
     cpu.pool.parts(&mut dg, GRAIN, |i, dg| {
         let at = i * GRAIN..i * GRAIN + dg.len();
-        // SAFETY: `at` is the range of this part of `dg`, and parts do not meet.
+        // SAFETY: `at` is the range of this part of `dg`; parts are disjoint.
         let du = unsafe { parts.slice(at.clone()) };
-        dispatch(cpu.simd, SiluMulBackward { gu: [&g[at.clone()], &u[at.clone()]], dy: &dy[at], dg, du });
+        dispatch(cpu.simd, SiluMulBackward { g: &g[at.clone()], u: &u[at.clone()], dy: &dy[at], dg, du });
     });
     (dg, du)
 }
 
 struct SiluMulBackward<'a, T, O> {
-    gu: [&'a [T]; 2],
+    g: &'a [T],
+    u: &'a [T],
     dy: &'a [f32],
     dg: &'a mut [O],
     du: &'a mut [O],
@@ -69,7 +71,7 @@ impl<T: Value, O: Value> Kernel for SiluMulBackward<'_, T, O> {
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
         blocks!(self.dy.len(), |r| {
-            let (g, u) = (T::read(l, &self.gu[0][r.clone()]), T::read(l, &self.gu[1][r.clone()]));
+            let (g, u) = (T::read(l, &self.g[r.clone()]), T::read(l, &self.u[r.clone()]));
             let dy = l.load_partial(&self.dy[r.clone()]);
             let q = l.div(one, l.add(one, l.exp(l.neg(g))));
             let slope = l.mul(q, l.fma(g, l.sub(one, q), one));
@@ -86,7 +88,7 @@ pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     });
 }
 
-/// `a = a + b` for each row of `a`, which are as long as `b`.
+/// `a = a + b` for each row of `a`; rows are as long as `b`.
 pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     let rows = (GRAIN / b.len().max(1)).max(1);
     cpu.pool.parts(a, rows * b.len(), |_, a| {
@@ -94,7 +96,7 @@ pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     });
 }
 
-/// Whether no element is a NaN or infinite.
+/// Whether all elements are finite.
 pub(crate) fn all_finite<T: Value>(cpu: &Cpu, x: &[T]) -> bool {
     let all = AtomicBool::new(true);
     cpu.pool.run(x.len().div_ceil(4 * GRAIN), |i| {
@@ -115,16 +117,16 @@ impl<T: Value> Kernel for AllFinite<'_, T> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> bool {
-        // 0 times a NaN or an infinity is a NaN
+        // 0 times NaN or infinity is NaN
         let mut v = l.zero();
         blocks!(self.x.len(), |r| v = l.fma(T::read(l, &self.x[r]), l.zero(), v));
         l.sum32(v) == 0.0
     }
 }
 
-/// Each element in another type, rounded to nearest even.
+/// Converts each element, rounding to nearest even.
 pub(crate) fn cast<T: Value, O: Value>(cpu: &Cpu, x: &[T]) -> Vec<O> {
-    let mut y = cpu.recycler.take(x.len());
+    let mut y = cpu.recycler.acquire(x.len());
     cpu.pool.parts(&mut y, 4 * GRAIN, |i, y| {
         dispatch(cpu.simd, Cast { x: &x[i * 4 * GRAIN..][..y.len()], y });
     });

@@ -1,12 +1,12 @@
-//! Worker threads over independent outputs: a fork-join pool with dynamic claiming.
+//! A fork-join thread pool with dynamic claiming of chunks. Threads share outputs, never a reduction.
 //!
-//! A job is `chunks` calls of one closure. Its life, and why no worker ever sees a dead closure:
-//! 1. the caller takes `busy` (a second caller, and a nested one, run their chunks themselves), writes
-//!    the closure's address to `job`, sets `done = 0`, then publishes `chunks` in `claims`;
-//! 2. whoever wins an index below `chunks` from `claims` reads `job` and runs it. The job cannot end
-//!    before this thread has counted the chunk in `done`;
-//! 3. the caller returns when `done == chunks`: then no thread holds a claim, and no index is left, so
-//!    nobody reads `job` before the next job is published.
+//! A job is `chunks` calls of one closure. No worker can call a closure that no longer exists:
+//! 1. The caller sets `busy` (a second or a nested caller runs its chunks itself), writes the closure's address to
+//!    `job`, sets `done = 0`, then publishes `chunks` in `claims`.
+//! 2. A thread that claims an index below `chunks` reads `job` and runs it. The job cannot end before this thread has
+//!    counted the chunk in `done`.
+//! 3. The caller returns when `done == chunks`. Then no thread holds a claim and no index is left, so no thread reads
+//!    `job` before the next job is published.
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 use crate::faults;
 
-/// How long a thread that looks for work keeps its core to itself.
-const SPIN: Duration = Duration::from_micros(100);
+/// How long a thread spins without yielding its core.
+const BUSY_SPIN: Duration = Duration::from_micros(100);
 
-/// How long it looks for work at all, offering its core to others, before it sleeps. To sleep and to be
-/// woken costs 50 us and more on a virtual machine, and what a step does between two jobs takes less.
-const PATIENCE: Duration = Duration::from_millis(5);
+/// How long a thread spins and yields before it sleeps. Sleeping and waking costs 50 us or more on a virtual machine,
+/// which is longer than the time between two jobs of a step.
+const SPIN_LIMIT: Duration = Duration::from_millis(5);
 
 /// A fork-join pool. Outputs are split among threads, reductions never.
 #[derive(Debug)]
@@ -35,23 +35,23 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// Where a thread looks for its next chunk. The same threads come from the same end in every job, so
-/// most of what a thread reads is what it wrote in the job before, and still in its cache.
+/// The end from which a thread claims chunks. A thread uses the same end in every job, so most of its data is still
+/// in its cache from the job before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Front,
     Back,
 }
 
-/// Bits of each of the three numbers in [`Shared::claims`]: from the front in the lowest, then from the
-/// back, then the chunks. Claims may run past the chunks by one a thread.
+/// Bits of each of the three counters in [`Shared::claims`]: claims from the front (lowest bits), claims from the
+/// back, number of chunks. The claims may exceed the number of chunks by one per thread.
 const BITS: u32 = 21;
 
-/// The most chunks of a job: half of what the bits hold.
-const MOST_CHUNKS: usize = 1 << (BITS - 1);
+/// Maximum number of chunks of a job: half of what the counters hold.
+const MAX_CHUNKS: usize = 1 << (BITS - 1);
 
-/// What a word of claims says: claimed from the front, from the back, and the chunks.
-fn claimed(word: u64) -> [usize; 3] {
+/// Unpacks a word of claims: [claims from the front, claims from the back, chunks].
+fn unpack_claims(word: u64) -> [usize; 3] {
     [0, BITS, 2 * BITS].map(|at| (word >> at) as usize & ((1 << BITS) - 1))
 }
 
@@ -59,35 +59,34 @@ type Job = *const (dyn Fn(usize) + Sync);
 
 #[derive(Debug)]
 struct Shared {
-    /// Whether a job is under way.
+    /// Whether a job is running.
     busy: AtomicBool,
-    /// The job's chunks, and how many were claimed from either [`End`].
+    /// The number of chunks and the claims from each [`End`].
     claims: AtomicU64,
-    /// Chunks that were run to their end.
+    /// Number of completed chunks.
     done: AtomicUsize,
-    /// The closure of the job under way.
+    /// The closure of the running job.
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
-    /// Workers that sleep, or are about to.
+    /// Number of workers that sleep or are about to sleep.
     asleep: AtomicUsize,
-    /// Whether the caller sleeps, or is about to.
+    /// Whether the caller sleeps or is about to sleep.
     waiting: AtomicBool,
-    /// The first panic of the job under way. Its lock also guards the two conditions.
+    /// The first panic of the running job. Its mutex also guards the two condition variables.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     published: Condvar,
     finished: Condvar,
 }
 
-// SAFETY: all fields but `job` are Sync. `job` is written only by the holder of `busy` while no index
-// can be claimed, and read only by a thread that holds a claim; the store and the read-modify-writes of
-// `claims` order the write before the reads, those of `done` the reads before the next write. What it
-// points to is Sync.
+// SAFETY: all fields but `job` are Sync. `job` is written only by the holder of `busy` while no index can be claimed,
+// and read only by a thread that holds a claim. The store and the read-modify-writes of `claims` order the write
+// before the reads; those of `done` order the reads before the next write. The closure it points to is Sync.
 unsafe impl Sync for Shared {}
-// SAFETY: as above: the pointer is used only while the caller keeps its closure alive.
+// SAFETY: as above; the pointer is used only while the caller keeps the closure alive.
 unsafe impl Send for Shared {}
 
 impl Pool {
-    /// A pool of `threads` threads, the caller's among them; of fewer where the system refuses more.
+    /// Creates a pool of `threads` threads, including the caller's. It has fewer if the system refuses to start them.
     pub(crate) fn new(threads: usize) -> Pool {
         let shared = Arc::new(Shared {
             busy: AtomicBool::new(false),
@@ -104,46 +103,47 @@ impl Pool {
         let worker = |i| {
             let shared = shared.clone();
             let end = if i % 2 == 0 { End::Front } else { End::Back };
-            std::thread::Builder::new().spawn(move || shared.work(end)).ok()
+            std::thread::Builder::new().spawn(move || shared.worker_loop(end)).ok()
         };
         let workers = (1..threads).map_while(worker).collect();
         Pool { shared, workers }
     }
 
-    /// Worker threads, the caller's among them.
+    /// Number of threads, including the caller's.
     pub(crate) fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `f` once for each of `0..chunks`, on whichever thread is free, and returns when all calls
-    /// have. One chunk stays on this thread, which is right for work below about 5 us; so does a call
-    /// from inside a job. A panic of `f` is raised again here, after the other calls have ended.
+    /// Calls `f` once for each of `0..chunks` on the free threads. Returns when all calls have returned.
+    ///
+    /// A single chunk runs on the calling thread, which is right for work below about 5 us; so does a nested call. If
+    /// `f` panics, the panic is resumed here after the other calls have returned.
     pub(crate) fn run(&self, chunks: usize, f: impl Fn(usize) + Sync) {
-        let few = chunks <= 1 || self.workers.is_empty() || chunks > MOST_CHUNKS;
-        if few || self.shared.busy.swap(true, Acquire) {
+        let serial = chunks <= 1 || self.workers.is_empty() || chunks > MAX_CHUNKS;
+        if serial || self.shared.busy.swap(true, Acquire) {
             return (0..chunks).for_each(f);
         }
-        let carried = faults::current();
-        let f = |i| carried.enter(|| f(i));
+        let fault = faults::current();
+        let f = |i| fault.enter(|| f(i));
         let job: *const (dyn Fn(usize) + Sync + '_) = &f;
-        // SAFETY: only the lifetime changes. `lead` returns when no thread can use the pointer any
-        // more, and `f` lives until then.
+        // SAFETY: only the lifetime changes. `run_job` returns when no thread can use the pointer any more, and `f`
+        // lives until then.
         let job = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
-        let panic = self.shared.lead(job, chunks);
+        let panic = self.shared.run_job(job, chunks);
         self.shared.busy.store(false, Release);
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
     }
 
-    /// Cuts `out` into parts of `len` elements (the last may be shorter) and calls `f(i, part i)` for
-    /// each, as [`Pool::run`] does.
+    /// Splits `out` into parts of `len` elements (the last may be shorter) and runs `f(i, part i)` for each, like
+    /// [`Pool::run`].
     pub(crate) fn parts<T: Send>(&self, out: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
         let len = len.max(1);
         let total = out.len();
         let out = Disjoint::new(out);
         self.run(total.div_ceil(len), |i| {
-            // SAFETY: `run` passes each i once, and the ranges of different i do not meet.
+            // SAFETY: `run` passes each i once, and the ranges of different i are disjoint.
             f(i, unsafe { out.slice(i * len..total.min((i + 1) * len)) })
         });
     }
@@ -155,17 +155,17 @@ impl Drop for Pool {
         drop(self.shared.lock());
         self.shared.published.notify_all();
         for worker in self.workers.drain(..) {
-            // a worker catches the panics of jobs and has none of its own
+            // a worker catches the panics of jobs and does not panic itself
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Runs a job from the caller's thread; the caller holds `busy`. Returns a panic of the job.
-    fn lead(&self, job: Job, chunks: usize) -> Option<Box<dyn Any + Send>> {
-        // SAFETY: the previous job has ended (`busy` was free), so no thread holds a claim or can get
-        // one before the store below: nobody else touches the cell.
+    /// Runs a job from the caller's thread, which holds `busy`. Returns the panic of the job, if any.
+    fn run_job(&self, job: Job, chunks: usize) -> Option<Box<dyn Any + Send>> {
+        // SAFETY: the previous job has ended (`busy` was free), so no thread holds a claim or can get one before the
+        // store below. No other thread accesses the cell.
         unsafe { *self.job.get() = Some(job) };
         self.done.store(0, Relaxed);
         self.claims.store((chunks as u64) << (2 * BITS), SeqCst);
@@ -178,27 +178,27 @@ impl Shared {
         self.lock().take()
     }
 
-    /// A worker's life.
-    fn work(&self, end: End) {
+    /// The main loop of a worker.
+    fn worker_loop(&self, end: End) {
         let mut idle_since = None;
         while !self.stop.load(Relaxed) {
             if self.run_claimed(end) {
                 idle_since = None;
-            } else if !linger(*idle_since.get_or_insert_with(Instant::now)) {
+            } else if !spin_or_yield(*idle_since.get_or_insert_with(Instant::now)) {
                 self.sleep();
                 idle_since = None;
             }
         }
     }
 
-    /// Claims and runs chunks until none is left, then counts them. Whether there was any.
+    /// Claims and runs chunks until none is left, then counts them. Returns whether it ran any.
     fn run_claimed(&self, end: End) -> bool {
         let mut count = 0;
         let mut chunks = 0;
         while let Some((index, of)) = self.claim(end) {
-            // SAFETY: this thread holds a claim, so `job` was written before the claim was published,
-            // is not written again, and points to a live closure, until the claim is counted below.
-            let f = unsafe { &*(*self.job.get()).expect("a published job has its closure") };
+            // SAFETY: this thread holds a claim. So `job` was written before the claim was published, and until the
+            // claim is counted below it is not written again and points to a live closure.
+            let f = unsafe { &*(*self.job.get()).expect("a published job has a closure") };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(index))) {
                 self.lock().get_or_insert(panic);
             }
@@ -211,14 +211,14 @@ impl Shared {
         count > 0
     }
 
-    /// The next index from `end` and the number of chunks, if any is left.
+    /// Claims the next index from `end`. Returns it with the number of chunks, or `None` if no index is left.
     fn claim(&self, end: End) -> Option<(usize, usize)> {
-        // look first: a thread that finds nothing must not drive one number into the next
+        // check first: idle threads must not increment one counter until it overflows into the next
         if !self.has_claims() {
             return None;
         }
         let one = if end == End::Front { 1 } else { 1 << BITS };
-        let [front, back, chunks] = claimed(self.claims.fetch_add(one, AcqRel));
+        let [front, back, chunks] = unpack_claims(self.claims.fetch_add(one, AcqRel));
         let index = if end == End::Front { front } else { chunks.wrapping_sub(1 + back) };
         (front + back < chunks).then_some((index, chunks))
     }
@@ -227,8 +227,8 @@ impl Shared {
     fn sleep(&self) {
         let mut guard = self.lock();
         self.asleep.fetch_add(1, SeqCst);
-        // Either this load sees the job, or the caller's load of `asleep` sees this thread and notifies
-        // after the lock is free, that is, after the wait has begun.
+        // Either this load sees the job, or the caller's load of `asleep` sees this thread. In the second case the
+        // caller notifies after it has taken the lock, that is, after the wait has begun.
         while !self.stop.load(SeqCst) && !self.has_claims() {
             guard = self.published.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
@@ -236,15 +236,15 @@ impl Shared {
     }
 
     fn has_claims(&self) -> bool {
-        let [front, back, chunks] = claimed(self.claims.load(SeqCst));
+        let [front, back, chunks] = unpack_claims(self.claims.load(SeqCst));
         front + back < chunks
     }
 
-    /// Waits until all chunks are counted: awake at first, then asleep.
+    /// Waits until all chunks are counted. It spins first, then sleeps.
     fn await_end(&self, chunks: usize) {
         let since = Instant::now();
         while self.done.load(Acquire) != chunks {
-            if linger(since) {
+            if spin_or_yield(since) {
                 continue;
             }
             let mut guard = self.lock();
@@ -261,18 +261,18 @@ impl Shared {
     }
 }
 
-/// Waits a little, awake, for what a thread has waited for since `since`. False when it should sleep.
-fn linger(since: Instant) -> bool {
+/// Spins or yields once for a thread that waits since `since`. Returns false when the thread should sleep.
+fn spin_or_yield(since: Instant) -> bool {
     let waited = since.elapsed();
-    if waited < SPIN {
+    if waited < BUSY_SPIN {
         (0..2).for_each(|_| spin_loop());
     } else {
         std::thread::yield_now();
     }
-    waited < PATIENCE
+    waited < SPIN_LIMIT
 }
 
-/// A slice of which the calls of one job write disjoint parts.
+/// A mutable slice whose disjoint parts are written by the calls of one job.
 #[derive(Debug)]
 pub(crate) struct Disjoint<'a, T> {
     start: *mut T,
@@ -280,41 +280,45 @@ pub(crate) struct Disjoint<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it hands out parts of a `&mut [T]`; `slice` demands that no two of them meet, so sharing it
-// is sending those parts to other threads.
+// SAFETY: it hands out parts of a `&mut [T]`. `slice` requires that they are disjoint, so sharing it is the same as
+// sending those parts to other threads.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {
-    /// Borrows `slice` for as long as the parts are in use.
+    /// Borrows `slice` as long as the parts are in use.
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The address of element `at`, which may be one past the end.
+    /// Returns the address of element `at`, which may be one past the end.
     ///
     /// # Panics
-    /// When it is further.
+    /// If `at` is greater than the length.
     pub(crate) fn at(&self, at: usize) -> *mut T {
-        assert!(at <= self.len, "{at} leaves {}", self.len);
+        assert!(at <= self.len, "index {at} is out of bounds of {} elements", self.len);
         self.start.wrapping_add(at)
     }
 
-    /// The elements of `range`.
+    /// Returns the elements of `range`.
     ///
     /// # Safety
-    /// While the returned slice is in use, no other in use holds any of its elements.
+    /// No other slice with any of these elements may be in use at the same time.
     ///
     /// # Panics
-    /// When `range` leaves the slice.
-    #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    /// If `range` is out of bounds.
+    #[allow(clippy::mut_from_ref, reason = "the caller guarantees disjointness")]
     pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} leaves {}", self.len);
-        // SAFETY: inside the borrowed slice, checked above, and held by nobody else, by contract.
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "range {range:?} is out of bounds of {} elements",
+            self.len
+        );
+        // SAFETY: inside the borrowed slice, checked above; no other slice holds these elements, by contract.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
@@ -337,14 +341,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_fell_asleep_wakes_for_the_next_job() {
+    fn a_sleeping_pool_wakes_for_the_next_job() {
         let pool = Pool::new(3);
         for round in 0..100u64 {
-            std::thread::sleep(PATIENCE * (round % 3) as u32);
+            std::thread::sleep(SPIN_LIMIT * (round % 3) as u32);
             let sum = AtomicU64::new(0);
             pool.run(8, |i| {
                 if i == 3 && round % 4 == 0 {
-                    std::thread::sleep(PATIENCE * (round % 12) as u32 / 4); // to twice: the caller sleeps too
+                    std::thread::sleep(SPIN_LIMIT * (round % 12) as u32 / 4); // up to twice the limit: the caller sleeps too
                 }
                 sum.fetch_add(i as u64 + round, Relaxed);
             });
@@ -370,27 +374,28 @@ mod tests {
 
     #[cfg(feature = "faults")]
     #[test]
-    fn every_thread_has_the_fault_of_the_caller_for_as_long_as_the_job_lasts() {
-        let (pool, name) = (Pool::new(3), faults::Fault::ALL[0]);
+    fn every_thread_has_the_fault_of_the_caller_during_the_job() {
+        let (pool, fault) = (Pool::new(3), faults::Fault::ALL[0]);
         assert_eq!(pool.threads(), 3);
-        let seen = |pool: &Pool| {
-            let (count, met) = (AtomicUsize::new(0), std::sync::Mutex::new(std::collections::HashSet::new()));
-            while met.lock().unwrap().len() < 2 {
+        let count_faults = |pool: &Pool| {
+            let (count, threads) =
+                (AtomicUsize::new(0), std::sync::Mutex::new(std::collections::HashSet::new()));
+            while threads.lock().unwrap().len() < 2 {
                 pool.run(64, |_| {
-                    met.lock().unwrap().insert(std::thread::current().id());
-                    count.fetch_add(usize::from(faults::on(name)), Relaxed);
+                    threads.lock().unwrap().insert(std::thread::current().id());
+                    count.fetch_add(usize::from(faults::on(fault)), Relaxed);
                     std::thread::sleep(Duration::from_micros(20));
                 });
             }
             count.into_inner()
         };
-        let with = faults::with(name, || seen(&pool));
+        let with = faults::with(fault, || count_faults(&pool));
         assert!(with >= 64 && with.is_multiple_of(64), "{with}");
-        assert_eq!(seen(&pool), 0);
+        assert_eq!(count_faults(&pool), 0);
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_after_the_other_chunks_and_the_pool_lives_on() {
+    fn a_panic_reaches_the_caller_after_the_other_chunks_and_the_pool_stays_usable() {
         let pool = Pool::new(3);
         for bad in 0..20 {
             let count = AtomicUsize::new(0);

@@ -1,37 +1,37 @@
-//! Rotations of heads by their rows' positions.
+//! Rotary position embedding.
 use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
 use crate::RopeTable;
 
-/// Which way to turn.
+/// The direction of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// `y1 = fma(x1, c, -(x2 s))`, `y2 = fma(x2, c, x1 s)`.
     Forward,
     /// `x1 = fma(y1, c, y2 s)`, `x2 = fma(y2, c, -(y1 s))`.
-    Back,
+    Inverse,
 }
 
-/// Rows `[H, hd]` of `x`, each head turned by the angles of `pos`.
-pub(crate) fn turn<T: Value, O: Value>(
+/// Rotates each head of the rows `[H, hd]` of `x` by the angles of the rows' positions `pos`.
+pub(crate) fn rope<T: Value, O: Value>(
     cpu: &Cpu,
     x: &[T],
     table: &RopeTable,
     pos: &[u32],
-    way: Way,
+    direction: Direction,
 ) -> Vec<O> {
-    let mut y = cpu.recycler.take(x.len());
+    let mut y = cpu.recycler.acquire(x.len());
     let width = x.len() / pos.len().max(1);
     let rows = (8192 / width.max(1)).max(1);
     cpu.pool.parts(&mut y, rows * width, |i, y| {
         let n = y.len() / width;
-        let job = RopeArgs {
+        let job = RotateRows {
             x: &x[i * rows * width..][..n * width],
             pos: &pos[i * rows..][..n],
             table,
             width,
-            way,
+            direction,
             y,
         };
         dispatch(cpu.simd, job);
@@ -39,16 +39,16 @@ pub(crate) fn turn<T: Value, O: Value>(
     y
 }
 
-struct RopeArgs<'a, T, O> {
+struct RotateRows<'a, T, O> {
     x: &'a [T],
     pos: &'a [u32],
     table: &'a RopeTable,
     width: usize,
-    way: Way,
+    direction: Direction,
     y: &'a mut [O],
 }
 
-impl<T: Value, O: Value> Kernel for RopeArgs<'_, T, O> {
+impl<T: Value, O: Value> Kernel for RotateRows<'_, T, O> {
     type Out = ();
 
     #[inline(always)]
@@ -58,19 +58,20 @@ impl<T: Value, O: Value> Kernel for RopeArgs<'_, T, O> {
         for ((x, y), &pos) in rows.zip(self.pos) {
             let (cos, sin) = self.table.row(pos as usize);
             for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
-                turn_head(l, x, (cos, sin), self.way, y);
+                rotate_head(l, x, cos, sin, self.direction, y);
             }
         }
     }
 }
 
-/// A head, turned by the angles of which these are the cosines and sines.
+/// Rotates one head by angles with these cosines and sines.
 #[inline(always)]
-pub(super) fn turn_head<L: Lanes, T: Value, O: Value>(
+pub(super) fn rotate_head<L: Lanes, T: Value, O: Value>(
     l: L,
     x: &[T],
-    (cos, sin): (&[f32], &[f32]),
-    way: Way,
+    cos: &[f32],
+    sin: &[f32],
+    direction: Direction,
     y: &mut [O],
 ) {
     let half = x.len() / 2;
@@ -79,9 +80,9 @@ pub(super) fn turn_head<L: Lanes, T: Value, O: Value>(
         let (c, s) = (l.load_partial(&cos[b.clone()]), l.load_partial(&sin[b.clone()]));
         let (a, d) = (T::read(l, &x1[b.clone()]), T::read(l, &x2[b.clone()]));
         let (ds, as_) = (l.mul(d, s), l.mul(a, s));
-        let (p, q) = match way {
-            Way::Forward => (l.neg(ds), as_),
-            Way::Back => (ds, l.neg(as_)),
+        let (p, q) = match direction {
+            Direction::Forward => (l.neg(ds), as_),
+            Direction::Inverse => (ds, l.neg(as_)),
         };
         O::write(l, &mut y1[b.clone()], l.fma(a, c, p));
         O::write(l, &mut y2[b], l.fma(d, c, q));

@@ -7,38 +7,45 @@ use super::scratch::Buffer;
 use super::value::blocks;
 use crate::ops::Samples;
 
-/// Rows of a chunk.
+/// The gradient of a parameter, and the samples whose rows are summed into it.
+pub(crate) struct ParamGrad<'a> {
+    pub(crate) grad: &'a mut [f32],
+    pub(crate) samples: &'a Samples,
+}
+
+/// Rows per chunk.
 const CHUNK: usize = 256;
 
-/// Elements below which the caller's thread is enough.
-const FEW: usize = 8192;
+/// Below this number of elements the sum runs on the calling thread.
+const SERIAL: usize = 8192;
 
-/// `one(rows, sums)` adds the part of `rows` to `sums`, which are +0 before, for every chunk of rows, 256 from each
-/// sample's first; then each chunk's sums are added to `dw` in rising order.
+/// Sums over rows into a parameter's gradient. `add_chunk(rows, sums)` adds the terms of `rows` to `sums`, which
+/// start at +0, for each chunk of 256 rows counted from each sample's first row. Then the sums of the chunks are
+/// added to the gradient in rising order.
 pub(super) fn rowsum(
     cpu: &Cpu,
-    (dw, samples): (&mut [f32], &Samples),
-    one: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ParamGrad { grad, samples }: ParamGrad<'_>,
+    add_chunk: impl Fn(Range<usize>, &mut [f32]) + Sync,
 ) {
-    let c = dw.len();
+    let c = grad.len();
     let bounds = samples.chunks(CHUNK);
-    let mut sums = Buffer::<f32>::of(bounds.len() / 2 * c);
-    let one = |i: usize, sums: &mut [f32]| {
+    let mut sums = Buffer::<f32>::new(bounds.len() / 2 * c);
+    let chunk = |i: usize, sums: &mut [f32]| {
         sums.fill(0.0);
-        one(bounds[2 * i] as usize..bounds[2 * i + 1] as usize, sums);
+        add_chunk(bounds[2 * i] as usize..bounds[2 * i + 1] as usize, sums);
     };
-    match samples.rows() * c < FEW {
-        true => sums.chunks_exact_mut(c.max(1)).enumerate().for_each(|(i, sums)| one(i, sums)),
-        false => cpu.pool.parts(&mut sums, c, one),
+    match samples.rows() * c < SERIAL {
+        true => sums.chunks_exact_mut(c.max(1)).enumerate().for_each(|(i, sums)| chunk(i, sums)),
+        false => cpu.pool.parts(&mut sums, c, chunk),
     }
     for sums in sums.chunks_exact(c.max(1)) {
-        dw.iter_mut().zip(sums).for_each(|(dw, sum)| *dw += sum);
+        grad.iter_mut().zip(sums).for_each(|(grad, sum)| *grad += sum);
     }
 }
 
-/// `db += rowsum dy`: dy `[N, out]`.
-pub(crate) fn sum_rows(cpu: &Cpu, dy: &[f32], db: (&mut [f32], &Samples)) {
-    let out = db.0.len();
+/// `db += rowsum dy`, dy `[N, out]`.
+pub(crate) fn sum_rows(cpu: &Cpu, dy: &[f32], db: ParamGrad<'_>) {
+    let out = db.grad.len();
     rowsum(cpu, db, |rows, sums| {
         dispatch(cpu.simd, AddRows { dy: &dy[rows.start * out..rows.end * out], sums });
     });

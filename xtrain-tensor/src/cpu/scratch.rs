@@ -1,16 +1,16 @@
-//! Buffers that are taken again and again: fresh memory costs a page fault every 4 KiB.
+//! Thread-local scratch buffers that are reused. New memory would cost a page fault every 4 KiB.
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::thread::LocalKey;
 
-/// Buffers that a thread keeps for later.
-const KEPT: usize = 128;
+/// Maximum number of free buffers per thread.
+const MAX_FREE: usize = 128;
 
-/// An element that buffers are made of.
+/// An element type of scratch buffers.
 pub(crate) trait Scratch: Copy + 'static {
-    /// The value of an element nobody has written.
+    /// Initial value of an element.
     const BLANK: Self;
-    /// This thread's free buffers.
+    /// The free buffers of this thread.
     fn free() -> &'static LocalKey<RefCell<Vec<Vec<Self>>>>;
 }
 
@@ -31,27 +31,28 @@ macro_rules! scratch {
 pub(crate) use scratch;
 scratch!(f32, 0.0);
 
-/// A buffer that goes back to its thread's free list when it is dropped.
+/// A buffer that returns to its thread's free list when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Buffer<T: Scratch>(Vec<T>);
 
 impl<T: Scratch> Buffer<T> {
-    /// `len` elements of whatever values.
-    pub(crate) fn of(len: usize) -> Buffer<T> {
-        let mut buffer = Buffer::for_up_to(len);
+    /// Returns a buffer of `len` elements with unspecified values.
+    pub(crate) fn new(len: usize) -> Buffer<T> {
+        let mut buffer = Buffer::with_capacity(len);
         buffer.grow(len);
         buffer
     }
 
-    /// None of `len` elements yet: memory that is written as it is reached is still in the processor's cache.
-    pub(crate) fn for_up_to(len: usize) -> Buffer<T> {
-        let take = |free: &mut Vec<Vec<T>>| {
+    /// Returns a buffer with capacity for `len` elements, possibly with fewer elements. Growing it just before the
+    /// elements are written keeps the new memory in the CPU cache.
+    pub(crate) fn with_capacity(len: usize) -> Buffer<T> {
+        let best_fit = |free: &mut Vec<Vec<T>>| {
             let fits = |v: &Vec<T>| v.capacity() >= len;
             let best = (0..free.len()).filter(|&i| fits(&free[i])).min_by_key(|&i| free[i].capacity());
             best.map(|i| free.swap_remove(i))
         };
-        let kept = T::free().with_borrow_mut(take);
-        let mut values = kept.unwrap_or_default();
+        let reused = T::free().with_borrow_mut(best_fit);
+        let mut values = reused.unwrap_or_default();
         values.truncate(len);
         if values.capacity() < len {
             values.reserve_exact(len - values.len());
@@ -59,7 +60,7 @@ impl<T: Scratch> Buffer<T> {
         Buffer(values)
     }
 
-    /// At least `len` elements, the new ones of whatever values.
+    /// Extends the buffer to at least `len` elements. New elements have unspecified values.
     pub(crate) fn grow(&mut self, len: usize) {
         if self.0.len() < len {
             self.0.resize(len, T::BLANK);
@@ -69,7 +70,7 @@ impl<T: Scratch> Buffer<T> {
 
 impl<T: Scratch> Clone for Buffer<T> {
     fn clone(&self) -> Self {
-        let mut copy = Buffer::of(self.len());
+        let mut copy = Buffer::new(self.len());
         copy.copy_from_slice(self);
         copy
     }
@@ -78,12 +79,12 @@ impl<T: Scratch> Clone for Buffer<T> {
 impl<T: Scratch> Drop for Buffer<T> {
     fn drop(&mut self) {
         let values = std::mem::take(&mut self.0);
-        // a thread that is ending has no list any more: the memory is freed
+        // a thread that is ending has no free list any more: the memory is freed
         let _ = T::free().try_with(|free| {
             let mut free = free.borrow_mut();
-            if free.len() == KEPT {
-                let least = (0..KEPT).min_by_key(|&i| free[i].capacity()).expect("KEPT > 0");
-                free.swap_remove(least);
+            if free.len() == MAX_FREE {
+                let smallest = (0..MAX_FREE).min_by_key(|&i| free[i].capacity()).expect("MAX_FREE > 0");
+                free.swap_remove(smallest);
             }
             free.push(values);
         });
@@ -108,19 +109,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Clone, Copy, PartialEq)]
-    struct Mine(u8);
-    scratch!(Mine, Mine(0));
+    struct Byte(u8);
+    scratch!(Byte, Byte(0));
 
     #[test]
-    fn a_dropped_buffer_is_taken_again_and_a_clone_is_another() {
-        let mut a = Buffer::<Mine>::of(1000);
-        a.fill(Mine(7));
+    fn a_dropped_buffer_is_reused_and_a_clone_is_a_different_one() {
+        let mut a = Buffer::<Byte>::new(1000);
+        a.fill(Byte(7));
         let b = a.clone();
-        assert_eq!((b[999], b.len()), (Mine(7), 1000));
+        assert_eq!((b[999], b.len()), (Byte(7), 1000));
         let address = a.as_ptr();
         assert_ne!(address, b.as_ptr());
         drop(a);
-        assert_eq!(Buffer::<Mine>::of(900).as_ptr(), address);
-        assert_eq!(Buffer::<Mine>::of(1000).as_ptr(), address);
+        assert_eq!(Buffer::<Byte>::new(900).as_ptr(), address);
+        assert_eq!(Buffer::<Byte>::new(1000).as_ptr(), address);
     }
 }

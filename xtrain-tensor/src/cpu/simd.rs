@@ -1,47 +1,47 @@
-//! Which instructions the kernels use. All of them give the same bits.
+//! Instruction sets of the CPU kernels. All of them give the same bits.
 use std::fmt;
 use std::str::FromStr;
 
-/// A set of instructions, narrowest first.
+/// An instruction set, narrowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Simd {
-    /// The slow walk through docs/numerics.md that all others are held to.
+    /// The reference backend: slow scalar code that follows docs/numerics.md. All others must equal it.
     Reference,
-    /// Lanes in plain Rust.
+    /// Plain Rust without intrinsics.
     Portable,
-    /// NEON, which every 64-bit ARM has.
+    /// NEON, available on every 64-bit ARM.
     Neon,
     /// AVX2 and FMA.
     Avx2,
     /// AVX-512F.
     Avx512,
-    /// AVX-512F, and AMX tiles for bf16 products.
+    /// AVX-512F, with AMX tiles for bf16 products.
     Amx,
 }
 
 impl Simd {
-    /// Every set, narrowest first.
+    /// All instruction sets, narrowest first.
     pub const ALL: [Simd; 6] =
         [Simd::Reference, Simd::Portable, Simd::Neon, Simd::Avx2, Simd::Avx512, Simd::Amx];
 
-    /// The widest set that this machine has.
+    /// Returns the widest instruction set of this machine.
     pub fn detect() -> Simd {
         Simd::Amx.or_narrower()
     }
 
-    /// This set, or where the machine lacks it the widest narrower one that it has.
+    /// Returns this set if the machine has it, otherwise the widest narrower one that it has.
     pub(crate) fn or_narrower(self) -> Simd {
-        Simd::ALL.into_iter().rev().find(|s| *s <= self && s.exists()).unwrap_or(Simd::Reference)
+        Simd::ALL.into_iter().rev().find(|s| *s <= self && s.is_available()).unwrap_or(Simd::Reference)
     }
 
-    /// The sets that this machine can run, narrowest first.
+    /// Returns the instruction sets of this machine, narrowest first.
     pub fn available() -> impl Iterator<Item = Simd> {
-        Simd::ALL.into_iter().filter(|s| s.exists())
+        Simd::ALL.into_iter().filter(|s| s.is_available())
     }
 
-    /// Whether this machine has the set.
-    fn exists(self) -> bool {
+    /// Whether the machine has this instruction set.
+    fn is_available(self) -> bool {
         match self {
             Simd::Reference | Simd::Portable => true,
             Simd::Neon => cfg!(target_arch = "aarch64"),
@@ -74,8 +74,8 @@ impl FromStr for Simd {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Simd, String> {
-        let known = Simd::ALL.into_iter().find(|x| x.to_string() == s);
-        known.ok_or_else(|| {
+        let simd = Simd::ALL.into_iter().find(|x| x.to_string() == s);
+        simd.ok_or_else(|| {
             format!("unknown instruction set {s:?}: expected reference, portable, neon, avx2, avx512 or amx")
         })
     }
@@ -87,7 +87,7 @@ mod tests {
     use crate::Device;
 
     #[test]
-    fn every_set_has_its_name_and_one_that_is_missing_is_replaced_by_a_narrower_one() {
+    fn every_set_has_a_name_and_a_missing_one_is_replaced_by_a_narrower_one() {
         let available: Vec<Simd> = Simd::available().collect();
         assert_eq!(available.last(), Some(&Simd::detect()));
         let vector = if cfg!(target_arch = "aarch64") { Simd::Neon } else { Simd::Portable };

@@ -1,15 +1,15 @@
-//! One row of logits: its `lse`, its entropy, and the gradient of a weighted log-probability.
+//! Kernels over one row of logits: `lse`, entropy, and the gradient of a weighted log-probability.
 use super::lanes::{Kernel, LANES, Lanes};
 use super::value::blocks;
 use crate::math;
 
-/// Logits of one chunk.
+/// Logits per chunk.
 const CHUNK: usize = 128;
 
-/// `log sum exp z`: chunks of 128, each its maximum and sum32, then a sum32 over chunks.
+/// `log sum exp z`: chunks of 128 with a maximum and a sum32 each, then a sum32 over the chunks.
 pub(crate) struct Lse<'a> {
     pub(crate) z: &'a [f32],
-    /// Scratch for the chunks' maxima and sums.
+    /// Scratch for the maximum and the sum of each chunk.
     pub(crate) parts: &'a mut Vec<[f32; 2]>,
 }
 
@@ -34,7 +34,7 @@ impl Kernel for Lse<'_> {
     }
 }
 
-/// The largest of some logits, -inf for none; a NaN is passed over.
+/// The largest logit, -inf if there is none. NaN is skipped.
 pub(crate) struct Max<'a>(pub(crate) &'a [f32]);
 
 impl Kernel for Max<'_> {
@@ -51,11 +51,11 @@ fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
     let lowest = l.splat(f32::NEG_INFINITY);
     let mut m = lowest;
     blocks!(z.len(), |b| {
-        let absent = LANES - b.len();
+        let missing = LANES - b.len();
         let mut z = l.load_partial(&z[b]);
-        if absent > 0 {
+        if missing > 0 {
             let mut a = l.to_array(z);
-            a[LANES - absent..].fill(f32::NEG_INFINITY);
+            a[LANES - missing..].fill(f32::NEG_INFINITY);
             z = l.load(&a);
         }
         m = l.max(m, z);
@@ -70,14 +70,14 @@ fn sum_exp<L: Lanes>(l: L, z: &[f32], m: f32) -> f32 {
     blocks!(z.len(), |b| {
         let n = b.len();
         let e = l.exp(l.sub(l.load_partial(&z[b]), m));
-        v = l.add(v, first(l, e, n));
+        v = l.add(v, first_lanes(l, e, n));
     });
     l.sum32(v)
 }
 
 /// The first `n` lanes of `v`, +0 in the others.
 #[inline(always)]
-fn first<L: Lanes>(l: L, v: L::F, n: usize) -> L::F {
+fn first_lanes<L: Lanes>(l: L, v: L::F, n: usize) -> L::F {
     if n == LANES {
         return v;
     }
@@ -106,8 +106,8 @@ impl Kernel for ExpBelow<'_> {
     }
 }
 
-/// `-sum p log p`: chunks of 128, each sum32 of `fma(p, lse - z, v)`, added in rising order; a logit
-/// of -inf adds nothing.
+/// `-sum p log p`: chunks of 128, each a sum32 of `fma(p, lse - z, v)`, added in rising order. A logit of -inf adds
+/// nothing.
 pub(crate) struct Entropy<'a> {
     pub(crate) z: &'a [f32],
     pub(crate) lse: f32,
@@ -125,9 +125,9 @@ impl Kernel for Entropy<'_> {
             blocks!(z.len(), |b| {
                 let n = b.len();
                 let z = l.load_partial(&z[b]);
-                let p = first(l, l.exp(l.sub(z, lse)), n);
-                let more = l.fma(p, l.sub(lse, z), v);
-                v = l.select_lt(z, l.splat(f32::MIN), v, more);
+                let p = first_lanes(l, l.exp(l.sub(z, lse)), n);
+                let sum = l.fma(p, l.sub(lse, z), v);
+                v = l.select_lt(z, l.splat(f32::MIN), v, sum);
             });
             entropy += l.sum32(v);
         }
@@ -135,16 +135,18 @@ impl Kernel for Entropy<'_> {
     }
 }
 
-/// Logits become gradients in place: `dz = exp(z - lse) w`, at the target `(exp(z - lse) - 1) w`; a
-/// bonus `b` adds `b (p ((z - lse) + H))`; all divided by `t`; a logit of -inf gives +0.
+/// Replaces logits by gradients: `dz = exp(z - lse) w`, at the target `(exp(z - lse) - 1) w`; a bonus `b` adds
+/// `b (p ((z - lse) + H))`; all are divided by the temperature. The gradient of a logit of -inf is +0.
 pub(crate) struct Gradient<'a> {
     pub(crate) z: &'a mut [f32],
-    /// The target's place; none where it is not among these logits.
+    /// Index of the target in `z`. `None`: it is not among these logits.
     pub(crate) target: Option<usize>,
     pub(crate) lse: f32,
     pub(crate) entropy: f32,
-    /// Weight, bonus, temperature.
-    pub(crate) factors: [f32; 3],
+    pub(crate) weight: f32,
+    /// Weight of the entropy bonus.
+    pub(crate) bonus: f32,
+    pub(crate) temperature: f32,
 }
 
 impl Kernel for Gradient<'_> {
@@ -152,7 +154,7 @@ impl Kernel for Gradient<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let [w, bonus, t] = self.factors;
+        let (w, bonus, t) = (self.weight, self.bonus, self.temperature);
         let at_target = self.target.map(|at| self.z[at]);
         let lse = l.splat(self.lse);
         blocks!(self.z.len(), |b| {

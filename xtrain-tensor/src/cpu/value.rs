@@ -1,4 +1,4 @@
-//! Elements that a kernel reads and writes: f32, or bf16 widened and rounded.
+//! Element types that kernels load and store: f32, or bf16 with conversion to and from f32.
 use half::bf16;
 
 use super::lanes::Lanes;
@@ -6,9 +6,9 @@ use crate::recycle::Recycled;
 
 /// An element type of activations.
 pub(crate) trait Value: Recycled {
-    /// Up to 32 elements, widened; lanes past the end are +0.
+    /// Loads up to 32 elements as f32. Lanes past the end are +0.
     fn read<L: Lanes>(l: L, s: &[Self]) -> L::F;
-    /// The first `s.len()` lanes, at most 32, rounded.
+    /// Stores the first `s.len()` lanes, at most 32, rounded to this type.
     fn write<L: Lanes>(l: L, s: &mut [Self], v: L::F);
 }
 
@@ -34,9 +34,11 @@ impl Value for bf16 {
     }
 }
 
-/// Runs `$body` with `$b` bound to the range of each block of 32 among `$n` elements, the last one
-/// shorter. A macro, because a closure would not be inlined into the function that has the
-/// instructions; written out twice, so that in the first loop the length is a constant.
+/// Runs `$body` for each block of 32 among `$n` elements, with `$b` bound to its index range. The last block may be
+/// shorter.
+///
+/// It is a macro because a closure would not be inlined into the function that enables the instruction set. The body
+/// appears twice so that the length is a constant in the first loop.
 macro_rules! blocks {
     ($n:expr, |$b:ident| $body:expr) => {{
         let n: usize = $n;
@@ -55,7 +57,7 @@ macro_rules! blocks {
 }
 pub(crate) use blocks;
 
-/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the values of tensor `$x`.
+/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the elements of the tensor `$x`.
 macro_rules! with_values {
     ($a:ident = $x:expr => $body:expr) => {
         match $x.dtype() {

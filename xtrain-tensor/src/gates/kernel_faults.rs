@@ -69,7 +69,7 @@ fn what_the_last_block_reads_must_have_been_left_before_the_meeting() {
 
 #[test]
 fn a_missing_barrier_is_found() {
-    let texts = ["race: read of an unordered write", "race: write after an unordered read", "never written"];
+    let texts = ["race: read of an unordered write", "race: write after an unordered read", "uninitialized"];
     caught("fault_missing_barrier", block(256), &texts);
     caught("fault_missing_warp_barrier", block(32), &texts);
 }
@@ -101,7 +101,7 @@ fn a_step_out_of_global_memory_is_found() {
 
 #[test]
 fn a_read_of_what_was_never_written_is_found() {
-    caught("fault_uninitialised", block(64), &["read of what was never written"]);
+    caught("fault_uninitialised", block(64), &["read of uninitialized memory"]);
 }
 
 #[test]
@@ -109,12 +109,12 @@ fn memory_that_no_kernel_wrote_is_not_downloaded() {
     let Some(gpu) = gpu(testing::checked, Schedule::Forward) else { return };
     let buffer = gpu.buffer(12).unwrap();
     let error = gpu.download::<f32>(&buffer).unwrap_err().to_string();
-    assert_eq!(error, "download of 12 bytes: no kernel has written byte 0");
+    assert_eq!(error, "download of 12 bytes: byte 0 is uninitialized");
 }
 
 #[test]
 fn a_missing_wait_for_a_copy_is_found() {
-    caught("fault_missing_copy_wait", block(32), &["the target of a cp.async that was not waited for"]);
+    caught("fault_missing_copy_wait", block(32), &["access to the destination of a pending cp.async"]);
     // and without the checker by what it reads
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
     let y = run(&gpu, "fault_missing_copy_wait", block(32), &[]).unwrap();
@@ -144,7 +144,7 @@ fn a_race_of_blocks_is_found() {
 
 #[test]
 fn an_address_that_is_nobodys_and_a_misaligned_one_are_found() {
-    caught("fault_null", block(32), &["access of 4 bytes, not of the device"]);
+    caught("fault_null", block(32), &["access of 4 bytes, not device memory"]);
     caught("fault_misaligned", block(32), &["misaligned access"]);
 }
 
@@ -152,7 +152,8 @@ fn an_address_that_is_nobodys_and_a_misaligned_one_are_found() {
 fn a_wrong_argument_list_is_refused() {
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
     let refused = |more: &[Arg]| run(&gpu, "fault_global_bounds", block(32), more).unwrap_err().to_string();
-    let wants = "fault_global_bounds: wants (pointer, pointer, 4 bytes), got (pointer, pointer";
+    let wants =
+        "fault_global_bounds: expected arguments (pointer, pointer, 4 bytes), found (pointer, pointer";
     assert_eq!(refused(&[]), format!("{wants})"));
     assert_eq!(refused(args![1u64]), format!("{wants}, 8 bytes)"));
     assert_eq!(refused(args![1.0f32]), format!("{wants}, f32)"));
@@ -162,7 +163,10 @@ fn a_wrong_argument_list_is_refused() {
 fn a_block_larger_than_the_kernel_was_compiled_for_is_refused() {
     let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
     let error = run(&gpu, "fault_stages", block(65), &[]).unwrap_err().to_string();
-    assert_eq!(error, "fault_stages: blocks of 65 threads, and it is compiled for 64");
+    assert_eq!(
+        error,
+        "fault_stages: 65 threads per block exceed the limit of 64 that the kernel is compiled for"
+    );
     let error = run(&gpu, "fault_nothing", block(1), &[]).unwrap_err().to_string();
     assert_eq!(error, "no kernel named fault_nothing");
 }

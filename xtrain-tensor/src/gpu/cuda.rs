@@ -1,5 +1,5 @@
-//! A CUDA device, by way of its driver. The driver is looked for when a device is opened, so that this
-//! compiles and runs on machines without one.
+//! CUDA backend. The driver library is loaded when a device is opened, so the program builds and runs on machines without
+//! it.
 mod functions;
 mod graph;
 
@@ -19,16 +19,16 @@ use super::peak::Widths;
 use super::{Arg, Call, GpuInfo, Graph, Launcher, Peak};
 use crate::{Error, Result};
 
-/// The kernels: machine code and PTX, or PTX, or nothing; see build/image.rs.
+/// The kernel image: cubins and PTX, PTX only, or empty; see build/image.rs.
 pub(super) static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.image"));
 
-/// The driver's interface that the image was built for.
+/// The driver API version that the image was built for.
 const CUDA: i32 = 13000;
 
-/// What to do about a driver that is missing or old.
-const NEEDS: &str = "xtrain needs the NVIDIA driver 580 or newer (CUDA 13)";
+/// Requirement named in errors about a missing or old driver.
+const DRIVER_REQUIREMENT: &str = "xtrain needs the NVIDIA driver 580 or newer (CUDA 13)";
 
-/// The two numbers of an architecture.
+/// Attributes of the compute capability.
 const CAPABILITY: [CUdevice_attribute; 2] = [
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -38,45 +38,47 @@ fn error(what: String) -> Error {
     Error::Device { what }
 }
 
-/// The driver's error, with what was asked of it.
-fn refused(what: &str) -> impl FnOnce(DriverError) -> Error {
-    move |refusal| error(format!("CUDA, {what}: {refusal}"))
+/// Converts a driver error; `what` is the operation that failed.
+fn driver_error(what: &str) -> impl FnOnce(DriverError) -> Error {
+    move |cause| error(format!("CUDA, {what}: {cause}"))
 }
 
-/// The version of the driver's interface, as 13000 for 13.0.
+/// The API version of the driver; 13000 means 13.0.
 ///
 /// # Errors
-/// There is no driver, or it is too old.
+/// [`Error::Device`] if there is no driver or it is too old.
 pub(super) fn driver() -> Result<i32> {
     // SAFETY: loads the driver's library as every CUDA program does.
     if !unsafe { sys::is_culib_present() } {
-        return Err(error(format!("no CUDA driver: libcuda.so.1 cannot be loaded; {NEEDS}")));
+        return Err(error(format!("no CUDA driver: libcuda.so.1 cannot be loaded; {DRIVER_REQUIREMENT}")));
     }
     let mut version = 0;
-    // SAFETY: the library is there, and the pointer is to an integer.
-    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(refused("version of the driver"))?;
+    // SAFETY: the library is loaded, and the pointer is to an integer.
+    unsafe { sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .map_err(driver_error("reading the driver version"))?;
     if version < CUDA {
         let has = format!("{}.{}", version / 1000, version % 1000 / 10);
-        return Err(error(format!("the CUDA driver is for CUDA {has}; {NEEDS}")));
+        return Err(error(format!("the CUDA driver supports CUDA {has}; {DRIVER_REQUIREMENT}")));
     }
     Ok(version)
 }
 
-/// The GPUs of this machine.
+/// Lists the GPUs of this machine.
 ///
 /// # Errors
-/// As [`driver`]; the driver finds none.
+/// As [`driver`], or if the driver finds no GPU.
 pub(super) fn devices() -> Result<Vec<GpuInfo>> {
     driver()?;
-    let count = CudaContext::device_count().map_err(refused("counting devices"))?;
-    // without a context: one would take memory of the device
+    let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
+    // no context is created, since a context occupies device memory
     let device = |ordinal| {
         let device = result::device::get(ordinal)?;
         let [major, minor] = CAPABILITY;
-        // SAFETY: the driver has just given the device.
+        // SAFETY: the device handle was just returned by the driver.
         let (major, minor, bytes) = unsafe {
-            let asked = |attribute| result::device::get_attribute(device, attribute);
-            (asked(major)?, asked(minor)?, result::device::total_mem(device)?)
+            let attribute = |attribute| result::device::get_attribute(device, attribute);
+            (attribute(major)?, attribute(minor)?, result::device::total_mem(device)?)
         };
         Ok(GpuInfo {
             name: result::device::get_name(device)?,
@@ -84,10 +86,10 @@ pub(super) fn devices() -> Result<Vec<GpuInfo>> {
             bytes,
         })
     };
-    (0..count).map(device).collect::<Result<_, _>>().map_err(refused("asking a device for its name"))
+    (0..count).map(device).collect::<Result<_, _>>().map_err(driver_error("querying device properties"))
 }
 
-/// The launcher of a real GPU: one stream, on which everything is in order.
+/// Launcher of a CUDA device. All work is issued in order on one stream.
 pub(super) struct Cuda {
     name: String,
     wgmma: bool,
@@ -98,33 +100,34 @@ pub(super) struct Cuda {
 }
 
 impl Cuda {
-    /// The GPU of that number.
+    /// Opens the device with this ordinal.
     ///
     /// # Errors
-    /// There is no driver, no such device, or no image in this build that the device can run.
+    /// [`Error::Device`] if there is no driver, no such device, or no kernel image in this build that the device can run.
     pub(super) fn open(ordinal: u32) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {
-            let what = format!(
-                "this build has no kernels for GPUs ({}): install nvcc and build again",
-                env!("XTRAIN_IMAGE")
-            );
+            let what =
+                format!("this build has no GPU kernels ({}): install nvcc and rebuild", env!("XTRAIN_IMAGE"));
             return Err(error(what));
         }
-        let count = CudaContext::device_count().map_err(refused("counting devices"))?;
+        let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
         if i64::from(ordinal) >= i64::from(count) {
-            return Err(error(format!("cuda:{ordinal}: this machine has {count} GPUs, counted from 0")));
+            return Err(error(format!(
+                "cuda:{ordinal}: no such device; this machine has {count} GPUs, numbered from 0"
+            )));
         }
-        let opened = refused("opening the device");
+        let opened = driver_error("opening the device");
         let context = CudaContext::new(ordinal as usize).map_err(opened)?;
-        // SAFETY: events would order streams among each other; there is one.
+        // SAFETY: events order work between streams; there is only one stream.
         unsafe { context.disable_event_tracking() };
-        let name = context.name().map_err(refused("name of the device"))?;
-        let (major, minor) = context.compute_capability().map_err(refused("kind of the device"))?;
-        keep_memory(&context).map_err(refused("its memory pool"))?;
-        let stream = context.new_stream().map_err(refused("a stream"))?;
+        let name = context.name().map_err(driver_error("reading the device name"))?;
+        let (major, minor) =
+            context.compute_capability().map_err(driver_error("compute capability of the device"))?;
+        keep_memory(&context).map_err(driver_error("configuring the memory pool"))?;
+        let stream = context.new_stream().map_err(driver_error("creating a stream"))?;
         let module = context.load_module(Ptx::from_binary(IMAGE.to_vec()));
-        let module = module.map_err(refused(&format!(
+        let module = module.map_err(driver_error(&format!(
             "loading the kernels ({}) for sm_{major}{minor}",
             env!("XTRAIN_IMAGE")
         )))?;
@@ -140,11 +143,11 @@ impl Cuda {
     }
 
     fn bind(&self) -> Result<()> {
-        self.context.bind_to_thread().map_err(refused("its context"))
+        self.context.bind_to_thread().map_err(driver_error("binding the context"))
     }
 }
 
-/// Clocks and widths, as the driver tells them.
+/// Clocks and widths reported by the driver.
 fn widths(context: &CudaContext, capability: (i32, i32)) -> Result<Widths, DriverError> {
     use CUdevice_attribute as A;
     Ok(Widths {
@@ -156,14 +159,14 @@ fn widths(context: &CudaContext, capability: (i32, i32)) -> Result<Widths, Drive
     })
 }
 
-/// Freed memory stays with the process: by default the pool gives it back at every synchronisation.
+/// Keeps freed memory in the pool. By default the pool is trimmed at every synchronization.
 fn keep_memory(context: &CudaContext) -> Result<(), DriverError> {
-    let mut most = u64::MAX;
+    let mut no_limit = u64::MAX;
     let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     // SAFETY: the device is open, and the attribute is a u64.
     unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device())?;
-        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut most).cast()).result()
+        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut no_limit).cast()).result()
     }
 }
 
@@ -182,38 +185,38 @@ impl Launcher for Cuda {
 
     fn wait(&self) -> Result<()> {
         self.bind()?;
-        self.stream.synchronize().map_err(refused("waiting for its kernels"))
+        self.stream.synchronize().map_err(driver_error("synchronizing"))
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
         // SAFETY: the memory is used on this stream alone.
         let at = unsafe { result::malloc_async(self.stream.cu_stream(), bytes.max(1)) };
-        at.map_err(refused(&format!("{bytes} bytes of memory")))
+        at.map_err(driver_error(&format!("allocating {bytes} bytes")))
     }
 
     fn free(&self, at: u64) {
-        // An error here is one of an earlier launch, which the next call reports.
+        // an error here stems from an earlier launch, and the next call reports it
         if self.bind().is_ok() {
-            // SAFETY: `at` came from `allocate`, and what uses it was launched before on this stream.
+            // SAFETY: `at` came from `allocate`, and all its users were launched earlier on this stream.
             let _ = unsafe { result::free_async(at, self.stream.cu_stream()) };
         }
     }
 
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
         self.bind()?;
-        // SAFETY: the caller's buffer holds as many bytes. The source is pageable: the driver has copied
-        // it when this returns.
+        // SAFETY: the caller's buffer has at least this many bytes. The source is pageable, so the driver has copied it
+        // when this returns.
         let copied = unsafe { result::memcpy_htod_async(to, bytes, self.stream.cu_stream()) };
-        copied.map_err(refused("a copy to the device"))
+        copied.map_err(driver_error("copying to the device"))
     }
 
     fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
         self.bind()?;
-        // SAFETY: the caller's buffer holds as many bytes, and `to` is awaited below.
+        // SAFETY: the caller's buffer has at least this many bytes, and the copy is synchronized below.
         let copied = unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) };
         let awaited = copied.and_then(|()| self.stream.synchronize());
-        awaited.map_err(refused("a copy from the device"))
+        awaited.map_err(driver_error("copying from the device"))
     }
 
     fn zero(&self, at: u64, bytes: usize) -> Result<()> {
@@ -221,9 +224,9 @@ impl Launcher for Cuda {
             return Ok(());
         }
         self.bind()?;
-        // SAFETY: the caller's buffer holds as many bytes.
+        // SAFETY: the caller's buffer has at least this many bytes.
         let set = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
-        set.map_err(refused("setting memory to zero"))
+        set.map_err(driver_error("setting memory to zero"))
     }
 
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
@@ -235,7 +238,7 @@ impl Launcher for Cuda {
         // SAFETY: as promised by the caller; the driver copies the arguments before it returns.
         let launched =
             unsafe { result::launch_kernel(function, (x, y, z), block, grid.shared, stream, &mut addresses) };
-        launched.map_err(refused(kernel))
+        launched.map_err(driver_error(kernel))
     }
 
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {

@@ -1,4 +1,4 @@
-//! The emulator: the kernels' own source, compiled for this processor, a fiber for each CUDA thread.
+//! The emulator backend: the kernels' source compiled for the CPU, one fiber per CUDA thread.
 mod ffi;
 mod kernels;
 mod source;
@@ -9,7 +9,7 @@ use super::{Arg, Call, Graph, Grid, Launcher, Peak, Schedule};
 use crate::{Error, Result};
 use kernels::{Kernels, Memory};
 
-/// The launcher that needs no GPU.
+/// Launcher of the emulator.
 #[derive(Debug, Clone)]
 pub(super) struct Emulated {
     schedule: Schedule,
@@ -21,27 +21,27 @@ fn error(what: String) -> Error {
 }
 
 impl Emulated {
-    /// Kernels as they are.
+    /// The plain build of the kernels.
     ///
     /// # Errors
-    /// This processor lacks what the emulator was compiled for.
+    /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
     pub(super) fn plain(schedule: Schedule) -> Result<Emulated> {
         Emulated::new(schedule, Memory::Plain)
     }
 
-    /// Kernels with every access to memory checked.
+    /// The instrumented build of the kernels, which checks every memory access.
     ///
     /// # Errors
-    /// This processor lacks what the emulator was compiled for.
+    /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
     pub(super) fn checked(schedule: Schedule) -> Result<Emulated> {
-        source::listen();
+        source::capture_faults();
         Emulated::new(schedule, Memory::Checked)
     }
 
     fn new(schedule: Schedule, memory: Memory) -> Result<Emulated> {
         #[cfg(target_arch = "x86_64")]
         if !(std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2")) {
-            return Err(error("the emulator needs a processor with AVX2 and FMA".into()));
+            return Err(error("the emulator requires a CPU with AVX2 and FMA".into()));
         }
         Ok(Emulated { schedule, kernels: Kernels::of(memory) })
     }
@@ -93,10 +93,10 @@ impl Launcher for Emulated {
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
-        // SAFETY: any size may be asked for.
+        // SAFETY: any size is valid.
         let at = unsafe { ffi::xtemu_allocate(bytes, c_int::from(self.checks())) };
         if at.is_null() {
-            return Err(error(format!("out of memory: {bytes} bytes")));
+            return Err(error(format!("out of memory: cannot allocate {bytes} bytes")));
         }
         Ok(at as u64)
     }
@@ -107,55 +107,55 @@ impl Launcher for Emulated {
     }
 
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
-        // SAFETY: the caller's buffer holds as many bytes.
+        // SAFETY: the caller's buffer has at least this many bytes.
         unsafe { ffi::xtemu_write(to as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
         Ok(())
     }
 
     fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
-        // SAFETY: the caller's buffer holds as many bytes.
+        // SAFETY: the caller's buffer has at least this many bytes.
         let written = unsafe { ffi::xtemu_read(to.as_mut_ptr().cast(), from as *const c_void, to.len()) };
         if written < to.len() {
-            let what = format!("download of {} bytes: no kernel has written byte {written}", to.len());
+            let what = format!("download of {} bytes: byte {written} is uninitialized", to.len());
             return Err(error(what));
         }
         Ok(())
     }
 
     fn zero(&self, at: u64, bytes: usize) -> Result<()> {
-        // SAFETY: the caller's buffer holds as many bytes.
+        // SAFETY: the caller's buffer has at least this many bytes.
         unsafe { ffi::xtemu_zero(at as *mut c_void, bytes) };
         Ok(())
     }
 
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
-        let found = self.kernels.find(kernel, args)?;
+        let entry = self.kernels.find(kernel, args)?;
         let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
         let config = self.config(grid);
         let mut text = [0u8; 1024];
-        // SAFETY: the arguments agree with the signature; that their pointers hold is the caller's
-        // promise. The reason of a failure is cut to the bytes of `text`.
+        // SAFETY: `find` checked the arguments against the signature; the caller promises that their pointers are valid.
+        // The error text is truncated to the size of `text`.
         let failed = unsafe {
             let text: *mut c_char = text.as_mut_ptr().cast();
-            ffi::xtemu_launch(found, &config, addresses.as_mut_ptr(), text, 1024)
+            ffi::xtemu_launch(entry, &config, addresses.as_mut_ptr(), text, 1024)
         };
         if failed == 0 {
             return Ok(());
         }
-        let text = CStr::from_bytes_until_nul(&text).expect("snprintf ends with zero");
-        Err(error(source::named(&text.to_string_lossy())))
+        let text = CStr::from_bytes_until_nul(&text).expect("snprintf terminates the string");
+        Err(error(source::with_location(&text.to_string_lossy())))
     }
 
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
         let calls = calls.iter().map(|call| (call.kernel, call.grid, call.args.to_vec())).collect();
-        Ok(Box::new(Chain { on: self.clone(), calls }))
+        Ok(Box::new(Chain { device: self.clone(), calls }))
     }
 }
 
-/// Calls one after another, with arguments of their own, as a driver keeps them.
+/// A sequence of calls that owns its arguments, as a CUDA graph does.
 #[derive(Debug)]
 struct Chain {
-    on: Emulated,
+    device: Emulated,
     calls: Vec<(&'static str, Grid, Vec<Arg>)>,
 }
 
@@ -168,23 +168,23 @@ impl Graph for Chain {
     unsafe fn run(&self) -> Result<()> {
         for &(kernel, grid, ref args) in &self.calls {
             // SAFETY: as promised by the caller for each call.
-            unsafe { self.on.launch(Call { kernel, grid, args })? };
+            unsafe { self.device.launch(Call { kernel, grid, args })? };
         }
         Ok(())
     }
 }
 
-/// `c + sum over 16 k of a[k] * b[k]`, bf16 by their bits, as one step of a Hopper tensor core.
+/// `c + sum over 16 k of a[k] * b[k]` (bf16 bit patterns), as one k-step of a Hopper tensor core.
 #[cfg(test)]
 pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
     // SAFETY: 16 values each.
     unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
 }
 
-/// Counts the bytes that kernels of checked devices read of `bytes` bytes at `at`, until [`watched`].
+/// Starts counting the bytes that kernels on checked devices read from `bytes` bytes at `at`; see [`watched`].
 #[cfg(test)]
 pub(crate) fn watch(at: u64, bytes: usize) {
-    // SAFETY: the address is compared and not followed.
+    // SAFETY: the address is only compared, never dereferenced.
     unsafe { ffi::xtemu_watch(at as *const c_void, bytes) };
 }
 

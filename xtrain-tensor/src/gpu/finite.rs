@@ -1,8 +1,8 @@
-//! Which of some tensors is not finite: four bytes a tensor to the host, all at once.
+//! Finiteness check of several tensors with one download of four bytes per tensor.
 use super::{At, Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
-/// The place of the first of `xs` that holds a NaN or an infinity.
+/// Index of the first tensor of `xs` that contains a NaN or an infinity. Synchronizes once.
 pub(crate) fn first_non_finite(gpu: &Gpu, xs: &[&Tensor]) -> Result<Option<usize>> {
     let found = gpu.zeros(4 * xs.len())?;
     for (at, x) in xs.iter().enumerate() {

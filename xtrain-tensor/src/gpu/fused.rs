@@ -48,7 +48,7 @@ pub(crate) fn write_heads(
         Some((ws, eps)) => ([ws[0].at(gpu, Dtype::F32)?, ws[1].at(gpu, Dtype::F32)?], eps),
         None => ([At(0); 2], 0.0),
     };
-    let table = table.on(gpu, pos.iter().map(|&p| p as usize))?;
+    let table = table.device_addresses(gpu, pos.iter().map(|&p| p as usize))?;
     let (pos, slots) = (gpu.indices(pos)?, gpu.indices(slots)?);
     let [q, k, v] = [q.at(gpu, dtype)?, k.at(gpu, dtype)?, v.at(gpu, dtype)?];
     let pools = [k_pool.at_mut(gpu, dtype)?, v_pool.at_mut(gpu, dtype)?];

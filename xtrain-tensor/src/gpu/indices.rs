@@ -1,7 +1,7 @@
-//! Lists of ids, positions and slots on the device. A pass hands the same few lists to every layer: each is brought
-//! over once, and found again by its values. The lists of one step come to the places of the step before, in the
-//! order in which they are first asked for, so that a graph of kernels finds them where it did. Lists that a kernel
-//! writes, turn by turn, are found by their values too: [`Gpu::foretell`].
+//! Cache of index lists (token ids, positions, slots) on the device. A pass uses the same few lists in every layer: each
+//! is uploaded once and then found by value. The lists of a step reuse the addresses of the previous step, in order of
+//! first use, so that a captured graph stays valid. Lists that a kernel writes at each step are also found by value:
+//! [`Gpu::stage_indices`].
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{At, Gpu, Launcher};
@@ -10,10 +10,10 @@ use crate::{
     faults::{self, Fault},
 };
 
-/// Lists that are kept: more than any operation asks for at once.
-const KEPT: usize = 32;
+/// Number of cached lists: more than any single operation uses.
+const MAX_LISTS: usize = 32;
 
-/// The lists that the device holds.
+/// The index lists on the device.
 #[derive(Debug, Default)]
 pub(super) struct Indices {
     lists: Mutex<Lists>,
@@ -21,14 +21,14 @@ pub(super) struct Indices {
 
 #[derive(Debug, Default)]
 struct Lists {
-    kept: Vec<List>,
-    /// What kernels of this step write, and where.
-    foretold: Vec<(Vec<u32>, At)>,
-    /// Requests so far.
+    cached: Vec<List>,
+    /// Lists that a kernel of this step writes, and their addresses.
+    staged: Vec<(Vec<u32>, At)>,
+    /// Number of lookups, for LRU eviction.
     clock: u64,
-    /// Steps so far: one ends when something is brought to the host.
+    /// Step counter; a step ends at [`Gpu::submit_step`].
     step: u64,
-    /// Lists of this step.
+    /// Number of distinct lists used in this step.
     distinct: usize,
 }
 
@@ -37,7 +37,7 @@ struct List {
     values: Vec<u32>,
     at: u64,
     capacity: usize,
-    /// When, and in which step, it was last asked for.
+    /// Lookup and step of the last use.
     used: u64,
     step: u64,
 }
@@ -48,27 +48,27 @@ impl Lists {
             true => list.values.len() == values.len(),
             false => list.values == values,
         };
-        self.kept.iter().position(same)
+        self.cached.iter().position(same)
     }
 
-    /// A place for a new list: the next one that this step has not used, else a fresh one, else that of the list
-    /// which went unused for longest. True: kernels that wait may read it.
-    fn place(&mut self) -> (usize, bool) {
-        let unused = (self.distinct..self.kept.len()).find(|&i| self.kept[i].step != self.step);
-        if let Some(place) = unused {
-            return (place, false);
+    /// Index for a new list: the next entry that this step has not used, else a new entry, else the least recently used
+    /// one. The flag is true if queued kernels may still read that entry.
+    fn entry_for_new_list(&mut self) -> (usize, bool) {
+        let unused = (self.distinct..self.cached.len()).find(|&i| self.cached[i].step != self.step);
+        if let Some(entry) = unused {
+            return (entry, false);
         }
-        if self.kept.len() < KEPT {
-            self.kept.push(List { values: Vec::new(), at: 0, capacity: 0, used: 0, step: u64::MAX });
-            return (self.kept.len() - 1, false);
+        if self.cached.len() < MAX_LISTS {
+            self.cached.push(List { values: Vec::new(), at: 0, capacity: 0, used: 0, step: u64::MAX });
+            return (self.cached.len() - 1, false);
         }
-        let oldest = self.kept.iter().enumerate().min_by_key(|(_, list)| list.used);
-        oldest.map_or((0, true), |(place, list)| (place, list.step == self.step))
+        let oldest = self.cached.iter().enumerate().min_by_key(|(_, list)| list.used);
+        oldest.map_or((0, true), |(entry, list)| (entry, list.step == self.step))
     }
 
-    /// Marks a list of this step.
-    fn mark(&mut self, place: usize) -> At {
-        let list = &mut self.kept[place];
+    /// Marks a list as used in this step and returns its address.
+    fn mark(&mut self, entry: usize) -> At {
+        let list = &mut self.cached[entry];
         self.distinct += usize::from(list.step != self.step);
         (list.used, list.step) = (self.clock, self.step);
         At(list.at)
@@ -76,23 +76,23 @@ impl Lists {
 }
 
 impl Gpu {
-    /// Where the device holds `values`. Good for the operation that asks.
+    /// Returns the device address of `values`, uploading them if necessary. Valid for the calling operation only.
     pub(crate) fn indices(&self, values: &[u32]) -> Result<At> {
         let shared = &*self.shared;
         let mut lists = shared.indices.lock();
         lists.clock += 1;
-        if let Some(&(_, at)) = lists.foretold.iter().find(|(foretold, _)| foretold == values) {
+        if let Some(&(_, at)) = lists.staged.iter().find(|(staged, _)| staged == values) {
             return Ok(at);
         }
         if let Some(found) = lists.find(values) {
             return Ok(lists.mark(found));
         }
-        let (place, awaited) = lists.place();
-        if awaited {
+        let (entry, in_use) = lists.entry_for_new_list();
+        if in_use {
             self.flush()?;
         }
-        let list = &mut lists.kept[place];
-        // what the list held is gone, whether the copy succeeds or not
+        let list = &mut lists.cached[entry];
+        // the old contents are invalid even if the copy fails
         list.values.clear();
         if list.capacity < values.len() {
             let capacity = values.len().next_power_of_two().max(64);
@@ -102,21 +102,21 @@ impl Gpu {
             }
             (list.at, list.capacity) = (at, capacity);
         }
-        self.send(list.at, bytemuck::cast_slice(values))?;
+        self.copy_to_device(list.at, bytemuck::cast_slice(values))?;
         list.values.extend_from_slice(values);
-        Ok(lists.mark(place))
+        Ok(lists.mark(entry))
     }
 }
 
 impl Gpu {
-    /// Until the step ends, each of these lists is where a kernel that was launched before will have written it.
-    pub(super) fn foretell(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
-        self.shared.indices.lock().foretold = lists.collect();
+    /// Declares lists that an already queued kernel writes to these addresses. Valid until the step ends.
+    pub(super) fn stage_indices(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
+        self.shared.indices.lock().staged = lists.collect();
     }
 
-    /// Such lists are no more.
-    pub(super) fn forget_foretold(&self) {
-        self.shared.indices.lock().foretold.clear();
+    /// Forgets the lists of [`Gpu::stage_indices`].
+    pub(super) fn clear_staged_indices(&self) {
+        self.shared.indices.lock().staged.clear();
     }
 }
 
@@ -125,17 +125,17 @@ impl Indices {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a step: no operation is under way, and nothing waits.
+    /// Ends a step. No operation is in progress and the queue is empty.
     pub(super) fn submit_step(&self) {
         let mut lists = self.lock();
         lists.step += 1;
         lists.distinct = 0;
-        lists.foretold.clear();
+        lists.staged.clear();
     }
 
-    /// Gives the device its memory back.
+    /// Returns the memory to the device.
     pub(super) fn free_all(&self, launcher: &dyn Launcher) {
-        for list in self.lock().kept.drain(..) {
+        for list in self.lock().cached.drain(..) {
             if list.capacity > 0 {
                 launcher.free(list.at);
             }

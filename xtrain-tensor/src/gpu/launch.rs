@@ -1,10 +1,10 @@
-//! The launch seam: all that host code asks of a device.
+//! The launch interface: everything that host code requires of a device.
 use std::fmt;
 
 use super::Peak;
 use crate::Result;
 
-/// The shape of a launch: blocks, threads of a block (along x), bytes of dynamic shared memory.
+/// Launch geometry: grid size in blocks, threads per block (along x), bytes of dynamic shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub(crate) blocks: [u32; 3],
@@ -18,12 +18,12 @@ impl Grid {
         Grid { blocks: blocks.map(|n| n as u32), threads, shared: 0 }
     }
 
-    /// A thread for each of `n` elements, in blocks of `threads`.
+    /// One thread per element of `n`, in blocks of `threads`.
     pub(crate) fn over(n: usize, threads: u32) -> Grid {
         Grid::blocks([n.div_ceil(threads as usize), 1, 1], threads)
     }
 
-    /// With `bytes` of dynamic shared memory.
+    /// Sets the dynamic shared memory to `bytes`.
     pub(crate) fn shared(self, bytes: usize) -> Grid {
         Grid { shared: bytes as u32, ..self }
     }
@@ -33,7 +33,7 @@ impl Grid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct At(pub(crate) u64);
 
-/// An argument of a kernel, by value.
+/// A kernel argument, by value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Arg {
     At(u64),
@@ -43,7 +43,7 @@ pub(crate) enum Arg {
 }
 
 impl Arg {
-    /// Where the value lies, as `cuLaunchKernel` takes it.
+    /// Address of the value, as `cuLaunchKernel` takes it.
     pub(crate) fn address(&self) -> *mut std::ffi::c_void {
         match self {
             Arg::At(x) | Arg::U64(x) => (&raw const *x).cast_mut().cast(),
@@ -53,7 +53,7 @@ impl Arg {
     }
 }
 
-/// By bits: 0 and -0 are two arguments.
+/// Bitwise: 0 and -0 are different arguments.
 impl PartialEq for Arg {
     fn eq(&self, other: &Arg) -> bool {
         match (self, other) {
@@ -92,7 +92,7 @@ macro_rules! args {
 }
 pub(crate) use args;
 
-/// A kernel with its arguments.
+/// One kernel launch: kernel, geometry, arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Call<'a> {
     pub(crate) kernel: &'static str,
@@ -100,38 +100,38 @@ pub(crate) struct Call<'a> {
     pub(crate) args: &'a [Arg],
 }
 
-/// In which order the emulator lets threads run. No order changes a bit of any result.
+/// The order in which the emulator schedules CUDA threads. A correct kernel produces the same bits under every schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Schedule {
-    /// Threads in rising order.
+    /// Ascending thread index.
     Forward,
-    /// In falling order.
+    /// Descending thread index.
     Backward,
-    /// At random, from a seed.
+    /// Random, from this seed.
     Random(u64),
-    /// By a random priority for each warp, from a seed: one warp runs far ahead of another.
+    /// A random priority per warp, from this seed, so that one warp can run far ahead of another.
     Priorities(u64),
 }
 
-/// Who runs kernels and owns memory.
+/// A device backend: runs kernels and owns device memory.
 pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
-    /// Whether it has the warpgroup products of sm_90.
+    /// Whether the device has the `wgmma` instructions of sm_90.
     fn has_wgmma(&self) -> bool;
-    /// What it could do at most, if that is known.
+    /// Theoretical peak throughput. `None`: unknown.
     fn peak(&self) -> Option<Peak>;
-    /// Waits for everything launched before.
+    /// Waits until everything launched before has finished.
     fn wait(&self) -> Result<()>;
-    /// Whether blocks have exactly the bytes asked for and go back to the device when they are freed, so
-    /// that an access past one or after its end is noticed.
+    /// Whether allocations have exactly the requested size and are returned to the device when freed, without recycling,
+    /// so that out-of-bounds accesses and uses after free are detected.
     fn exact(&self) -> bool {
         false
     }
     fn allocate(&self, bytes: usize) -> Result<u64>;
-    /// Frees what [`Launcher::allocate`] gave.
+    /// Frees memory from [`Launcher::allocate`].
     fn free(&self, at: u64);
-    /// Copies to the device; the bytes may be changed when this returns.
+    /// Copies to the device. The source may be reused when this returns.
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
     /// Copies from the device, after everything launched before.
     fn download(&self, to: &mut [u8], from: u64) -> Result<()>;
@@ -141,23 +141,23 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// # Safety
     /// The arguments match the kernel's signature and point to live memory.
     unsafe fn launch(&self, call: Call<'_>) -> Result<()>;
-    /// Calls that run one after another whenever they are asked to; none runs now.
+    /// Builds a graph that runs these calls in order. Runs nothing yet.
     ///
     /// # Safety
-    /// As [`Launcher::launch`], whenever it runs.
+    /// As [`Launcher::launch`], at every run.
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>>;
 }
 
-/// Calls that run as one.
+/// A sequence of kernel launches that is submitted as a unit.
 pub(crate) trait Graph: fmt::Debug + Send {
-    /// Gives the call at this place another grid and other arguments, for all runs to come.
+    /// Replaces grid and arguments of node `at` for all later runs.
     ///
     /// # Safety
-    /// As [`Launcher::launch`], whenever it runs.
+    /// As [`Launcher::launch`], at every run.
     unsafe fn set(&mut self, at: usize, call: Call<'_>) -> Result<()>;
-    /// Runs all calls in order.
+    /// Runs all nodes in order.
     ///
     /// # Safety
-    /// As [`Launcher::launch`], for each.
+    /// As [`Launcher::launch`], for each node.
     unsafe fn run(&self) -> Result<()>;
 }

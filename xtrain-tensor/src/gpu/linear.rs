@@ -104,9 +104,9 @@ fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
     let chunks = width.div_ceil(256);
     if dtype == Dtype::BF16 {
         let (kernel, tiles) = match rows {
-            0..=8 => ("linear_few_bf16_8", 1),
-            9..=16 => ("linear_few_bf16_16", 2),
-            _ => ("linear_few_bf16_32", 4),
+            0..=8 => ("linear_skinny_bf16_8", 1),
+            9..=16 => ("linear_skinny_bf16_16", 2),
+            _ => ("linear_skinny_bf16_32", 4),
         };
         // of 16 outputs by 8 rows: the total and each warp's chunk; of each warp: lines of 256 and 8 between
         let (values, lines) = (4 * 128 * tiles, 2 * 264 * (16 + rows.min(8 * tiles)));
@@ -119,7 +119,7 @@ fn few([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
     // the weights of 8 outputs, up to 2048 inputs of each, and their chunks' sums for 16 rows
     let chunks = chunks.min(8);
     let shared = 4 * (8 * (256 * chunks + 4) + chunks * 128);
-    let kernel = if rows == 1 { "linear_one_f32" } else { "linear_few_f32" };
+    let kernel = if rows == 1 { "linear_gemv_f32" } else { "linear_skinny_f32" };
     (kernel, Grid::blocks([outs.div_ceil(8), rows.div_ceil(16), 1], 128).shared(shared))
 }
 

@@ -245,7 +245,9 @@ impl Walk<'_> {
             let (v, k) = (shape[1] as u32, k as u32);
             let args = args![z.arg(), place.target, place.last, place.cut, v, k, t];
             // SAFETY: z [block, v], a place of as many rows, k below v.
-            unsafe { self.gpu.launch("cross_entropy_cut_f32", Grid::blocks([shape[0], 1, 1], 256), args)? };
+            unsafe {
+                self.gpu.launch("cross_entropy_cutoff_f32", Grid::blocks([shape[0], 1, 1], 256), args)?
+            };
         }
         // SAFETY: z [block, v] and a place of as many rows.
         unsafe { values_of(self.gpu, z.arg(), &place, shape, (t, entropy)) }

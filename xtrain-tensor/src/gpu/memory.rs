@@ -1,42 +1,42 @@
-//! Device memory: taken from shelves of freed blocks, so that after the first step of a loop the device
-//! is asked for none.
+//! Device memory pool. Freed blocks go to free lists by size class, so after the first step a loop makes no further
+//! device allocations.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{At, Gpu, Grid, Launcher, Shared, args};
 use crate::Result;
 
-/// The free blocks of a device.
+/// The memory pool of a device.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    shelves: Mutex<Shelves>,
+    lists: Mutex<FreeLists>,
 }
 
 #[derive(Debug, Default)]
-struct Shelves {
-    /// By size, in the order of addresses: a step that asks for the same blocks gets the same ones. With each the flush
-    /// of the queue from which on no kernel that waits knows of it ([`super::Queue::quiet_from`]).
+struct FreeLists {
+    /// Free blocks by size class, ordered by address, so that a step that requests the same sizes gets the same blocks.
+    /// The value is the flush count from which the block is idle ([`super::Queue::idle_from_flush`]).
     free: HashMap<usize, BTreeMap<u64, u64>>,
     allocations: u64,
 }
 
 impl Memory {
-    fn lock(&self) -> MutexGuard<'_, Shelves> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FreeLists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Times that the device was asked.
+    /// Number of device allocations.
     pub(super) fn allocations(&self) -> u64 {
         self.lock().allocations
     }
 
-    /// Asks the device for a block.
+    /// Allocates a block from the device.
     pub(super) fn allocate(&self, launcher: &dyn Launcher, bytes: usize) -> Result<u64> {
         self.lock().allocations += 1;
         launcher.allocate(bytes)
     }
 
-    /// Gives the device back what is free and quiet after so many flushes.
+    /// Returns to the device all free blocks that are idle after `flushes` flushes.
     pub(super) fn free_all(&self, launcher: &dyn Launcher, flushes: u64) {
         for blocks in self.lock().free.values_mut() {
             blocks.retain(|&at, &mut from| {
@@ -49,28 +49,28 @@ impl Memory {
         }
     }
 
-    /// A free block of that size that is quiet after so many flushes.
-    fn find(&self, class: usize, flushes: u64) -> Option<u64> {
-        let mut shelves = self.lock();
-        let blocks = shelves.free.get_mut(&class)?;
+    /// Takes a free block of this size class that is idle after `flushes` flushes.
+    fn find(&self, size_class: usize, flushes: u64) -> Option<u64> {
+        let mut lists = self.lock();
+        let blocks = lists.free.get_mut(&size_class)?;
         let at = blocks.iter().find(|&(_, &from)| from <= flushes).map(|(&at, _)| at)?;
         blocks.remove(&at);
         Some(at)
     }
 }
 
-/// The size of block that serves `bytes`: a quarter larger at most, or 256 bytes.
-fn class(bytes: usize) -> usize {
+/// The block size for `bytes`: at most a quarter larger, or 256 bytes larger.
+fn size_class(bytes: usize) -> usize {
     let grain = (bytes.max(256).next_power_of_two() / 8).max(256);
     bytes.max(1).div_ceil(grain) * grain
 }
 
-/// The launch of a kernel that walks over so many bytes, sixteen a thread and turn.
-fn over(bytes: usize) -> Grid {
+/// Grid of a kernel that strides over `bytes` bytes, 16 bytes per thread and iteration.
+fn grid_over(bytes: usize) -> Grid {
     Grid::blocks([bytes.div_ceil(16 * 256).min(4096), 1, 1], 256)
 }
 
-/// A piece of device memory; it goes back to its shelf when dropped.
+/// An allocation in device memory. Dropping it returns the block to the pool.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     at: u64,
@@ -79,13 +79,13 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub(super) fn take(home: &Gpu, bytes: usize) -> Result<Buffer> {
+    pub(super) fn acquire(home: &Gpu, bytes: usize) -> Result<Buffer> {
         Buffer::find(home, bytes, u64::MAX)
     }
 
-    /// One that no kernel of those that wait knows of: the host may write to it before they run. A block that is quiet
-    /// stays so, whatever others push and flush meanwhile: who has not taken it cannot name it.
-    pub(super) fn quiet(home: &Gpu, bytes: usize) -> Result<Buffer> {
+    /// Acquires a block that no queued kernel uses, so the host may write to it immediately. A free block stays idle
+    /// whatever other threads queue: only its owner can pass its address to a kernel.
+    pub(super) fn acquire_idle(home: &Gpu, bytes: usize) -> Result<Buffer> {
         Buffer::find(home, bytes, home.shared.queue.counts().flushes)
     }
 
@@ -94,52 +94,52 @@ impl Buffer {
         if launcher.exact() {
             return Ok(Buffer { at: home.allocate(bytes)?, bytes, home: home.clone() });
         }
-        let class = class(bytes);
-        let at = match memory.find(class, flushes) {
+        let block = size_class(bytes);
+        let at = match memory.find(block, flushes) {
             Some(at) => at,
-            None => home.allocate(class)?,
+            None => home.allocate(block)?,
         };
         Ok(Buffer { at, bytes, home: home.clone() })
     }
 
-    /// Its address.
+    /// The device address.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Its address as an argument.
+    /// The device address as a kernel argument.
     pub(crate) fn arg(&self) -> At {
         At(self.at)
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The device that it belongs to.
+    /// The device that owns the memory.
     pub(crate) fn home(&self) -> &Gpu {
         &self.home
     }
 
-    /// Another buffer of the same bytes.
+    /// Returns a copy of the buffer.
     pub(crate) fn duplicate(&self) -> Result<Buffer> {
         let copy = self.home.buffer(self.bytes)?;
         if self.bytes > 0 {
             let args = args![copy.arg(), self.arg(), self.bytes as u64];
             // SAFETY: two buffers of `bytes` bytes each; blocks begin at multiples of 16.
-            unsafe { self.home.launch("copy_bytes", over(self.bytes), args)? };
+            unsafe { self.home.launch("copy_bytes", grid_over(self.bytes), args)? };
         }
         Ok(copy)
     }
 
-    /// Zeros in all of it, after what waits.
+    /// Queues a kernel that zeroes the buffer.
     pub(super) fn clear(&self) -> Result<()> {
         if self.bytes == 0 {
             return Ok(());
         }
         // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.
-        unsafe { self.home.launch("zero_bytes", over(self.bytes), args![self.arg(), self.bytes as u64]) }
+        unsafe { self.home.launch("zero_bytes", grid_over(self.bytes), args![self.arg(), self.bytes as u64]) }
     }
 }
 
@@ -149,17 +149,17 @@ impl Drop for Buffer {
             return self.home.shared.launcher.free(self.at);
         }
         let Shared { memory, queue, .. } = &*self.home.shared;
-        let from = queue.quiet_from();
-        memory.lock().free.entry(class(self.bytes)).or_default().insert(self.at, from);
+        let from = queue.idle_from_flush();
+        memory.lock().free.entry(size_class(self.bytes)).or_default().insert(self.at, from);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Memory, class};
+    use super::{Memory, size_class};
 
     #[test]
-    fn a_block_is_quiet_after_the_flush_that_follows_and_whatever_comes_later() {
+    fn a_block_is_idle_after_the_flush_that_follows_its_free() {
         let memory = Memory::default();
         memory.lock().free.entry(256).or_default().extend([(1 << 8, 3), (2 << 8, 2)]);
         assert_eq!(memory.find(256, 1), None);
@@ -169,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_at_most_a_quarter_larger_than_asked_or_256_bytes() {
+    fn a_block_is_at_most_a_quarter_or_256_bytes_larger_than_requested() {
         for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, 123_456_789]) {
-            let got = class(bytes);
+            let got = size_class(bytes);
             assert!(got >= bytes.max(1) && got <= (bytes + bytes / 4).max(bytes + 256), "{bytes}: {got}");
-            assert_eq!(class(got), got, "{bytes}");
+            assert_eq!(size_class(got), got, "{bytes}");
         }
     }
 }

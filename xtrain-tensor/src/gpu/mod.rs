@@ -1,5 +1,5 @@
-//! A GPU: its memory, its counters, and who runs its kernels. The same Rust for a real device and for
-//! the emulator; they differ behind [`Launcher`] alone.
+//! GPU runtime: device memory, counters and kernel submission. The same Rust code serves a CUDA device and the
+//! emulator; they differ only behind [`Launcher`].
 pub(crate) mod attention;
 mod counters;
 mod cuda;
@@ -57,8 +57,8 @@ use indices::Indices;
 use memory::Memory;
 use queue::Queue;
 
-/// A GPU, or its emulation. Cloning shares it. Its operations are issued by one thread at a time: lists of
-/// indices on their way to a kernel are not guarded against another thread's.
+/// A GPU or the emulator. Clones share the device. Operations must be issued by one thread at a time: index lists that
+/// are staged for a kernel are not protected against other threads.
 #[derive(Clone)]
 pub struct Gpu {
     shared: Arc<Shared>,
@@ -73,48 +73,48 @@ struct Shared {
     done: Done,
 }
 
-/// What it has done, beside what the queue and the memory count.
+/// Counters that neither the queue nor the memory pool keeps.
 #[derive(Debug, Default)]
 struct Done {
     launches: AtomicU64,
     uploaded: AtomicU64,
     downloaded: AtomicU64,
     syncs: AtomicU64,
-    /// Flushes of the queue before the host last sent something.
-    sent_after: AtomicU64,
+    /// Number of queue flushes before the last upload.
+    flushes_at_upload: AtomicU64,
     kv_read: AtomicU64,
     partials: AtomicU64,
 }
 
-/// What a GPU has done since it was opened.
+/// Activity counters of a GPU since it was opened. Subtract two snapshots with [`GpuCounters::since`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuCounters {
-    /// Kernels launched, one by one or in a graph.
+    /// Kernels launched, individually or as graph nodes.
     pub launches: u64,
-    /// Graphs run.
+    /// CUDA graphs launched.
     pub graphs: u64,
-    /// Kernels of a graph whose arguments were changed before it ran.
+    /// Graph nodes whose launch parameters were updated before a graph launch.
     pub graph_node_updates: u64,
-    /// Bytes copied from the host.
+    /// Bytes copied from host to device.
     pub uploaded: u64,
-    /// Bytes copied to the host.
+    /// Bytes copied from device to host.
     pub downloaded: u64,
-    /// Times that the host waited for such a copy.
+    /// Number of device-to-host copies, each of which synchronizes.
     pub syncs: u64,
-    /// Times that kernels were handed over since the host last sent anything: steps of a loop that ran on what lay
-    /// there.
+    /// Submissions of queued kernels since the last host-to-device copy: steps that ran entirely on data already on the
+    /// device.
     pub steps_without_upload: u64,
-    /// Bytes of keys and values that the attention of single rows read: those that a row sees, once for a group of
-    /// query heads.
+    /// Bytes of keys and values read by decode attention: the visible keys of each row, once per group of query heads.
     pub kv_read: u64,
-    /// Bytes of its partial results, one for each 64 keys, that it wrote and read again.
+    /// Bytes of partial results (one per chunk of 64 keys) that decode attention wrote and read back.
     pub partials: u64,
-    /// Times that the device itself was asked for memory.
+    /// Device memory allocations that the free lists could not serve.
     pub allocations: u64,
 }
 
 impl GpuCounters {
-    /// What came after `before`; `steps_without_upload` counts from the last sending.
+    /// Returns the difference to an earlier snapshot. `steps_without_upload` is not a difference: it counts from the
+    /// last upload.
     pub fn since(self, before: GpuCounters) -> GpuCounters {
         GpuCounters {
             launches: self.launches - before.launches,
@@ -132,36 +132,35 @@ impl GpuCounters {
 }
 
 impl Gpu {
-    /// The emulator: the kernels' own source on this processor, its threads taking turns by `schedule`.
+    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads run.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) where this build has no emulator.
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
     #[cfg(all(feature = "emu", xtrain_emu))]
     pub fn emulated(schedule: Schedule) -> Result<Gpu> {
-        Ok(Gpu::over(Box::new(emulated::Emulated::plain(schedule)?)))
+        Ok(Gpu::with_launcher(Box::new(emulated::Emulated::plain(schedule)?)))
     }
 
-    /// As [`Gpu::emulated`], and every access to memory is checked: bounds, alignment, reads of what was
-    /// never written, races. A fault ends the launch with an error that names kernel, line and thread.
-    /// Several times slower.
+    /// As [`Gpu::emulated`], with every memory access checked: bounds, alignment, uninitialized reads and data races.
+    /// A fault ends the launch with an error that names kernel, source line and thread. Several times slower.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) where this build has no emulator.
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
     #[cfg(all(feature = "emu", xtrain_emu))]
     pub fn checked(schedule: Schedule) -> Result<Gpu> {
-        Ok(Gpu::over(Box::new(emulated::Emulated::checked(schedule)?)))
+        Ok(Gpu::with_launcher(Box::new(emulated::Emulated::checked(schedule)?)))
     }
 
-    /// The GPU of that number, by way of the NVIDIA driver.
+    /// Opens the CUDA device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) where there is no driver, no such device, or this build has
-    /// no kernels for it.
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in this
+    /// build.
     pub fn cuda(ordinal: u32) -> Result<Gpu> {
-        Ok(Gpu::over(Box::new(cuda::Cuda::open(ordinal)?)))
+        Ok(Gpu::with_launcher(Box::new(cuda::Cuda::open(ordinal)?)))
     }
 
-    /// The emulator, which this build does not have.
+    /// This build has no emulator: always fails.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device), with the reason.
@@ -170,7 +169,7 @@ impl Gpu {
         Err(crate::Error::Device { what: env!("XTRAIN_EMULATOR").into() })
     }
 
-    /// The emulator, which this build does not have.
+    /// This build has no emulator: always fails.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device), with the reason.
@@ -179,7 +178,7 @@ impl Gpu {
         Gpu::emulated(schedule)
     }
 
-    fn over(launcher: Box<dyn Launcher>) -> Gpu {
+    fn with_launcher(launcher: Box<dyn Launcher>) -> Gpu {
         Gpu {
             shared: Arc::new(Shared {
                 launcher,
@@ -192,65 +191,64 @@ impl Gpu {
         }
     }
 
-    /// What the device calls itself.
+    /// Returns the device name.
     pub fn name(&self) -> String {
         self.shared.launcher.name()
     }
 
-    /// Whether it has the warpgroup products of sm_90.
+    /// Whether the device has the `wgmma` instructions of sm_90.
     pub fn has_wgmma(&self) -> bool {
         self.shared.launcher.has_wgmma()
     }
 
-    /// What it could do at most; none for the emulator, and where its driver does not tell.
+    /// Theoretical peak throughput. `None`: the emulator, or a device whose driver does not report clocks and widths.
     pub fn peak(&self) -> Option<Peak> {
         self.shared.launcher.peak()
     }
 
-    /// Returns when all that was asked for is done.
+    /// Submits the queued kernels and waits until the device has finished.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) for a kernel that failed meanwhile.
+    /// [`Error::Device`](crate::Error::Device) if a kernel failed.
     pub fn wait(&self) -> Result<()> {
         self.submit_step()?;
         self.shared.launcher.wait()
     }
 
-    /// What it has done so far.
+    /// Returns a snapshot of the activity counters.
     pub fn gpu_counters(&self) -> GpuCounters {
         let Shared { memory, queue, done, .. } = &*self.shared;
-        let (counts, so_far) = (queue.counts(), |n: &AtomicU64| n.load(Ordering::Relaxed));
+        let (counts, load) = (queue.counts(), |n: &AtomicU64| n.load(Ordering::Relaxed));
         GpuCounters {
-            launches: so_far(&done.launches),
+            launches: load(&done.launches),
             graphs: counts.graphs,
             graph_node_updates: counts.graph_node_updates,
-            uploaded: so_far(&done.uploaded),
-            downloaded: so_far(&done.downloaded),
-            syncs: so_far(&done.syncs),
-            steps_without_upload: counts.flushes.saturating_sub(so_far(&done.sent_after)),
-            kv_read: so_far(&done.kv_read),
-            partials: so_far(&done.partials),
+            uploaded: load(&done.uploaded),
+            downloaded: load(&done.downloaded),
+            syncs: load(&done.syncs),
+            steps_without_upload: counts.flushes.saturating_sub(load(&done.flushes_at_upload)),
+            kv_read: load(&done.kv_read),
+            partials: load(&done.partials),
             allocations: memory.allocations(),
         }
     }
 
-    /// Counts bytes of keys and values that an attention reads, and of partial results.
-    pub(crate) fn attended(&self, read: usize, partials: usize) {
+    /// Adds to the counters of decode attention: bytes of keys and values read, and of partial results.
+    pub(crate) fn count_attention_bytes(&self, read: usize, partials: usize) {
         self.shared.done.kv_read.fetch_add(read as u64, Ordering::Relaxed);
         self.shared.done.partials.fetch_add(partials as u64, Ordering::Relaxed);
     }
 
-    /// Whether both are one device.
+    /// Whether both handles are the same device.
     pub(crate) fn same(&self, other: &Gpu) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Runs a kernel, after all that was asked for before; an empty grid runs nothing. It may wait until the host
-    /// must see what it did: an error of its own comes then.
+    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as the
+    /// next submission or synchronization; its errors are reported then.
     ///
     /// # Safety
-    /// `args` are what the kernel's signature asks for, and its pointers hold what the kernel reads and
-    /// writes.
+    /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.
     pub(crate) unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
         if grid.blocks.contains(&0) {
             return Ok(());
@@ -262,59 +260,59 @@ impl Gpu {
             // SAFETY: as promised by the caller.
             return unsafe { launcher.launch(call) };
         }
-        // SAFETY: as promised by the caller. Memory outlives what waits: a block goes back to the device, and the host
-        // writes to one that it took, only when those kernels have gone that were pushed before it was freed; nobody
-        // pushes another that knows of it. The host writes to a live one where its owner knows that no kernel which
-        // waits uses the place ([`Gpu::bring`]). Lists of indices and counters are renewed by the one thread that
-        // issues operations: places that this step has used wait for a flush.
+        // SAFETY: as promised by the caller. Memory outlives queued kernels: a freed block is returned to the device, or
+        // written by the host, only after all kernels that were queued before it was freed have been submitted, and no
+        // later kernel refers to it. The host writes to a live block only if no queued kernel uses that range
+        // ([`Gpu::upload_into`]). Index lists and counters are replaced by the one thread that issues operations; memory
+        // that the current step uses is overwritten only after a flush.
         unsafe { queue.push(&**launcher, call) }
     }
 
-    /// Hands the device all that waits.
+    /// Submits the queued kernels.
     fn flush(&self) -> Result<()> {
         self.shared.queue.flush(&*self.shared.launcher)
     }
 
-    /// Asks the device for memory; what is free but of other sizes may be what is missing.
+    /// Allocates device memory. On failure, returns all free blocks to the device and tries again.
     fn allocate(&self, bytes: usize) -> Result<u64> {
         let Shared { launcher, memory, .. } = &*self.shared;
         memory.allocate(&**launcher, bytes).or_else(|_| {
             self.flush()?;
-            // what another thread's kernels know of stays, should it have pushed some since
+            // blocks that kernels queued since the flush (by another thread) may use are kept
             memory.free_all(&**launcher, self.shared.queue.counts().flushes);
             memory.allocate(&**launcher, bytes)
         })
     }
 
-    /// Values of the host, brought to the device.
+    /// Copies host values to a new device buffer.
     pub(crate) fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        let buffer = Buffer::quiet(self, bytes.len())?;
-        self.send(buffer.at(), bytes)?;
+        let buffer = Buffer::acquire_idle(self, bytes.len())?;
+        self.copy_to_device(buffer.at(), bytes)?;
         Ok(buffer)
     }
 
-    /// Values of the host, brought to a place that no kernel of those that wait reads or writes.
+    /// Copies host values to an existing allocation.
     ///
     /// # Safety
-    /// `to` is in a live buffer of this device that has room for them.
-    pub(crate) unsafe fn bring<T: bytemuck::Pod>(&self, to: u64, values: &[T]) -> Result<()> {
-        self.send(to, bytemuck::cast_slice(values))
+    /// `to` is inside a live buffer of this device with enough room, and no queued kernel reads or writes that range.
+    pub(crate) unsafe fn upload_into<T: bytemuck::Pod>(&self, to: u64, values: &[T]) -> Result<()> {
+        self.copy_to_device(to, bytemuck::cast_slice(values))
     }
 
-    fn send(&self, to: u64, bytes: &[u8]) -> Result<()> {
+    fn copy_to_device(&self, to: u64, bytes: &[u8]) -> Result<()> {
         let Shared { launcher, queue, done, .. } = &*self.shared;
         done.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        done.sent_after.store(queue.counts().flushes, Ordering::Relaxed);
+        done.flushes_at_upload.store(queue.counts().flushes, Ordering::Relaxed);
         launcher.upload(to, bytes)
     }
 
-    /// Values of the device, brought to the host.
+    /// Copies a buffer to the host. Synchronizes.
     pub(crate) fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
         self.download_first(buffer, buffer.bytes() / size_of::<T>())
     }
 
-    /// The first `n` values of a buffer that has as many, brought to the host.
+    /// Copies the first `n` values of a buffer to the host. Synchronizes.
     pub(crate) fn download_first<T: bytemuck::Pod>(&self, buffer: &Buffer, n: usize) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); n];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
@@ -326,22 +324,23 @@ impl Gpu {
         Ok(values)
     }
 
-    /// Hands the device all that waits, as one step of a loop; nobody waits for it.
+    /// Submits the queued kernels as one step without synchronizing. A sequence of kernels that repeats is submitted as a
+    /// CUDA graph.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) for a kernel that cannot be launched.
+    /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
     pub fn submit_step(&self) -> Result<()> {
         self.flush()?;
         self.shared.indices.submit_step();
         Ok(())
     }
 
-    /// Memory of whatever values: a kernel writes all of it.
+    /// Returns uninitialized device memory; a kernel must write all of it before it is read.
     pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer> {
-        Buffer::take(self, bytes)
+        Buffer::acquire(self, bytes)
     }
 
-    /// Memory of zeros.
+    /// Returns zeroed device memory.
     pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
         let buffer = self.buffer(bytes)?;
         buffer.clear()?;

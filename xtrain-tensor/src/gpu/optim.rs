@@ -9,7 +9,7 @@ const BLOCK: usize = 4096;
 /// Rows that a block sums.
 const ROWS: usize = 8;
 
-/// The entries of `Parameter` in kernels/walk.cuh, word by word.
+/// The entries of `Parameter` in kernels/optimizer.cuh, word by word.
 #[derive(Default)]
 struct Table {
     words: Vec<u32>,

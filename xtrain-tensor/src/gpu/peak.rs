@@ -1,20 +1,21 @@
-//! What a GPU could do at most: its clocks times its widths.
+//! Theoretical peak throughput of a GPU, from clocks and widths.
 
-/// The most that a GPU's clocks and widths allow, which nothing reaches: what measured times are held against.
+/// Theoretical peak throughput: the product of clocks and widths. No kernel reaches it; benchmarks report achieved
+/// throughput as a fraction of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Peak {
-    /// Bytes of its memory that can be moved in a second.
+    /// Memory bandwidth in bytes per second.
     pub bytes_per_second: f64,
-    /// Multiplications and additions in f32, on its plain units.
+    /// f32 operations per second on the FFMA units. One fma counts as two operations.
     pub f32_per_second: f64,
-    /// Multiplications and additions in bf16 with f32 sums, dense, on its tensor cores.
+    /// Dense bf16 operations per second with f32 accumulation, on the tensor cores. One fma counts as two operations.
     pub bf16_per_second: f64,
 }
 
-/// What the driver tells of a GPU.
+/// Device properties reported by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Widths {
-    /// The two numbers of its architecture.
+    /// Compute capability (major, minor).
     pub(super) capability: (i32, i32),
     pub(super) multiprocessors: i32,
     pub(super) clock_khz: i32,
@@ -23,12 +24,12 @@ pub(super) struct Widths {
 }
 
 impl Peak {
-    /// Of a GPU with such widths; none where its driver does not tell them, or its architecture is not known here.
+    /// Peak of a GPU with these properties. `None`: the driver does not report a property, or the architecture is unknown.
     ///
-    /// Operations of a multiprocessor in a cycle are those of NVIDIA's architecture white papers (an fma is two);
-    /// memory moves twice in a cycle.
+    /// Operations per multiprocessor and cycle are from NVIDIA's architecture white papers (an fma counts as two). Memory
+    /// transfers twice per cycle.
     pub(super) fn of(widths: Widths) -> Option<Peak> {
-        let (plain, tensor) = match widths.capability {
+        let (ffma, tensor) = match widths.capability {
             (8, 0) => (128, 2048),
             (8, _) => (256, 1024),
             (9, _) => (256, 4096),
@@ -36,12 +37,12 @@ impl Peak {
             (12, _) => (256, 1024),
             _ => return None,
         };
-        let told = |n: i32| (n > 0).then_some(f64::from(n));
-        let cycles = told(widths.multiprocessors)? * told(widths.clock_khz)? * 1e3;
-        let bits = 2.0 * told(widths.memory_khz)? * 1e3 * told(widths.bus_bits)?;
+        let reported = |n: i32| (n > 0).then_some(f64::from(n));
+        let cycles = reported(widths.multiprocessors)? * reported(widths.clock_khz)? * 1e3;
+        let bits = 2.0 * reported(widths.memory_khz)? * 1e3 * reported(widths.bus_bits)?;
         Some(Peak {
             bytes_per_second: bits / 8.0,
-            f32_per_second: cycles * f64::from(plain),
+            f32_per_second: cycles * f64::from(ffma),
             bf16_per_second: cycles * f64::from(tensor),
         })
     }
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peaks_are_those_of_the_data_sheets() {
+    fn peaks_match_the_data_sheets() {
         let h200 = Widths {
             capability: (9, 0),
             multiprocessors: 132,

@@ -1,7 +1,7 @@
-//! Kernels wait here until the host must see what they did, and go to the device together: one by one the first time,
-//! as a graph once the same kernels came again. A step of a rollout, or of training, is then one call of the driver.
-//! Buffers and lists come to the same addresses step after step ([`super::memory`], [`super::indices`]), so a graph
-//! runs again as it is, but for the few arguments that a step changes.
+//! The launch queue. Kernels are queued until a submission or a synchronization. A sequence of kernels is launched one
+//! by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A rollout or training step is
+//! then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
+//! [`super::indices`]), so a graph is launched unchanged except for the few arguments that differ between steps.
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,14 +11,14 @@ use crate::{
     faults::{self, Fault},
 };
 
-/// Fewer calls are not worth a graph.
-const FEW: usize = 4;
-/// More do not wait.
-const MOST: usize = 1024;
-/// Sequences of kernels that are remembered.
-const KEPT: usize = 16;
+/// Minimum number of calls for a graph; shorter sequences are launched one by one.
+const MIN_GRAPH_NODES: usize = 4;
+/// Maximum number of queued calls; a further one flushes the queue.
+const MAX_PENDING: usize = 1024;
+/// Maximum number of cached kernel sequences; the least recently used one is evicted.
+const MAX_GRAPHS: usize = 16;
 
-/// Calls in order.
+/// Queued kernel calls, in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     inner: Mutex<Inner>,
@@ -26,26 +26,26 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    waiting: Calls,
-    kept: Vec<Kept>,
+    pending: Calls,
+    cached: Vec<CachedGraph>,
     counts: Counts,
 }
 
-/// What has gone to the device.
+/// Counts of submissions to the device.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Counts {
-    /// Times that what waited went.
+    /// Non-empty flushes.
     pub(super) flushes: u64,
-    /// Graphs run.
+    /// Graph launches.
     pub(super) graphs: u64,
-    /// Calls inside of a graph whose arguments were changed before it ran.
+    /// Graph nodes whose launch parameters were updated before a graph launch.
     pub(super) graph_node_updates: u64,
 }
 
-/// Calls, their arguments in one list.
+/// A sequence of calls with their arguments in one flat list.
 #[derive(Debug, Default, Clone)]
 struct Calls {
-    /// Kernel, grid and where its arguments end.
+    /// Kernel, grid, and end offset of its arguments.
     calls: Vec<(&'static str, Grid, usize)>,
     args: Vec<Arg>,
 }
@@ -77,9 +77,9 @@ impl Calls {
     }
 }
 
-/// Calls that came before, and their graph from the second time on.
+/// A sequence of calls that was submitted before. Its graph is built at the second submission.
 #[derive(Debug)]
-struct Kept {
+struct CachedGraph {
     last: Calls,
     graph: Option<Box<dyn Graph>>,
     used: u64,
@@ -94,32 +94,32 @@ impl Queue {
         self.lock().counts
     }
 
-    /// From so many flushes on, no kernel that waits knows of a block of memory that is freed now: those that do were
-    /// pushed before, and have gone by then. Now, where none waits.
-    pub(super) fn quiet_from(&self) -> u64 {
+    /// Returns the number of flushes after which no queued kernel refers to a block that is freed now: kernels that use it
+    /// were queued before and have been submitted by then. The current count if the queue is empty.
+    pub(super) fn idle_from_flush(&self) -> u64 {
         let inner = self.lock();
-        inner.counts.flushes + u64::from(!inner.waiting.calls.is_empty())
+        inner.counts.flushes + u64::from(!inner.pending.calls.is_empty())
     }
 
-    /// Takes a call; those before it go now if they are many.
+    /// Queues a call. Flushes first if the queue is full.
     ///
     /// # Safety
-    /// As [`Launcher::launch`], and what the pointers hold stays until the next [`Queue::flush`].
+    /// As [`Launcher::launch`], and the memory behind the pointers stays valid until the next [`Queue::flush`].
     pub(super) unsafe fn push(&self, launcher: &dyn Launcher, call: Call<'_>) -> Result<()> {
         let mut inner = self.lock();
-        if inner.waiting.calls.len() >= MOST {
+        if inner.pending.calls.len() >= MAX_PENDING {
             inner.flush(launcher)?;
         }
-        inner.waiting.push(call);
+        inner.pending.push(call);
         Ok(())
     }
 
-    /// Hands the device all that waits. An error leaves nothing waiting.
+    /// Submits all queued calls. After an error the queue is empty.
     pub(super) fn flush(&self, launcher: &dyn Launcher) -> Result<()> {
         self.lock().flush(launcher)
     }
 
-    /// Forgets everything: the device goes.
+    /// Drops queued calls and cached graphs, before the device is closed.
     pub(super) fn close(&self) {
         *self.lock() = Inner::default();
     }
@@ -127,46 +127,46 @@ impl Queue {
 
 impl Inner {
     fn flush(&mut self, launcher: &dyn Launcher) -> Result<()> {
-        if self.waiting.calls.is_empty() {
+        if self.pending.calls.is_empty() {
             return Ok(());
         }
         self.counts.flushes += 1;
-        let mut calls = mem::take(&mut self.waiting);
-        let done = self.issue(launcher, &calls);
+        let mut calls = mem::take(&mut self.pending);
+        let result = self.issue(launcher, &calls);
         calls.clear();
-        self.waiting = calls;
-        done
+        self.pending = calls;
+        result
     }
 
     fn issue(&mut self, launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
-        if calls.calls.len() < FEW {
-            return one_by_one(launcher, calls);
+        if calls.calls.len() < MIN_GRAPH_NODES {
+            return launch_each(launcher, calls);
         }
-        let Some(at) = self.kept.iter().position(|kept| kept.last.same_kernels(calls)) else {
-            if self.kept.len() == KEPT {
-                let oldest = self.kept.iter().enumerate().min_by_key(|(_, kept)| kept.used);
+        let Some(at) = self.cached.iter().position(|cached| cached.last.same_kernels(calls)) else {
+            if self.cached.len() == MAX_GRAPHS {
+                let oldest = self.cached.iter().enumerate().min_by_key(|(_, cached)| cached.used);
                 let oldest = oldest.map_or(0, |(at, _)| at);
-                self.kept.swap_remove(oldest);
+                self.cached.swap_remove(oldest);
             }
-            self.kept.push(Kept { last: calls.clone(), graph: None, used: self.counts.flushes });
-            return one_by_one(launcher, calls);
+            self.cached.push(CachedGraph { last: calls.clone(), graph: None, used: self.counts.flushes });
+            return launch_each(launcher, calls);
         };
-        // a graph that could not be changed or run does not come back
-        let mut kept = self.kept.swap_remove(at);
-        self.counts.graph_node_updates += kept.change_to(launcher, calls)?;
-        kept.used = self.counts.flushes;
+        // on an error the graph is dropped from the cache
+        let mut cached = self.cached.swap_remove(at);
+        self.counts.graph_node_updates += cached.update(launcher, calls)?;
+        cached.used = self.counts.flushes;
         // SAFETY: as promised for each call when it was pushed.
-        unsafe { kept.graph.as_ref().expect("made or changed above").run()? };
+        unsafe { cached.graph.as_ref().expect("built or updated above").run()? };
         self.counts.graphs += 1;
-        self.kept.push(kept);
+        self.cached.push(cached);
         Ok(())
     }
 }
 
-impl Kept {
-    /// Makes the graph one of these calls; how many of them differ from those that it had.
-    fn change_to(&mut self, launcher: &dyn Launcher, calls: &Calls) -> Result<u64> {
-        let mut changed = 0;
+impl CachedGraph {
+    /// Builds the graph, or updates it to these calls. Returns the number of updated nodes.
+    fn update(&mut self, launcher: &dyn Launcher, calls: &Calls) -> Result<u64> {
+        let mut updated = 0;
         match &mut self.graph {
             // SAFETY: as promised for each call when it was pushed.
             empty @ None => *empty = Some(unsafe { launcher.graph(&Vec::from_iter(calls.iter()))? }),
@@ -176,16 +176,16 @@ impl Kept {
                 for (at, (_, new)) in pairs.filter(|(_, (old, new))| old != new) {
                     // SAFETY: as above.
                     unsafe { graph.set(at, new)? };
-                    changed += 1;
+                    updated += 1;
                 }
             }
         }
         self.last.clone_from(calls);
-        Ok(changed)
+        Ok(updated)
     }
 }
 
-fn one_by_one(launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
+fn launch_each(launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
     // SAFETY: as promised for each call when it was pushed.
     calls.iter().try_for_each(|call| unsafe { launcher.launch(call) })
 }

@@ -38,9 +38,11 @@ pub(crate) fn rope(
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
     let (table, place) = match turn {
         RopeArgs::Rows(pos) | RopeArgs::Back(pos) | RopeArgs::Pos(pos) => {
-            (table.on(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(gpu.indices(pos)?))
+            (table.device_addresses(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(gpu.indices(pos)?))
         }
-        RopeArgs::At(first) => (table.on(gpu, first as usize..first as usize + n)?, Arg::from(first)),
+        RopeArgs::At(first) => {
+            (table.device_addresses(gpu, first as usize..first as usize + n)?, Arg::from(first))
+        }
     };
     let (x_at, y_at) = (x.at(gpu, x.dtype())?, y.at(gpu, out)?);
     let args = args![x_at, table, place, y_at, n as u32, heads as u32, hd as u32];

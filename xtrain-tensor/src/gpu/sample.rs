@@ -69,9 +69,9 @@ impl DeviceSampler {
         };
         let (picked, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
         let now = gpu.buffer(4 * LISTS * rows)?;
-        let turn = Buffer::quiet(gpu, size_of_val(&BEFORE_THE_FIRST) + bytes / 16 * 4 * LISTS)?;
+        let turn = Buffer::acquire_idle(gpu, size_of_val(&BEFORE_THE_FIRST) + bytes / 16 * 4 * LISTS)?;
         // SAFETY: there is room; no kernel knows of it.
-        unsafe { gpu.bring(turn.at(), &BEFORE_THE_FIRST)? };
+        unsafe { gpu.upload_into(turn.at(), &BEFORE_THE_FIRST)? };
         let gpu = gpu.clone();
         Ok(DeviceSampler {
             gpu,
@@ -93,11 +93,11 @@ impl DeviceSampler {
         let words =
             [&BEFORE_THE_FIRST, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
         // SAFETY: there is room; the kernels that know of it are those of `launch` and `turn`, and have gone.
-        unsafe { self.gpu.bring(self.turn.at(), &words)? };
+        unsafe { self.gpu.upload_into(self.turn.at(), &words)? };
         self.lists = lists;
         if self.known.as_deref() != Some(tokens) {
             // SAFETY: there is room for a token a row; kernels that know of them have gone, as above.
-            unsafe { self.gpu.bring(self.tokens.at(), tokens)? };
+            unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
         }
         self.known = None;
         Ok(())
@@ -111,10 +111,10 @@ impl DeviceSampler {
         let args = args![self.turn.arg(), from, self.now.arg(), words as u32];
         if !(faults::on(Fault::ListsOfTheTurnBefore) && self.turns > 0) {
             // SAFETY: `turn` is the one before this; `from` holds so many words of each turn up to this, `now` as many.
-            unsafe { self.gpu.launch("turn_lists", Grid::over(words, 128), args)? };
+            unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };
         }
         let places = (0..).map(|i| At(self.now.at() + (4 * i * self.rows) as u64));
-        self.gpu.foretell(lists.iter().cloned().zip(places));
+        self.gpu.stage_indices(lists.iter().cloned().zip(places));
         Ok(())
     }
 
@@ -153,9 +153,9 @@ impl DeviceSampler {
                 None => x,
             };
             let args = args![y, options, raw.arg(), states.arg(), width, count];
-            gpu.launch("sample_cut_f32", by_row(512), args)?;
+            gpu.launch("sample_cutoff_f32", by_row(512), args)?;
             let args = args![y, options, states.arg(), kept.arg(), total.arg(), width, count];
-            gpu.launch("sample_weigh_f32", by_chunk, args)?;
+            gpu.launch("sample_weights_f32", by_chunk, args)?;
             let states = states.arg();
             let sums = [raw.arg(), kept.arg(), total.arg()];
             let drawn = [self.picked.arg(), self.tokens.arg()];
@@ -209,7 +209,7 @@ impl DeviceSampler {
 
 impl Drop for DeviceSampler {
     fn drop(&mut self) {
-        self.gpu.forget_foretold();
+        self.gpu.clear_staged_indices();
     }
 }
 

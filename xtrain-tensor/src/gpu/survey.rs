@@ -1,35 +1,35 @@
-//! What this build and this machine have for GPUs.
+//! GPU support of this build and this machine.
 use super::cuda;
 
-/// What there is, and why not where something is missing.
+/// Available GPUs, driver, kernel image and emulator. Anything missing comes with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuSurvey {
-    /// The CUDA version of the driver, as `13.0`, or why there is none to use.
+    /// CUDA version of the driver, such as `13.0`, or the reason why there is no usable driver.
     pub driver: Result<String, String>,
-    /// The GPUs that the driver knows, or why they cannot be told.
+    /// GPUs that the driver lists, or the reason why they cannot be listed.
     pub devices: Result<Vec<GpuInfo>, String>,
-    /// Which kernels for GPUs this build holds, or why none.
+    /// Kernel image of this build (architectures and compiler), or the reason why it has none.
     pub kernels: &'static str,
-    /// Whether it holds any.
+    /// Whether this build has GPU kernels.
     pub has_kernels: bool,
-    /// Whether it holds the emulator.
+    /// Whether this build has the emulator.
     pub has_emulator: bool,
-    /// `built`, or why this build has no emulator.
+    /// `built`, or the reason why this build has no emulator.
     pub emulator: &'static str,
 }
 
 /// A GPU of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// What it calls itself.
+    /// Device name.
     pub name: String,
-    /// Its architecture, as `sm_90`.
+    /// Architecture, such as `sm_90`.
     pub architecture: String,
-    /// Its memory.
+    /// Total memory in bytes.
     pub bytes: usize,
 }
 
-/// Looks at this build and this machine.
+/// Lists the GPUs of this machine and the GPU support of this build.
 pub fn enumerate_gpus() -> GpuSurvey {
     let version = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
     GpuSurvey {

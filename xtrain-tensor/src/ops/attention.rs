@@ -140,10 +140,10 @@ fn backward_in_lanes<E: Stored + Number>(
 fn in_reference(saved: &Saved<'_>, dy: &Tensor, heads: Heads, see: &AttnMask<'_>) -> Result<[Vec<f32>; 3]> {
     let Saved { q, k, v, y, lse } = *saved;
     let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
-    let operands = [&**q_, &**k_, &**v_, &**y_, lse.data()?, &**dy_];
+    let saved = reference::AttentionSaved { q: q_, k: k_, v: v_, y: y_, lse: lse.data()?, dy: dy_ };
     Ok(match q.dtype() {
-        Dtype::BF16 => reference::attention_backward::<Bf16>(operands, heads, see),
-        _ => reference::attention_backward::<F32>(operands, heads, see),
+        Dtype::BF16 => reference::attention_backward::<Bf16>(saved, heads, see),
+        _ => reference::attention_backward::<F32>(saved, heads, see),
     })
 }
 

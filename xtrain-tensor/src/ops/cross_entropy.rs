@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use super::{LogProb, Samples, Weight, linear, shapes};
-use crate::cpu::gemm::Start;
+use crate::cpu::gemm::Beta;
 use crate::{Device, Dtype, Error, Result, Stored, Tensor, faults, gpu};
 
 pub(crate) mod blocks;
@@ -132,7 +132,7 @@ impl Walk<'_> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
         let whole = 256 * out <= self.most;
         let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values()? };
-        let mut dx = self.x.device().as_cpu()?.recycler.take::<f32>(self.x.len());
+        let mut dx = self.x.device().as_cpu()?.recycler.acquire::<f32>(self.x.len());
         let dhead = dhead.data_mut::<f32>()?;
         for (block, samples) in blocks::of_rows(self.rows.samples, self.most, out) {
             let xs = part(self.x, &block)?;
@@ -155,15 +155,15 @@ impl Walk<'_> {
 /// `dx` goes on with the outputs `columns`; the first ones begin it.
 fn add_input(dx: &mut [f32], dz: &Tensor, (head, columns): (&Weight, Range<usize>)) -> Result<()> {
     if columns.start == 0 {
-        return linear::input_part(dx, dz, (head, columns), Start::Zero);
+        return linear::input_part(dx, dz, (head, columns), Beta::Zero);
     }
     if faults::on(crate::faults::Fault::VocabularyChunkStartsAnew) {
         let mut total = vec![0.0; dx.len()];
-        linear::input_part(&mut total, dz, (head, columns), Start::Zero)?;
+        linear::input_part(&mut total, dz, (head, columns), Beta::Zero)?;
         dx.iter_mut().zip(total).for_each(|(dx, total)| *dx += total);
         return Ok(());
     }
-    linear::input_part(dx, dz, (head, columns), Start::Continue)
+    linear::input_part(dx, dz, (head, columns), Beta::One)
 }
 
 /// `loss = loss + chunk`, each the sum by fma of `w (lse - z_y)` over 256 rows of a sample.
@@ -183,7 +183,7 @@ fn add_loss(rows: &LossRows<'_>, values: &[Option<LogProb>], loss: &mut f32) {
 fn part(x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
     fn of<T: Stored>(x: &Tensor, range: &Range<usize>) -> Result<Tensor> {
         let (c, values) = (x.width(), x.data::<T>()?);
-        let mut rows = x.device().as_cpu()?.recycler.take(range.len() * c);
+        let mut rows = x.device().as_cpu()?.recycler.acquire(range.len() * c);
         rows.copy_from_slice(&values[range.start * c..range.end * c]);
         Tensor::new(x.device(), &[range.len(), c], rows)
     }

@@ -30,7 +30,7 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
         return gpu::embedding(gpu, w, id, dtype);
     }
     let (table, cpu) = (w.data::<f32>()?, w.device().as_cpu()?);
-    let mut y = cpu.recycler.take::<f32>(id.len() * c);
+    let mut y = cpu.recycler.acquire::<f32>(id.len() * c);
     let rows = (GRAIN / c.max(1)).max(1);
     cpu.pool.parts(&mut y, rows * c, |part, y| {
         for (&i, y) in id[part * rows..].iter().zip(y.chunks_exact_mut(c.max(1))) {

@@ -1,7 +1,8 @@
 //! Heads normed, then turned: queries and keys on their way to an attention.
 use super::{Samples, rms_norm, rms_norm_backward, rope, rope_backward, rope_rows, shapes};
-use crate::cpu::heads::{self, Angles};
+use crate::cpu::heads::{self, RopeArgs};
 use crate::cpu::norm::Norm;
+use crate::cpu::rowsum::ParamGrad;
 use crate::cpu::value::with_values;
 use crate::{Dtype, Error, Result, RopeTable, Tensor};
 
@@ -23,7 +24,7 @@ pub fn norm_rope(x: &Tensor, norm: (&Tensor, f32), turn: (&RopeTable, &[u32])) -
         return rope_rows(&rms_norm(x, gain, eps, Dtype::F32)?, table, pos, x.dtype());
     };
     let norm = Norm { gain: gain.data()?, eps };
-    let turn = Angles { table, pos };
+    let turn = RopeArgs { table, pos };
     with_values!(x_ = x => Tensor::new(x.device(), x.shape(), heads::norm_rope(cpu, x_, norm, turn)))
 }
 
@@ -51,10 +52,10 @@ pub fn norm_rope_backward(
         let back = rope_backward(dy, table, pos)?;
         return rms_norm_backward(x, norm, &back, (dw, &pairs), None);
     };
-    let how = (Norm { gain: gain.data()?, eps }, Angles { table, pos });
-    let (dy, dw) = (dy.data::<f32>()?, (dw.data_mut::<f32>()?, &pairs));
+    let (norm, rope) = (Norm { gain: gain.data()?, eps }, RopeArgs { table, pos });
+    let (dy, dw) = (dy.data::<f32>()?, ParamGrad { grad: dw.data_mut()?, samples: &pairs });
     with_values!(x_ = x => {
-        Tensor::new(x.device(), x.shape(), heads::norm_rope_backward(cpu, (x_, dy), how, dw))
+        Tensor::new(x.device(), x.shape(), heads::norm_rope_backward(cpu, x_, dy, norm, rope, dw))
     })
 }
 

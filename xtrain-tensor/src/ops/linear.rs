@@ -5,8 +5,8 @@ use half::bf16;
 
 use super::weight::Layout;
 use super::{Samples, Weight, shapes, widened};
-use crate::cpu::gemm::{self, Matrix, Start};
-use crate::cpu::gemm_bf16::{self, Left};
+use crate::cpu::gemm::{self, Beta, Matrix};
+use crate::cpu::gemm_bf16::{self, PackedA};
 use crate::cpu::{Packed, packed, pointwise, rowsum};
 use crate::gpu::{self, After};
 use crate::reference::{self, Bf16, F32};
@@ -46,7 +46,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
 pub(super) fn outputs(x: &Tensor, w: &Weight, range: Range<usize>) -> Result<Tensor> {
     let n = check("linear", x, w.in_features(), w)?;
     let shape = [n, range.len()];
-    let mut y = x.device().as_cpu()?.recycler.take::<f32>(n * range.len());
+    let mut y = x.device().as_cpu()?.recycler.acquire::<f32>(n * range.len());
     if n == 1 && faults::on(Fault::ReversedSumForOneRow) {
         let turned = widened(x)?.iter().rev().copied().collect();
         let turned = Tensor::new::<f32>(x.device(), x.shape(), turned)?.cast(x.dtype())?;
@@ -61,7 +61,7 @@ pub(super) fn outputs(x: &Tensor, w: &Weight, range: Range<usize>) -> Result<Ten
 fn product(x: &Tensor, w: &Layout, range: Range<usize>, y: &mut [f32]) -> Result<()> {
     let k = x.width();
     match (w, x.dtype()) {
-        (Layout::Packed(b), _) => return packed(x, b.columns(range), y, Start::Zero),
+        (Layout::Packed(b), _) => return packed(x, b.columns(range), y, Beta::Zero),
         (Layout::Device(w), _) => return w.data::<f32>().map(|_| ()),
         (Layout::Rows(w), Dtype::BF16) => {
             let w = &w[range.start * k..range.end * k];
@@ -76,12 +76,12 @@ fn product(x: &Tensor, w: &Layout, range: Range<usize>, y: &mut [f32]) -> Result
 }
 
 /// `y = start + x b`, `x [N, depth]` in the dtype of the packed `b [depth, columns]`.
-fn packed(x: &Tensor, b: packed::View<'_>, y: &mut [f32], start: Start) -> Result<()> {
+fn packed(x: &Tensor, b: packed::View<'_>, y: &mut [f32], beta: Beta) -> Result<()> {
     let (cpu, shape) = (x.device().as_cpu()?, [x.shape()[0], x.width()]);
     match b {
-        packed::View::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b, y, start),
+        packed::View::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b, y, beta),
         packed::View::Bf16(b) => {
-            gemm_bf16::product(cpu, &Left::new(cpu, x.data::<bf16>()?, shape), b, y, start);
+            gemm_bf16::product(cpu, &PackedA::new(cpu, x.data::<bf16>()?, shape), b, y, beta);
         }
     }
     Ok(())
@@ -104,9 +104,9 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     let plain = bias.is_none() && !faults::on(Fault::ReversedSumForOneRow);
     if let (Layout::Packed(Packed::F32(b)), true) = (w.forward(), plain) {
         let cpu = x.device().as_cpu()?;
-        let mut y = cpu.recycler.take::<f32>(n * w.out_features());
+        let mut y = cpu.recycler.acquire::<f32>(n * w.out_features());
         let a = Matrix::new(x.data()?, n, w.in_features());
-        gemm::product_onto(cpu, h.data()?, a, b.view(), &mut y);
+        gemm::product_residual(cpu, h.data()?, a, b.view(), &mut y);
         return Tensor::new(x.device(), h.shape(), y);
     }
     // a sum commutes: the product is no one else's, h would be copied first
@@ -167,10 +167,10 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     if let Device::Gpu(gpu) = dys[0].device() {
         return gpu::input_gradient(gpu, dys, ws);
     }
-    let mut dx = dys[0].device().as_cpu()?.recycler.take::<f32>(n * width);
+    let mut dx = dys[0].device().as_cpu()?.recycler.acquire::<f32>(n * width);
     for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
-        let start = if i == 0 { Start::Zero } else { Start::Continue };
-        input_part(&mut dx, dy, (w, 0..w.out_features()), start)?;
+        let beta = if i == 0 { Beta::Zero } else { Beta::One };
+        input_part(&mut dx, dy, (w, 0..w.out_features()), beta)?;
     }
     Tensor::new(dys[0].device(), &[n, width], dx)
 }
@@ -181,14 +181,14 @@ pub(super) fn input_part(
     dx: &mut [f32],
     dy: &Tensor,
     (w, range): (&Weight, Range<usize>),
-    start: Start,
+    beta: Beta,
 ) -> Result<()> {
     let width = w.in_features();
     match (w.backward()?, w.dtype()) {
-        (Layout::Packed(b), _) => return packed(dy, b.depths(range), dx, start),
+        (Layout::Packed(b), _) => return packed(dy, b.depths(range), dx, beta),
         (Layout::Device(w), _) => return w.data::<f32>().map(|_| ()),
         (Layout::Rows(w), dtype) => {
-            if start == Start::Zero {
+            if beta == Beta::Zero {
                 dx.fill(0.0);
             }
             let w = &w[range.start * width..range.end * width];
@@ -241,10 +241,10 @@ pub(super) fn weight_part(dw: &mut [f32], dy: &Tensor, x: &Tensor, samples: &Sam
         let ranges: Vec<_> = samples.ranges().collect();
         match (x.dtype(), x.device().fast()) {
             (Dtype::BF16, Some(cpu)) => {
-                let operands = (dy.data::<bf16>()?, x.data::<bf16>()?);
-                gemm_bf16::weight_gradient(cpu, operands, &ranges, dw, shape);
+                let (dy, x) = (dy.data::<bf16>()?, x.data::<bf16>()?);
+                gemm_bf16::weight_gradient(cpu, dy, x, &ranges, dw, shape);
             }
-            (_, Some(cpu)) => gemm::weight_gradient(cpu, [dy.data()?, x.data()?], &ranges, dw, shape),
+            (_, Some(cpu)) => gemm::weight_gradient(cpu, dy.data()?, x.data()?, &ranges, dw, shape),
             (Dtype::BF16, None) => {
                 reference::linear_dw::<Bf16>(dw, &widened(dy)?, &widened(x)?, shape[1], samples);
             }
@@ -275,7 +275,7 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
         return gpu::bias_gradient(gpu, db, dy, samples);
     }
     match dy.device().fast() {
-        Some(cpu) => rowsum::sum_rows(cpu, dy.data()?, (db.data_mut()?, samples)),
+        Some(cpu) => rowsum::sum_rows(cpu, dy.data()?, rowsum::ParamGrad { grad: db.data_mut()?, samples }),
         None => reference::linear_db::<F32>(db.data_mut()?, dy.data()?, samples),
     }
     Ok(())

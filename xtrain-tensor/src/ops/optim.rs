@@ -59,7 +59,7 @@ fn apply(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
     }
     for cpu::optim::Update { w, m, v, g, decay } in &mut parts {
         for i in 0..w.len() {
-            (w[i], m[i], v[i]) = reference::adamw([w[i], g[i] * clip, m[i], v[i]], s, *decay);
+            (w[i], m[i], v[i]) = reference::adamw(w[i], g[i] * clip, m[i], v[i], s, *decay);
         }
     }
     Ok(parts.iter().all(|one| one.w.iter().all(|w| w.is_finite())))
@@ -141,9 +141,12 @@ pub fn sum_of_squares(g: &Tensor) -> Result<f32> {
 
 /// The sum of squares of each of `gs`, on one processor.
 fn squares(gs: &[&Tensor]) -> Result<Vec<f32>> {
-    let rows = gs.iter().map(|g| Ok((g.data::<f32>()?, g.width().max(1)))).collect::<Result<Vec<_>>>()?;
+    let mut rows = Vec::with_capacity(gs.len());
+    for g in gs {
+        rows.push(cpu::optim::GradRows { values: g.data()?, width: g.width().max(1) });
+    }
     Ok(match gs.first().and_then(|g| g.device().fast()) {
         Some(cpu) => cpu::optim::sums_of_squares(cpu, &rows),
-        None => rows.iter().map(|&(g, width)| reference::sum_of_squares(g, width)).collect(),
+        None => rows.iter().map(|g| reference::sum_of_squares(g.values, g.width)).collect(),
     })
 }

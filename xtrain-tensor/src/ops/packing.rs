@@ -5,7 +5,7 @@ use super::Weight;
 use super::weight::{Exact, Layout, Source};
 use crate::cpu::Packed;
 use crate::cpu::gemm::Panels;
-use crate::cpu::gemm_bf16::Tiles;
+use crate::cpu::gemm_bf16::TilePanels;
 use crate::device::Cpu;
 use crate::dtype::{from_bf16, to_bf16};
 use crate::{
@@ -109,7 +109,7 @@ enum Wide {
 #[derive(Debug)]
 enum Narrow {
     /// Into the tiles of a processor's kernels; rows of a table with denormals, which tiles hold as zeros, stay too.
-    Tiles(Cpu, Tiles, Option<Exact>),
+    TilePanels(Cpu, TilePanels, Option<Exact>),
     /// Into a row-major matrix: for the reference, or for a GPU.
     Rows(Vec<bf16>),
 }
@@ -130,7 +130,7 @@ impl To for Narrow {
 
     fn write(&mut self, first: usize, width: usize, w: &[bf16]) {
         match self {
-            Narrow::Tiles(cpu, to, exact) => {
+            Narrow::TilePanels(cpu, to, exact) => {
                 to.write(cpu, first, w);
                 if let Some(exact) = exact {
                     keep(exact, first, w.chunks_exact(width));
@@ -166,7 +166,7 @@ impl Packing {
             }
             (Dtype::BF16, fast) => {
                 let to = match fast {
-                    Some(cpu) => Narrow::Tiles(cpu.clone(), Tiles::blank([width, out]), None),
+                    Some(cpu) => Narrow::TilePanels(cpu.clone(), TilePanels::blank([width, out]), None),
                     None => Narrow::Rows(Vec::with_capacity(elements)),
                 };
                 Line::BF16(Lines::new(to, shape, device.threads()))
@@ -181,7 +181,7 @@ impl Packing {
     /// The same, of a table whose rows will be taken by [`super::weight_rows`].
     #[must_use]
     pub fn table(mut self) -> Packing {
-        if let Line::BF16(Lines { to: Narrow::Tiles(_, _, exact), .. }) = &mut self.line {
+        if let Line::BF16(Lines { to: Narrow::TilePanels(_, _, exact), .. }) = &mut self.line {
             *exact = Some(Exact::new());
         }
         self
@@ -218,7 +218,7 @@ impl Packing {
             Line::BF16(line) => (
                 Dtype::BF16,
                 match line.finish()? {
-                    Narrow::Tiles(_, w, exact) => {
+                    Narrow::TilePanels(_, w, exact) => {
                         kept = exact;
                         Layout::Packed(Packed::Bf16(w))
                     }

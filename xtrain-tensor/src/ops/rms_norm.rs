@@ -2,7 +2,9 @@
 use half::bf16;
 
 use super::{Samples, shapes, widened};
+use crate::cpu::gemm::Beta;
 use crate::cpu::norm::{self, Norm};
+use crate::cpu::rowsum::ParamGrad;
 use crate::cpu::value::with_values;
 use crate::reference::{self, F32};
 use crate::{Device, Dtype, Error, Result, Tensor, gpu};
@@ -64,17 +66,17 @@ pub fn rms_norm_backward(
         gpu::rms_norm_backward(gpu, [x, w, dy], eps, (dw, samples))?
     } else if let Some(cpu) = device.fast() {
         let (norm, dy) = (Norm { gain: w.data()?, eps }, dy.data::<f32>()?);
-        let dw = (dw.data_mut::<f32>()?, samples);
-        let (mut dx, add) = match onto {
-            Some(sum) => (sum, true),
-            None => (Tensor::new::<f32>(device, shape, cpu.recycler.take(x.len()))?, false),
+        let dw = ParamGrad { grad: dw.data_mut()?, samples };
+        let (mut dx, beta) = match onto {
+            Some(sum) => (sum, Beta::One),
+            None => (Tensor::new::<f32>(device, shape, cpu.recycler.acquire(x.len()))?, Beta::Zero),
         };
-        let into = (dx.data_mut()?, add);
-        with_values!(x = x => norm::rms_norm_backward(cpu, (x, dy), norm, dw, into));
+        let out = dx.data_mut()?;
+        with_values!(x = x => norm::rms_norm_backward(cpu, x, dy, norm, dw, out, beta));
         return Ok(dx);
     } else {
-        let operands = [&widened(x)?, w.data()?, dy.data()?];
-        let dx = reference::rms_norm_backward::<F32>(operands, eps, dw.data_mut()?, samples);
+        let (x, dw) = (&widened(x)?, dw.data_mut()?);
+        let dx = reference::rms_norm_backward::<F32>(x, w.data()?, dy.data()?, eps, dw, samples);
         Tensor::new(device, shape, dx)?
     };
     match onto {

@@ -2,7 +2,7 @@
 use half::bf16;
 
 use super::{shapes, widened};
-use crate::cpu::rope::Way;
+use crate::cpu::rope::Direction;
 use crate::cpu::value::with_values;
 use crate::gpu::RopeArgs;
 use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, cpu, gpu, reference};
@@ -18,7 +18,7 @@ use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, cpu, gpu, reference
 /// # Errors
 /// [`Error::Shape`] when shapes do not fit the table, [`Error::Index`] for a position beyond it.
 pub fn rope_rows(x: &Tensor, table: &RopeTable, pos: &[u32], out: Dtype) -> Result<Tensor> {
-    turn(x, (table, pos), Way::Forward, out)
+    turn(x, (table, pos), Direction::Forward, out)
 }
 
 /// The gradient of [`rope_rows`]: the rotation back. `dy [N, H, hd]` f32 → f32.
@@ -26,7 +26,7 @@ pub fn rope_rows(x: &Tensor, table: &RopeTable, pos: &[u32], out: Dtype) -> Resu
 /// # Errors
 /// As [`rope_rows`].
 pub fn rope_backward(dy: &Tensor, table: &RopeTable, pos: &[u32]) -> Result<Tensor> {
-    turn(dy, (table, pos), Way::Back, Dtype::F32)
+    turn(dy, (table, pos), Direction::Inverse, Dtype::F32)
 }
 
 /// [`rope_rows`] of a whole sequence `[T, H, hd]` from position 0, in the dtype of `x`.
@@ -66,16 +66,16 @@ fn at_theta(x: &Tensor, positions: &[u32], theta: f64, on_gpu: RopeArgs<'_>) -> 
     rope_rows(x, &table, positions, x.dtype())
 }
 
-fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) -> Result<Tensor> {
-    let op = if way == Way::Forward { "rope" } else { "rope_backward" };
+fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), direction: Direction, out: Dtype) -> Result<Tensor> {
+    let op = if direction == Direction::Forward { "rope" } else { "rope_backward" };
     let (h, hd) = check(op, x, table, pos)?;
     let (device, shape) = (x.device(), x.shape());
     if let Device::Gpu(gpu) = device {
-        let turn = if way == Way::Forward { RopeArgs::Rows(pos) } else { RopeArgs::Back(pos) };
+        let turn = if direction == Direction::Forward { RopeArgs::Rows(pos) } else { RopeArgs::Back(pos) };
         return gpu::rope(gpu, x, table, turn, out);
     }
     let Some(cpu) = device.fast() else {
-        let rotate = if way == Way::Forward { reference::rotate } else { reference::rotate_back };
+        let rotate = if direction == Direction::Forward { reference::rotate } else { reference::rotate_back };
         let mut y = widened(x)?.into_owned();
         for (row, &pos) in y.chunks_exact_mut(h * hd).zip(pos) {
             let (cos, sin) = table.row(pos as usize);
@@ -84,8 +84,8 @@ fn turn(x: &Tensor, (table, pos): (&RopeTable, &[u32]), way: Way, out: Dtype) ->
         return Tensor::new(device, shape, y)?.cast(out);
     };
     with_values!(x = x => match out {
-        Dtype::BF16 => Tensor::new(device, shape, cpu::rope::turn::<_, bf16>(cpu, x, table, pos, way)),
-        _ => Tensor::new(device, shape, cpu::rope::turn::<_, f32>(cpu, x, table, pos, way)),
+        Dtype::BF16 => Tensor::new(device, shape, cpu::rope::rope::<_, bf16>(cpu, x, table, pos, direction)),
+        _ => Tensor::new(device, shape, cpu::rope::rope::<_, f32>(cpu, x, table, pos, direction)),
     })
 }
 

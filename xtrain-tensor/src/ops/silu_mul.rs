@@ -44,12 +44,12 @@ pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) ->
         return Ok((wrap(dg)?, wrap(du)?));
     };
     with_values!(g = gate => {
-        let gu = [g, up.data()?];
+        let u = up.data()?;
         if out == Dtype::BF16 {
-            let (dg, du) = pointwise::silu_mul_backward::<_, bf16>(cpu, gu, dy);
+            let (dg, du) = pointwise::silu_mul_backward::<_, bf16>(cpu, g, u, dy);
             Ok((Tensor::new(device, shape, dg)?, Tensor::new(device, shape, du)?))
         } else {
-            let (dg, du) = pointwise::silu_mul_backward::<_, f32>(cpu, gu, dy);
+            let (dg, du) = pointwise::silu_mul_backward::<_, f32>(cpu, g, u, dy);
             Ok((Tensor::new(device, shape, dg)?, Tensor::new(device, shape, du)?))
         }
     })

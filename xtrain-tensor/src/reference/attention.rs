@@ -1,10 +1,10 @@
-//! Causal grouped-query attention, chunk by chunk of 64 keys.
+//! Causal grouped-query attention in chunks of 64 keys.
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
 use crate::faults::{self, Fault};
 use crate::ops::AttnMask;
 
-/// The heads of an attention.
+/// Head counts and head size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heads {
     pub(crate) nh: usize,
@@ -13,19 +13,19 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// `1 / sqrt(hd)`, in f64, rounded once.
+    /// `1 / sqrt(hd)`, computed in f64 and rounded once.
     pub(crate) fn scale<S: Scalar>(self) -> S {
         S::of(1.0 / (self.hd as f64).sqrt())
     }
 
-    /// Where the key or value that query head `h` reads lies in the pool.
+    /// Range of the key or value in the pool that query head `h` reads at `slot`.
     #[inline]
     pub(crate) fn kv(self, slot: usize, h: usize) -> std::ops::Range<usize> {
         let start = (slot * self.nkv + h / (self.nh / self.nkv)) * self.hd;
         start..start + self.hd
     }
 
-    /// Where head `h` of row `n` lies among the queries.
+    /// Range of head `h` of row `n` in the queries.
     #[inline]
     pub(crate) fn q(self, n: usize, h: usize) -> std::ops::Range<usize> {
         let start = (n * self.nh + h) * self.hd;
@@ -33,30 +33,30 @@ impl Heads {
     }
 }
 
-/// What the forward keeps for the backward.
+/// The results of the forward that the backward reads.
 #[derive(Debug)]
-pub(crate) struct Attended<S> {
+pub(crate) struct AttentionOutput<S> {
     /// `[N, nh, hd]`, unrounded.
     pub(crate) y: Vec<S>,
     /// `L = m + log l`, `[N, nh]`.
     pub(crate) lse: Vec<S>,
 }
 
-/// `x + 0`: the end of a reduction, so that padding it with zeros changes nothing.
+/// `x + 0`, the end of every reduction. It makes padding with zeros bit-neutral.
 fn no_minus_zero<S: Scalar>(x: S) -> S {
     if faults::on(Fault::PaddingLosesZeroSign) { x } else { x + S::ZERO }
 }
 
-/// `y[n][h] = softmax(q k scale) v` over the keys that row `n` sees.
+/// `y[n][h] = softmax(q k scale) v` over the keys visible to row `n`.
 pub(crate) fn attention<M: Mode>(
     [q, k, v]: [&[M::S]; 3],
     heads: Heads,
-    see: &AttnMask<'_>,
-) -> Attended<M::S> {
+    mask: &AttnMask<'_>,
+) -> AttentionOutput<M::S> {
     let (mut y, mut lse) = (Vec::with_capacity(q.len()), Vec::new());
-    for n in 0..see.rows() {
-        let (seq, keys) = (see.seq[n], see.keys(n));
-        let slot = |pos: usize| see.slots.slot(seq, pos);
+    for n in 0..mask.rows() {
+        let (seq, keys) = (mask.seq[n], mask.keys(n));
+        let slot = |pos: usize| mask.slots.slot(seq, pos);
         for h in 0..heads.nh {
             let q = &q[heads.q(n, h)];
             let (mut m, mut l) = (M::S::NEG_INFINITY, M::S::ZERO);
@@ -99,16 +99,28 @@ pub(crate) fn attention<M: Mode>(
             lse.push(m + l.log());
         }
     }
-    Attended { y, lse }
+    AttentionOutput { y, lse }
 }
 
-/// `(dq, dk, dv)` for the upstream gradient `dy` (already rounded where it enters a product).
-/// `y` is the stored output, `lse` the `L` of the forward.
+/// The operands of the backward: those of the forward, its results, and the upstream gradient.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttentionSaved<'a, S> {
+    pub(crate) q: &'a [S],
+    pub(crate) k: &'a [S],
+    pub(crate) v: &'a [S],
+    pub(crate) y: &'a [S],
+    pub(crate) lse: &'a [S],
+    pub(crate) dy: &'a [S],
+}
+
+/// Returns `[dq, dk, dv]` for the upstream gradient `dy`, which is already rounded where it enters a product. `y` is
+/// the stored output, `lse` the `L` of the forward.
 pub(crate) fn attention_backward<M: Mode>(
-    [q, k, v, y, lse, dy]: [&[M::S]; 6],
+    saved: AttentionSaved<'_, M::S>,
     heads: Heads,
-    see: &AttnMask<'_>,
+    mask: &AttnMask<'_>,
 ) -> [Vec<M::S>; 3] {
+    let AttentionSaved { q, k, v, y, lse, dy } = saved;
     let zero = M::S::ZERO;
     let scale: M::S = heads.scale();
     let hd = heads.hd;
@@ -117,9 +129,9 @@ pub(crate) fn attention_backward<M: Mode>(
         .zip(dy.chunks_exact(hd))
         .map(|(y, dy)| sum32(hd, |v, d| dy[d].fma(y[d], v)))
         .collect();
-    // (p, ds) of row n, head h at the key of position pos
-    let weigh = |n: usize, h: usize, pos: usize| {
-        let kv = heads.kv(see.slots.slot(see.seq[n], pos), h);
+    // (p, ds) of row n, head h for the key at position pos
+    let p_and_ds = |n: usize, h: usize, pos: usize| {
+        let kv = heads.kv(mask.slots.slot(mask.seq[n], pos), h);
         let (q, dy, k, v) = (&q[heads.q(n, h)], &dy[heads.q(n, h)], &k[kv.clone()], &v[kv]);
         let s = dot::<M>(zero, hd, |d| q[d], |d| k[d]) * scale;
         let p = (s - lse[n * heads.nh + h]).exp();
@@ -128,26 +140,26 @@ pub(crate) fn attention_backward<M: Mode>(
     };
 
     let mut dq = vec![zero; q.len()];
-    for n in 0..see.rows() {
-        let keys = see.keys(n);
+    for n in 0..mask.rows() {
+        let keys = mask.keys(n);
         for h in 0..heads.nh {
-            let ds: Vec<M::S> = keys.clone().map(|pos| M::round(weigh(n, h, pos).1)).collect();
+            let ds: Vec<M::S> = keys.clone().map(|pos| M::round(p_and_ds(n, h, pos).1)).collect();
             for (d, dq) in dq[heads.q(n, h)].iter_mut().enumerate() {
-                let key = |pos| k[heads.kv(see.slots.slot(see.seq[n], pos), h)][d];
+                let key = |pos| k[heads.kv(mask.slots.slot(mask.seq[n], pos), h)][d];
                 *dq = no_minus_zero(M::chain(zero, keys.clone(), |pos| ds[pos - keys.start], key) * scale);
             }
         }
     }
 
     let (mut dk, mut dv) = (vec![zero; k.len()], vec![zero; v.len()]);
-    for (seq, rows) in see.rows_by_sequence() {
+    for (seq, rows) in mask.rows_by_sequence() {
         for pos in 0..rows.len() {
-            let end = see.last_seeing(pos, rows.len());
+            let end = mask.last_seeing(pos, rows.len());
             for g in 0..heads.nkv {
-                let kv = heads.kv(see.slots.slot(seq, pos), g * (heads.nh / heads.nkv));
+                let kv = heads.kv(mask.slots.slot(seq, pos), g * (heads.nh / heads.nkv));
                 let (mut sum_k, mut sum_v) = (vec![zero; hd], vec![zero; hd]);
                 for h in g * heads.nh / heads.nkv..(g + 1) * heads.nh / heads.nkv {
-                    let w: Vec<(M::S, M::S)> = (pos..end).map(|t| weigh(rows[t], h, pos)).collect();
+                    let w: Vec<(M::S, M::S)> = (pos..end).map(|t| p_and_ds(rows[t], h, pos)).collect();
                     let (p, ds) = (|t: usize| M::round(w[t - pos].0), |t: usize| M::round(w[t - pos].1));
                     for d in 0..hd {
                         sum_k[d] = M::chain(sum_k[d], pos..end, ds, |t| q[heads.q(rows[t], h)][d]);

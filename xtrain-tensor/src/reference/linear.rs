@@ -11,7 +11,7 @@ pub(crate) fn linear<M: Mode>(x: &[M::S], w: &[M::S], width: usize) -> Vec<M::S>
     x.chunks_exact(width).flat_map(row).collect()
 }
 
-/// `dx[n][k] += dot over o of dy[n][o] w[o][k]`: one call for each weight of a group, in order.
+/// `dx[n][k] += dot over o of dy[n][o] w[o][k]`. Called once for each weight of a group, in order.
 pub(crate) fn linear_dx<M: Mode>(dx: &mut [M::S], dy: &[M::S], w: &[M::S], width: usize) {
     let out = w.len() / width;
     for (dx, dy) in dx.chunks_exact_mut(width).zip(dy.chunks_exact(out)) {
@@ -21,7 +21,7 @@ pub(crate) fn linear_dx<M: Mode>(dx: &mut [M::S], dy: &[M::S], w: &[M::S], width
     }
 }
 
-/// `dw[o][k] += rowsum dy[o] x[k]`: per sample, chunks of rows from the sample's first row.
+/// `dw[o][k] += rowsum dy[o] x[k]`: for each sample, chunks of rows counted from the sample's first row.
 pub(crate) fn linear_dw<M: Mode>(dw: &mut [M::S], dy: &[M::S], x: &[M::S], width: usize, samples: &Samples) {
     let out = dw.len() / width;
     for rows in samples.ranges() {
@@ -39,7 +39,7 @@ pub(crate) fn linear_dw<M: Mode>(dw: &mut [M::S], dy: &[M::S], x: &[M::S], width
     }
 }
 
-/// `db[o] += rowsum fma(dy[o], 1, .)`, by the plain rule of `M`.
+/// `db[o] += rowsum fma(dy[o], 1, .)`. `M` must be a mode with the f32 rule.
 pub(crate) fn linear_db<M: Mode>(db: &mut [M::S], dy: &[M::S], samples: &Samples) {
     let out = db.len();
     for rows in samples.ranges() {

@@ -2,7 +2,7 @@
 use super::mode::Scalar;
 use super::reduce::{lse, sum32};
 
-/// What one row of logits gives.
+/// Log-sum-exp, log-probability and entropy of one row of logits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowLoss<S> {
     /// `log sum exp z`.
@@ -13,7 +13,7 @@ pub(crate) struct RowLoss<S> {
     pub(crate) entropy: S,
 }
 
-/// `lse`, the log-probability of `target` and the entropy of one row `z`.
+/// Computes `lse`, the log-probability of `target` and the entropy of one row `z`.
 pub(crate) fn log_prob<S: Scalar>(z: &[S], target: usize) -> RowLoss<S> {
     let lse = lse(z);
     let entropy = z.chunks(128).fold(S::ZERO, |h, z| {
@@ -26,26 +26,27 @@ pub(crate) fn log_prob<S: Scalar>(z: &[S], target: usize) -> RowLoss<S> {
     RowLoss { lse, log_prob: z[target] - lse, entropy }
 }
 
-/// `dz` of `-w log p(target) - bonus * entropy` for one row `z = x / T`, then divided by `t`.
+/// Returns `dz` of `-weight log p(target) - bonus * entropy` for one row `z = x / T`, divided by `temperature`.
 ///
-/// `dz_i = exp(z_i - lse) w`, at the target `(exp(z_y - lse) - 1) w`; a bonus `b` adds
-/// `b (p_i ((z_i - lse) + H))`.
+/// `dz_i = exp(z_i - lse) w` with the weight w, at the target `(exp(z_y - lse) - 1) w`; a bonus `b` adds `b (p_i ((z_i - lse) + H))`.
 ///
-/// `target` is none where it is not among these logits.
+/// `target`: index in `z`. `None`: the target is not among these logits.
 pub(crate) fn dlogits<S: Scalar>(
     z: &[S],
     target: Option<usize>,
     row: RowLoss<S>,
-    [w, bonus, t]: [S; 3],
+    weight: S,
+    bonus: S,
+    temperature: S,
 ) -> Vec<S> {
     let dz = |(i, &z): (usize, &S)| {
         if z == S::NEG_INFINITY {
             return S::ZERO;
         }
         let p = (z - row.lse).exp();
-        let dz = if Some(i) == target { (p - S::ONE) * w } else { p * w };
+        let dz = if Some(i) == target { (p - S::ONE) * weight } else { p * weight };
         let dz = if bonus == S::ZERO { dz } else { dz + bonus * (p * ((z - row.lse) + row.entropy)) };
-        dz / t
+        dz / temperature
     };
     z.iter().enumerate().map(dz).collect()
 }

@@ -1,6 +1,7 @@
-//! The slow, obvious walk through docs/numerics.md that every fast path is held to, bit for bit.
+//! The reference backend: a slow and simple implementation of docs/numerics.md. Every fast path must equal it bit for
+//! bit.
 //!
-//! Written over a [`Mode`], so that the same text also runs in f64 for gradient checks.
+//! It is generic over a [`Mode`], so the same code also runs in f64 for gradient checks.
 mod attention;
 mod linear;
 mod loss;
@@ -12,8 +13,8 @@ mod reduce;
 mod sample;
 
 #[cfg(test)]
-pub(crate) use attention::Attended;
-pub(crate) use attention::{Heads, attention, attention_backward};
+pub(crate) use attention::AttentionOutput;
+pub(crate) use attention::{AttentionSaved, Heads, attention, attention_backward};
 pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! The arithmetics a reference can be run in.
+//! The arithmetic modes of the reference.
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::dtype::round_bf16;
 use crate::math;
 
-/// A number that the reference computes with.
-#[allow(missing_docs, reason = "each is the function of that name")]
+/// A scalar type of the reference.
+#[allow(missing_docs, reason = "the names say it")]
 pub(crate) trait Scalar:
     Copy
     + Debug
@@ -77,22 +77,22 @@ impl Scalar for f64 {
     }
 }
 
-/// How products are summed and where values are rounded.
+/// The order in which products are summed, and where values are rounded.
 pub(crate) trait Mode {
-    /// The numbers of this mode.
+    /// The scalar type.
     type S: Scalar;
 
-    /// Indices of one chunk of a product.
+    /// Indices per chunk of a product.
     const CHUNK: usize;
 
-    /// A chunk: the sum of `a(i) b(i)` over `len <= CHUNK` indices, from +0.
+    /// One chunk: the sum of `a(i) b(i)` over `len <= CHUNK` indices, from +0.
     fn chunk(len: usize, a: impl Fn(usize) -> Self::S, b: impl Fn(usize) -> Self::S) -> Self::S;
 
     /// `y + chunk`.
     fn add(y: Self::S, chunk: Self::S) -> Self::S;
 
-    /// One running sum, without chunks: `y` continued over the absolute indices `range`
-    /// (bf16: in blocks of 32 at absolute indices, entries outside the range zero).
+    /// One running sum without chunks: continues `y` over the absolute indices `range`. In bf16: blocks of 32 at
+    /// absolute indices, with zeros outside the range.
     fn chain(
         y: Self::S,
         range: std::ops::Range<usize>,
@@ -100,11 +100,11 @@ pub(crate) trait Mode {
         b: impl Fn(usize) -> Self::S,
     ) -> Self::S;
 
-    /// The value that a stored activation, or an operand of a product, takes.
+    /// Rounds a stored activation or an operand of a product.
     fn round(x: Self::S) -> Self::S;
 }
 
-/// f32 throughout.
+/// f32 everywhere.
 #[derive(Debug)]
 pub(crate) struct F32;
 
@@ -112,12 +112,12 @@ pub(crate) struct F32;
 #[derive(Debug)]
 pub(crate) struct Bf16;
 
-/// f64 throughout: the same formulas, for gradient checks.
+/// f64 everywhere: the same formulas, for gradient checks.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct F64;
 
-macro_rules! plain {
+macro_rules! chained {
     ($mode:ty, $s:ty) => {
         impl Mode for $mode {
             type S = $s;
@@ -143,9 +143,9 @@ macro_rules! plain {
         }
     };
 }
-plain!(F32, f32);
+chained!(F32, f32);
 #[cfg(test)]
-plain!(F64, f64);
+chained!(F64, f64);
 
 impl Mode for Bf16 {
     type S = f32;
@@ -184,13 +184,13 @@ impl Mode for Bf16 {
     }
 }
 
-/// A value with exponent field 0 is read as the zero of its sign.
+/// Replaces a value with exponent field 0 by the zero of its sign (denormals are zero).
 fn no_denormal(x: f32) -> f32 {
     if x.is_subnormal() { 0f32.copysign(x) } else { x }
 }
 
-/// `fma`, its result zero of its sign where it is tiny after rounding to 24 bits with unbounded
-/// exponent (x86's rule).
+/// `fma` with flush to zero: a result that is tiny after rounding to 24 bits with unbounded exponent (x86's rule)
+/// becomes the zero of its sign.
 pub(crate) fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
     const SCALE: f32 = (1u128 << 64) as f32;
     let r = a.mul_add(b, c);
@@ -203,7 +203,7 @@ pub(crate) fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
 /// 2^-62: the smallest normal number, scaled by 2^64.
 const TINY: f32 = 1.0 / (1u64 << 62) as f32;
 
-/// The sum of two f32 is exact where it is tiny, so its rounding cannot lift it.
+/// `a + b` with flush to zero. A tiny sum of two f32 is exact, so rounding cannot lift it out of the tiny range.
 fn add_flushed(a: f32, b: f32) -> f32 {
     no_denormal(a + b)
 }

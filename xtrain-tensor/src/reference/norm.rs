@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation.
+//! RMSNorm.
 use super::mode::{Mode, Scalar};
 use super::reduce::{dot, sum32};
 use crate::ops::Samples;
@@ -18,9 +18,11 @@ pub(crate) fn rms_norm<S: Scalar>(x: &[S], w: &[S], eps: S) -> Vec<S> {
     x.chunks_exact(w.len()).flat_map(row).collect()
 }
 
-/// `dx`, and `dw += rowsum dy xh` by the plain rule of `M`.
+/// Returns `dx`; `dw += rowsum dy xh`. `M` must be a mode with the f32 rule.
 pub(crate) fn rms_norm_backward<M: Mode>(
-    [x, w, dy]: [&[M::S]; 3],
+    x: &[M::S],
+    w: &[M::S],
+    dy: &[M::S],
     eps: M::S,
     dw: &mut [M::S],
     samples: &Samples,

@@ -3,14 +3,14 @@ use super::mode::Scalar;
 use super::reduce::sum32;
 use crate::ops::AdamWScalars;
 
-/// `sum32` of each row's squares, then `sum32` over the rows' sums.
+/// `sum32` of each row's squares, then `sum32` over these sums.
 pub(crate) fn sum_of_squares<S: Scalar>(g: &[S], width: usize) -> S {
     let rows: Vec<S> = g.chunks_exact(width).map(|g| sum32(width, |v, i| g[i].fma(g[i], v))).collect();
     sum32(rows.len(), |v, i| v + rows[i])
 }
 
-/// One AdamW step of one element: returns `(w, m, v)`.
-pub(crate) fn adamw<S: Scalar>([w, g, m, v]: [S; 4], s: &AdamWScalars, decay: f32) -> (S, S, S) {
+/// One AdamW step of one element. Returns `(w, m, v)`.
+pub(crate) fn adamw<S: Scalar>(w: S, g: S, m: S, v: S, s: &AdamWScalars, decay: f32) -> (S, S, S) {
     let [s1, s2, s3, step, c2, eps, decay] =
         [s.s1, s.s2, s.s3, s.step, s.c2, s.eps, decay].map(|x| S::of(f64::from(x)));
     let m = s1.fma(g - m, m);

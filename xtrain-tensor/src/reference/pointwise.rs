@@ -1,7 +1,7 @@
-//! Operations that take each element, or each pair, on its own.
+//! Operations on single elements or on pairs of elements.
 use super::mode::Scalar;
 
-/// `(x1, x2)` rotated: `y1 = fma(x1, c, -(x2 s))`, `y2 = fma(x2, c, x1 s)`.
+/// Rotates pairs `(x1, x2)`: `y1 = fma(x1, c, -(x2 s))`, `y2 = fma(x2, c, x1 s)`.
 pub(crate) fn rotate<S: Scalar>(head: &mut [S], cos: &[S], sin: &[S]) {
     let (a, b) = head.split_at_mut(cos.len());
     for i in 0..cos.len() {
@@ -10,7 +10,7 @@ pub(crate) fn rotate<S: Scalar>(head: &mut [S], cos: &[S], sin: &[S]) {
     }
 }
 
-/// `(dy1, dy2)` rotated back: `dx1 = fma(dy1, c, dy2 s)`, `dx2 = fma(dy2, c, -(dy1 s))`.
+/// Rotates pairs `(dy1, dy2)` backward: `dx1 = fma(dy1, c, dy2 s)`, `dx2 = fma(dy2, c, -(dy1 s))`.
 pub(crate) fn rotate_back<S: Scalar>(head: &mut [S], cos: &[S], sin: &[S]) {
     let (a, b) = head.split_at_mut(cos.len());
     for i in 0..cos.len() {

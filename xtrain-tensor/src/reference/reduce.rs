@@ -1,7 +1,7 @@
-//! The two reductions from which everything is made, and `lse`.
+//! The two reductions of docs/numerics.md, section 2, and `lse`.
 use super::mode::{Mode, Scalar};
 
-/// Order 1: `y + sum_k a(k) b(k)`, chunks of `M::CHUNK` from +0, added in rising order.
+/// Order 1: `y + sum_k a(k) b(k)`. Chunks of `M::CHUNK` start from +0 and are added in rising order.
 pub(crate) fn dot<M: Mode>(
     mut y: M::S,
     len: usize,
@@ -15,8 +15,8 @@ pub(crate) fn dot<M: Mode>(
     y
 }
 
-/// Order 2: 32 lanes from +0, each its terms in rising order by `step(v, i)`; then the butterfly
-/// 16, 8, 4, 2, 1; then + 0.
+/// Order 2: 32 lanes from +0; lane t takes elements t, t + 32, ... in rising order by `step(v, i)`. Then the
+/// butterfly 16, 8, 4, 2, 1, then + 0.
 pub(crate) fn sum32<S: Scalar>(len: usize, step: impl Fn(S, usize) -> S) -> S {
     let mut v = [S::ZERO; 32];
     for i in 0..len {
@@ -31,7 +31,7 @@ pub(crate) fn sum32<S: Scalar>(len: usize, step: impl Fn(S, usize) -> S) -> S {
     v[0] + S::ZERO
 }
 
-/// `log sum exp z` over chunks of 128: each its maximum and its sum32, then one sum32 over chunks.
+/// `log sum exp z` over chunks of 128: a maximum and a sum32 per chunk, then one sum32 over the chunks.
 pub(crate) fn lse<S: Scalar>(z: &[S]) -> S {
     let parts: Vec<(S, S)> = z
         .chunks(128)

@@ -1,10 +1,13 @@
-//! The choice of a token, step by step as docs/numerics.md, section 7, has it.
+//! Token sampling as specified in docs/numerics.md, section 7.
 use super::reduce::lse;
 use crate::math::exp;
 use crate::ops::{SampleFailure, SampleRow, Sampled};
 use crate::rng::{Purpose, uniform_u64};
 
-/// The token of a row, or why there is none.
+/// Samples the token of a row.
+///
+/// # Errors
+/// The reason why no token can be sampled.
 pub(crate) fn sample(x: &[f32], row: &SampleRow<'_>) -> Result<Sampled, SampleFailure> {
     if x.iter().any(|x| x.is_nan() || *x == f32::INFINITY) {
         return Err(SampleFailure::NotFinite);
@@ -21,14 +24,14 @@ pub(crate) fn sample(x: &[f32], row: &SampleRow<'_>) -> Result<Sampled, SampleFa
     if !greedy {
         z.iter_mut().for_each(|z| *z /= row.temperature);
     }
-    let most = largest(&z);
-    if most.is_infinite() {
+    let max = largest(&z);
+    if max.is_infinite() {
         return Err(SampleFailure::Overflow);
     }
     let (token, processed) = if greedy {
-        (z.iter().position(|&z| z == most).expect("the largest is there"), 0.0)
+        (z.iter().position(|&z| z == max).expect("the maximum is one of the logits"), 0.0)
     } else {
-        let weights = keep(&mut z, most, row);
+        let weights = filter(&mut z, max, row);
         let token = draw(&weights, row);
         (token, z[token] - lse(&z))
     };
@@ -39,11 +42,11 @@ fn largest(z: &[f32]) -> f32 {
     z.iter().fold(f32::NEG_INFINITY, |m, &z| if z > m { z } else { m })
 }
 
-/// Removes what top-k, top-p and min-p remove: z is -inf there. Returns the integer weights, 0 there.
-fn keep(z: &mut [f32], most: f32, row: &SampleRow<'_>) -> Vec<u64> {
+/// Sets the logits that top-k, top-p and min-p remove to -inf. Returns the integer weights, 0 for removed tokens.
+fn filter(z: &mut [f32], max: f32, row: &SampleRow<'_>) -> Vec<u64> {
     let integer = |w: f32| if w > 0.0 { ((f64::from(w) * 2f64.powi(44)) as u64).max(1) } else { 0 };
-    let mut weights: Vec<u64> = z.iter().map(|&z| integer(exp(z - most))).collect();
-    // the smallest first; of equal ones the last
+    let mut weights: Vec<u64> = z.iter().map(|&z| integer(exp(z - max))).collect();
+    // ascending; among equal logits the highest index first
     let mut order: Vec<usize> = (0..z.len()).collect();
     order.sort_by(|&a, &b| z[a].partial_cmp(&z[b]).expect("no NaN").then(b.cmp(&a)));
     let mut removed = match row.top_k as usize {
@@ -60,23 +63,23 @@ fn keep(z: &mut [f32], most: f32, row: &SampleRow<'_>) -> Vec<u64> {
         }
         removed += 1;
     }
-    let few = (0..z.len()).filter(|&i| exp(z[i] - most) < row.min_p);
-    let gone: Vec<usize> = order[..removed].iter().copied().chain(few).collect();
-    for i in gone {
+    let below_min_p = (0..z.len()).filter(|&i| exp(z[i] - max) < row.min_p);
+    let removed: Vec<usize> = order[..removed].iter().copied().chain(below_min_p).collect();
+    for i in removed {
         (z[i], weights[i]) = (f32::NEG_INFINITY, 0);
     }
     weights
 }
 
-/// The lowest i with `W_0 + ... + W_i > r`, r being the high 64 bits of u S.
+/// The lowest i with `W_0 + ... + W_i > r`, where r is the high 64 bits of u S.
 fn draw(weights: &[u64], row: &SampleRow<'_>) -> usize {
     let u = uniform_u64(row.seed, row.id, row.position, Purpose::Sample);
     let total: u64 = weights.iter().sum();
     let r = ((u128::from(u) * u128::from(total)) >> 64) as u64;
     let mut sum = 0;
-    let passed = |&w: &u64| {
+    let exceeds = |&w: &u64| {
         sum += w;
         sum > r
     };
-    weights.iter().position(passed).expect("r is below the sum")
+    weights.iter().position(exceeds).expect("r is below the sum")
 }

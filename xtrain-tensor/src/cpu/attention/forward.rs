@@ -1,21 +1,23 @@
-//! Blocks of rows against their keys, chunk by chunk of 64.
+//! Attention forward: blocks of rows times their keys, in chunks of 64 keys.
 //!
-//! A block's rows are of one sequence, or of sequences that begin with the same slots: the completions of a
-//! prompt. A chunk that they share is read once for all of them.
+//! The rows of a block belong to one sequence, or to sequences whose first slots are the same, such as the
+//! completions of one prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
-use super::gather::{self, Ahead, Chunk, Keys};
-use super::number::{Least, Number, fine};
-use super::product::{Product, Start};
-use super::rows::{CHUNK, STRIP, ended, masked, union, widen, within};
+use super::gather::{self, Chunk, HeadView, Prefetcher};
+use super::number::Number;
+use super::product::Product;
+use super::rows::{CHUNK, STRIP, masked, no_minus_zero, union, widen, within};
 use super::{SERIAL, scratch};
+use crate::cpu::gemm::Beta;
+use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
 use crate::ops::AttnMask;
 use crate::reference::Heads;
 
-/// Query vectors (rows times heads of the group) that one block holds, if its rows have that many.
+/// Maximum query vectors (rows times heads of the group) per block.
 const BLOCK: usize = 256;
 
 /// `y` and `L` of [`crate::ops::attention`].
@@ -23,22 +25,22 @@ pub(crate) fn attention<E: Number>(
     cpu: &Cpu,
     [q, k, v]: [&[E]; 3],
     heads: Heads,
-    see: &AttnMask<'_>,
+    mask: &AttnMask<'_>,
 ) -> (Vec<E>, Vec<f32>) {
     let group = heads.nh / heads.nkv;
-    let blocks = blocks(see, (BLOCK / group).max(1), see.rows().div_ceil(cpu.pool.threads()));
-    let mut y = cpu.recycler.take(q.len());
-    let mut lse = cpu.recycler.take(see.rows() * heads.nh);
-    let outputs = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
+    let blocks = blocks(mask, (BLOCK / group).max(1), mask.rows().div_ceil(cpu.pool.threads()));
+    let mut y = cpu.recycler.acquire(q.len());
+    let mut lse = cpu.recycler.acquire(mask.rows() * heads.nh);
+    let (y_out, lse_out) = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
     let item = |i: usize| {
-        let place = |i: usize| Some((blocks.get(i / heads.nkv)?, i % heads.nkv));
-        let Some((block, kv)) = place(i) else { return };
-        let next = place(i + 1).map(|(block, kv)| (see.seq[block.start], kv));
+        let block_and_head = |i: usize| Some((blocks.get(i / heads.nkv)?, i % heads.nkv));
+        let Some((block, kv)) = block_and_head(i) else { return };
+        let next = block_and_head(i + 1).map(|(block, kv)| (mask.seq[block.start], kv));
         let block = block.clone();
-        Item { operands: [q, k, v], heads, see, simd: cpu.simd, block, kv, next, outputs }.run();
+        Item { operands: [q, k, v], heads, mask, simd: cpu.simd, block, kv, next, y_out, lse_out }.run();
     };
     let n = blocks.len() * heads.nkv;
-    let work: usize = (0..see.rows()).map(|n| see.keys(n).len()).sum();
+    let work: usize = (0..mask.rows()).map(|n| mask.keys(n).len()).sum();
     match work * heads.nh * heads.hd < SERIAL {
         true => (0..n).for_each(item),
         false => cpu.pool.run(n, item),
@@ -46,14 +48,15 @@ pub(crate) fn attention<E: Number>(
     (y, lse)
 }
 
-/// Runs of rows that begin with the same slots, at most `most` each. One that has `enough` is not joined by
-/// another sequence, so that every thread finds work.
-fn blocks(see: &AttnMask<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
+/// Groups consecutive rows whose sequences start with the same slots into blocks of at most `max_rows` rows. A block
+/// with `join_below` rows or more is not joined by another sequence, so that every thread has work.
+fn blocks(mask: &AttnMask<'_>, max_rows: usize, join_below: usize) -> Vec<Range<usize>> {
     let mut blocks: Vec<Range<usize>> = Vec::new();
-    for n in 0..see.rows() {
+    for n in 0..mask.rows() {
         let joins = |block: &Range<usize>| {
-            block.len() < most
-                && (see.seq[n] == see.seq[n - 1] || block.len() < enough && share_a_chunk(see, n - 1, n))
+            block.len() < max_rows
+                && (mask.seq[n] == mask.seq[n - 1]
+                    || block.len() < join_below && share_a_chunk(mask, n - 1, n))
         };
         match blocks.last_mut() {
             Some(block) if joins(block) => block.end = n + 1,
@@ -63,33 +66,34 @@ fn blocks(see: &AttnMask<'_>, most: usize, enough: usize) -> Vec<Range<usize>> {
     blocks
 }
 
-/// Whether two rows find the first chunk that either sees in the same slots.
-fn share_a_chunk(see: &AttnMask<'_>, a: usize, b: usize) -> bool {
-    let start = see.keys(a).start.min(see.keys(b).start) / CHUNK * CHUNK;
-    see.slots.same(see.seq[a], see.seq[b], start..start + CHUNK)
+/// Whether the first chunk visible to either of two rows is in the same slots for both.
+fn share_a_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
+    let start = mask.keys(a).start.min(mask.keys(b).start) / CHUNK * CHUNK;
+    mask.slots.same(mask.seq[a], mask.seq[b], start..start + CHUNK)
 }
 
-/// One block of rows and one kv head. Query vectors are numbered row by row, the group's heads inside.
+/// A work item: one block of rows and one kv head. Query vectors are numbered by row, then by head of the group.
 struct Item<'a, E> {
     operands: [&'a [E]; 3],
     heads: Heads,
-    see: &'a AttnMask<'a>,
+    mask: &'a AttnMask<'a>,
     simd: Simd,
     block: Range<usize>,
     kv: usize,
-    /// The sequence and the kv head of the item after this.
+    /// The sequence and the kv head of the next work item.
     next: Option<(u32, usize)>,
-    outputs: (&'a Disjoint<'a, E>, &'a Disjoint<'a, f32>),
+    y_out: &'a Disjoint<'a, E>,
+    lse_out: &'a Disjoint<'a, f32>,
 }
 
-/// The state of the block's query vectors, and what the chunk under way adds.
+/// The state of the block's query vectors, and the results of the current chunk.
 struct State<'a> {
-    /// Queries, scores (then weights) of a chunk, the chunk's and the merged output.
+    /// Queries; scores, then weights of a chunk; output of a chunk; merged output.
     q: &'a mut [f32],
     s: &'a mut [f32],
     oc: &'a mut [f32],
     o: &'a mut [f32],
-    /// Merged maximum and sum; the chunk's; the factors of both.
+    /// Merged maximum and sum; those of a chunk; the factors of the merged and of the chunk's values.
     m: &'a mut [f32],
     l: &'a mut [f32],
     mc: &'a mut [f32],
@@ -98,11 +102,17 @@ struct State<'a> {
     b: &'a mut [f32],
 }
 
-/// An item and its memory: what is compiled for each instruction set.
+/// Query vectors of a block that find the keys of chunk `c` in the same slots.
+struct Part {
+    c: usize,
+    vectors: Range<usize>,
+}
+
+/// A work item and its memory: the kernel that is compiled for each instruction set.
 struct Work<'a, 'b, E> {
     item: &'b Item<'a, E>,
     state: State<'b>,
-    /// A chunk's keys, the same transposed, and its values.
+    /// The keys of a chunk, the transposed keys, and the values.
     chunk: [&'b mut [f32]; 3],
 }
 
@@ -131,7 +141,7 @@ impl<E: Number> Item<'_, E> {
         self.heads.nh / self.heads.nkv
     }
 
-    /// Query vectors.
+    /// Number of query vectors.
     #[inline(always)]
     fn vectors(&self) -> usize {
         self.block.len() * self.group()
@@ -143,112 +153,111 @@ impl<E: Number> Item<'_, E> {
         self.heads.hd.next_multiple_of(LANES)
     }
 
-    /// The row and the head of a query vector.
+    /// The row and the head of query vector `i`.
     #[inline(always)]
-    fn place(&self, i: usize) -> (usize, usize) {
+    fn row_and_head(&self, i: usize) -> (usize, usize) {
         (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
     }
 
-    /// The rows from `first` on, as many as find what they see of chunk `c` in the same slots.
+    /// The longest run of rows from `first` on that find their visible keys of chunk `c` in the same slots.
     #[inline(always)]
     fn part(&self, first: usize, c: usize) -> Range<usize> {
-        let see = self.see;
-        let mut seen = within(&see.keys(first), c);
+        let mask = self.mask;
+        let mut visible = within(&mask.keys(first), c);
         let mut end = first + 1;
         while end < self.block.end {
-            let next = within(&see.keys(end), c);
-            let apart = next.start.max(seen.start) > next.end.min(seen.end);
-            if apart && !seen.is_empty() && !next.is_empty() {
-                break; // what lies between is nobody's, and may hold anything
+            let next = within(&mask.keys(end), c);
+            let apart = next.start.max(visible.start) > next.end.min(visible.end);
+            if apart && !visible.is_empty() && !next.is_empty() {
+                break; // the slots in between belong to neither and may hold anything
             }
-            let both = union(seen, next);
+            let both = union(visible, next);
             let positions = c * CHUNK + both.start..c * CHUNK + both.end;
-            if !see.slots.same(see.seq[first], see.seq[end], positions) {
+            if !mask.slots.same(mask.seq[first], mask.seq[end], positions) {
                 break;
             }
-            (seen, end) = (both, end + 1);
+            (visible, end) = (both, end + 1);
         }
         first..end
     }
 
-    /// The keys of a part's sequence; what is asked for ahead are those of the part behind, or of the next item.
+    /// The keys and values of a part's sequence. Those of the next part, or of the next work item, are prefetched.
     #[inline(always)]
-    fn keys(&self, part: &Range<usize>) -> Keys<'_> {
-        let behind = (part.end < self.block.end).then(|| (self.see.seq[part.end], self.kv));
-        Keys {
-            slots: self.see.slots,
-            seq: self.see.seq[part.start],
+    fn head_view(&self, part: &Range<usize>) -> HeadView<'_> {
+        let next_part = (part.end < self.block.end).then(|| (self.mask.seq[part.end], self.kv));
+        HeadView {
+            slots: self.mask.slots,
+            seq: self.mask.seq[part.start],
             nkv: self.heads.nkv,
             kv: self.kv,
             hd: self.heads.hd,
-            next: behind.or(self.next),
+            next: next_part.or(self.next),
         }
     }
 
-    /// The query vectors of rows of the block.
+    /// The query vectors of these rows of the block.
     #[inline(always)]
     fn vectors_of(&self, rows: &Range<usize>) -> Range<usize> {
         let at = |row: usize| (row - self.block.start) * self.group();
         at(rows.start)..at(rows.end)
     }
 
-    /// What the query vectors `range` see of chunk `c`, together.
+    /// The slots of chunk `c` visible to any of the query vectors `range`.
     #[inline(always)]
-    fn seen(&self, range: Range<usize>, c: usize) -> Range<usize> {
-        let rows = self.place(range.start).0..=self.place(range.end - 1).0;
-        rows.fold(0..0, |seen, n| union(seen, within(&self.see.keys(n), c)))
+    fn visible(&self, range: Range<usize>, c: usize) -> Range<usize> {
+        let rows = self.row_and_head(range.start).0..=self.row_and_head(range.end - 1).0;
+        rows.fold(0..0, |visible, n| union(visible, within(&self.mask.keys(n), c)))
     }
 
     #[inline(always)]
     fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>, [k, kt, v]: [&mut [f32]; 3]) {
         let (n, width) = (self.vectors(), self.width());
-        let mut least_q = Least::new(l);
+        let mut min_q = MinExponent::new(l);
         for (i, q) in st.q.chunks_exact_mut(width).take(n).enumerate() {
-            let (row, head) = self.place(i);
-            gather::row(l, &self.operands[0][self.heads.q(row, head)], q, &mut least_q);
+            let (row, head) = self.row_and_head(i);
+            gather::row(l, &self.operands[0][self.heads.q(row, head)], q, &mut min_q);
         }
-        let least_q = least_q.value(l);
+        let min_q = min_q.field(l);
         st.m.fill(f32::NEG_INFINITY);
         st.l.fill(0.0);
         st.o[..n * width].fill(0.0);
 
-        let all = self.block.clone().fold(0..0, |all, n| union(all, self.see.keys(n)));
+        let all = self.block.clone().fold(0..0, |all, n| union(all, self.mask.keys(n)));
         for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
-            if self.seen(0..n, c).is_empty() {
+            if self.visible(0..n, c).is_empty() {
                 continue;
             }
-            let mut least_p = f32::INFINITY;
+            let mut min_p = NO_EXPONENT;
             for part in self.parts(c) {
-                let (mut least_k, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
-                let keys = self.keys(&part);
-                let mut ahead = keys.ahead(self.operands[2], (c, &seen), halves(&seen).0, width);
-                if !seen.is_empty() {
-                    let mut ahead = keys.ahead(self.operands[1], (c, &seen), seen.clone(), width);
-                    let at = (c, seen.clone());
-                    let key = keys.chunk(l, self.operands[1], at, (&mut *k, width), &mut least_k);
-                    gather::transpose(l, key, width, seen, (kt, &mut ahead));
+                let (mut min_k, visible) = (MinExponent::new(l), self.visible(self.vectors_of(&part), c));
+                let view = self.head_view(&part);
+                let mut prefetcher = view.prefetcher(self.operands[2], c, &visible, halves(&visible).0);
+                if !visible.is_empty() {
+                    let mut prefetcher = view.prefetcher(self.operands[1], c, &visible, visible.clone());
+                    let key = view.chunk(l, self.operands[1], c, visible.clone(), &mut *k, &mut min_k);
+                    gather::transpose(l, key, width, visible, kt, &mut prefetcher);
                 }
-                let fine = fine(least_q, least_k.value(l));
-                let at = (c, self.vectors_of(&part));
-                least_p = least_p.min(self.weights(l, st, at, (kt, fine), &mut ahead));
+                let no_flush = on_lattice(min_q, min_k.field(l));
+                let part = Part { c, vectors: self.vectors_of(&part) };
+                min_p = min_p.min(self.weights(l, st, part, kt, no_flush, &mut prefetcher));
             }
             factors(l, st);
             for part in self.parts(c) {
-                let (mut least_v, seen) = (Least::new(l), self.seen(self.vectors_of(&part), c));
-                if !seen.is_empty() {
-                    let keys = self.keys(&part);
-                    let mut ahead = keys.ahead(self.operands[2], (c, &seen), halves(&seen).1, width);
-                    let value = keys.chunk(l, self.operands[2], (c, seen), (&mut *v, width), &mut least_v);
-                    let fine = fine(least_p, least_v.value(l));
-                    let at = (c, self.vectors_of(&part));
-                    self.merge(l, st, at, (value, fine), &mut ahead);
+                let (mut min_v, visible) = (MinExponent::new(l), self.visible(self.vectors_of(&part), c));
+                if !visible.is_empty() {
+                    let view = self.head_view(&part);
+                    let mut prefetcher = view.prefetcher(self.operands[2], c, &visible, halves(&visible).1);
+                    let value = view.chunk(l, self.operands[2], c, visible, &mut *v, &mut min_v);
+                    let no_flush = on_lattice(min_p, min_v.field(l));
+                    let part = Part { c, vectors: self.vectors_of(&part) };
+                    self.merge(l, st, part, value, no_flush, &mut prefetcher);
                 }
             }
         }
         self.finish(l, st);
     }
 
-    /// The parts of the block at chunk `c`, one behind the other.
+    /// Splits the block at chunk `c` into parts. Items: the rows of each part.
     #[inline(always)]
     fn parts(&self, c: usize) -> impl Iterator<Item = Range<usize>> {
         let mut first = self.block.start;
@@ -259,105 +268,107 @@ impl<E: Number> Item<'_, E> {
         })
     }
 
-    /// Scores, then weights `p` of chunk `c`, of some query vectors, with its maxima and sums. Returns the least
-    /// weight.
+    /// Computes the scores, then the weights `p`, of a part and a chunk, with the chunk's maxima and sums. Returns
+    /// the smallest exponent field of the weights.
     #[inline(always)]
     fn weights<L: Lanes>(
         &self,
         l: L,
         st: &mut State<'_>,
-        (c, vectors): (usize, Range<usize>),
-        (kt, fine): (&[f32], bool),
-        ahead: &mut Ahead,
-    ) -> f32 {
+        Part { c, vectors }: Part,
+        kt: &[f32],
+        no_flush: bool,
+        prefetcher: &mut Prefetcher,
+    ) -> u8 {
         let width = self.width();
         let depth = 0..self.heads.hd.next_multiple_of(E::STEP);
         let scale = Lanes::splat(l, self.heads.scale());
         let none = Lanes::splat(l, f32::NEG_INFINITY);
-        let mut least = Least::new(l);
-        let share = ahead.share(vectors.len());
+        let mut min_exp = MinExponent::new(l);
+        let share = prefetcher.share(vectors.len());
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
-            let cols = self.seen(strip.clone(), c);
+            let cols = self.visible(strip.clone(), c);
             if !cols.is_empty() {
                 let product = Product {
-                    left: &st.q[i * width..],
-                    left_row: width,
-                    left_step: 1,
-                    right: kt,
-                    right_row: CHUNK,
+                    a: &st.q[i * width..],
+                    a_row_step: width,
+                    a_k_step: 1,
+                    b: kt,
+                    b_row_step: CHUNK,
                     out: &mut st.s[i * CHUNK..],
-                    out_row: CHUNK,
-                    start: Start::Zero,
+                    out_row_step: CHUNK,
+                    beta: Beta::Zero,
                     rows: strip.len(),
                     cols,
                     depth: depth.clone(),
                 };
-                E::product(self.simd, fine, product);
+                E::product(self.simd, no_flush, product);
             }
             for i in strip {
-                ahead.ask(l, share);
-                let seen = within(&self.see.keys(self.place(i).0), c);
-                if seen.is_empty() {
+                prefetcher.issue(l, share);
+                let visible = within(&self.mask.keys(self.row_and_head(i).0), c);
+                if visible.is_empty() {
                     (st.mc[i], st.lc[i]) = (f32::NEG_INFINITY, 0.0);
                     st.s[i * CHUNK..(i + 1) * CHUNK].fill(0.0);
                     continue;
                 }
                 let (first, second) = st.s[i * CHUNK..(i + 1) * CHUNK].split_at_mut(LANES);
-                let s0 = masked(l, 0, &seen, Lanes::mul(l, l.load(first), scale), none);
-                if seen.end <= LANES {
+                let s0 = masked(l, 0, &visible, Lanes::mul(l, l.load(first), scale), none);
+                if visible.end <= LANES {
                     let top = l.max32(s0);
                     let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                     (st.mc[i], st.lc[i]) = (top, l.sum32(p0));
-                    l.store(first, E::rounded(l, p0, &mut least));
+                    l.store(first, E::rounded(l, p0, &mut min_exp));
                     l.store(second, l.zero());
                     continue;
                 }
-                let s1 = masked(l, 1, &seen, Lanes::mul(l, l.load(second), scale), none);
+                let s1 = masked(l, 1, &visible, Lanes::mul(l, l.load(second), scale), none);
                 let top = l.max32(Lanes::max(l, s0, s1));
                 let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                 let p1 = l.exp(Lanes::sub(l, s1, Lanes::splat(l, top)));
                 (st.mc[i], st.lc[i]) = (top, l.sum32(Lanes::add(l, p0, p1)));
-                l.store(first, E::rounded(l, p0, &mut least));
-                l.store(second, E::rounded(l, p1, &mut least));
+                l.store(first, E::rounded(l, p0, &mut min_exp));
+                l.store(second, E::rounded(l, p1, &mut min_exp));
             }
         }
-        least.value(l)
+        min_exp.field(l)
     }
 
-    /// The chunk's outputs of some query vectors, merged into those of the chunks before.
+    /// Computes a chunk's outputs for a part and merges them into the outputs of the previous chunks.
     #[inline(always)]
     fn merge<L: Lanes>(
         &self,
         l: L,
         st: &mut State<'_>,
-        (c, vectors): (usize, Range<usize>),
-        (value, fine): (Chunk<'_>, bool),
-        ahead: &mut Ahead,
+        Part { c, vectors }: Part,
+        value: Chunk<'_>,
+        no_flush: bool,
+        prefetcher: &mut Prefetcher,
     ) {
-        let (width, share) = (self.width(), ahead.share(vectors.len()));
+        let (width, share) = (self.width(), prefetcher.share(vectors.len()));
         for i in vectors.clone().step_by(STRIP) {
             let strip = i..vectors.end.min(i + STRIP);
-            let depth = self.seen(strip.clone(), c);
+            let depth = self.visible(strip.clone(), c);
             if depth.is_empty() {
                 continue;
             }
             let product = Product {
-                left: &st.s[i * CHUNK..],
-                left_row: CHUNK,
-                left_step: 1,
-                right: value.rows,
-                right_row: value.stride,
+                a: &st.s[i * CHUNK..],
+                a_row_step: CHUNK,
+                a_k_step: 1,
+                b: value.rows,
+                b_row_step: value.stride,
                 out: &mut st.oc[i * width..],
-                out_row: width,
-                start: Start::Zero,
+                out_row_step: width,
+                beta: Beta::Zero,
                 rows: strip.len(),
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
             };
-            E::product(self.simd, fine, product);
+            E::product(self.simd, no_flush, product);
             for i in strip {
-                ahead.ask(l, share);
+                prefetcher.issue(l, share);
                 let (a, b) = (Lanes::splat(l, st.a[i]), Lanes::splat(l, st.b[i]));
                 let at = i * width..(i + 1) * width;
                 let pairs = st.o[at.clone()].chunks_exact_mut(LANES).zip(st.oc[at].chunks_exact(LANES));
@@ -377,31 +388,31 @@ impl<E: Number> Item<'_, E> {
             l.store(m, Lanes::add(l, l.load(m), l.log(l.load(sum))));
         }
         for i in 0..self.vectors() {
-            let (row, head) = self.place(i);
-            // SAFETY: a row is in one block and a query head in one group, so no other item has these
-            // elements, nor has another vector of this one.
+            let (row, head) = self.row_and_head(i);
+            // SAFETY: a row is in one block and a query head in one group, so no other work item and no other vector
+            // of this one has these elements.
             let (y, lse) = unsafe {
                 let at = row * self.heads.nh + head;
-                (self.outputs.0.slice(self.heads.q(row, head)), self.outputs.1.slice(at..at + 1))
+                (self.y_out.slice(self.heads.q(row, head)), self.lse_out.slice(at..at + 1))
             };
             let sum = Lanes::splat(l, st.l[i]);
             for (y, o) in y.chunks_mut(LANES).zip(st.o[i * width..].chunks_exact(LANES)) {
-                E::store(l, y, ended(l, Lanes::div(l, l.load(o), sum)));
+                E::store(l, y, no_minus_zero(l, Lanes::div(l, l.load(o), sum)));
             }
             lse[0] = st.m[i];
         }
     }
 }
 
-/// The first half of some slots, and the second.
+/// The first and the second half of a range of slots.
 #[inline(always)]
-fn halves(seen: &Range<usize>) -> (Range<usize>, Range<usize>) {
-    let half = seen.start + seen.len() / 2;
-    (seen.start..half, half..seen.end)
+fn halves(visible: &Range<usize>) -> (Range<usize>, Range<usize>) {
+    let half = visible.start + visible.len() / 2;
+    (visible.start..half, half..visible.end)
 }
 
-/// The factors that merge a chunk, and the merged maxima and sums. A vector's first chunk has the
-/// factors 0 and 1; a chunk that it does not see has 1 and 0.
+/// Computes the factors that merge a chunk, and the merged maxima and sums. For the first chunk of a vector the
+/// factors are 0 and 1, for a chunk without visible keys 1 and 0.
 #[inline(always)]
 fn factors<L: Lanes>(l: L, st: &mut State<'_>) {
     let (zero, one, lowest) = (l.zero(), Lanes::splat(l, 1.0), Lanes::splat(l, f32::MIN));

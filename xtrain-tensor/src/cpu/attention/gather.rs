@@ -1,150 +1,152 @@
-//! Rows of queries, keys and values, brought together as f32.
+//! Copies and views of query, key and value rows as f32.
 use std::ops::Range;
 
-use super::number::{Least, Number};
+use super::number::Number;
 use super::rows::{CHUNK, widen};
+use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::ops::Slots;
 
-/// Copies one row of `x` to `out`, which is at least as long; what is left of it becomes +0.
+/// Copies one row of `x` to `out`, which is at least as long. The rest of `out` becomes +0.
 #[inline(always)]
-pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], least: &mut Least<L>) {
+pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
     for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
         let v = E::load(l, &x[x.len().min(i * LANES)..]);
-        l.store(out, E::operand(l, v, least));
+        l.store(out, E::operand(l, v, min_exp));
     }
 }
 
-/// One sequence's part of a pool, as one head reads it.
+/// The keys or values of one sequence and one kv head in a pool of slots.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Keys<'a> {
+pub(super) struct HeadView<'a> {
     pub(super) slots: &'a Slots,
     pub(super) seq: u32,
     pub(super) nkv: usize,
     pub(super) kv: usize,
     pub(super) hd: usize,
-    /// The sequence and the head whose turn is next, at the same positions.
+    /// The sequence and the kv head that are read next, at the same positions. `None`: nothing is prefetched.
     pub(super) next: Option<(u32, usize)>,
 }
 
-impl Keys<'_> {
-    /// The slots `seen` of chunk `c`, widened to whole steps of a product with zeros: as they lie in `x`
-    /// where they can be read there, else copied to `buffer`, of 64 rows of `width`.
+impl HeadView<'_> {
+    /// Elements of a padded vector.
+    #[inline(always)]
+    fn width(self) -> usize {
+        self.hd.next_multiple_of(LANES)
+    }
+
+    /// The slots `visible` of chunk `c`, extended with zeros to whole steps of a product. It is a view of `x` if a
+    /// product can read the rows in place, otherwise a copy in `buffer`, which holds 64 rows.
     #[inline(always)]
     pub(super) fn chunk<'x, L: Lanes, E: Number>(
         self,
         l: L,
         x: &'x [E],
-        (c, seen): (usize, Range<usize>),
-        (buffer, width): (&'x mut [f32], usize),
-        least: &mut Least<L>,
+        c: usize,
+        visible: Range<usize>,
+        buffer: &'x mut [f32],
+        min_exp: &mut MinExponent<L>,
     ) -> Chunk<'x> {
-        if let Some(chunk) = self.in_place(x, (c, &seen), width) {
+        if let Some(chunk) = self.in_place(x, c, &visible) {
             return chunk;
         }
-        let first = c * CHUNK + seen.start;
-        let wide = widen(seen.clone(), E::STEP);
-        buffer[wide.start * width..seen.start * width].fill(0.0);
-        buffer[seen.end * width..wide.end * width].fill(0.0);
-        let out = (&mut buffer[seen.start * width..], width);
-        self.copy(l, x, first..c * CHUNK + seen.end, out, least);
+        let (first, width) = (c * CHUNK + visible.start, self.width());
+        let wide = widen(visible.clone(), E::STEP);
+        buffer[wide.start * width..visible.start * width].fill(0.0);
+        buffer[visible.end * width..wide.end * width].fill(0.0);
+        self.copy(l, x, first..c * CHUNK + visible.end, &mut buffer[visible.start * width..], min_exp);
         Chunk { rows: buffer, stride: width }
     }
 
-    /// The slots `seen` of chunk `c` as they lie in `x`, if a product can read them there.
+    /// A view of the slots `visible` of chunk `c` in `x`, if a product can read them in place.
     #[inline(always)]
-    fn in_place<'x, E: Number>(
-        self,
-        x: &'x [E],
-        (c, seen): (usize, &Range<usize>),
-        width: usize,
-    ) -> Option<Chunk<'x>> {
-        let first = c * CHUNK + seen.start;
-        let whole = self.hd == width && self.slots.run_length(first) >= seen.len();
-        let start = self.slots.slot(self.seq, first).checked_sub(seen.start).filter(|_| whole)?;
+    fn in_place<'x, E: Number>(self, x: &'x [E], c: usize, visible: &Range<usize>) -> Option<Chunk<'x>> {
+        let first = c * CHUNK + visible.start;
+        let whole = self.hd == self.width() && self.slots.run_length(first) >= visible.len();
+        let start = self.slots.slot(self.seq, first).checked_sub(visible.start).filter(|_| whole)?;
         let rows = &E::plain(x)?[(start * self.nkv + self.kv) * self.hd..];
         Some(Chunk { rows, stride: self.nkv * self.hd })
     }
 
-    /// Copies the rows of positions `range`, one below the other, each of `width` values.
+    /// Copies the rows of positions `range` to consecutive rows of `out`, padded to the width.
     #[inline(always)]
     pub(super) fn copy<L: Lanes, E: Number>(
         self,
         l: L,
         x: &[E],
         range: Range<usize>,
-        (out, width): (&mut [f32], usize),
-        least: &mut Least<L>,
+        out: &mut [f32],
+        min_exp: &mut MinExponent<L>,
     ) {
-        let mut out = out.chunks_exact_mut(width);
+        let mut out = out.chunks_exact_mut(self.width());
         let mut pos = range.start;
         while pos < range.end {
             let run = self.slots.run_length(pos).min(range.end - pos);
             let first = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
-            let mut ahead = self.behind(x, pos..pos + run);
+            let mut prefetcher = self.prefetch_rows(x, pos..pos + run);
             for i in 0..run {
-                ahead.ask(l, ahead.bytes.div_ceil(LINE));
+                prefetcher.issue(l, prefetcher.bytes.div_ceil(LINE));
                 let start = first + i * self.nkv * self.hd;
-                let out = out.next().expect("room for every position");
-                row(l, &x[start..start + self.hd], out, least);
+                let out = out.next().expect("out has a row for each position");
+                row(l, &x[start..start + self.hd], out, min_exp);
             }
             pos += run;
         }
     }
 
-    /// What the next turn will read at the slots `part` of chunk `c`, unless the slots `seen` of this turn are
-    /// copied: a copy asks for what is behind it by itself.
+    /// Prefetcher for the rows that are read next, at the slots `part` of chunk `c`. It is empty if the slots `visible`
+    /// of this sequence are copied, because a copy prefetches by itself.
     #[inline(always)]
-    pub(super) fn ahead<E: Number>(
+    pub(super) fn prefetcher<E: Number>(
         self,
         x: &[E],
-        (c, seen): (usize, &Range<usize>),
+        c: usize,
+        visible: &Range<usize>,
         part: Range<usize>,
-        width: usize,
-    ) -> Ahead {
-        match part.is_empty() || self.in_place(x, (c, seen), width).is_none() {
-            true => Ahead::nothing(),
-            false => self.behind(x, c * CHUNK + part.start..c * CHUNK + part.end),
+    ) -> Prefetcher {
+        match part.is_empty() || self.in_place(x, c, visible).is_none() {
+            true => Prefetcher::empty(),
+            false => self.prefetch_rows(x, c * CHUNK + part.start..c * CHUNK + part.end),
         }
     }
 
-    /// What the next turn will read at positions `range`, as far as that is one run.
+    /// Prefetcher for the rows that are read next, at positions `range`, up to the end of the contiguous run.
     #[inline(always)]
-    fn behind<E: Number>(self, x: &[E], range: Range<usize>) -> Ahead {
-        let Some((seq, kv)) = self.next else { return Ahead::nothing() };
-        let Some(slot) = self.slots.get(seq, range.start) else { return Ahead::nothing() };
+    fn prefetch_rows<E: Number>(self, x: &[E], range: Range<usize>) -> Prefetcher {
+        let Some((seq, kv)) = self.next else { return Prefetcher::empty() };
+        let Some(slot) = self.slots.get(seq, range.start) else { return Prefetcher::empty() };
         let (bytes, rows) = (self.hd * size_of::<E>(), range.len().min(self.slots.run_length(range.start)));
         let row = x.as_ptr().wrapping_add((slot * self.nkv + kv) * self.hd).cast();
-        Ahead { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
+        Prefetcher { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
     }
 }
 
-/// Rows that are read soon, to be asked for a few lines at a time: one head's lie too far apart for the processor
-/// to guess, and where all of them are asked for at once they are waited for.
+/// Prefetches rows a few cache lines at a time. The rows of one head are too far apart for the hardware prefetcher,
+/// and issuing all prefetches at once would stall.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Prefetcher {
     row: *const f32,
-    /// Bytes from one row to the next, and of a row.
+    /// Bytes between rows, and per row.
     stride: usize,
     bytes: usize,
-    /// Bytes of the row asked for so far.
+    /// Bytes of the current row that are already issued.
     at: usize,
-    /// Lines left.
+    /// Cache lines left.
     lines: usize,
 }
 
-impl Ahead {
-    /// No rows.
-    pub(super) fn nothing() -> Ahead {
-        Ahead { row: std::ptr::null(), stride: 0, bytes: 0, at: 0, lines: 0 }
+impl Prefetcher {
+    /// A prefetcher without rows.
+    pub(super) fn empty() -> Prefetcher {
+        Prefetcher { row: std::ptr::null(), stride: 0, bytes: 0, at: 0, lines: 0 }
     }
 
-    /// Asks for the next `lines` lines.
+    /// Issues prefetches for the next `lines` cache lines.
     #[inline(always)]
-    pub(super) fn ask<L: Lanes>(&mut self, l: L, lines: usize) {
+    pub(super) fn issue<L: Lanes>(&mut self, l: L, lines: usize) {
         let lines = lines.min(self.lines);
         for _ in 0..lines {
-            Reg::fetch_far(l, self.row.wrapping_byte_add(self.at));
+            Reg::prefetch_l2(l, self.row.wrapping_byte_add(self.at));
             self.at += LINE;
             if self.at >= self.bytes {
                 (self.row, self.at) = (self.row.wrapping_byte_add(self.stride), 0);
@@ -153,32 +155,33 @@ impl Ahead {
         self.lines -= lines;
     }
 
-    /// Lines for each of so many times to ask.
+    /// The number of cache lines to issue in each of `times` calls.
     #[inline(always)]
     pub(super) fn share(&self, times: usize) -> usize {
         self.lines.div_ceil(times.max(1))
     }
 }
 
-/// Bytes of a line of cache.
+/// Bytes per cache line.
 const LINE: usize = 64;
 
-/// Keys or values of a chunk: that of slot j begins at `j * stride`.
+/// Keys or values of a chunk. The row of slot j starts at `j * stride`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk<'a> {
     pub(super) rows: &'a [f32],
     pub(super) stride: usize,
 }
 
-/// `out[d * 64 + j] = chunk[j][d]` for d below `width` (a multiple of 32) and j in `keys`, a part of
-/// `0..64`; columns beside it may be overwritten. Asks for as many lines of `ahead` as it reads.
+/// `out[d * 64 + j] = chunk[j][d]` for d below `width` (a multiple of 32) and j in `keys`, a part of `0..64`. Columns
+/// next to `keys` may be overwritten. Prefetches as many cache lines as it reads.
 #[inline(always)]
 pub(super) fn transpose<L: Lanes>(
     l: L,
     chunk: Chunk<'_>,
     width: usize,
     keys: Range<usize>,
-    (out, ahead): (&mut [f32], &mut Ahead),
+    out: &mut [f32],
+    prefetcher: &mut Prefetcher,
 ) {
     let Chunk { rows, stride } = chunk;
     if keys.is_empty() {
@@ -190,11 +193,12 @@ pub(super) fn transpose<L: Lanes>(
     for j in (keys.start / w * w..keys.end).step_by(w) {
         for d in (0..width).step_by(w) {
             let mut square = [Reg::splat(l, 0.0); 16];
-            ahead.ask(l, w * w * size_of::<f32>() / LINE);
-            // wrapping arithmetic, though nothing wraps: a check for each address keeps the square out of registers
+            prefetcher.issue(l, w * w * size_of::<f32>() / LINE);
+            // wrapping arithmetic, although nothing wraps: an overflow check per address would keep the square out of
+            // registers
             let from = rows.as_ptr().wrapping_add(j.wrapping_mul(stride).wrapping_add(d));
-            // SAFETY: d + w <= width and j + w <= 64, all multiples of w, and no row behind the last is
-            // read: rows and columns are inside the slices, as checked above.
+            // SAFETY: d + w <= width and j + w <= 64, all multiples of w, and no row after the last one is read. Rows
+            // and columns are inside the slices, as checked above.
             unsafe {
                 for (i, r) in square.iter_mut().enumerate().take(w) {
                     *r = Reg::load(l, from.wrapping_add(i.min(last - j).wrapping_mul(stride)));

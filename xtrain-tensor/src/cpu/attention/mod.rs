@@ -1,15 +1,15 @@
-//! Attention in lanes: the bits of `crate::reference`, which says what is computed.
+//! SIMD attention. Same bits as `crate::reference`, which defines the computation.
 //!
-//! | file | |
+//! | file | contents |
 //! |---|---|
-//! | `forward` | a block of rows and one kv head: scores, weights and outputs by chunks of 64 keys |
-//! | `backward` | one sequence and one kv head: each weight is formed once and enters dq, dk and dv |
-//! | `product` | the products of both, one chain to an output |
-//! | `number` | f32 and bf16; when a bf16 product may skip the search for tiny results |
-//! | `flush` | the search |
-//! | `gather` | queries, keys and values from runs or pages, as f32 |
+//! | `forward` | one work item: a block of rows and one kv head; scores, weights and outputs in chunks of 64 keys |
+//! | `backward` | one work item: a sequence and one kv head; each weight is computed once for dq, dk and dv |
+//! | `product` | the matrix products of both, one chain per output |
+//! | `number` | the element types f32 and bf16 |
+//! | `flush` | flush to zero for bf16 products whose results may be tiny |
+//! | `gather` | copies or views of queries, keys and values from contiguous or paged slots, as f32 |
 //! | `rows` | ranges of visible keys, masks |
-//! | `scratch` | working memory of a thread |
+//! | `scratch` | thread-local working memory |
 mod backward;
 mod flush;
 mod forward;
@@ -25,5 +25,5 @@ pub(crate) use backward::{Saved, attention_backward};
 pub(crate) use forward::attention;
 pub(crate) use number::Number;
 
-/// Multiplications below which a second thread costs more than it brings (about 5 us).
+/// Below this number of multiplications (about 5 us) attention runs on the calling thread.
 const SERIAL: usize = 1 << 17;

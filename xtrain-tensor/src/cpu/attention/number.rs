@@ -1,34 +1,34 @@
-//! The two element types of an attention, and what they ask of its products.
+//! The element types of attention and the arithmetic of their products.
 use half::bf16;
 
 use super::product::{self, Product};
-use crate::cpu::lanes::{LANES, Lanes, Reg};
+use crate::cpu::gemm_bf16::MinExponent;
+use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::{Simd, lanes};
 use crate::recycle::Recycled;
 
-/// An element type: how its values enter and leave lanes of f32, and the arithmetic of its products.
+/// An element type: its conversion to and from f32 lanes, and the arithmetic of its products.
 pub(crate) trait Number: Recycled {
-    /// Indices that a product takes at a time: its ranges are widened to multiples of it.
+    /// Products process this many indices at a time. Their ranges are extended to multiples of it.
     const STEP: usize;
 
-    /// Up to 32 elements; absent lanes are +0.
+    /// Loads up to 32 elements. Missing lanes are +0.
     fn load<L: Lanes>(l: L, s: &[Self]) -> L::F;
 
-    /// Rounds the first `s.len()` lanes into `s`.
+    /// Rounds the first `s.len()` lanes to `s`.
     fn store<L: Lanes>(l: L, s: &mut [Self], v: L::F);
 
-    /// The elements themselves, if operands of products can be read from them.
+    /// The elements as f32, if products can read them in place.
     fn plain(x: &[Self]) -> Option<&[f32]>;
 
-    /// The values as an operand of a product reads them, from values that need no rounding. Notes the
-    /// least of them.
-    fn operand<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F;
+    /// Converts values of this type to the operand of a product. Updates the smallest exponent.
+    fn operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
-    /// [`Number::operand`] of values that are rounded to this type first.
-    fn rounded<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F;
+    /// Like [`Number::operand`] for values that are first rounded to this type.
+    fn rounded<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
-    /// Runs a product. `fine`: no result of it can be tiny ([`fine`]).
-    fn product(simd: Simd, fine: bool, product: Product<'_>);
+    /// Runs a product. `no_flush`: no result can be tiny, see [`on_lattice`](crate::cpu::gemm_bf16::on_lattice).
+    fn product(simd: Simd, no_flush: bool, product: Product<'_>);
 }
 
 impl Number for f32 {
@@ -47,16 +47,16 @@ impl Number for f32 {
         Some(x)
     }
     #[inline(always)]
-    fn operand<L: Lanes>(_: L, v: L::F, _: &mut Least<L>) -> L::F {
+    fn operand<L: Lanes>(_: L, v: L::F, _: &mut MinExponent<L>) -> L::F {
         v
     }
     #[inline(always)]
-    fn rounded<L: Lanes>(_: L, v: L::F, _: &mut Least<L>) -> L::F {
+    fn rounded<L: Lanes>(_: L, v: L::F, _: &mut MinExponent<L>) -> L::F {
         v
     }
     #[inline(always)]
     fn product(simd: Simd, _: bool, product: Product<'_>) {
-        lanes::dispatch(simd, product::Run::<product::Chain>::new(product));
+        lanes::dispatch(simd, product::ProductKernel::<product::Chain>::new(product));
     }
 }
 
@@ -76,53 +76,21 @@ impl Number for bf16 {
         None
     }
     #[inline(always)]
-    fn operand<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F {
-        let size = l.max(v, l.neg(v));
-        let bound = Lanes::splat(l, f32::MIN_POSITIVE);
-        let none = Lanes::splat(l, f32::NEG_INFINITY);
-        least.0 = l.max(least.0, l.select_lt(size, bound, none, l.neg(size)));
-        l.select_lt(size, bound, Lanes::mul(l, v, l.zero()), v)
+    fn operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F {
+        let magnitude = l.max(v, l.neg(v));
+        min_exp.update(l, magnitude);
+        l.select_lt(magnitude, Lanes::splat(l, f32::MIN_POSITIVE), Lanes::mul(l, v, l.zero()), v)
     }
     #[inline(always)]
-    fn rounded<L: Lanes>(l: L, v: L::F, least: &mut Least<L>) -> L::F {
-        bf16::operand(l, l.round_bf16(v), least)
+    fn rounded<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F {
+        bf16::operand(l, l.round_bf16(v), min_exp)
     }
     #[inline(always)]
-    fn product(simd: Simd, fine: bool, product: Product<'_>) {
-        if fine {
-            lanes::dispatch(simd, product::Run::<product::Blocks<false>>::new(product));
+    fn product(simd: Simd, no_flush: bool, product: Product<'_>) {
+        if no_flush {
+            lanes::dispatch(simd, product::ProductKernel::<product::Blocks<false>>::new(product));
         } else {
-            lanes::dispatch(simd, product::Run::<product::Blocks<true>>::new(product));
+            lanes::dispatch(simd, product::ProductKernel::<product::Blocks<true>>::new(product));
         }
     }
-}
-
-/// The least magnitude among the non-zero values of an operand, negated, lane by lane.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Least<L: Reg>(L::F);
-
-impl<L: Lanes> Least<L> {
-    /// Of no values.
-    #[inline(always)]
-    pub(crate) fn new(l: L) -> Self {
-        Least(Lanes::splat(l, f32::NEG_INFINITY))
-    }
-
-    /// Over all lanes; infinity if all values are zero.
-    #[inline(always)]
-    pub(crate) fn value(self, l: L) -> f32 {
-        -l.max32(self.0)
-    }
-}
-
-/// Whether no non-zero result of a product of bf16 values can be tiny, given the least magnitudes of
-/// its operands.
-///
-/// A bf16 value of exponent e is a multiple of 2^(e - 7). So all products, and all sums of them rounded
-/// to 24 bits, are multiples of 2^(ea + eb - 14): where that is no less than 2^-126, nothing is ever
-/// flushed.
-#[inline(always)]
-pub(crate) fn fine(a: f32, b: f32) -> bool {
-    let exponent = |x: f32| (x.to_bits() >> 23) as i32 - 127;
-    exponent(a) + exponent(b) - 14 >= -126
 }

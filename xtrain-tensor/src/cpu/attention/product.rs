@@ -1,75 +1,63 @@
-//! The products of attention: a few rows against 16 to 64 columns, one chain to an output.
+//! The matrix products of attention: a few rows times 16 to 64 columns, one chain per output.
 #![allow(clippy::needless_range_loop, reason = "loops over registers, of known length")]
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::flush::{add_flushed, fma_flushed};
+use crate::cpu::gemm::Beta;
 use crate::cpu::lanes::{Kernel, Lanes, Reg};
 
-/// `out[r][c] = start + sum over k of left(r, k) right(k, c)`, k rising, for `rows` rows, the columns
-/// `cols` and the indices `depth`.
+/// `out[r][c] = beta out[r][c] + sum over k of a(r, k) b(k, c)`, k rising, for `rows` rows, the columns `cols` and
+/// the indices `depth`.
 ///
-/// `left(r, k) = left[r * left_row + k * left_step]`, `right(k, c) = right[k * right_row + c]`,
-/// `out(r, c) = out[r * out_row + c]`. Columns are computed in groups of two registers: those around
-/// `cols` are overwritten, and must exist.
+/// `a(r, k)` is `a[r * a_row_step + k * a_k_step]`, `b(k, c)` is `b[k * b_row_step + c]`, `out(r, c)` is
+/// `out[r * out_row_step + c]`. Columns are computed in groups of two registers. Columns of these groups outside
+/// `cols` are overwritten and must exist.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
-    pub(crate) left: &'a [f32],
-    pub(crate) left_row: usize,
-    pub(crate) left_step: usize,
-    pub(crate) right: &'a [f32],
-    pub(crate) right_row: usize,
+    pub(crate) a: &'a [f32],
+    pub(crate) a_row_step: usize,
+    pub(crate) a_k_step: usize,
+    pub(crate) b: &'a [f32],
+    pub(crate) b_row_step: usize,
     pub(crate) out: &'a mut [f32],
-    pub(crate) out_row: usize,
-    pub(crate) start: Start,
+    pub(crate) out_row_step: usize,
+    pub(crate) beta: Beta,
     pub(crate) rows: usize,
     pub(crate) cols: Range<usize>,
     pub(crate) depth: Range<usize>,
 }
 
-/// Where the sums of a product start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// At +0.
-    Zero,
-    /// At what `out` holds.
-    Out,
-}
-
-/// How the sum of an output is formed.
+/// The arithmetic that forms the sum of an output.
 pub(crate) trait Arithmetic {
-    /// Accumulators that an output takes.
-    const SHARE: usize;
+    /// Accumulators per output.
+    const CHAINS: usize;
 
-    /// Adds the products of indices `depth` to `y`.
+    /// Adds the products of the indices `depth` to `y`.
     ///
     /// # Safety
-    /// `at.left(r, k)` is readable for r < R and k in `depth`, and so are the `C` registers at
-    /// `at.right(k)`.
+    /// `a(r, k)` is readable for r < R and k in `depth`, and so are the `C` registers at `b(k)`.
     unsafe fn sum<L: Lanes, const R: usize, const C: usize>(
         l: L,
-        at: &At,
+        ab: &TileOperands,
         depth: Range<usize>,
         y: [[L::R; C]; R],
     ) -> [[L::R; C]; R];
 }
 
-/// Where a tile's operands lie.
+/// The operands of a tile.
 #[derive(Debug)]
-pub(crate) struct At {
-    left: *const f32,
-    left_row: usize,
-    left_step: usize,
-    right: *const f32,
-    right_row: usize,
+pub(crate) struct TileOperands {
+    a: *const f32,
+    a_row_step: usize,
+    a_k_step: usize,
+    b: *const f32,
+    b_row_step: usize,
 }
 
-impl At {
-    /// `acc[r][c] = fma(left(r, k), right(k)[c], acc[r][c])`; `FLUSH`: where it is tiny, zero.
-    ///
-    /// # Safety
-    /// As [`Arithmetic::sum`], for this `k`.
+impl TileOperands {
+    /// `acc[r][c] = fma(a(r, k), b(k)[c], acc[r][c])`. `FLUSH`: a tiny result becomes zero.
     #[inline(always)]
     unsafe fn step<const FLUSH: bool, L: Lanes, const R: usize, const C: usize>(
         &self,
@@ -79,14 +67,14 @@ impl At {
     ) -> [[L::R; C]; R] {
         // SAFETY: all these elements are readable, by contract.
         unsafe {
-            let right = self.right.add(k.wrapping_mul(self.right_row));
-            let left = self.left.add(k.wrapping_mul(self.left_step));
+            let b_row = self.b.add(k.wrapping_mul(self.b_row_step));
+            let a_column = self.a.add(k.wrapping_mul(self.a_k_step));
             let mut b = [Reg::splat(l, 0.0); C];
             for c in 0..C {
-                b[c] = Reg::load(l, right.add(c * L::WIDTH));
+                b[c] = Reg::load(l, b_row.add(c * L::WIDTH));
             }
             for r in 0..R {
-                let a = Reg::splat(l, *left.add(r.wrapping_mul(self.left_row)));
+                let a = Reg::splat(l, *a_column.add(r.wrapping_mul(self.a_row_step)));
                 for c in 0..C {
                     acc[r][c] = if FLUSH {
                         fma_flushed(l, a, b[c], acc[r][c])
@@ -100,39 +88,39 @@ impl At {
     }
 }
 
-/// One fma chain over all indices: f32.
+/// f32: one fma chain over all indices.
 #[derive(Debug)]
 pub(crate) struct Chain;
 
 impl Arithmetic for Chain {
-    const SHARE: usize = 1;
+    const CHAINS: usize = 1;
 
     #[inline(always)]
     unsafe fn sum<L: Lanes, const R: usize, const C: usize>(
         l: L,
-        at: &At,
+        ab: &TileOperands,
         depth: Range<usize>,
         mut y: [[L::R; C]; R],
     ) -> [[L::R; C]; R] {
         for k in depth {
             // SAFETY: k is in `depth`; the rest is this function's contract.
-            y = unsafe { at.step::<false, L, R, C>(l, k, y) };
+            y = unsafe { ab.step::<false, L, R, C>(l, k, y) };
         }
         y
     }
 }
 
-/// Blocks of 32 indices, each an even and an odd chain: bf16. `FLUSH`: some result may be tiny.
+/// bf16: blocks of 32 indices with an even and an odd chain each. `FLUSH`: some result may be tiny.
 #[derive(Debug)]
 pub(crate) struct Blocks<const FLUSH: bool>;
 
 impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
-    const SHARE: usize = 2;
+    const CHAINS: usize = 2;
 
     #[inline(always)]
     unsafe fn sum<L: Lanes, const R: usize, const C: usize>(
         l: L,
-        at: &At,
+        ab: &TileOperands,
         depth: Range<usize>,
         mut y: [[L::R; C]; R],
     ) -> [[L::R; C]; R] {
@@ -142,11 +130,11 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
             let mut even = [[Reg::splat(l, 0.0); C]; R];
             let mut odd = even;
             while from < to {
-                // SAFETY: the range is of even bounds, as `run` checks, and inside `depth`; the rest is this function's
+                // SAFETY: the bounds are even, as `run` checks, and inside `depth`; the rest is this function's
                 // contract.
                 unsafe {
-                    even = at.step::<FLUSH, L, R, C>(l, from, even);
-                    odd = at.step::<FLUSH, L, R, C>(l, from + 1, odd);
+                    even = ab.step::<FLUSH, L, R, C>(l, from, even);
+                    odd = ab.step::<FLUSH, L, R, C>(l, from + 1, odd);
                 }
                 from += 2;
             }
@@ -164,25 +152,25 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
     }
 }
 
-/// A product as work for an instruction set.
-pub(crate) struct Run<'a, A>(Product<'a>, PhantomData<A>);
+/// A product as a kernel.
+pub(crate) struct ProductKernel<'a, A>(Product<'a>, PhantomData<A>);
 
-impl<'a, A: Arithmetic> Run<'a, A> {
+impl<'a, A: Arithmetic> ProductKernel<'a, A> {
     #[inline(always)]
     pub(crate) fn new(product: Product<'a>) -> Self {
-        Run(product, PhantomData)
+        ProductKernel(product, PhantomData)
     }
 
-    /// Rows `row..row + R`.
+    /// Computes the rows `row..row + R`.
     ///
     /// # Safety
-    /// The bounds that [`Run::run`] checks hold, and `row + R <= rows`.
+    /// The bounds that [`ProductKernel::run`] checks hold, and `row + R <= rows`.
     #[inline(always)]
     unsafe fn strip<L: Lanes, const R: usize>(&mut self, l: L, row: usize, cols: Range<usize>) -> usize {
         let mut col = cols.start;
-        // SAFETY: the groups lie in `cols`; the rest is this function's contract.
+        // SAFETY: the groups are inside `cols`; the rest is this function's contract.
         unsafe {
-            while R <= L::WIDE_ROWS && A::SHARE == 1 && col + 4 * L::WIDTH <= cols.end {
+            while R <= L::WIDE_ROWS && A::CHAINS == 1 && col + 4 * L::WIDTH <= cols.end {
                 self.tile::<L, R, 4>(l, row, col);
                 col += 4 * L::WIDTH;
             }
@@ -194,40 +182,42 @@ impl<'a, A: Arithmetic> Run<'a, A> {
         R
     }
 
+    /// Computes R rows and C registers of columns.
+    ///
     /// # Safety
-    /// As [`Run::strip`], with `C` registers inside the checked columns from `col` on.
+    /// As for [`ProductKernel::strip`], with `C` registers inside the checked columns from `col` on.
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize, const C: usize>(&mut self, l: L, row: usize, col: usize) {
         let p = &mut self.0;
         // SAFETY: `run` has checked the first and the last element of each operand.
         unsafe {
-            let at = At {
-                left: p.left.as_ptr().add(row * p.left_row),
-                left_row: p.left_row,
-                left_step: p.left_step,
-                right: p.right.as_ptr().add(col),
-                right_row: p.right_row,
+            let ab = TileOperands {
+                a: p.a.as_ptr().add(row * p.a_row_step),
+                a_row_step: p.a_row_step,
+                a_k_step: p.a_k_step,
+                b: p.b.as_ptr().add(col),
+                b_row_step: p.b_row_step,
             };
-            let out = p.out.as_mut_ptr().add(row * p.out_row + col);
+            let out = p.out.as_mut_ptr().add(row * p.out_row_step + col);
             let mut y = [[Reg::splat(l, 0.0); C]; R];
-            if p.start == Start::Out {
+            if p.beta == Beta::One {
                 for r in 0..R {
                     for c in 0..C {
-                        y[r][c] = Reg::load(l, out.add(r * p.out_row + c * L::WIDTH));
+                        y[r][c] = Reg::load(l, out.add(r * p.out_row_step + c * L::WIDTH));
                     }
                 }
             }
-            let y = A::sum(l, &at, p.depth.clone(), y);
+            let y = A::sum(l, &ab, p.depth.clone(), y);
             for r in 0..R {
                 for c in 0..C {
-                    Reg::store(l, out.add(r * p.out_row + c * L::WIDTH), y[r][c]);
+                    Reg::store(l, out.add(r * p.out_row_step + c * L::WIDTH), y[r][c]);
                 }
             }
         }
     }
 }
 
-impl<A: Arithmetic> Kernel for Run<'_, A> {
+impl<A: Arithmetic> Kernel for ProductKernel<'_, A> {
     type Out = ();
 
     #[inline(always)]
@@ -239,18 +229,18 @@ impl<A: Arithmetic> Kernel for Run<'_, A> {
             return;
         }
         let even = p.depth.start.is_multiple_of(2) && p.depth.end.is_multiple_of(2);
-        assert!(even || A::SHARE == 1, "blocks take indices in pairs");
+        assert!(even || A::CHAINS == 1, "blocks need even bounds of the depth");
         let end = p.depth.end.max(1);
-        assert!((rows - 1) * p.left_row + (end - 1) * p.left_step < p.left.len(), "left leaves its slice");
-        assert!((end - 1) * p.right_row + cols.end <= p.right.len(), "right leaves its slice");
-        assert!((rows - 1) * p.out_row + cols.end <= p.out.len(), "out leaves its slice");
-        let most = L::TILE_ROWS / A::SHARE;
+        assert!((rows - 1) * p.a_row_step + (end - 1) * p.a_k_step < p.a.len(), "a is out of bounds");
+        assert!((end - 1) * p.b_row_step + cols.end <= p.b.len(), "b is out of bounds");
+        assert!((rows - 1) * p.out_row_step + cols.end <= p.out.len(), "out is out of bounds");
+        let max_rows = L::TILE_ROWS / A::CHAINS;
         let mut row = 0;
         while row < rows {
-            let left = rows - row;
-            // SAFETY: the bounds were checked, and the strip has no more rows than are left.
+            let rest = rows - row;
+            // SAFETY: the bounds were checked, and the strip has no more rows than remain.
             row += unsafe {
-                match most.min(left) {
+                match max_rows.min(rest) {
                     12.. => self.strip::<L, 12>(l, row, cols.clone()),
                     6.. => self.strip::<L, 6>(l, row, cols.clone()),
                     3.. => self.strip::<L, 3>(l, row, cols.clone()),

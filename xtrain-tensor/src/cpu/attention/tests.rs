@@ -1,16 +1,16 @@
-//! Every instruction set against the reference, bit for bit, on drawn cases.
-use super::number::fine;
+//! Checks every instruction set against the reference, bit for bit, on random cases.
+use crate::cpu::gemm_bf16::{NO_EXPONENT, on_lattice};
 use crate::ops::{AttnMask, Saved, Slots, attention, attention_backward};
 use crate::rng::{Purpose, draw};
 use crate::{Device, Dtype, Simd, Tensor};
 
-/// Numbers for one case.
-struct Dice {
+/// Random numbers of one case.
+struct CaseRng {
     case: u64,
     at: u32,
 }
 
-impl Dice {
+impl CaseRng {
     fn word(&mut self) -> u32 {
         self.at += 1;
         draw(19, self.case, self.at, Purpose::Sample)[0]
@@ -21,7 +21,7 @@ impl Dice {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
-    /// About normal.
+    /// Approximately normal.
     fn normal(&mut self) -> f32 {
         (0..4).map(|_| self.word() as f32 / u32::MAX as f32 - 0.5).sum::<f32>() * 1.7
     }
@@ -33,7 +33,7 @@ impl Dice {
             Kind::Plain => self.normal(),
             Kind::Sharp => self.normal() * 8.0,
             Kind::Ties => self.below(3) as f32 - 1.0,
-            // where products and sums of products are tiny, or the operands are
+            // products, sums of products or operands are tiny
             Kind::Edge => self.normal() * 0.5f32.powi(60 + self.below(8) as i32),
             Kind::Wide => self.normal() * 0.5f32.powi(self.below(150) as i32),
             Kind::Mixed => match self.below(4) {
@@ -62,7 +62,7 @@ enum Kind {
 struct Case {
     dtype: Dtype,
     kinds: [Kind; 4],
-    /// nh, nkv, hd.
+    /// [nh, nkv, hd].
     heads: [usize; 3],
     seq: Vec<u32>,
     pos: Vec<u32>,
@@ -75,75 +75,75 @@ const KINDS: [Kind; 6] = [Kind::Plain, Kind::Sharp, Kind::Ties, Kind::Edge, Kind
 const LENGTHS: [usize; 16] = [1, 2, 3, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257];
 
 impl Case {
-    /// Sequences of `lens` keys whose last `news` are rows of the pass.
-    fn new(dice: &mut Dice, lens: &[usize], news: &[usize]) -> Case {
-        let kind = dice.pick(&KINDS);
+    /// Sequences of `lens` keys. The last `new_rows` of each are rows of the pass.
+    fn new(rng: &mut CaseRng, lens: &[usize], new_rows: &[usize]) -> Case {
+        let kind = rng.pick(&KINDS);
         let mut kinds = [kind; 4];
-        if dice.below(2) == 0 {
-            kinds = kinds.map(|_| dice.pick(&KINDS));
+        if rng.below(2) == 0 {
+            kinds = kinds.map(|_| rng.pick(&KINDS));
         }
         let longest = lens.iter().sum::<usize>();
         let hds: &[usize] = match longest {
             0..200 => &[1, 2, 4, 7, 6, 8, 10, 16, 24, 32, 64, 80, 96, 128, 256],
             _ => &[2, 5, 8, 16, 24, 32, 40],
         };
-        let (hd, group) = (dice.pick(hds), dice.pick(&[1, 1, 2, 4, 8]));
-        let nkv = if group * hd > 128 || longest > 300 { 1 } else { dice.pick(&[1, 2, 3]) };
+        let (hd, group) = (rng.pick(hds), rng.pick(&[1, 1, 2, 4, 8]));
+        let nkv = if group * hd > 128 || longest > 300 { 1 } else { rng.pick(&[1, 2, 3]) };
         let mut rows: Vec<(u32, u32)> = Vec::new();
-        for (s, (&len, &new)) in lens.iter().zip(news).enumerate() {
+        for (s, (&len, &new)) in lens.iter().zip(new_rows).enumerate() {
             rows.extend((len - new.min(len)..len).map(|pos| (s as u32, pos as u32)));
         }
-        match dice.below(4) {
-            0 => dice.shuffle(&mut rows),
+        match rng.below(4) {
+            0 => rng.shuffle(&mut rows),
             1 => rows.reverse(),
             _ => {}
         }
-        let (slots, n_slots) = slots(dice, lens);
+        let (slots, n_slots) = slots(rng, lens);
         let (seq, pos) = rows.into_iter().unzip();
-        let window = dice.pick(&[None, None, Some(1), Some(5), Some(33), Some(64), Some(100)]);
-        let dtype = dice.pick(&[Dtype::F32, Dtype::BF16]);
+        let window = rng.pick(&[None, None, Some(1), Some(5), Some(33), Some(64), Some(100)]);
+        let dtype = rng.pick(&[Dtype::F32, Dtype::BF16]);
         Case { dtype, kinds, heads: [group * nkv, nkv, hd], seq, pos, slots, n_slots, window }
     }
 
-    fn visible(&self) -> AttnMask<'_> {
+    fn attn_mask(&self) -> AttnMask<'_> {
         AttnMask { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
     }
 
-    /// Queries, keys, values, dy. Slots without a key hold NaN, which nobody may read.
-    fn operands(&self, dice: &mut Dice) -> [Tensor; 4] {
+    /// Queries, keys, values, dy. Slots without a key hold NaN, which must not be read.
+    fn operands(&self, rng: &mut CaseRng) -> [Tensor; 4] {
         let [nh, nkv, hd] = self.heads;
         let rows = self.seq.len();
-        let mut held = vec![false; self.n_slots];
+        let mut has_key = vec![false; self.n_slots];
         for (n, &seq) in self.seq.iter().enumerate() {
-            self.visible().keys(n).for_each(|pos| held[self.slots.slot(seq, pos)] = true);
+            self.attn_mask().keys(n).for_each(|pos| has_key[self.slots.slot(seq, pos)] = true);
         }
         let mut pool = |kind| {
-            let mut x = dice.tensor(&[self.n_slots, nkv, hd], kind, Dtype::F32);
+            let mut x = rng.tensor(&[self.n_slots, nkv, hd], kind, Dtype::F32);
             let slots = x.data_mut::<f32>().unwrap().chunks_exact_mut(nkv * hd);
-            slots.zip(&held).filter(|(_, held)| !**held).for_each(|(x, _)| x.fill(f32::NAN));
+            slots.zip(&has_key).filter(|(_, has_key)| !**has_key).for_each(|(x, _)| x.fill(f32::NAN));
             x.cast(self.dtype).unwrap()
         };
         let [k, v] = [pool(self.kinds[1]), pool(self.kinds[2])];
-        let q = dice.tensor(&[rows, nh, hd], self.kinds[0], self.dtype);
-        [q, k, v, dice.tensor(&[rows, nh, hd], self.kinds[3], Dtype::F32)]
+        let q = rng.tensor(&[rows, nh, hd], self.kinds[0], self.dtype);
+        [q, k, v, rng.tensor(&[rows, nh, hd], self.kinds[3], Dtype::F32)]
     }
 }
 
-fn slots(dice: &mut Dice, lens: &[usize]) -> (Slots, usize) {
-    if dice.below(2) == 0 {
+fn slots(rng: &mut CaseRng, lens: &[usize]) -> (Slots, usize) {
+    if rng.below(2) == 0 {
         let mut next = 0;
         let base = |&len: &usize| {
-            let at = next + dice.below(3);
+            let at = next + rng.below(3);
             next = at + len;
             at
         };
         let base = lens.iter().map(base).collect();
         return (Slots::Runs { base }, next + 1);
     }
-    let page = dice.pick(&[1, 3, 5, 16, 64, 100]);
+    let page = rng.pick(&[1, 3, 5, 16, 64, 100]);
     let mut pages: Vec<u32> =
         (0..lens.iter().map(|len| len.div_ceil(page) as u32).sum::<u32>() + 2).collect();
-    dice.shuffle(&mut pages);
+    rng.shuffle(&mut pages);
     let n_slots = pages.len() * page;
     let table = lens.iter().map(|len| pages.drain(..len.div_ceil(page)).collect()).collect();
     (Slots::Pages { page, table }, n_slots)
@@ -154,36 +154,36 @@ fn bits(x: &Tensor) -> Vec<u32> {
     x.to_f32().unwrap().data::<f32>().unwrap().iter().map(canonical).collect()
 }
 
-/// The same values on another device.
-fn on(device: &Device, x: &Tensor) -> Tensor {
+/// Copies the values to another device.
+fn to_device(device: &Device, x: &Tensor) -> Tensor {
     let f = x.to_f32().unwrap();
     let values = f.data::<f32>().unwrap().to_vec();
     Tensor::new(device, x.shape(), values).unwrap().cast(x.dtype()).unwrap()
 }
 
-/// y and L, and the three gradients where `backward`.
+/// Computes y and L, and the three gradients if `backward`.
 fn compute(device: &Device, case: &Case, operands: &[Tensor; 4], backward: bool) -> Vec<Tensor> {
-    let [q, k, v, dy] = operands.each_ref().map(|x| on(device, x));
-    let (y, lse) = attention(&q, &k, &v, &case.visible()).unwrap();
+    let [q, k, v, dy] = operands.each_ref().map(|x| to_device(device, x));
+    let (y, lse) = attention(&q, &k, &v, &case.attn_mask()).unwrap();
     let mut all = vec![y, lse];
     if backward {
         let saved = Saved { q: &q, k: &k, v: &v, y: &all[0], lse: &all[1] };
-        let gradients = attention_backward(&saved, &dy, &case.visible()).unwrap();
+        let gradients = attention_backward(&saved, &dy, &case.attn_mask()).unwrap();
         all.extend(gradients);
     }
     all
 }
 
-fn check(case: &Case, dice: &mut Dice, backward: bool) {
-    let operands = case.operands(dice);
+fn check(case: &Case, rng: &mut CaseRng, backward: bool) {
+    let operands = case.operands(rng);
     let want = compute(&Device::cpu_with(1, Simd::Reference), case, &operands, backward);
     for simd in Simd::available().filter(|&s| s != Simd::Reference) {
-        let got = compute(&Device::cpu_with(1 + dice.below(3), simd), case, &operands, backward);
+        let got = compute(&Device::cpu_with(1 + rng.below(3), simd), case, &operands, backward);
         for ((got, want), name) in got.iter().zip(&want).zip(["y", "L", "dq", "dk", "dv"]) {
             let (g, w) = (bits(got), bits(want));
             if let Some(i) = (0..w.len()).find(|&i| g[i] != w[i]) {
                 let (g, w) = (f32::from_bits(g[i]), f32::from_bits(w[i]));
-                panic!("{simd}: {name}[{i}] is {g:e}, not {w:e}, in case {} {case:?}", dice.case);
+                panic!("{simd}: {name}[{i}] is {g:e}, want {w:e}, in case {} {case:?}", rng.case);
             }
         }
     }
@@ -192,31 +192,31 @@ fn check(case: &Case, dice: &mut Dice, backward: bool) {
 #[test]
 fn forward_has_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
     for case in 0..120 {
-        let mut dice = Dice { case, at: 0 };
-        let n = 1 + dice.below(3);
-        let lens: Vec<usize> = (0..n).map(|_| dice.pick(&LENGTHS)).collect();
-        let news: Vec<usize> = (0..n).map(|_| dice.pick(&[1, 2, 7, 30, 70])).collect();
-        check(&Case::new(&mut dice, &lens, &news), &mut dice, false);
+        let mut rng = CaseRng { case, at: 0 };
+        let n = 1 + rng.below(3);
+        let lens: Vec<usize> = (0..n).map(|_| rng.pick(&LENGTHS)).collect();
+        let new_rows: Vec<usize> = (0..n).map(|_| rng.pick(&[1, 2, 7, 30, 70])).collect();
+        check(&Case::new(&mut rng, &lens, &new_rows), &mut rng, false);
     }
 }
 
 #[test]
-fn one_row_a_sequence_has_the_bits_of_the_reference_at_any_length() {
+fn one_row_per_sequence_has_the_bits_of_the_reference_at_any_length() {
     for case in 0..50 {
-        let mut dice = Dice { case: 1_000 + case, at: 0 };
-        let n = 1 + dice.below(4);
-        let lens: Vec<usize> = (0..n).map(|_| 1 + dice.below(513)).collect();
-        check(&Case::new(&mut dice, &lens, &vec![1; n]), &mut dice, false);
+        let mut rng = CaseRng { case: 1_000 + case, at: 0 };
+        let n = 1 + rng.below(4);
+        let lens: Vec<usize> = (0..n).map(|_| 1 + rng.below(513)).collect();
+        check(&Case::new(&mut rng, &lens, &vec![1; n]), &mut rng, false);
     }
 }
 
-/// Makes each sequence begin with some pages of the one before it. How many are shared.
-fn fork(dice: &mut Dice, case: &mut Case) -> usize {
+/// Makes each sequence start with some pages of the previous one. Returns the number of shared pages.
+fn fork(rng: &mut CaseRng, case: &mut Case) -> usize {
     let Slots::Pages { table, .. } = &mut case.slots else { return 0 };
     let mut shared = 0;
     for s in 1..table.len() {
-        let most = table[s].len().min(table[s - 1].len());
-        let pages = table[s - 1][..dice.below(most + 1)].to_vec();
+        let max = table[s].len().min(table[s - 1].len());
+        let pages = table[s - 1][..rng.below(max + 1)].to_vec();
         table[s][..pages.len()].copy_from_slice(&pages);
         shared += pages.len();
     }
@@ -227,47 +227,47 @@ fn fork(dice: &mut Dice, case: &mut Case) -> usize {
 fn sequences_that_begin_with_the_same_pages_have_the_bits_of_the_reference() {
     let mut shared = 0;
     for number in 0..100 {
-        let mut dice = Dice { case: 3_000 + number, at: 0 };
-        let n = 2 + dice.below(5);
-        let lens: Vec<usize> = (0..n).map(|_| 40 + dice.below(200)).collect();
-        let news: Vec<usize> = (0..n).map(|_| dice.pick(&[1, 1, 2, 5])).collect();
-        let mut case = Case::new(&mut dice, &lens, &news);
-        shared += fork(&mut dice, &mut case);
-        check(&case, &mut dice, false);
+        let mut rng = CaseRng { case: 3_000 + number, at: 0 };
+        let n = 2 + rng.below(5);
+        let lens: Vec<usize> = (0..n).map(|_| 40 + rng.below(200)).collect();
+        let new_rows: Vec<usize> = (0..n).map(|_| rng.pick(&[1, 1, 2, 5])).collect();
+        let mut case = Case::new(&mut rng, &lens, &new_rows);
+        shared += fork(&mut rng, &mut case);
+        check(&case, &mut rng, false);
     }
-    assert!(shared > 100, "{shared} pages are shared");
+    assert!(shared > 100, "only {shared} pages are shared");
 }
 
-/// Two sequences of one page, whose windows leave a gap: what lies there is nobody's.
+/// Two sequences share a page, and their windows leave a gap whose slots belong to neither.
 #[test]
-fn neighbours_of_one_page_do_not_read_what_lies_between_their_windows() {
+fn sequences_that_share_a_page_do_not_read_the_slots_between_their_windows() {
     let heads = [2, 1, 32];
     let slots = Slots::Pages { page: 64, table: vec![vec![0], vec![0]] };
     for dtype in [Dtype::F32, Dtype::BF16] {
-        let mut dice = Dice { case: 4_000, at: 0 };
+        let mut rng = CaseRng { case: 4_000, at: 0 };
         let (seq, pos, window) = (vec![0, 1], vec![20, 60], Some(5));
         let kinds = [Kind::Plain; 4];
         let case = Case { dtype, kinds, heads, seq, pos, slots: slots.clone(), n_slots: 64, window };
-        check(&case, &mut dice, false);
+        check(&case, &mut rng, false);
     }
 }
 
 #[test]
 fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
     for case in 0..100 {
-        let mut dice = Dice { case: 2_000 + case, at: 0 };
+        let mut rng = CaseRng { case: 2_000 + case, at: 0 };
         let lengths = if case % 16 == 0 { &LENGTHS[..] } else { &LENGTHS[..10] };
-        let lens: Vec<usize> = (0..1 + dice.below(2)).map(|_| dice.pick(lengths)).collect();
-        check(&Case::new(&mut dice, &lens, &lens), &mut dice, true);
+        let lens: Vec<usize> = (0..1 + rng.below(2)).map(|_| rng.pick(lengths)).collect();
+        check(&Case::new(&mut rng, &lens, &lens), &mut rng, true);
     }
 }
 
 #[test]
-fn a_product_is_fine_down_to_a_lattice_of_two_to_the_minus_126() {
-    let power = |e: i32| f32::from_bits(((127 + e) as u32) << 23);
-    assert!(fine(power(-56), power(-56)) && fine(power(14), power(-126)));
-    assert!(!fine(power(-57), power(-56)) && !fine(power(13), power(-126)));
-    assert!(fine(f32::INFINITY, power(-126)), "an operand of zeros");
+fn a_product_is_on_the_lattice_down_to_two_to_the_minus_126() {
+    let field = |e: i32| (127 + e) as u8;
+    assert!(on_lattice(field(-56), field(-56)) && on_lattice(field(14), field(-126)));
+    assert!(!on_lattice(field(-57), field(-56)) && !on_lattice(field(13), field(-126)));
+    assert!(on_lattice(NO_EXPONENT, field(-126)), "an operand of zeros");
 }
 
 #[test]
@@ -276,8 +276,8 @@ fn two_positions_in_one_slot_are_an_error_of_the_backward() {
     let x = Tensor::zeros(&device, &[2, 1, 2], Dtype::F32).unwrap();
     let lse = Tensor::zeros(&device, &[2, 1], Dtype::F32).unwrap();
     let slots = Slots::Runs { base: vec![1, 1] };
-    let see = AttnMask { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
+    let mask = AttnMask { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
     let saved = Saved { q: &x, k: &x, v: &x, y: &x, lse: &lse };
-    let error = attention_backward(&saved, &x, &see).unwrap_err().to_string();
+    let error = attention_backward(&saved, &x, &mask).unwrap_err().to_string();
     assert!(error.contains("slot 1 twice, at position 0 of sequence 1"), "{error}");
 }

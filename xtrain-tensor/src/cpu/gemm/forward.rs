@@ -1,65 +1,69 @@
-//! `y = x B` and `y += x B` over packed panels.
+//! `y = x B` and `y += x B` with packed B.
 use std::ops::Range;
 
 use super::panels::View;
-use super::tile::{Fetch, Start, Tiles, tile_rows};
-use super::{CHUNK, runs, split};
+use super::tile::{Beta, Prefetch, TileJob, tile_rows};
+use super::{CHUNK, TileGroup, split, tile_groups};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
 
-/// Elements of a line of cache: half a row of a panel.
+/// Elements per cache line: half a row of a panel.
 const LINE: usize = LANES / 2;
 
-/// Tiles that ask for the next panel, each for its share: of two lines for a step over the depth one each.
-const AHEAD: usize = 2;
+/// Number of tiles that prefetch the next panel. Each fetches half of it: one cache line per step over the depth, where
+/// a row of the panel has two.
+const PREFETCH_TILES: usize = 2;
 
-/// A matrix in memory: element (r, k) at `data[r * row_step + k * k_step]`.
+/// A strided matrix: element (r, k) is `data[r * row_step + k * k_step]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a> {
-    /// The elements.
     pub(crate) data: &'a [f32],
-    /// Rows.
+    /// Number of rows.
     pub(crate) rows: usize,
-    /// From one row to the next.
+    /// Elements between rows.
     pub(crate) row_step: usize,
-    /// From one element of a row to the next.
+    /// Elements between columns.
     pub(crate) k_step: usize,
 }
 
 impl<'a> Matrix<'a> {
-    /// Row-major and contiguous.
+    /// A row-major, contiguous matrix.
     pub(crate) fn new(data: &'a [f32], rows: usize, depth: usize) -> Matrix<'a> {
         Matrix { data, rows, row_step: depth, k_step: 1 }
     }
 
-    /// Panics unless all of `rows` x `depth` lies inside the data.
+    /// Panics unless all of `rows` x `depth` is inside the data.
     fn check(&self, depth: usize) {
         if self.rows > 0 && depth > 0 {
             let last = (self.rows - 1) * self.row_step + (depth - 1) * self.k_step;
-            assert!(last < self.data.len(), "{} rows of {depth} leave the data", self.rows);
+            assert!(
+                last < self.data.len(),
+                "{} rows of {depth} elements are out of bounds of the data",
+                self.rows
+            );
         }
     }
 }
 
-/// `y = start + a b`: y `[a.rows, b.columns]` row-major; a `[rows, b.depth]`.
+/// `y = beta y + a b`: y `[a.rows, b.columns]` row-major, a `[rows, b.depth]`.
 ///
-/// Order: [`super`]'s; with [`Start::Continue`] the chunks go on into y (a group of linears that read
-/// one x: the second weight's product continues the first's).
-pub(crate) fn product(cpu: &Cpu, a: Matrix<'_>, b: View<'_>, y: &mut [f32], start: Start) {
-    if b.depth == 0 && start == Start::Zero {
+/// Order: that of [`super`]. With [`Beta::One`] the chunks are added to the values in y. For a group of linears that
+/// read one x, the product of the second weight continues that of the first.
+pub(crate) fn product(cpu: &Cpu, a: Matrix<'_>, b: View<'_>, y: &mut [f32], beta: Beta) {
+    if b.depth == 0 && beta == Beta::Zero {
         y.fill(0.0);
     }
-    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start, plus: None }, cpu);
+    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), beta, residual: None }, cpu);
 }
 
-/// `y = h + a b`, the product summed first, then added: a projection back into the residual stream.
-pub(crate) fn product_onto(cpu: &Cpu, h: &[f32], a: Matrix<'_>, b: View<'_>, y: &mut [f32]) {
+/// `y = h + a b` with the residual h added in the epilogue, after the product is summed.
+pub(crate) fn product_residual(cpu: &Cpu, h: &[f32], a: Matrix<'_>, b: View<'_>, y: &mut [f32]) {
     assert_eq!(h.len(), y.len(), "h has the product's shape");
     if b.depth == 0 {
         y.iter_mut().zip(h).for_each(|(y, h)| *y = h + 0.0);
     }
-    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), start: Start::Zero, plus: Some(h) }, cpu);
+    run(Product { simd: cpu.simd, a, b, y: Disjoint::new(y), beta: Beta::Zero, residual: Some(h) }, cpu);
 }
 
 fn run(job: Product<'_>, cpu: &Cpu) {
@@ -74,52 +78,55 @@ struct Product<'a> {
     a: Matrix<'a>,
     b: View<'a>,
     y: Disjoint<'a, f32>,
-    start: Start,
-    /// What is added to the finished sum, of the shape of y.
-    plus: Option<&'a [f32]>,
+    beta: Beta,
+    /// Added to the finished sum. Same shape as y.
+    residual: Option<&'a [f32]>,
 }
 
 impl Product<'_> {
-    /// The outputs of `rows` in `panels`. Each output belongs to one unit.
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
     fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
-        let most = tile_rows(self.simd);
-        // one tile of rows walks all panels; several tiles share a panel while it is near
-        let stride = if rows.len() <= most { panels.len().max(1) } else { 1 };
+        let max = tile_rows(self.simd);
+        // a single row of tiles walks all panels; otherwise all tiles read one panel while it is in the L1 cache
+        let stride = if rows.len() <= max { panels.len().max(1) } else { 1 };
         for k in (0..self.b.depth).step_by(CHUNK) {
             for panel in panels.clone().step_by(stride) {
                 let mut done = (stride == 1).then_some(0);
-                for (row, height, count) in runs(rows.len(), most) {
-                    self.tiles([rows.start + row, height, count, k], panel..panel + stride, done);
+                for group in tile_groups(rows.len(), max) {
+                    let count = group.count;
+                    let group = TileGroup { row: rows.start + group.row, ..group };
+                    self.tiles(group, k, panel..panel + stride, done);
                     done = done.map(|done| done + count);
                 }
             }
         }
     }
 
-    /// What is left of the next panel when so many tiles have asked for their share of it.
-    fn next_panel(&self, k: usize, panel: usize, done: usize) -> Fetch {
+    /// The prefetch of the next panel that remains after `done` tiles have fetched their share.
+    fn next_panel(&self, k: usize, panel: usize, done: usize) -> Prefetch {
         let share = CHUNK.min(self.b.depth - k) * LINE;
         let from = self.b.row(0, 0, 0).wrapping_add((panel * self.b.step + k) * LANES);
-        let tiles = AHEAD.saturating_sub(done);
-        Fetch { from: from.wrapping_add(done * share), step: LINE, tile_step: share, tiles }
+        let tiles = PREFETCH_TILES.saturating_sub(done);
+        Prefetch { from: from.wrapping_add(done * share), step: LINE, tile_step: share, tiles }
     }
 
-    /// One chunk of `count` tiles of `height` rows from `row` on, in `panels`. Those that share a panel ask for the
-    /// next one: `done` of them are computed.
-    fn tiles(&self, [row, height, count, k]: [usize; 4], panels: Range<usize>, done: Option<usize>) {
+    /// Computes one chunk of a group of tiles in `panels`. Tiles that share a panel prefetch the next one; `done` is
+    /// the number of tiles before this group. `None`: no prefetch.
+    fn tiles(&self, group: TileGroup, k: usize, panels: Range<usize>, done: Option<usize>) {
+        let TileGroup { row, height, count } = group;
         let Matrix { data, row_step, k_step, .. } = self.a;
         let step = self.b.columns;
         let columns = panels.start * LANES..step.min(panels.end * LANES);
         let depth = CHUNK.min(self.b.depth - k);
         let first = row * step + columns.start;
-        // `at` checks the address one past the last element, so that all are inside y
+        // `at` checks the address one past the last element, so all elements are inside y
         self.y.at((row + height * count - 1) * step + columns.end);
         let last = k + depth == self.b.depth;
         let a = data[row * row_step + k * k_step..].as_ptr();
         let below = height * row_step;
-        let near =
-            Fetch { from: a.wrapping_add(below), step: height * k_step, tile_step: below, tiles: count };
-        let tiles = Tiles {
+        let l1 =
+            Prefetch { from: a.wrapping_add(below), step: height * k_step, tile_step: below, tiles: count };
+        let tiles = TileJob {
             a,
             row_step,
             k_step,
@@ -130,15 +137,15 @@ impl Product<'_> {
             c: self.y.at(first),
             c_step: step,
             columns: columns.len(),
-            plus: self.plus.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
-            start: if k == 0 { self.start } else { Start::Continue },
+            residual: self.residual.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
+            beta: if k == 0 { self.beta } else { Beta::One },
             count,
-            near,
-            far: done.map(|done| self.next_panel(k, panels.end, done)),
+            l1,
+            l2: done.map(|done| self.next_panel(k, panels.end, done)),
         };
-        // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last;
-        // the rows of c lie inside y, checked above, as do those of `plus`, which is as long; those of
-        // c belong to this unit alone.
+        // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last. The rows of c
+        // are inside y, checked above; so are those of `residual`, which has the same length. The elements of c
+        // belong to this unit alone.
         unsafe { tiles.run(self.simd, height) }
     }
 }

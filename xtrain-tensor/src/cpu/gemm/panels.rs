@@ -1,4 +1,4 @@
-//! Weights as the f32 products read them: panels of 32 columns, packed once per update.
+//! The packed B operand of f32 products: panels of 32 columns, packed once per update.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use super::super::Cpu;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, scratch};
 
-/// The elements of one row (one k) of a panel, on cache lines of their own.
+/// One row (one k) of a panel, aligned to cache lines.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Row(pub(super) [f32; LANES]);
 scratch!(Row, Row([0.0; LANES]));
 
-/// A matrix B `[depth, columns]` as panels `[ceil(columns / 32)][depth][32]`, padded with +0.
+/// A matrix B `[depth, columns]`, packed as panels `[ceil(columns / 32)][depth][32]` and padded with +0.
 #[derive(Debug, Clone)]
 pub(crate) struct Panels {
     rows: Buffer<Row>,
@@ -30,13 +30,13 @@ impl Panels {
         panels
     }
 
-    /// Panels, none of which is written yet.
+    /// Panels that are not written yet.
     pub(crate) fn blank([depth, columns]: [usize; 2]) -> Panels {
-        Panels { rows: Buffer::for_up_to(columns.div_ceil(LANES) * depth), depth, columns }
+        Panels { rows: Buffer::with_capacity(columns.div_ceil(LANES) * depth), depth, columns }
     }
 
-    /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
-    /// all that are left.
+    /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of 32
+    /// or extends to the last row.
     pub(crate) fn write(&mut self, cpu: &Cpu, first: usize, w: &[f32]) {
         let depth = self.depth;
         self.pack(cpu, first..first + w.len() / depth.max(1), |panel, rows| {
@@ -45,7 +45,7 @@ impl Panels {
         });
     }
 
-    /// The column `j`: of a weight for `x W^T`, its row.
+    /// Unpacks column `j`. For a weight packed for `x W^T` this is row `j`.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         let rows = &self.rows[j / LANES * self.depth..];
         to.iter_mut().zip(rows).for_each(|(to, row)| *to = row.0[j % LANES]);
@@ -58,7 +58,7 @@ impl Panels {
         let mut panels = Panels::blank([depth, columns]);
         panels.pack(cpu, 0..columns, |panel, rows| {
             for (row, w) in rows.iter_mut().zip(w.chunks_exact(columns)) {
-                // a copy of known length is two moves, not a call
+                // a copy of constant length is two moves, not a call
                 match <&[f32; LANES]>::try_from(&w[panel.clone()]) {
                     Ok(w) => row.0 = *w,
                     Err(_) => row.0[..panel.len()].copy_from_slice(&w[panel.clone()]),
@@ -68,9 +68,10 @@ impl Panels {
         panels
     }
 
-    /// `fill(columns, rows)` writes a panel of the columns `range`; one that is not whole is zero before.
+    /// Packs the columns `range`. `fill(columns, rows)` writes one panel; a panel with fewer than 32 columns is
+    /// zeroed first.
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, fill: impl Fn(Range<usize>, &mut [Row]) + Sync) {
-        let (first, columns) = (whole(&range, self.columns), self.columns);
+        let (first, columns) = (first_panel(&range, self.columns), self.columns);
         self.rows.grow(range.end.div_ceil(LANES) * self.depth);
         let rows = &mut self.rows[first * self.depth..range.end.div_ceil(LANES) * self.depth];
         cpu.pool.parts(rows, self.depth, |p, rows: &mut [Row]| {
@@ -94,7 +95,7 @@ impl Panels {
         self.rows[j / LANES * self.depth + k].0[j % LANES]
     }
 
-    /// Bytes held, padding included.
+    /// Size in bytes, including padding.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.rows[..])
@@ -106,14 +107,14 @@ impl Panels {
     }
 }
 
-/// The first of the panels that the columns `range` of so many are.
-pub(crate) fn whole(range: &Range<usize>, columns: usize) -> usize {
+/// Checks that the columns `range` of `columns` are whole panels. Returns the first of these panels.
+pub(crate) fn first_panel(range: &Range<usize>, columns: usize) -> usize {
     let ends = range.end == columns || range.end < columns && range.end.is_multiple_of(LANES);
     assert!(range.start.is_multiple_of(LANES) && ends, "whole panels");
     range.start / LANES
 }
 
-/// One panel of a weight for `x W^T`: the rows of `w`, `depth` values each, become columns.
+/// Packs one panel of a weight for `x W^T`: the rows of `w`, `depth` values each, become columns.
 struct Transpose<'a> {
     w: &'a [f32],
     depth: usize,
@@ -152,26 +153,26 @@ impl Kernel for Transpose<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     rows: &'a [Row],
-    /// Rows from one panel to the next.
+    /// Rows between panels.
     pub(super) step: usize,
     pub(crate) depth: usize,
     pub(crate) columns: usize,
 }
 
 impl<'a> View<'a> {
-    /// The columns `range`, from a multiple of 32 on.
+    /// The columns `range`. It starts at a multiple of 32.
     pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
         assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole panels");
         View { rows: &self.rows[range.start / LANES * self.step..], columns: range.len(), ..self }
     }
 
-    /// The elements at depths `range` of all columns.
+    /// All columns at the depths `range`.
     pub(crate) fn depths(self, range: Range<usize>) -> View<'a> {
         assert!(range.end <= self.depth, "depths that are there");
         View { rows: &self.rows[range.start..], depth: range.len(), ..self }
     }
 
-    /// The address of row `k` of panel `p`, and a check that `depth` rows from it on are there.
+    /// Returns the address of row `k` of panel `p`. Checks that it is followed by `depth` rows, itself included.
     pub(super) fn row(&self, p: usize, k: usize, depth: usize) -> *const f32 {
         self.rows[p * self.step + k..][..depth].as_ptr().cast()
     }

@@ -1,4 +1,4 @@
-//! Every instruction set and thread count against loops written from the contract's text.
+//! Checks every instruction set and thread count against loops written from docs/numerics.md.
 use std::ops::Range;
 
 use super::*;
@@ -25,7 +25,7 @@ fn values(seed: u32, n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// y = start + chunks, from docs/numerics.md section 2.
+/// y + chunks, as in docs/numerics.md, section 2.
 fn dot(y: f32, n: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
     (0..n).step_by(256).fold(y, |y, from| {
         let chunk = (from..n.min(from + 256)).fold(0.0f32, |c, k| a(k).mul_add(b(k), c));
@@ -68,17 +68,17 @@ fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread
             let at = |i: usize| dot(y0[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
             (0..m * n).map(at).collect()
         };
-        let (fresh, onto) = (want(&vec![0.0; m * n]), want(&before));
+        let (from_zero, from_y) = (want(&vec![0.0; m * n]), want(&before));
         for (simd, device) in devices() {
             let cpu = device.as_cpu().unwrap();
             let panels = Panels::of_weight(cpu, &w, [n, k]);
             let what = format!("{simd} {m}x{k}x{n}");
             let mut y = vec![f32::NAN; m * n];
-            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Start::Zero);
-            same(&y, &fresh, &what);
+            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Beta::Zero);
+            same(&y, &from_zero, &what);
             let mut y = before.clone();
-            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Start::Continue);
-            same(&y, &onto, &what);
+            product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Beta::One);
+            same(&y, &from_y, &what);
         }
     }
 }
@@ -95,8 +95,8 @@ fn the_input_gradient_of_a_group_runs_through_its_weights_in_one_y() {
         for (g, o) in outs.into_iter().enumerate() {
             let panels = Panels::of_weight_transposed(cpu, &w[g], [o, inputs]);
             assert_eq!(panels.at(o - 1, 3).to_bits(), w[g][(o - 1) * inputs + 3].to_bits());
-            let start = if g == 0 { Start::Zero } else { Start::Continue };
-            product(cpu, Matrix::new(&dy[g], m, o), panels.view(), &mut dx, start);
+            let beta = if g == 0 { Beta::Zero } else { Beta::One };
+            product(cpu, Matrix::new(&dy[g], m, o), panels.view(), &mut dx, beta);
             for (i, y) in want.iter_mut().enumerate() {
                 *y = dot(*y, o, |j| dy[g][i / inputs * o + j], |j| w[g][j * inputs + i % inputs]);
             }
@@ -121,7 +121,7 @@ fn weight_gradients_count_chunks_from_each_samples_first_row() {
         }
         for (simd, device) in devices() {
             let mut g = before.clone();
-            weight_gradient(device.as_cpu().unwrap(), [&dy, &x], samples, &mut g, [o, i]);
+            weight_gradient(device.as_cpu().unwrap(), &dy, &x, samples, &mut g, [o, i]);
             same(&g, &want, &format!("{simd} {o}x{i}"));
         }
     }

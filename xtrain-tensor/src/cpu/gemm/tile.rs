@@ -1,24 +1,25 @@
-//! The one microkernel of all f32 products: tiles of up to 12 rows, one chunk of the depth.
+//! The micro-kernel of all f32 products: tiles of up to 12 rows, one chunk of the depth.
 use super::super::Simd;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::Buffer;
 
-/// What a chunk is added to.
+/// The factor of the old output values, as in BLAS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// To +0: the output's old values are not read.
+pub(crate) enum Beta {
+    /// The sum starts from +0. The old values are not read.
     Zero,
-    /// To the output's values: the running sum of earlier chunks.
-    Continue,
+    /// The sum continues from the old values.
+    One,
 }
 
-/// `c[i][j] = start + chunk`, where `chunk = fma(a[i][k], b[k][j], chunk)` for k rising from +0:
-/// `a[i][k] = a[i * row_step + k * k_step]`, and column j of panel p of row k is
-/// `b[p * panel_step + k * b_step + j]`; c has `columns` columns, 32 to a panel, in rows of `c_step`. Where `plus` is
-/// not null, `c[i][j] = plus[i][j] + c[i][j]` at the end, in rows of `c_step` too. `count` tiles stand one below the
-/// other.
+/// A column of `count` tiles and one chunk of the depth: `c[i][j] = beta c[i][j] + chunk`, where
+/// `chunk = fma(a[i][k], b[k][j], chunk)` for k rising from +0.
+///
+/// `a[i][k]` is `a[i * row_step + k * k_step]`. Column j of panel p of row k is `b[p * panel_step + k * b_step + j]`.
+/// c has `columns` columns, 32 per panel, and its rows are `c_step` apart. If `residual` is not null, the epilogue
+/// computes `c[i][j] = residual[i][j] + c[i][j]`; its rows are also `c_step` apart.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tiles {
+pub(super) struct TileJob {
     pub(super) a: *const f32,
     pub(super) row_step: usize,
     pub(super) k_step: usize,
@@ -29,95 +30,105 @@ pub(super) struct Tiles {
     pub(super) c: *mut f32,
     pub(super) c_step: usize,
     pub(super) columns: usize,
-    pub(super) plus: *const f32,
-    pub(super) start: Start,
+    pub(super) residual: *const f32,
+    pub(super) beta: Beta,
     pub(super) count: usize,
-    /// What is read soon, into the nearest cache.
-    pub(super) near: Fetch,
-    /// What is read later. None of a tile that walks all panels alone: a part of a panel asks for the next part.
-    pub(super) far: Option<Fetch>,
+    /// Prefetch into the L1 cache: data that is read soon.
+    pub(super) l1: Prefetch,
+    /// Prefetch into the L2 cache: data that is read later. `None` for a single tile that walks all panels; each part
+    /// of a panel then prefetches the next part.
+    pub(super) l2: Option<Prefetch>,
 }
 
-/// What a tile asks for while it computes, one line of cache for each step over the depth. Any address will do.
+/// Data that tiles prefetch while they compute: one cache line per step over the depth. Any address is valid.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fetch {
-    /// What the first tile asks for at the first step.
+pub(super) struct Prefetch {
+    /// Address for the first step of the first tile.
     pub(super) from: *const f32,
-    /// Elements from one step to the next, and from one tile to the next.
+    /// Elements between steps, and between tiles.
     pub(super) step: usize,
     pub(super) tile_step: usize,
-    /// So many tiles ask for it. Others ask for what they read, or for the near once more: the same line again and
-    /// again would be waited for.
+    /// Number of tiles that use this prefetch. The other tiles prefetch their own operand, or repeat the L1 prefetch:
+    /// prefetching the same line in every step would stall.
     pub(super) tiles: usize,
 }
 
-/// One of the tiles: where it begins in a, c and plus, and what it asks for: from where and in what steps.
+/// The pointers of one tile, and its prefetch streams.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct TilePtrs {
     a: *const f32,
     c: *mut f32,
-    plus: *const f32,
-    near: (*const f32, usize),
-    far: Option<(*const f32, usize)>,
+    residual: *const f32,
+    l1: Stream,
+    /// `None`: the rest of the panel.
+    l2: Option<Stream>,
 }
 
-/// The most rows of a tile, with the instructions that have the most registers.
-const MOST_ROWS: usize = 12;
+/// A prefetch stream: one line from `from` on for each step over the depth.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    from: *const f32,
+    step: usize,
+}
 
-/// The rows of a tile that use the registers of `simd` best.
+/// Maximum rows of a tile, for the instruction set with the most registers.
+const MAX_ROWS: usize = 12;
+
+/// Number of rows of a tile that uses the registers of `simd` best.
 pub(super) fn tile_rows(simd: Simd) -> usize {
-    struct Ask;
-    impl Kernel for Ask {
+    struct TileRows;
+    impl Kernel for TileRows {
         type Out = usize;
         #[inline(always)]
         fn run<L: Lanes>(self, _: L) -> usize {
             L::TILE_ROWS
         }
     }
-    dispatch(simd, Ask)
+    dispatch(simd, TileRows)
 }
 
-impl Tiles {
+impl TileJob {
     /// Computes tiles of `rows` rows, at most [`tile_rows`] of `simd`.
     ///
     /// # Safety
-    /// All elements named above are readable (a, b, plus) and writable (c), and no other thread touches
-    /// those of c.
+    /// All elements of the operands are readable (a, b, residual) or writable (c), and no other thread accesses those
+    /// of c.
     pub(super) unsafe fn run(&self, simd: Simd, rows: usize) {
         macro_rules! pick {
             ($($m:literal)*) => {
                 match rows {
                     0 => {}
                     $(
-                        $m if self.row_step == 1 => dispatch(simd, Rows::<$m, true>(self)),
-                        $m => dispatch(simd, Rows::<$m, false>(self)),
+                        $m if self.row_step == 1 => dispatch(simd, MicroKernel::<$m, true>(self)),
+                        $m => dispatch(simd, MicroKernel::<$m, false>(self)),
                     )*
-                    _ => unreachable!("a tile has at most {MOST_ROWS} rows"),
+                    _ => unreachable!("a tile has at most {MAX_ROWS} rows"),
                 }
             };
         }
         pick!(1 2 3 4 5 6 7 8 9 10 11 12)
     }
 
-    /// Where register `at` of the columns begins in b.
+    /// Address in b of register `at` of the columns.
     #[inline(always)]
     fn column<L: Lanes>(&self, at: usize) -> *const f32 {
         self.b.wrapping_add((at / L::REGS).wrapping_mul(self.panel_step) + at % L::REGS * L::WIDTH)
     }
 }
 
-/// Tiles of M rows; `ACROSS`: those of a lie side by side, which takes one address where others take
-/// one each. Made by [`Tiles::run`] only, whose contract holds for its pointers. By reference: a
-/// copy would be read back before its stores have left the core, which waits for all older stores.
-struct Rows<'a, const M: usize, const ACROSS: bool>(&'a Tiles);
+/// Tiles of M rows. `UNIT_STRIDE`: the rows of a are adjacent in memory (`row_step` 1), so they need one address
+/// instead of one each. Created by [`TileJob::run`] only, whose contract holds for the pointers. It holds a reference
+/// because a copy would be read back before its stores have left the store buffer, which stalls until all older
+/// stores are done.
+struct MicroKernel<'a, const M: usize, const UNIT_STRIDE: bool>(&'a TileJob);
 
-impl<const M: usize, const ACROSS: bool> Kernel for Rows<'_, M, ACROSS> {
+impl<const M: usize, const UNIT_STRIDE: bool> Kernel for MicroKernel<'_, M, UNIT_STRIDE> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        assert!(M <= L::TILE_ROWS, "a tile of {M} rows, made for registers that hold {}", L::TILE_ROWS);
-        // Few rows: several panels at once, so that there are enough independent chains to hide the
-        // latency of an fma. R registers across, M * R chains.
+        assert!(M <= L::TILE_ROWS, "a tile of {M} rows exceeds the maximum of {}", L::TILE_ROWS);
+        // Few rows: compute several panels at once, for enough independent chains to hide the latency of fma. R
+        // registers across make M * R chains.
         for i in 0..self.0.count {
             if M <= L::WIDE_ROWS / 2 {
                 self.walk::<L, 8>(l, i);
@@ -130,115 +141,120 @@ impl<const M: usize, const ACROSS: bool> Kernel for Rows<'_, M, ACROSS> {
     }
 }
 
-impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
-    /// Where tile `i` lies.
+impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
+    /// Pointers of tile `i`.
     #[inline(always)]
-    fn place(&self, i: usize) -> Place {
+    fn pointers(&self, i: usize) -> TilePtrs {
         let t = self.0;
         let rows = i.wrapping_mul(M);
         let down = rows.wrapping_mul(t.c_step);
-        let a = t.a.wrapping_add(rows.wrapping_mul(if ACROSS { 1 } else { t.row_step }));
-        let asked = |f: &Fetch, or| match i < f.tiles {
-            true => (f.from.wrapping_add(i.wrapping_mul(f.tile_step)), f.step),
-            false => or,
+        let a = t.a.wrapping_add(rows.wrapping_mul(if UNIT_STRIDE { 1 } else { t.row_step }));
+        let stream = |f: &Prefetch, default| match i < f.tiles {
+            true => Stream { from: f.from.wrapping_add(i.wrapping_mul(f.tile_step)), step: f.step },
+            false => default,
         };
-        let near = asked(&t.near, (a, t.k_step));
-        Place {
+        let l1 = stream(&t.l1, Stream { from: a, step: t.k_step });
+        TilePtrs {
             a,
             c: t.c.wrapping_add(down),
-            plus: if t.plus.is_null() { t.plus } else { t.plus.wrapping_add(down) },
-            near,
-            far: t.far.as_ref().map(|far| asked(far, near)),
+            residual: if t.residual.is_null() { t.residual } else { t.residual.wrapping_add(down) },
+            l1,
+            l2: t.l2.as_ref().map(|l2| stream(l2, l1)),
         }
     }
 
-    /// All columns of tile `i`, R registers at a time, then what is left by two and one.
+    /// Computes all columns of tile `i`: R registers at a time, then two, then one.
     #[inline(always)]
     fn walk<L: Lanes, const R: usize>(&self, l: L, i: usize) {
-        let here = self.place(i);
+        let ptrs = self.pointers(i);
         let (whole, part) = (self.0.columns / L::WIDTH, self.0.columns % L::WIDTH);
         let mut at = 0;
         while at + R <= whole {
-            self.chunk::<L, R>(l, self.0, here, at);
+            self.chunk::<L, R>(l, self.0, ptrs, at);
             at += R;
         }
         while at + 2 <= whole {
-            self.chunk::<L, 2>(l, self.0, here, at);
+            self.chunk::<L, 2>(l, self.0, ptrs, at);
             at += 2;
         }
         if at < whole {
-            self.chunk::<L, 1>(l, self.0, here, at);
+            self.chunk::<L, 1>(l, self.0, ptrs, at);
             at += 1;
         }
         if part > 0 {
-            self.part(l, here, at, part);
+            self.edge(l, ptrs, at, part);
         }
     }
 
-    /// The register of columns at `at`, of which only `n` columns exist: by way of whole ones.
+    /// Computes the last register of columns, at `at`, which has only `n` columns, in padded copies.
     #[inline(always)]
-    fn part<L: Lanes>(&self, l: L, place: Place, at: usize, n: usize) {
+    fn edge<L: Lanes>(&self, l: L, ptrs: TilePtrs, at: usize, n: usize) {
         let t = self.0;
         let from = t.column::<L>(at);
-        let mut b = Buffer::<f32>::of(t.depth * L::WIDTH);
+        let mut b = Buffer::<f32>::new(t.depth * L::WIDTH);
         for (k, b) in b.chunks_exact_mut(L::WIDTH).enumerate() {
-            // SAFETY: row k of b has n columns more, by the contract of `Tiles::run`.
+            // SAFETY: row k of b has n more columns, by the contract of `TileJob::run`.
             unsafe { Reg::store(l, b.as_mut_ptr(), Reg::load_first(l, from.wrapping_add(k * t.b_step), n)) }
         }
         let mut c = [[0f32; LANES]; M];
-        let mut plus = [[0f32; LANES]; M];
-        let here = |i: usize| i.wrapping_mul(t.c_step) + at * L::WIDTH;
-        for (i, (c, plus)) in c.iter_mut().zip(&mut plus).enumerate() {
-            // SAFETY: row i has n columns more, by the contract of `Tiles::run`.
+        let mut residual = [[0f32; LANES]; M];
+        let offset = |i: usize| i.wrapping_mul(t.c_step) + at * L::WIDTH;
+        for (i, (c, residual)) in c.iter_mut().zip(&mut residual).enumerate() {
+            // SAFETY: row i has n more columns, by the contract of `TileJob::run`.
             unsafe {
-                Reg::store(l, c.as_mut_ptr(), Reg::load_first(l, place.c.wrapping_add(here(i)), n));
-                if !place.plus.is_null() {
-                    Reg::store(l, plus.as_mut_ptr(), Reg::load_first(l, place.plus.wrapping_add(here(i)), n));
+                Reg::store(l, c.as_mut_ptr(), Reg::load_first(l, ptrs.c.wrapping_add(offset(i)), n));
+                if !ptrs.residual.is_null() {
+                    Reg::store(
+                        l,
+                        residual.as_mut_ptr(),
+                        Reg::load_first(l, ptrs.residual.wrapping_add(offset(i)), n),
+                    );
                 }
             }
         }
-        let plus = if place.plus.is_null() { place.plus } else { plus.as_ptr().cast() };
-        let whole = Tiles { b: b.as_ptr(), b_step: L::WIDTH, c_step: LANES, ..*t };
-        self.chunk::<L, 1>(l, &whole, Place { c: c.as_mut_ptr().cast(), plus, ..place }, 0);
+        let residual = if ptrs.residual.is_null() { ptrs.residual } else { residual.as_ptr().cast() };
+        let whole = TileJob { b: b.as_ptr(), b_step: L::WIDTH, c_step: LANES, ..*t };
+        self.chunk::<L, 1>(l, &whole, TilePtrs { c: c.as_mut_ptr().cast(), residual, ..ptrs }, 0);
         for (i, row) in c.iter().enumerate() {
-            // SAFETY: as above, and nobody else touches them.
-            unsafe { Reg::store_first(l, place.c.wrapping_add(here(i)), n, Reg::load(l, row.as_ptr())) }
+            // SAFETY: as above, and no other thread accesses them.
+            unsafe { Reg::store_first(l, ptrs.c.wrapping_add(offset(i)), n, Reg::load(l, row.as_ptr())) }
         }
     }
 
-    /// R registers of columns from register `at` on, all of them whole, of the tile of `t` at `place`.
+    /// Computes R whole registers of columns of one tile, starting at register `at`.
     ///
-    /// Addresses wrap: they lie inside operands by contract, and a check for overflow in the loop over the
-    /// depth would cost a quarter of its time.
+    /// Addresses use wrapping arithmetic. They are inside the operands by contract, and an overflow check in the loop
+    /// over the depth would cost a quarter of its time.
     #[inline(always)]
-    fn chunk<L: Lanes, const R: usize>(&self, l: L, t: &Tiles, place: Place, at: usize) {
+    fn chunk<L: Lanes, const R: usize>(&self, l: L, t: &TileJob, ptrs: TilePtrs, at: usize) {
         let zero = <L as Reg>::splat(l, 0.0);
         let mut acc = [[zero; R]; M];
         let mut column = [t.b; R];
         for (j, p) in column.iter_mut().enumerate() {
             *p = t.column::<L>(at + j);
         }
-        let row_step = if ACROSS { 1 } else { t.row_step };
-        // a part of a panel leaves lines out, and the hardware guesses lines that follow each other: ask for the rest
-        let far_of = match place.far {
-            Some(far) => far,
-            None if (at + R).is_multiple_of(L::REGS) => place.near,
-            None => (t.column::<L>(at + R), t.b_step),
+        let row_step = if UNIT_STRIDE { 1 } else { t.row_step };
+        // A part of a panel skips cache lines, but the hardware prefetcher expects consecutive lines. Prefetch the
+        // rest of the panel.
+        let l2_stream = match ptrs.l2 {
+            Some(l2) => l2,
+            None if (at + R).is_multiple_of(L::REGS) => ptrs.l1,
+            None => Stream { from: t.column::<L>(at + R), step: t.b_step },
         };
-        let (mut a, mut near, mut far) = (place.a, place.near.0, far_of.0);
+        let (mut a, mut l1, mut l2) = (ptrs.a, ptrs.l1.from, l2_stream.from);
         for _ in 0..t.depth {
-            Reg::fetch(l, near);
-            near = near.wrapping_add(place.near.1);
-            Reg::fetch_far(l, far);
-            far = far.wrapping_add(far_of.1);
+            Reg::prefetch_l1(l, l1);
+            l1 = l1.wrapping_add(ptrs.l1.step);
+            Reg::prefetch_l2(l, l2);
+            l2 = l2.wrapping_add(l2_stream.step);
             let mut b = [zero; R];
             for (b, p) in b.iter_mut().zip(&mut column) {
-                // SAFETY: row k < depth of a column of b, readable by the contract of `Tiles::run`.
+                // SAFETY: row k < depth of a column of b, readable by the contract of `TileJob::run`.
                 *b = unsafe { Reg::load(l, *p) };
                 *p = p.wrapping_add(t.b_step);
             }
             for (i, row) in acc.iter_mut().enumerate() {
-                // SAFETY: element (i, k) of a, readable by the contract of `Tiles::run`.
+                // SAFETY: element (i, k) of a, readable by the contract of `TileJob::run`.
                 let x = Reg::splat(l, unsafe { *a.wrapping_add(i.wrapping_mul(row_step)) });
                 for (c, b) in row.iter_mut().zip(&b) {
                     *c = Reg::fma(l, x, *b, *c);
@@ -248,15 +264,15 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
         }
         for (i, row) in acc.iter().enumerate() {
             for (j, chunk) in row.iter().enumerate() {
-                let here = i.wrapping_mul(t.c_step) + (at + j) * L::WIDTH;
-                let c = place.c.wrapping_add(here);
-                // SAFETY: elements of c, writable, and of plus, readable unless it is null, by the contract
-                // of `Tiles::run`.
+                let offset = i.wrapping_mul(t.c_step) + (at + j) * L::WIDTH;
+                let c = ptrs.c.wrapping_add(offset);
+                // SAFETY: elements of c, writable, and of residual, readable unless it is null, by the contract
+                // of `TileJob::run`.
                 unsafe {
-                    let start = if t.start == Start::Zero { zero } else { Reg::load(l, c) };
+                    let start = if t.beta == Beta::Zero { zero } else { Reg::load(l, c) };
                     let mut y = Reg::add(l, start, *chunk);
-                    if !place.plus.is_null() {
-                        y = Reg::add(l, Reg::load(l, place.plus.wrapping_add(here)), y);
+                    if !ptrs.residual.is_null() {
+                        y = Reg::add(l, Reg::load(l, ptrs.residual.wrapping_add(offset)), y);
                     }
                     Reg::store(l, c, y);
                 }
@@ -265,4 +281,4 @@ impl<const M: usize, const ACROSS: bool> Rows<'_, M, ACROSS> {
     }
 }
 
-const _: () = assert!(LANES == 32, "a panel is one value of 32 lanes");
+const _: () = assert!(LANES == 32, "a row of a panel is one value of 32 lanes");

@@ -1,4 +1,4 @@
-//! AMX tiles by inline assembly: `tdpbf16ps` is the contract's bf16 block, flush included.
+//! AMX kernels in inline assembly. `tdpbf16ps` computes a bf16 block of docs/numerics.md, including flush to zero.
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ops::Range;
@@ -11,22 +11,22 @@ use super::tiles::{BLOCK_ROWS, Pairs, View};
 /// Rows of a tile register.
 const TILE: usize = 16;
 
-/// Whether the machine has AMX's bf16 tiles and the kernel lets this process use them.
+/// Whether the machine has AMX bf16 tiles and the operating system lets this process use them.
 pub(crate) fn detect() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+    static DETECTED: OnceLock<bool> = OnceLock::new();
+    *DETECTED.get_or_init(|| {
         const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
         __cpuid_count(0, 0).eax >= 7
             && __cpuid_count(7, 0).edx & BF16_AND_TILE == BF16_AND_TILE
-            && permitted()
+            && request_permission()
     })
 }
 
-/// Asks Linux to save tile registers for this process: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA).
+/// Requests permission from Linux to use tile registers: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA).
 #[cfg(target_os = "linux")]
-fn permitted() -> bool {
+fn request_permission() -> bool {
     let result: i64;
-    // SAFETY: a system call with two integers; it writes no memory, and its clobbers are named.
+    // SAFETY: a system call with two integers; it writes no memory, and its clobbers are declared.
     unsafe {
         asm!("syscall", inlateout("rax") 158i64 => result, in("rdi") 0x1023u64, in("rsi") 18u64,
             out("rcx") _, out("r11") _, options(nostack));
@@ -35,11 +35,11 @@ fn permitted() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn permitted() -> bool {
+fn request_permission() -> bool {
     false
 }
 
-/// A tile configuration, palette 1: registers 0..4 hold c, 4 and 5 a, 6 and 7 b.
+/// A tile configuration of palette 1: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -49,7 +49,7 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// `y = y + a b` by tiles.
+/// `y = y + a b` with AMX tiles.
 pub(super) struct Job<'a> {
     a: &'a [Pairs],
     b: View<'a>,
@@ -58,19 +58,19 @@ pub(super) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// # Panics
-    /// On a machine without AMX.
+    /// If the machine has no AMX.
     pub(super) fn new(a: &'a [Pairs], b: View<'a>, y: &'a Disjoint<'a, f32>) -> Job<'a> {
-        assert!(detect(), "narrow blocks are for AMX");
+        assert!(detect(), "the machine has no AMX");
         Job { a, b, y }
     }
 
-    /// The outputs of `rows` in `panels`. Each output belongs to one unit.
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
     pub(super) fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
         let mut configured = 0;
         for row in rows.clone().step_by(2 * TILE) {
             let height = (rows.end - row).min(2 * TILE);
             if configured != height {
-                // SAFETY: `new` has detected AMX; registers are given back below.
+                // SAFETY: `new` has detected AMX; the registers are released below.
                 unsafe { configure(height) };
                 configured = height;
             }
@@ -82,7 +82,7 @@ impl<'a> Job<'a> {
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 
-    /// Up to 32 rows and 32 columns.
+    /// Computes a tile of up to 32 rows and 32 columns.
     fn tile(&self, row: usize, height: usize, panel: usize) {
         let columns = self.b.shape()[1];
         let at = panel * LANES;
@@ -91,11 +91,11 @@ impl<'a> Job<'a> {
             self.y.slice((row + i) * columns + at..(row + i) * columns + columns.min(at + LANES))
         };
         if at + LANES <= columns {
-            // `at` checks the address one past the last element, so that all are inside y
+            // `at` checks the address one past the last element, so all elements are inside y
             self.y.at((row + height - 1) * columns + at + LANES);
             let c = self.y.at(row * columns + at);
-            // SAFETY: `height` rows of 32 from c on, `columns` apart, lie inside y, checked above, and
-            // belong to this unit alone.
+            // SAFETY: `height` rows of 32 from c on, `columns` apart, are inside y, checked above, and belong to this
+            // unit alone.
             unsafe { self.add(row, height, panel, c, columns) };
             return;
         }
@@ -111,10 +111,10 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// `c += a b` for a whole tile.
+    /// `c += a b` for a full-width tile.
     ///
     /// # Safety
-    /// From c on, `height` rows of 32, `step` apart, are writable and touched by nobody else.
+    /// `height` rows of 32 elements, `step` apart, are writable from c on, and no other thread accesses them.
     unsafe fn add(&self, row: usize, height: usize, panel: usize, c: *mut f32, step: usize) {
         let blocks = self.b.blocks();
         let a = &self.a[row * blocks..(row + height) * blocks];
@@ -124,14 +124,14 @@ impl<'a> Job<'a> {
             return;
         }
         let operands = Operands { blocks, a: a.as_ptr().cast(), b: b.as_ptr().cast(), c: c.cast(), step };
-        // SAFETY: `new` has detected AMX and `unit` configured it for `height` rows. Loads of a read
-        // `height` rows of `blocks` blocks, those of b `blocks` blocks of 2048 bytes: all inside the
-        // slices above. c is right by contract.
-        unsafe { if height > TILE { upper_and_lower(operands) } else { upper(operands) } }
+        // SAFETY: `new` has detected AMX and `unit` has configured it for `height` rows. Loads of a read `height`
+        // rows of `blocks` blocks, those of b read `blocks` blocks of 2048 bytes: all inside the slices above. c is
+        // valid by contract.
+        unsafe { if height > TILE { kernel_32_rows(operands) } else { kernel_16_rows(operands) } }
     }
 }
 
-/// Where the assembly reads and writes.
+/// The operands of the assembly.
 struct Operands {
     /// Blocks along the depth, at least one.
     blocks: usize,
@@ -142,13 +142,13 @@ struct Operands {
     step: usize,
 }
 
-/// Shapes the registers for `height` rows, 1 to 32.
+/// Configures the tile registers for `height` rows, 1 to 32.
 ///
 /// # Safety
 /// The machine has AMX.
 unsafe fn configure(height: usize) {
     let upper = height.min(TILE) as u8;
-    // registers that are not used still need a shape
+    // unused registers still need a shape
     let lower = height.checked_sub(TILE).filter(|&h| h > 0).unwrap_or(TILE) as u8;
     let full = TILE as u8;
     let mut config =
@@ -159,11 +159,11 @@ unsafe fn configure(height: usize) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
 }
 
-/// 32 columns of c += a b, 17 to 32 rows.
+/// c += a b for 32 columns and 17 to 32 rows.
 ///
 /// # Safety
-/// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
-unsafe fn upper_and_lower(Operands { blocks, a, b, c, step }: Operands) {
+/// The registers are configured for this height; a, b and c extend as far as [`Job::add`] says.
+unsafe fn kernel_32_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {
@@ -189,11 +189,11 @@ unsafe fn upper_and_lower(Operands { blocks, a, b, c, step }: Operands) {
     }
 }
 
-/// 32 columns of c += a b, 1 to 16 rows.
+/// c += a b for 32 columns and 1 to 16 rows.
 ///
 /// # Safety
-/// The registers are configured for them; a, b, c reach as far as [`Job::add`] says.
-unsafe fn upper(Operands { blocks, a, b, c, step }: Operands) {
+/// The registers are configured for this height; a, b and c extend as far as [`Job::add`] says.
+unsafe fn kernel_16_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
     unsafe {

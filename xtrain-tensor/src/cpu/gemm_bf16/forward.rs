@@ -1,26 +1,26 @@
-//! `y = a B` and `y += a B` over packed tiles.
+//! `y = a B` and `y += a B` with packed B.
 use std::ops::Range;
 
-use super::super::gemm::{Start, split, tiles};
+use super::super::gemm::{Beta, split, tiles};
 use super::super::lanes::LANES;
 use super::super::{Disjoint, Simd};
-use super::left::{Blocks, Left, Wide};
+use super::left::{Blocks, F32Block, PackedA};
 use super::on_lattice;
 use super::tile::{Tile, panels_across, tile_rows};
 use super::tiles::{Pairs, TILE, View};
 use crate::Cpu;
 
-/// `y = start + a b`: y `[a.rows, b.columns]` row-major, f32.
+/// `y = beta y + a b`: y `[a.rows, b.columns]` row-major, f32.
 ///
-/// Order: [`super`]'s; with [`Start::Continue`] the blocks go on into y.
-pub(crate) fn product(cpu: &Cpu, a: &Left, b: View<'_>, y: &mut [f32], start: Start) {
+/// Order: that of [`super`]. With [`Beta::One`] the blocks are added to the values in y.
+pub(crate) fn product(cpu: &Cpu, a: &PackedA, b: View<'_>, y: &mut [f32], beta: Beta) {
     let [depth, columns] = b.shape();
     assert_eq!(a.depth, depth, "a and b have one depth");
     assert_eq!(y.len(), a.rows * columns, "y holds rows * columns values");
     match &a.blocks {
         #[cfg(target_arch = "x86_64")]
-        Blocks::Narrow(blocks) => {
-            if start == Start::Zero {
+        Blocks::Amx(blocks) => {
+            if beta == Beta::Zero {
                 y.fill(0.0);
             }
             let y = Disjoint::new(y);
@@ -28,9 +28,9 @@ pub(crate) fn product(cpu: &Cpu, a: &Left, b: View<'_>, y: &mut [f32], start: St
             split(cpu, [a.rows, depth, columns], |rows, panels| job.unit(rows, panels));
         }
         #[cfg(not(target_arch = "x86_64"))]
-        Blocks::Narrow(_) => unreachable!("AMX is never detected here"),
-        Blocks::Wide(blocks) => {
-            let job = Job { simd: cpu.simd, a, blocks, b, y: &Disjoint::new(y), start };
+        Blocks::Amx(_) => unreachable!("AMX is never detected here"),
+        Blocks::Simd(blocks) => {
+            let job = Job { simd: cpu.simd, a, blocks, b, y: &Disjoint::new(y), beta };
             split(cpu, [a.rows, depth, columns], |rows, panels| job.unit(rows, panels));
         }
     }
@@ -38,15 +38,15 @@ pub(crate) fn product(cpu: &Cpu, a: &Left, b: View<'_>, y: &mut [f32], start: St
 
 struct Job<'a> {
     simd: Simd,
-    a: &'a Left,
-    blocks: &'a [Wide],
+    a: &'a PackedA,
+    blocks: &'a [F32Block],
     b: View<'a>,
     y: &'a Disjoint<'a, f32>,
-    start: Start,
+    beta: Beta,
 }
 
 impl Job<'_> {
-    /// The outputs of `rows` in `panels`. Each output belongs to one unit.
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
     fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
         let mut panel = panels.start;
         while panel < panels.end {
@@ -56,27 +56,29 @@ impl Job<'_> {
             let next = (across == 1 && panel + 1 < panels.end).then(|| self.b.panel(panel + 1));
             for (i, (row, height)) in tiles.enumerate() {
                 let rows = rows.start + row..rows.start + row + height;
-                // the first two ask for half of the next panel each; to a single one the hardware brings the rest
-                let ask = next.filter(|_| i < 2).and_then(|next| next.get(i * TILE..));
-                self.tile(rows, panel..panel + across, ask);
+                // the first two tiles prefetch half of the next panel each; for a single tile the hardware prefetcher
+                // fetches the rest
+                let prefetch = next.filter(|_| i < 2).and_then(|next| next.get(i * TILE..));
+                self.tile(rows, panel..panel + across, prefetch);
             }
             panel += across;
         }
     }
 
-    fn tile(&self, rows: Range<usize>, panels: Range<usize>, ask: Option<&[Pairs]>) {
+    fn tile(&self, rows: Range<usize>, panels: Range<usize>, prefetch: Option<&[Pairs]>) {
         let (columns, blocks) = (self.b.shape()[1], self.b.blocks());
-        let low = self.a.low(rows.clone());
+        let min_exp = self.a.min_exp(rows.clone());
         let tile = Tile {
             a: &self.blocks[rows.start * blocks..rows.end * blocks],
-            on_lattice: panels.clone().all(|panel| on_lattice(low, self.b.low(panel))),
+            on_lattice: panels.clone().all(|panel| on_lattice(min_exp, self.b.min_exp(panel))),
             b: self.b,
             columns: panels.start * LANES..columns.min(panels.end * LANES),
             panels,
             rows,
-            y: (self.y, columns),
-            start: self.start,
-            ask,
+            y: self.y,
+            y_step: columns,
+            beta: self.beta,
+            prefetch,
         };
         // SAFETY: these elements of y belong to this unit alone.
         unsafe { tile.run(self.simd) }

@@ -1,21 +1,22 @@
 //! The gradient of a weight in bf16: `g += dy^T x`, sample by sample.
 use std::ops::Range;
 
-use super::super::gemm::Start;
-use super::{BLOCK, Left, Operand, Tiles, product};
+use super::super::gemm::Beta;
+use super::{BLOCK, Operand, PackedA, TilePanels, product};
 use crate::Cpu;
 
-/// Rows that are packed at a time: a multiple of the block.
+/// Rows packed at a time, a multiple of the block.
 const SLAB: usize = 1024;
 
-/// `g[o][i] = g[o][i] + block` for every sample, and inside it for every block of 32 rows counted from
-/// the sample's first row, rising, the last one padded with zeros: [`super`]'s block over `dy[r][o]` and
-/// `x[r][i]`, flushed alike. dy, where it is f32, is rounded at its entry.
+/// `g[o][i] = g[o][i] + block` for every sample and, inside it, for every block of 32 rows counted from the sample's
+/// first row, rising. The last block is padded with zeros. The arithmetic of a block of `dy[r][o]` and `x[r][i]` is
+/// that of [`super`], including flush to zero. An f32 dy is rounded to bf16.
 ///
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
 pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     cpu: &Cpu,
-    (dy, x): (&[A], &[B]),
+    dy: &[A],
+    x: &[B],
     samples: &[Range<usize>],
     g: &mut [f32],
     shape: [usize; 2],
@@ -23,20 +24,20 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     let [out, inputs] = shape;
     let end = samples.iter().map(|s| s.end).max().unwrap_or(0);
     assert!(dy.len() >= end * out && x.len() >= end * inputs, "the samples' rows exist");
-    // the blocks of all samples in one list: a running g knows no other border
+    // the blocks of all samples in one list: the running g needs no other boundary between samples
     let padded = |s: &Range<usize>| {
         let pad = s.len().next_multiple_of(BLOCK) - s.len();
         s.clone().map(Some).chain(std::iter::repeat_n(None, pad))
     };
     let rows: Vec<Option<usize>> = samples.iter().flat_map(padded).collect();
     for rows in rows.chunks(SLAB) {
-        let left = Left::transposed(cpu, [out, rows.len()], |k| line(dy, rows[k], out));
-        let right = Tiles::of_lines(cpu, [rows.len(), inputs], |k| line(x, rows[k], inputs));
-        product(cpu, &left, right.view(), g, Start::Continue);
+        let a = PackedA::transposed(cpu, [out, rows.len()], |k| row_or_empty(dy, rows[k], out));
+        let b = TilePanels::of_rows(cpu, [rows.len(), inputs], |k| row_or_empty(x, rows[k], inputs));
+        product(cpu, &a, b.view(), g, Beta::One);
     }
 }
 
-/// A row of a row-major matrix, or nothing.
-fn line<T>(matrix: &[T], row: Option<usize>, columns: usize) -> &[T] {
+/// A row of a row-major matrix. `None`: an empty slice.
+fn row_or_empty<T>(matrix: &[T], row: Option<usize>, columns: usize) -> &[T] {
     row.map_or(&[], |row| &matrix[row * columns..][..columns])
 }

@@ -1,112 +1,112 @@
-//! The left operand of bf16 products: rounded at its entry, denormals as zeros, blocks of 32.
+//! The packed A operand of bf16 products: rounded to bf16, denormals as zeros, in blocks of 32.
 use std::ops::Range;
 
 use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Disjoint, Simd};
-use super::tiles::{Lines, Pairs, TILE, turn};
-use super::{BLOCK, NO_LOW, Operand, enter};
+use super::tiles::{MatrixRows, Pairs, TILE, transpose_pairs};
+use super::{BLOCK, MinExponent, NO_EXPONENT, Operand, round_daz};
 use crate::Cpu;
 
-/// Rows `[rows][ceil(depth / 32)][32]`, padded with +0.
+/// A matrix A, packed as `[rows][ceil(depth / 32)][32]` and padded with +0.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct PackedA {
     pub(super) blocks: Blocks,
     pub(super) rows: usize,
     pub(super) depth: usize,
-    /// Smallest exponent field of each row's non-zero elements; 0 of blocks for AMX, which does not ask.
-    low: Buffer<u8>,
+    /// Smallest exponent field of each row's non-zero elements. 0 for AMX, which does not need it.
+    min_exp: Buffer<u8>,
 }
-scratch!(u8, NO_LOW);
+scratch!(u8, NO_EXPONENT);
 
-/// The blocks of all rows, as the path wants them.
+/// The blocks of all rows, in the format of the kernel.
 #[derive(Debug)]
 pub(super) enum Blocks {
     /// For AMX.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AMX alone reads them"))]
-    Narrow(Buffer<Pairs>),
-    /// For lanes: widened, since they broadcast one element at a time.
-    Wide(Buffer<Wide>),
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them"))]
+    Amx(Buffer<Pairs>),
+    /// For SIMD kernels: widened to f32, because they broadcast single elements.
+    Simd(Buffer<F32Block>),
 }
 
 /// A block as f32.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Wide(pub(super) [f32; BLOCK]);
-scratch!(Wide, Wide([0.0; BLOCK]));
+pub(super) struct F32Block(pub(super) [f32; BLOCK]);
+scratch!(F32Block, F32Block([0.0; BLOCK]));
 
-impl Left {
-    /// The matrix `a` `[rows, depth]`, row-major.
-    pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &[T], shape: [usize; 2]) -> Left {
+impl PackedA {
+    /// Packs the matrix `a` `[rows, depth]`, row-major.
+    pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &[T], shape: [usize; 2]) -> PackedA {
         let [rows, depth] = shape;
         assert_eq!(a.len(), rows * depth, "a holds rows * depth values");
-        Left::pack(cpu, shape, &Rows { a, depth })
+        PackedA::pack(cpu, shape, &RowMajor { a, depth })
     }
 
-    /// The transpose of the matrix whose row k is `line(k)`: `out` values, or none for a row of zeros.
+    /// Packs the transpose of the matrix whose row k is `row(k)`: `out` values, or an empty slice for a row of zeros.
     pub(super) fn transposed<'a, T: Operand + 'a>(
         cpu: &Cpu,
         [out, depth]: [usize; 2],
-        line: impl Fn(usize) -> &'a [T] + Sync,
-    ) -> Left {
-        Left::pack(cpu, [out, depth], &Turned(Lines { line, depth }))
+        row: impl Fn(usize) -> &'a [T] + Sync,
+    ) -> PackedA {
+        PackedA::pack(cpu, [out, depth], &Transposed(MatrixRows { row, depth }))
     }
 
-    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], source: &impl Source) -> Left {
-        let mut low = Buffer::of(rows);
+    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], source: &impl Source) -> PackedA {
+        let mut min_exp = Buffer::new(rows);
         let blocks = match cpu.simd {
-            Simd::Amx => Blocks::Narrow(each(cpu, [rows, depth], source, &mut low)),
-            _ => Blocks::Wide(each(cpu, [rows, depth], source, &mut low)),
+            Simd::Amx => Blocks::Amx(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
+            _ => Blocks::Simd(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
         };
-        Left { blocks, rows, depth, low }
+        PackedA { blocks, rows, depth, min_exp }
     }
 
-    /// The smallest exponent field in the rows `range`, which are wide.
-    pub(super) fn low(&self, range: Range<usize>) -> u8 {
-        self.low[range].iter().copied().fold(NO_LOW, u8::min)
+    /// The smallest exponent field of the rows `range`, which are not packed for AMX.
+    pub(super) fn min_exp(&self, range: Range<usize>) -> u8 {
+        self.min_exp[range].iter().copied().fold(NO_EXPONENT, u8::min)
     }
 }
 
-/// All blocks of all rows, in parallel where there are many, and each row's smallest exponent field.
-pub(super) fn each<B: Block>(
+/// Packs all blocks of all rows, in parallel if there are many, and computes each row's smallest exponent field.
+pub(super) fn pack_rows<B: Block>(
     cpu: &Cpu,
     [rows, depth]: [usize; 2],
     source: &impl Source,
-    low: &mut [u8],
+    min_exp: &mut [u8],
 ) -> Buffer<B> {
     let blocks = depth.div_ceil(BLOCK);
-    let mut out = Buffer::of(rows * blocks);
+    let mut out = Buffer::new(rows * blocks);
     if blocks == 0 {
-        low.fill(NO_LOW);
+        min_exp.fill(NO_EXPONENT);
     }
-    // parts of 8 groups or more, of at least 8192 values
+    // parts of 8 groups or more, with at least 8192 values
     let group = source.group();
     let part = group * 256usize.div_ceil(group * blocks.max(1)).max(8);
-    let low = Disjoint::new(low);
+    let min_exp = Disjoint::new(min_exp);
     cpu.pool.parts(&mut out, part * blocks, |i, out: &mut [B]| {
         let first = i * part;
-        // SAFETY: the rows of this part, which is passed once.
-        let low = unsafe { low.slice(first..rows.min(first + part)) };
-        dispatch(cpu.simd, Pack { source, first, blocks, out, low });
+        // SAFETY: the rows of this part; each part is passed once.
+        let min_exp = unsafe { min_exp.slice(first..rows.min(first + part)) };
+        dispatch(cpu.simd, Pack { source, first, blocks, out, min_exp });
     });
     out
 }
 
-/// What rows are packed of.
+/// The source of the rows.
 pub(super) trait Source: Sync {
-    /// Rows that are read together: 16, or one.
+    /// Number of rows that are read together: 16 or 1.
     fn group(&self) -> usize;
-    /// Writes the block `block` of the rows from `row` on, as many as are read together.
+    /// Writes block `block` of a group of rows that starts at row `row`.
     fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]);
 }
 
-/// Rows as they lie.
-pub(super) struct Rows<'a, T> {
+/// Rows of a row-major matrix.
+pub(super) struct RowMajor<'a, T> {
     pub(super) a: &'a [T],
     pub(super) depth: usize,
 }
 
-impl<T: Operand> Source for Rows<'_, T> {
+impl<T: Operand> Source for RowMajor<'_, T> {
     #[inline(always)]
     fn group(&self) -> usize {
         1
@@ -114,32 +114,32 @@ impl<T: Operand> Source for Rows<'_, T> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
         let from = &self.a[row * self.depth + block * BLOCK..];
-        enter(&from[..BLOCK.min(self.depth - block * BLOCK)], &mut to[0].0);
+        round_daz(&from[..BLOCK.min(self.depth - block * BLOCK)], &mut to[0].0);
     }
 }
 
-/// The columns of lines.
-pub(super) struct Turned<F>(pub(super) Lines<F>);
+/// The columns of a matrix given by rows.
+pub(super) struct Transposed<F>(pub(super) MatrixRows<F>);
 
-impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Turned<F> {
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Transposed<F> {
     #[inline(always)]
     fn group(&self) -> usize {
         TILE
     }
     #[inline(always)]
     fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
-        let mut lines = [Pairs::BLANK; TILE];
-        self.0.pairs(block * BLOCK, row, &mut lines);
-        turn(l, &lines, to);
+        let mut rows = [Pairs::BLANK; TILE];
+        self.0.pairs(block * BLOCK, row, &mut rows);
+        transpose_pairs(l, &rows, to);
     }
 }
 
-/// A block as a path reads it.
+/// A block in the format of a kernel.
 pub(super) trait Block: Scratch + Send {
-    /// Becomes the block of these values.
+    /// Stores these values.
     fn set<L: Lanes>(&mut self, l: L, values: &Pairs);
-    /// The smallest exponent field of a row's non-zero elements; 0 where the path does not ask for it.
-    fn lowest<L: Lanes>(l: L, row: &[Self]) -> u8;
+    /// The smallest exponent field of a row's non-zero elements. 0 if the kernel does not need it.
+    fn min_exponent<L: Lanes>(l: L, row: &[Self]) -> u8;
 }
 
 impl Block for Pairs {
@@ -148,74 +148,71 @@ impl Block for Pairs {
         *self = *values;
     }
     #[inline(always)]
-    fn lowest<L: Lanes>(_: L, _: &[Pairs]) -> u8 {
+    fn min_exponent<L: Lanes>(_: L, _: &[Pairs]) -> u8 {
         0
     }
 }
 
-impl Block for Wide {
+impl Block for F32Block {
     #[inline(always)]
     fn set<L: Lanes>(&mut self, l: L, values: &Pairs) {
         Lanes::store(l, &mut self.0, l.load_bf16(&values.0));
     }
     #[inline(always)]
-    fn lowest<L: Lanes>(l: L, row: &[Wide]) -> u8 {
-        let (bound, none) = (Lanes::splat(l, f32::MIN_POSITIVE), Lanes::splat(l, f32::NEG_INFINITY));
-        let mut least = none;
+    fn min_exponent<L: Lanes>(l: L, row: &[F32Block]) -> u8 {
+        let mut min = MinExponent::new(l);
         for block in row {
             let v = l.load(&block.0);
-            let size = l.max(v, l.neg(v));
-            least = l.max(least, l.select_lt(size, bound, none, l.neg(size)));
+            min.update(l, l.max(v, l.neg(v)));
         }
-        // without a finite element but zeros it is that of infinity, which is NO_LOW
-        ((-l.max32(least)).to_bits() >> 23) as u8
+        min.field(l)
     }
 }
 
-/// Rows that are packed together, and their smallest exponent fields.
+/// A part of the rows, and their smallest exponent fields.
 struct Pack<'a, S, B> {
     source: &'a S,
-    /// The first.
+    /// First row.
     first: usize,
-    /// Blocks of a row.
+    /// Blocks per row.
     blocks: usize,
     out: &'a mut [B],
-    low: &'a mut [u8],
+    min_exp: &'a mut [u8],
 }
 
 impl<S: Source, B: Block> Kernel for Pack<'_, S, B> {
     type Out = ();
 
-    /// In the order in which the source lies in memory.
+    /// Reads the source in memory order.
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
-        let (rows, group) = (self.low.len(), self.source.group());
-        let mut room = [Pairs::BLANK; TILE];
+        let (rows, group) = (self.min_exp.len(), self.source.group());
+        let mut values_buf = [Pairs::BLANK; TILE];
         if group == 1 {
             for row in 0..rows {
                 for block in 0..self.blocks {
-                    self.step(l, row..row + 1, block, &mut room);
+                    self.step(l, row..row + 1, block, &mut values_buf);
                 }
             }
         } else {
             for block in 0..self.blocks {
                 for row in (0..rows).step_by(group) {
-                    self.step(l, row..rows.min(row + group), block, &mut room);
+                    self.step(l, row..rows.min(row + group), block, &mut values_buf);
                 }
             }
         }
-        for (low, row) in self.low.iter_mut().zip(self.out.chunks_exact(self.blocks)) {
-            *low = B::lowest(l, row);
+        for (min_exp, row) in self.min_exp.iter_mut().zip(self.out.chunks_exact(self.blocks)) {
+            *min_exp = B::min_exponent(l, row);
         }
     }
 }
 
 impl<S: Source, B: Block> Pack<'_, S, B> {
-    /// One block of rows that are read together.
+    /// Packs one block of a group of rows.
     #[inline(always)]
-    fn step<L: Lanes>(&mut self, l: L, rows: Range<usize>, block: usize, room: &mut [Pairs; TILE]) {
-        self.source.fill(l, self.first + rows.start, block, room);
-        for (row, values) in rows.zip(room) {
+    fn step<L: Lanes>(&mut self, l: L, rows: Range<usize>, block: usize, values_buf: &mut [Pairs; TILE]) {
+        self.source.fill(l, self.first + rows.start, block, values_buf);
+        for (row, values) in rows.zip(values_buf) {
             self.out[row * self.blocks + block].set(l, values);
         }
     }

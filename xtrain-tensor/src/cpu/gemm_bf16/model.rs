@@ -1,25 +1,25 @@
-//! The arithmetic of `tdpbf16ps`, one number at a time.
+//! The arithmetic of `tdpbf16ps` in scalar code.
 use super::BLOCK;
 
-/// x, or zero of its sign where its exponent field is 0.
-pub(super) fn entered(x: f32) -> f32 {
+/// Replaces a value with exponent field 0 by zero of its sign (denormals are zero).
+pub(super) fn daz(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(x) } else { x }
 }
 
-/// `fma(a, b, c)`, or zero of its sign where it is tiny after rounding to 24 bits with unbounded
-/// exponent.
+/// `fma(a, b, c)` with flush to zero: a result that is tiny after rounding to 24 bits with unbounded exponent becomes
+/// zero of its sign.
 fn fma(a: f32, b: f32, c: f32) -> f32 {
     const UP: f32 = (1u128 << 64) as f32;
     let r = a.mul_add(b, c);
     let small = r != 0.0 && r.abs() <= f32::MIN_POSITIVE;
-    // the same sum 2^64 higher rounds as if the exponent had no bound
+    // scaled by 2^64, the sum is rounded as if the exponent were unbounded
     let tiny = small && (a * UP).mul_add(b, c * UP).abs() < f32::MIN_POSITIVE * UP;
     if tiny { 0.0f32.copysign(r) } else { r }
 }
 
-/// `a + b`, flushed alike: a sum below 2^-126 is exact, so its size decides.
+/// `a + b` with flush to zero. A sum below 2^-126 is exact, so its magnitude decides.
 fn add(a: f32, b: f32) -> f32 {
-    entered(a + b)
+    daz(a + b)
 }
 
 /// `y + (even + odd)` over one block of widened operands.
@@ -29,5 +29,5 @@ pub(super) fn block(y: f32, a: &[f32], b: impl Fn(usize) -> f32) -> f32 {
         even = fma(a[k], b(k), even);
         odd = fma(a[k + 1], b(k + 1), odd);
     }
-    add(entered(y), add(even, odd))
+    add(daz(y), add(even, odd))
 }

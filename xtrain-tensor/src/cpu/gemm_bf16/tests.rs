@@ -1,16 +1,16 @@
-//! Every path against the model, on values that sit at the flush's edge.
+//! Checks every kernel against the model, on values at the boundary of flush to zero.
 use std::ops::Range;
 
 use super::super::Simd;
-use super::super::gemm::Start;
-use super::left::{Rows, Turned, Wide, each};
-use super::tiles::Lines;
+use super::super::gemm::Beta;
+use super::left::{F32Block, RowMajor, Transposed, pack_rows};
+use super::tiles::MatrixRows;
 use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;
 
-/// Kinds of values: plain deviates; products around 2^-126; denormals, zeros and ties; the neighbours of
-/// 2^-63; exponents far apart; the finest lattice on which nothing is flushed.
+/// Kinds of values: normal; products around 2^-126; denormals, zeros and ties; the neighbours of 2^-63; widely spread
+/// exponents; the finest lattice on which nothing is flushed.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,
@@ -48,7 +48,7 @@ fn values(kind: Kind, seed: u32, n: usize) -> Vec<bf16> {
     (0..n).map(|_| draw()).collect()
 }
 
-/// Values to continue from: zeros of both signs, denormals, values near 2^-126, and plain ones.
+/// Old values of y: zeros of both signs, denormals, values near 2^-126, and normal ones.
 fn before(seed: u32, n: usize) -> Vec<f32> {
     let bits = values(Kind::Plain, seed, n);
     let pick = |(i, x): (usize, &bf16)| {
@@ -63,11 +63,11 @@ fn before(seed: u32, n: usize) -> Vec<f32> {
     bits.iter().enumerate().map(pick).collect()
 }
 
-/// The dot of docs/numerics.md in bf16 on the CPU.
+/// The bf16 dot product of docs/numerics.md on the CPU.
 fn dot(y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
     (0..n).step_by(BLOCK).fold(y, |y, from| {
         let at = |f: &dyn Fn(usize) -> bf16, k: usize| {
-            if from + k < n { model::entered(widen(f(from + k))) } else { 0.0 }
+            if from + k < n { model::daz(widen(f(from + k))) } else { 0.0 }
         };
         let block: Vec<f32> = (0..BLOCK).map(|k| at(&a, k)).collect();
         model::block(y, &block, |k| at(&b, k))
@@ -85,7 +85,7 @@ fn same(got: &[f32], want: &[f32], what: &str) {
 }
 
 #[test]
-fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flush() {
+fn products_have_the_bits_of_the_model_on_every_path_even_at_the_boundary_of_the_flush() {
     let sizes = [
         [1, 1, 1],
         [1, 64, 40],
@@ -108,26 +108,26 @@ fn products_have_the_bits_of_the_model_on_every_path_also_at_the_edge_of_the_flu
                 let at = |i: usize| dot(y0[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
                 (0..m * n).map(at).collect()
             };
-            let (fresh, onto) = (want(&vec![0.0; m * n]), want(&y0));
+            let (from_zero, from_y) = (want(&vec![0.0; m * n]), want(&y0));
             for (simd, device) in devices() {
                 let cpu = device.as_cpu().unwrap();
                 let what = format!("{simd} {m}x{k}x{n} {kind:?}");
-                let left = Left::new(cpu, &x, [m, k]);
-                let tiles = Tiles::of_weight(cpu, &w, [n, k]);
+                let a = PackedA::new(cpu, &x, [m, k]);
+                let tiles = TilePanels::of_weight(cpu, &w, [n, k]);
                 let mut y = vec![f32::NAN; m * n];
-                product(cpu, &left, tiles.view(), &mut y, Start::Zero);
-                same(&y, &fresh, &what);
+                product(cpu, &a, tiles.view(), &mut y, Beta::Zero);
+                same(&y, &from_zero, &what);
                 let mut y = y0.clone();
-                product(cpu, &left, tiles.view(), &mut y, Start::Continue);
-                same(&y, &onto, &what);
+                product(cpu, &a, tiles.view(), &mut y, Beta::One);
+                same(&y, &from_y, &what);
             }
         }
     }
 }
 
 #[test]
-fn the_flush_is_seen_by_these_values() {
-    // were it absent from a path, the test above would fail: plain arithmetic differs on these
+fn these_values_detect_a_missing_flush() {
+    // plain arithmetic differs on these values, so the test above fails for a kernel without the flush
     for kind in [Kind::Edge, Kind::Odd, Kind::Near] {
         let (x, w) = (values(kind, 1, 64), values(kind, 2, 64 * 64));
         let plain = |j: usize| {
@@ -140,7 +140,7 @@ fn the_flush_is_seen_by_these_values() {
         };
         let differ =
             (0..64).filter(|&j| dot(0.0, 64, |k| x[k], |k| w[j * 64 + k]).to_bits() != plain(j).to_bits());
-        assert!(differ.count() > 0, "{kind:?} values do not see the flush");
+        assert!(differ.count() > 0, "{kind:?} values do not detect a missing flush");
     }
 }
 
@@ -161,58 +161,65 @@ fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
         let wide: Vec<f32> = dy.iter().map(|&x| widen(x)).collect();
         for (simd, device) in devices() {
             let mut g = g0.clone();
-            weight_gradient(device.as_cpu().unwrap(), (&wide, &x), &samples, &mut g, [o, i]);
+            weight_gradient(device.as_cpu().unwrap(), &wide, &x, &samples, &mut g, [o, i]);
             same(&g, &want, &format!("{simd} {kind:?}"));
         }
     }
 }
 
 #[test]
-fn f32_operands_enter_rounded_and_without_denormals() {
+fn f32_operands_are_rounded_and_have_no_denormals() {
     for bits in (0..1u64 << 32).step_by(9_973) {
         let x = f32::from_bits(bits as u32);
-        assert_eq!(x.enter().to_bits(), to_bf16(x).enter().to_bits(), "{x:e}");
-        assert!(x.enter().to_bits() & 0x7f80 != 0 || x.enter().to_bits() & 0x7fff == 0);
+        assert_eq!(x.round_daz().to_bits(), to_bf16(x).round_daz().to_bits(), "{x:e}");
+        assert!(x.round_daz().to_bits() & 0x7f80 != 0 || x.round_daz().to_bits() & 0x7fff == 0);
     }
 }
 
 #[test]
-fn the_left_operand_of_tiles_holds_what_that_of_lanes_holds() {
+fn packed_a_for_amx_and_for_simd_hold_the_same_values() {
     let (rows, depth) = (37, 70);
     let x = values(Kind::Odd, 4, rows * depth);
     for (simd, device) in devices() {
         let cpu = device.as_cpu().unwrap();
-        let turned =
-            Turned(Lines { line: |k: usize| if k == 9 { &[] } else { &x[k * rows..][..rows] }, depth });
-        let mut low = vec![0; rows];
-        let narrow = each::<Pairs>(cpu, [rows, depth], &Rows { a: &x, depth }, &mut low);
-        assert!(low.iter().all(|&low| low == 0), "{simd}");
-        let wide = each::<Wide>(cpu, [rows, depth], &Rows { a: &x, depth }, &mut low);
-        let narrow_turned = each::<Pairs>(cpu, [rows, depth], &turned, &mut vec![0; rows]);
-        let wide_turned = each::<Wide>(cpu, [rows, depth], &turned, &mut vec![0; rows]);
+        let transposed = Transposed(MatrixRows {
+            row: |k: usize| if k == 9 { &[] } else { &x[k * rows..][..rows] },
+            depth,
+        });
+        let mut min_exp = vec![0; rows];
+        let narrow = pack_rows::<Pairs>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        assert!(min_exp.iter().all(|&min_exp| min_exp == 0), "{simd}");
+        let wide = pack_rows::<F32Block>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        let narrow_transposed = pack_rows::<Pairs>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
+        let wide_transposed = pack_rows::<F32Block>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
         for (i, k) in (0..rows).flat_map(|i| (0..96).map(move |k| (i, k))) {
             let (block, at) = (i * 3 + k / BLOCK, k % BLOCK);
-            let want = if k < depth { x[i * depth + k].enter() } else { bf16::ZERO };
+            let want = if k < depth { x[i * depth + k].round_daz() } else { bf16::ZERO };
             assert_eq!(narrow[block].0[at].to_bits(), want.to_bits(), "{simd} row {i}, {k}");
             assert_eq!(wide[block].0[at].to_bits(), widen(want).to_bits(), "{simd} row {i}, {k}");
-            let want = if k < depth && k != 9 { x[k * rows + i].enter() } else { bf16::ZERO };
-            assert_eq!(narrow_turned[block].0[at].to_bits(), want.to_bits(), "{simd} column {i}, {k}");
-            assert_eq!(wide_turned[block].0[at].to_bits(), widen(want).to_bits(), "{simd} column {i}, {k}");
+            let want = if k < depth && k != 9 { x[k * rows + i].round_daz() } else { bf16::ZERO };
+            assert_eq!(narrow_transposed[block].0[at].to_bits(), want.to_bits(), "{simd} column {i}, {k}");
+            assert_eq!(
+                wide_transposed[block].0[at].to_bits(),
+                widen(want).to_bits(),
+                "{simd} column {i}, {k}"
+            );
         }
-        for (i, low) in low.iter().enumerate() {
-            let fields = x[i * depth..][..depth].iter().map(|x| (x.enter().to_bits() >> 7 & 0xff) as u8);
-            assert_eq!(*low, fields.filter(|&f| f != 0).min().unwrap_or(NO_LOW), "{simd} row {i}");
+        for (i, min_exp) in min_exp.iter().enumerate() {
+            let fields = x[i * depth..][..depth].iter().map(|x| (x.round_daz().to_bits() >> 7 & 0xff) as u8);
+            assert_eq!(*min_exp, fields.filter(|&f| f != 0).min().unwrap_or(NO_EXPONENT), "{simd} row {i}");
         }
     }
 }
 
 #[test]
-fn tiles_give_back_the_elements_and_the_transpose() {
+fn tile_panels_return_the_elements_and_the_transpose() {
     let (n, k) = (37, 70);
     let w = values(Kind::Plain, 9, n * k);
     for (simd, device) in devices() {
         let cpu = device.as_cpu().unwrap();
-        let (a, b) = (Tiles::of_weight(cpu, &w, [n, k]), Tiles::of_weight_transposed(cpu, &w, [n, k]));
+        let (a, b) =
+            (TilePanels::of_weight(cpu, &w, [n, k]), TilePanels::of_weight_transposed(cpu, &w, [n, k]));
         for (i, x) in w.iter().enumerate() {
             assert_eq!(a.at(i % k, i / k), widen(*x), "{simd}");
             assert_eq!(b.at(i / k, i % k), widen(*x), "{simd}");

@@ -1,35 +1,36 @@
-//! The microkernel of bf16 products in lanes: a tile of up to 6 rows over the whole depth.
+//! The micro-kernel of bf16 products for SIMD: a tile of up to 6 rows over the whole depth.
 use std::ops::Range;
 
 use half::bf16;
 
-use super::super::gemm::Start;
+use super::super::gemm::Beta;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::{Disjoint, Simd};
-use super::left::Wide;
+use super::left::F32Block;
 use super::tiles::{BLOCK_ROWS, Pairs, View};
-use super::{BLOCK, CONTINUES, model, widen};
+use super::{BLOCK, LATTICE_MIN, model, widen};
 
-/// `y = start + a b`, block after block.
+/// `y = beta y + a b`, block by block.
 pub(super) struct Tile<'a> {
-    /// Rows of blocks.
-    pub(super) a: &'a [Wide],
+    /// The packed rows.
+    pub(super) a: &'a [F32Block],
     pub(super) b: View<'a>,
     /// The panels of `b`, up to [`panels_across`].
     pub(super) panels: Range<usize>,
-    /// The rows of y, up to [`tile_rows`], and their columns: those of the panels.
+    /// The rows of y, up to [`tile_rows`], and the columns of the panels.
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
-    /// y, and the length of its rows.
-    pub(super) y: (&'a Disjoint<'a, f32>, usize),
-    pub(super) start: Start,
+    pub(super) y: &'a Disjoint<'a, f32>,
+    /// Elements between rows of y.
+    pub(super) y_step: usize,
+    pub(super) beta: Beta,
     /// Whether no sum from +0 can be tiny: see the module's lattice argument.
     pub(super) on_lattice: bool,
-    /// Half of another panel, to be asked for: of each block 16 rows, 32 apart.
-    pub(super) ask: Option<&'a [Pairs]>,
+    /// Half of the next panel, to be prefetched: 16 rows of each block, 32 apart.
+    pub(super) prefetch: Option<&'a [Pairs]>,
 }
 
-/// The rows of a tile that use the registers of `simd` best.
+/// Number of rows of a tile that uses the registers of `simd` best.
 pub(super) fn tile_rows(simd: Simd) -> usize {
     match simd {
         Simd::Amx | Simd::Avx512 => 6,
@@ -38,7 +39,8 @@ pub(super) fn tile_rows(simd: Simd) -> usize {
     }
 }
 
-/// The panels that tiles of so many rows take side by side: a few rows alone are too few sums for a processor.
+/// Number of panels per tile for tiles of `rows` rows. A few rows alone have too few independent sums to keep the CPU
+/// busy.
 pub(super) fn panels_across(simd: Simd, rows: usize) -> usize {
     match (simd, rows) {
         (Simd::Amx | Simd::Avx512, 1) => 4,
@@ -48,10 +50,10 @@ pub(super) fn panels_across(simd: Simd, rows: usize) -> usize {
 }
 
 impl Tile<'_> {
-    /// Computes it.
+    /// Computes the tile.
     ///
     /// # Safety
-    /// Nobody else touches these elements of y meanwhile.
+    /// No other thread accesses these elements of y.
     pub(super) unsafe fn run(self, simd: Simd) {
         let blocks = self.b.blocks();
         assert_eq!(self.a.len(), self.rows.len() * blocks, "a has a row of blocks for each row of y");
@@ -61,7 +63,7 @@ impl Tile<'_> {
         macro_rules! pick {
             ($($rows:literal $across:literal),*) => {
                 match (self.rows.len(), across) {
-                    $(($rows, $across) => dispatch(simd, Rows::<$rows, $across>(self)),)*
+                    $(($rows, $across) => dispatch(simd, MicroKernel::<$rows, $across>(self)),)*
                     (rows, _) => unreachable!("no tile has {rows} rows and {across} panels"),
                 }
             };
@@ -71,24 +73,24 @@ impl Tile<'_> {
 }
 
 /// A tile of M rows and P panels.
-struct Rows<'a, const M: usize, const P: usize>(Tile<'a>);
+struct MicroKernel<'a, const M: usize, const P: usize>(Tile<'a>);
 
-impl<const M: usize, const P: usize> Kernel for Rows<'_, M, P> {
+impl<const M: usize, const P: usize> Kernel for MicroKernel<'_, M, P> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let (y, stride) = self.0.y;
+        let (y, stride) = (self.0.y, self.0.y_step);
         let width = self.0.columns.len();
         let row = |i: usize| (self.0.rows.start + i) * stride + self.0.columns.start;
         if width == P * LANES {
-            // `at` checks the address one past the last element, so that all are inside y
+            // `at` checks the address one past the last element, so all elements are inside y
             y.at(row(M - 1) + width);
-            // SAFETY: rows of P * LANES elements inside y, nobody else's.
+            // SAFETY: rows of P * LANES elements inside y; no other thread accesses them.
             return unsafe { self.walk(l, std::array::from_fn(|i| y.at(row(i)))) };
         }
         let mut whole = [[[0.0; LANES]; P]; M];
         for (i, whole) in whole.iter_mut().enumerate() {
-            // SAFETY: the caller of `Tile::run` has promised that they are nobody else's.
+            // SAFETY: no other thread accesses them, by the contract of `Tile::run`.
             whole.as_flattened_mut()[..width].copy_from_slice(unsafe { y.slice(row(i)..row(i) + width) });
         }
         // SAFETY: local rows of P * LANES elements.
@@ -100,17 +102,17 @@ impl<const M: usize, const P: usize> Kernel for Rows<'_, M, P> {
     }
 }
 
-impl<const M: usize, const P: usize> Rows<'_, M, P> {
-    /// All columns, some registers at a time.
+impl<const M: usize, const P: usize> MicroKernel<'_, M, P> {
+    /// Computes all columns, a few registers at a time.
     ///
     /// # Safety
-    /// At each of `y` stand the tile's columns of a row, padded to whole panels, nobody else's.
+    /// `y` points to the tile's columns of each row, padded to whole panels; no other thread accesses them.
     #[inline(always)]
     unsafe fn walk<L: Lanes>(&self, l: L, y: [*mut f32; M]) {
         let all = P * L::REGS;
-        // SAFETY: the caller's promise, and registers inside the panels.
+        // SAFETY: the caller's promise; the registers are inside the panels.
         unsafe {
-            if !self.0.on_lattice || self.0.start == Start::Continue && may_leave::<L, M, P>(l, &y) {
+            if !self.0.on_lattice || self.0.beta == Beta::One && off_lattice::<L, M, P>(l, &y) {
                 for at in 0..all {
                     self.columns::<L, 1, true>(l, &y, at);
                 }
@@ -128,10 +130,10 @@ impl<const M: usize, const P: usize> Rows<'_, M, P> {
         }
     }
 
-    /// R registers of columns from register `at` on, over the whole depth. CHECK: some result may be tiny.
+    /// Computes R registers of columns from register `at` on, over the whole depth. CHECK: some result may be tiny.
     ///
     /// # Safety
-    /// As [`Rows::walk`]; `at + R` registers are no more than P panels.
+    /// As for [`MicroKernel::walk`]; `at + R` registers are at most P panels.
     #[inline(always)]
     unsafe fn columns<L: Lanes, const R: usize, const CHECK: bool>(
         &self,
@@ -141,10 +143,10 @@ impl<const M: usize, const P: usize> Rows<'_, M, P> {
     ) {
         let zero = <L as Reg>::splat(l, 0.0);
         let blocks = self.0.b.blocks();
-        let ask = if at == 0 { self.0.ask } else { None };
+        let prefetch = if at == 0 { self.0.prefetch } else { None };
         let panels: [&[Pairs]; P] = std::array::from_fn(|p| self.0.b.panel(self.0.panels.start + p));
         let mut y = [[zero; R]; M];
-        if self.0.start == Start::Continue {
+        if self.0.beta == Beta::One {
             for (i, y) in y.iter_mut().enumerate() {
                 for (j, y) in y.iter_mut().enumerate() {
                     // SAFETY: register at + j of a row.
@@ -156,19 +158,19 @@ impl<const M: usize, const P: usize> Rows<'_, M, P> {
             let b: [&[Pairs; BLOCK_ROWS]; P] = std::array::from_fn(|p| {
                 panels[p][block * BLOCK_ROWS..][..BLOCK_ROWS].try_into().expect("a panel is whole blocks")
             });
-            let a: [&Wide; M] = std::array::from_fn(|i| &self.0.a[i * blocks + block]);
+            let a: [&F32Block; M] = std::array::from_fn(|i| &self.0.a[i * blocks + block]);
             let mut even = [[zero; R]; M];
             let mut odd = [[zero; R]; M];
             let mut tiny = false;
             for r in 0..BLOCK / 2 {
-                if let Some(asked) = ask {
-                    Reg::fetch_far(l, asked.as_ptr().wrapping_add(block * BLOCK_ROWS + r).cast());
+                if let Some(next) = prefetch {
+                    Reg::prefetch_l2(l, next.as_ptr().wrapping_add(block * BLOCK_ROWS + r).cast());
                 }
                 let mut pairs = [(zero, zero); R];
                 for (j, pair) in pairs.iter_mut().enumerate() {
                     let column = (at + j) % L::REGS * L::WIDTH;
                     let row = &b[(at + j) / L::REGS][column / 16 * 16 + r].0[column % 16 * 2..];
-                    // SAFETY: WIDTH <= 16 divides 16, so 2 * WIDTH elements of the row are left.
+                    // SAFETY: WIDTH <= 16 divides 16, so the row has 2 * WIDTH more elements.
                     *pair = unsafe { Reg::load_pairs(l, row.as_ptr()) };
                 }
                 for i in 0..M {
@@ -190,7 +192,7 @@ impl<const M: usize, const P: usize> Rows<'_, M, P> {
                         let bad = tiny | Reg::any_tiny(l, y[i][j]);
                         if bad | Reg::any_tiny(l, chunk) | Reg::any_tiny(l, sum) {
                             let (b, register) = (b[(at + j) / L::REGS], (at + j) % L::REGS);
-                            y[i][j] = repeat(l, y[i][j], a[i], b, register * L::WIDTH);
+                            y[i][j] = recompute_block(l, y[i][j], a[i], b, register * L::WIDTH);
                             continue;
                         }
                     }
@@ -207,12 +209,12 @@ impl<const M: usize, const P: usize> Rows<'_, M, P> {
     }
 }
 
-/// Whether some value to continue from is not on the lattice: neither zero nor at least 2^-103.
+/// Whether some old y is off the lattice: neither zero nor at least 2^-103.
 ///
 /// # Safety
-/// At each of `y`, P panels of columns are readable.
+/// P panels of columns are readable at each of `y`.
 #[inline(always)]
-unsafe fn may_leave<L: Lanes, const M: usize, const P: usize>(l: L, y: &[*mut f32; M]) -> bool {
+unsafe fn off_lattice<L: Lanes, const M: usize, const P: usize>(l: L, y: &[*mut f32; M]) -> bool {
     let (zero, one) = (l.zero(), Lanes::splat(l, 1.0));
     let mut any = zero;
     for row in y {
@@ -220,16 +222,16 @@ unsafe fn may_leave<L: Lanes, const M: usize, const P: usize>(l: L, y: &[*mut f3
             // SAFETY: the caller's promise.
             let v = unsafe { l.load_ptr(row.add(p * LANES)) };
             let size = l.max(v, l.neg(v));
-            let small = l.select_lt(size, Lanes::splat(l, CONTINUES), one, zero);
+            let small = l.select_lt(size, Lanes::splat(l, LATTICE_MIN), one, zero);
             any = l.max(any, l.select_lt(zero, size, small, zero));
         }
     }
     l.max32(any) != 0.0
 }
 
-/// One block of one register by the model.
+/// Recomputes one block of one register with the model.
 #[inline(always)]
-fn repeat<L: Lanes>(l: L, y: L::R, a: &Wide, b: &[Pairs; BLOCK_ROWS], column: usize) -> L::R {
+fn recompute_block<L: Lanes>(l: L, y: L::R, a: &F32Block, b: &[Pairs; BLOCK_ROWS], column: usize) -> L::R {
     let mut lanes = [0.0; LANES];
     // SAFETY: WIDTH <= 32 lanes.
     unsafe { Reg::store(l, lanes.as_mut_ptr(), y) };
@@ -239,7 +241,7 @@ fn repeat<L: Lanes>(l: L, y: L::R, a: &Wide, b: &[Pairs; BLOCK_ROWS], column: us
 }
 
 #[cold]
-fn by_model(y: &mut [f32], a: &Wide, b: &[Pairs; BLOCK_ROWS], column: usize) {
+fn by_model(y: &mut [f32], a: &F32Block, b: &[Pairs; BLOCK_ROWS], column: usize) {
     for (lane, y) in y.iter_mut().enumerate() {
         let (tile, j) = ((column + lane) / 16 * 16, (column + lane) % 16);
         let at = |k: usize| -> bf16 { b[tile + k / 2].0[2 * j + k % 2] };

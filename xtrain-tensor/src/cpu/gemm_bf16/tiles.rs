@@ -1,16 +1,16 @@
-//! bf16 weights as all paths read them: AMX's own tile layout.
+//! The packed B operand of bf16 products. All kernels read the tile layout of AMX.
 use std::ops::Range;
 
 use half::bf16;
 
 use super::super::Disjoint;
-use super::super::gemm::whole;
+use super::super::gemm::first_panel;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
-use super::{BLOCK, NO_LOW, Operand, enter, lowest, widen};
+use super::{BLOCK, NO_EXPONENT, Operand, min_exponent, round_daz, widen};
 use crate::Cpu;
 
-/// One row of a tile: 16 columns, of each the elements 2r and 2r + 1 of the block.
+/// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Pairs(pub(super) [bf16; 32]);
@@ -19,46 +19,46 @@ scratch!(Pairs, Pairs([bf16::ZERO; 32]));
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 16;
 
-/// Rows of a panel's block: two tiles (columns 0..16 and 16..32) of 16 rows.
+/// Rows per block of a panel: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
 
-/// A matrix B `[depth, columns]` as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]`, padded
-/// with +0, denormals stored as zeros of their sign.
+/// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
+/// with +0. Denormals are stored as zeros of their sign.
 #[derive(Debug, Clone)]
-pub(crate) struct Tiles {
+pub(crate) struct TilePanels {
     rows: Buffer<Pairs>,
     /// Smallest exponent field of each panel's non-zero elements.
-    low: Vec<u8>,
+    min_exp: Vec<u8>,
     depth: usize,
     columns: usize,
 }
 
-impl Tiles {
+impl TilePanels {
     /// Packs a weight `[out, in]` for `x W^T`: depth `in`, columns `out`.
-    pub(crate) fn of_weight<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> Tiles {
+    pub(crate) fn of_weight<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> TilePanels {
         let [columns, depth] = shape;
         assert_eq!(w.len(), columns * depth, "a weight holds out * in values");
-        let mut tiles = Tiles::blank([depth, columns]);
+        let mut tiles = TilePanels::blank([depth, columns]);
         tiles.write(cpu, 0, w);
         tiles
     }
 
-    /// Tiles, none of which is written yet.
-    pub(crate) fn blank([depth, columns]: [usize; 2]) -> Tiles {
+    /// Panels that are not written yet.
+    pub(crate) fn blank([depth, columns]: [usize; 2]) -> TilePanels {
         let panels = columns.div_ceil(LANES);
-        let rows = Buffer::for_up_to(panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
-        Tiles { rows, low: vec![NO_LOW; panels], depth, columns }
+        let rows = Buffer::with_capacity(panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
+        TilePanels { rows, min_exp: vec![NO_EXPONENT; panels], depth, columns }
     }
 
-    /// Packs the rows of a weight `[out, in]` from `first` on, a multiple of 32: a multiple of 32 of them, or
-    /// all that are left.
+    /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of 32
+    /// or extends to the last row.
     pub(crate) fn write<T: Operand>(&mut self, cpu: &Cpu, first: usize, w: &[T]) {
         let depth = self.depth;
         let columns = first..first + w.len() / depth.max(1);
-        self.pack(cpu, columns.clone(), 1, &Columns { w, depth, columns });
+        self.pack(cpu, columns.clone(), 1, &WeightRows { w, depth, columns });
     }
 
-    /// The column `j`: of a weight for `x W^T`, its row, widened.
+    /// Unpacks column `j` as f32. For a weight packed for `x W^T` this is row `j`.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         let panel = self.view().panel(j / LANES);
         let (tile, pair) = (j % LANES / TILE * TILE, j % TILE * 2);
@@ -68,36 +68,36 @@ impl Tiles {
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
-    pub(crate) fn of_weight_transposed<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> Tiles {
+    pub(crate) fn of_weight_transposed<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> TilePanels {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        Tiles::of_lines(cpu, shape, |k| &w[k * columns..][..columns])
+        TilePanels::of_rows(cpu, shape, |k| &w[k * columns..][..columns])
     }
 
-    /// Packs the matrix whose row k is `line(k)`: `columns` values, or none for a row of zeros.
-    pub(super) fn of_lines<'a, T: Operand + 'a>(
+    /// Packs the matrix whose row k is `row(k)`: `columns` values, or an empty slice for a row of zeros.
+    pub(super) fn of_rows<'a, T: Operand + 'a>(
         cpu: &Cpu,
         [depth, columns]: [usize; 2],
-        line: impl Fn(usize) -> &'a [T] + Sync,
-    ) -> Tiles {
-        let mut tiles = Tiles::blank([depth, columns]);
-        tiles.pack(cpu, 0..columns, 4, &Lines { line, depth });
+        row: impl Fn(usize) -> &'a [T] + Sync,
+    ) -> TilePanels {
+        let mut tiles = TilePanels::blank([depth, columns]);
+        tiles.pack(cpu, 0..columns, 4, &MatrixRows { row, depth });
         tiles
     }
 
-    /// Writes the panels of the columns `range`. `near` panels are packed together, block by block: so lines of the
-    /// source are read along.
-    fn pack(&mut self, cpu: &Cpu, range: Range<usize>, near: usize, source: &impl Source) {
+    /// Packs the columns `range`. `group` panels are packed together, block by block, so that the source is read
+    /// along its cache lines.
+    fn pack(&mut self, cpu: &Cpu, range: Range<usize>, group: usize, source: &impl Source) {
         let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
-        let panels = whole(&range, self.columns)..range.end.div_ceil(LANES);
+        let panels = first_panel(&range, self.columns)..range.end.div_ceil(LANES);
         self.rows.grow(panels.end * panel);
         let rows = &mut self.rows[panels.start * panel..panels.end * panel];
-        let lows = Disjoint::new(&mut self.low[panels.clone()]);
-        cpu.pool.parts(rows, panel * near, |part, rows: &mut [Pairs]| {
-            // SAFETY: the panels of this part, which is passed once.
-            let lows = unsafe { lows.slice(part * near..lows.len().min((part + 1) * near)) };
-            let column = (panels.start + part * near) * LANES;
-            dispatch(cpu.simd, Pack { source, column, panel, rows, lows });
+        let min_exps = Disjoint::new(&mut self.min_exp[panels.clone()]);
+        cpu.pool.parts(rows, panel * group, |part, rows: &mut [Pairs]| {
+            // SAFETY: the panels of this part; each part is passed once.
+            let min_exps = unsafe { min_exps.slice(part * group..min_exps.len().min((part + 1) * group)) };
+            let column = (panels.start + part * group) * LANES;
+            dispatch(cpu.simd, Pack { source, column, panel, rows, min_exps });
         });
     }
 
@@ -114,34 +114,40 @@ impl Tiles {
         widen(block[j % LANES / 16 * 16 + k % BLOCK / 2].0[j % 16 * 2 + k % 2])
     }
 
-    /// Bytes held, padding included.
+    /// Size in bytes, including padding.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.rows[..]) + self.low.len()
+        size_of_val(&self.rows[..]) + self.min_exp.len()
     }
 
     /// The whole matrix.
     pub(crate) fn view(&self) -> View<'_> {
         let blocks = self.depth.div_ceil(BLOCK);
-        View { rows: &self.rows, low: &self.low, step: blocks, depth: self.depth, columns: self.columns }
+        View {
+            rows: &self.rows,
+            min_exp: &self.min_exp,
+            step: blocks,
+            depth: self.depth,
+            columns: self.columns,
+        }
     }
 }
 
-/// What tiles are packed of.
+/// The source of the elements.
 trait Source: Sync {
-    /// Writes the tile of depth `k` on and of column `column` on, all of it.
+    /// Writes the whole tile that starts at depth `k` and column `column`.
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]);
 }
 
-/// Panels that are packed together, and their smallest exponent fields.
+/// A group of panels, and their smallest exponent fields.
 struct Pack<'a, S> {
     source: &'a S,
-    /// The first.
+    /// First column.
     column: usize,
-    /// Rows of a panel.
+    /// Rows per panel.
     panel: usize,
     rows: &'a mut [Pairs],
-    lows: &'a mut [u8],
+    min_exps: &'a mut [u8],
 }
 
 impl<S: Source> Kernel for Pack<'_, S> {
@@ -157,36 +163,36 @@ impl<S: Source> Kernel for Pack<'_, S> {
                 }
             }
         }
-        for (low, rows) in self.lows.iter_mut().zip(self.rows.chunks_exact(self.panel)) {
-            *low = lowest(rows);
+        for (min_exp, rows) in self.min_exps.iter_mut().zip(self.rows.chunks_exact(self.panel)) {
+            *min_exp = min_exponent(rows);
         }
     }
 }
 
-/// Rows of a weight `[out, in]` from `columns.start` on, which become columns.
-struct Columns<'a, T> {
+/// Rows of a weight `[out, in]` from row `columns.start` on; they become columns.
+struct WeightRows<'a, T> {
     w: &'a [T],
     depth: usize,
     columns: Range<usize>,
 }
 
-impl<T: Operand> Source for Columns<'_, T> {
+impl<T: Operand> Source for WeightRows<'_, T> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]) {
         let len = BLOCK.min(self.depth - k);
         let mut rows = [Pairs::BLANK; TILE];
         for (row, j) in rows.iter_mut().zip(column..self.columns.end) {
-            enter(&self.w[(j - self.columns.start) * self.depth + k..][..len], &mut row.0);
+            round_daz(&self.w[(j - self.columns.start) * self.depth + k..][..len], &mut row.0);
         }
-        turn(l, &rows, tile);
+        transpose_pairs(l, &rows, tile);
     }
 }
 
-/// Rows of pairs become columns.
+/// Transposes a tile of pairs.
 #[inline(always)]
-pub(super) fn turn<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [Pairs]) {
+pub(super) fn transpose_pairs<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [Pairs]) {
     assert_eq!(tile.len(), TILE, "a tile");
-    // a pair is moved as an f32, on which nothing is computed
+    // pairs are moved as f32; nothing is computed on them
     let (from, to) = (rows.as_ptr().cast::<f32>(), tile.as_mut_ptr().cast::<f32>());
     for i in (0..TILE).step_by(L::WIDTH) {
         for j in (0..TILE).step_by(L::WIDTH) {
@@ -204,58 +210,58 @@ pub(super) fn turn<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [Pairs]) {
     }
 }
 
-/// Lines of the matrix itself: `line(k)`, of `depth`.
-pub(super) struct Lines<F> {
-    pub(super) line: F,
+/// A matrix given by its rows: `row(k)` for k below `depth`.
+pub(super) struct MatrixRows<F> {
+    pub(super) row: F,
     pub(super) depth: usize,
 }
 
-impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Lines<F> {
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<F> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
         self.pairs(k, column, tile);
     }
 }
 
-impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T]> Lines<F> {
-    /// Of each pair of lines from `k` on, the 16 columns from `column` on.
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T]> MatrixRows<F> {
+    /// Writes the 16 columns from `column` on of each pair of rows from `k` on.
     #[inline(always)]
     pub(super) fn pairs(&self, k: usize, column: usize, tile: &mut [Pairs]) {
-        let mut lines = [[bf16::ZERO; TILE]; 2];
-        for (r, row) in tile.iter_mut().enumerate() {
-            for (k, to) in (k + 2 * r..).zip(&mut lines) {
-                let line = if k < self.depth { (self.line)(k) } else { &[] };
-                enter(&line[column.min(line.len())..(column + TILE).min(line.len())], to);
+        let mut values = [[bf16::ZERO; TILE]; 2];
+        for (r, pairs) in tile.iter_mut().enumerate() {
+            for (k, to) in (k + 2 * r..).zip(&mut values) {
+                let row = if k < self.depth { (self.row)(k) } else { &[] };
+                round_daz(&row[column.min(row.len())..(column + TILE).min(row.len())], to);
             }
-            let [even, odd] = &lines;
-            for (pair, (even, odd)) in row.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(odd)) {
+            let [even, odd] = &values;
+            for (pair, (even, odd)) in pairs.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(odd)) {
                 *pair = [*even, *odd];
             }
         }
     }
 }
 
-/// A part of [`Tiles`].
+/// A part of [`TilePanels`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     rows: &'a [Pairs],
-    low: &'a [u8],
-    /// Blocks from one panel to the next.
+    min_exp: &'a [u8],
+    /// Blocks between panels.
     step: usize,
     depth: usize,
     columns: usize,
 }
 
 impl<'a> View<'a> {
-    /// The columns `range`, from a multiple of 32 on.
+    /// The columns `range`. It starts at a multiple of 32.
     pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
         assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole panels");
         let panel = range.start / LANES;
         let rows = &self.rows[panel * self.step * BLOCK_ROWS..];
-        View { rows, low: &self.low[panel..], columns: range.len(), ..self }
+        View { rows, min_exp: &self.min_exp[panel..], columns: range.len(), ..self }
     }
 
-    /// The elements at depths `range` of all columns; from a multiple of 32 on, and up to one or to the end.
+    /// All columns at the depths `range`. It starts at a multiple of 32 and ends at one, or at the end.
     pub(crate) fn depths(self, range: Range<usize>) -> View<'a> {
         let whole = range.end == self.depth || range.end.is_multiple_of(BLOCK) && range.end < self.depth;
         assert!(range.start.is_multiple_of(BLOCK) && whole, "whole blocks");
@@ -267,7 +273,7 @@ impl<'a> View<'a> {
         [self.depth, self.columns]
     }
 
-    /// Blocks along the depth.
+    /// Number of blocks along the depth.
     pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
@@ -277,8 +283,8 @@ impl<'a> View<'a> {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }
 
-    /// An exponent field that no non-zero element of panel `p` is below.
-    pub(super) fn low(&self, p: usize) -> u8 {
-        self.low[p]
+    /// A lower bound of the exponent fields of the non-zero elements of panel `p`.
+    pub(super) fn min_exp(&self, p: usize) -> u8 {
+        self.min_exp[p]
     }
 }

@@ -7,12 +7,12 @@ use super::{Kernel, Reg};
 
 type R = __m256;
 
-/// The proof that AVX2 and FMA exist: made by [`Avx2::detect`] only.
+/// Proof that the machine has AVX2 and FMA. Only [`Avx2::detect`] creates it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(());
 
 impl Avx2 {
-    /// The token, where the machine has the instructions.
+    /// Returns the token if the machine has AVX2 and FMA.
     #[inline]
     pub(super) fn detect() -> Option<Avx2> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Avx2(()))
@@ -40,7 +40,7 @@ macro_rules! instructions {
     )*};
 }
 
-/// Adds the rounding of f32 to bf16: the wanted half stands in the upper 16 bits.
+/// Adds the rounding increment of f32 to bf16. The bf16 value is in the upper 16 bits.
 #[inline(always)]
 fn rounded(_: Avx2, v: R) -> __m256i {
     // SAFETY: the token was made by `detect`, so AVX2 exists.
@@ -91,12 +91,12 @@ impl Reg for Avx2 {
         [r; 4]
     }
     #[inline(always)]
-    fn fetch(_: Self, p: *const f32) {
-        // SAFETY: a hint, which is in every x86-64 and does nothing at an address that cannot be read.
+    fn prefetch_l1(_: Self, p: *const f32) {
+        // SAFETY: a hint available on every x86-64; it does nothing if the address is not readable.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
-    fn fetch_far(_: Self, p: *const f32) {
+    fn prefetch_l2(_: Self, p: *const f32) {
         // SAFETY: as above.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }

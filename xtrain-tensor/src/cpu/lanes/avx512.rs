@@ -7,12 +7,12 @@ use super::{Kernel, Reg};
 
 type R = __m512;
 
-/// The proof that AVX-512F exists: made by [`Avx512::detect`] only.
+/// Proof that the machine has AVX-512F. Only [`Avx512::detect`] creates it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512(());
 
 impl Avx512 {
-    /// The token, where the machine has the instructions.
+    /// Returns the token if the machine has AVX-512F.
     #[inline]
     pub(super) fn detect() -> Option<Avx512> {
         is_x86_feature_detected!("avx512f").then_some(Avx512(()))
@@ -40,7 +40,7 @@ macro_rules! instructions {
     )*};
 }
 
-/// Adds the rounding of f32 to bf16: the wanted half stands in the upper 16 bits.
+/// Adds the rounding increment of f32 to bf16. The bf16 value is in the upper 16 bits.
 #[inline(always)]
 fn rounded(_: Avx512, v: R) -> __m512i {
     // SAFETY: the token was made by `detect`, so AVX-512F exists.
@@ -85,12 +85,12 @@ impl Reg for Avx512 {
         [r; 2]
     }
     #[inline(always)]
-    fn fetch(_: Self, p: *const f32) {
-        // SAFETY: a hint, which is in every x86-64 and does nothing at an address that cannot be read.
+    fn prefetch_l1(_: Self, p: *const f32) {
+        // SAFETY: a hint available on every x86-64; it does nothing if the address is not readable.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
-    fn fetch_far(_: Self, p: *const f32) {
+    fn prefetch_l2(_: Self, p: *const f32) {
         // SAFETY: as above.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }

@@ -10,7 +10,7 @@ type R = float32x4_t;
 
 const _: () = assert!(cfg!(all(target_feature = "neon", target_endian = "little")), "a common 64-bit ARM");
 
-/// NEON, which every target that this module is compiled for has.
+/// NEON. Every target for which this module is compiled has it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Neon;
 
@@ -24,7 +24,7 @@ macro_rules! instructions {
     )*};
 }
 
-/// Adds the rounding of f32 to bf16: the wanted half stands in the upper 16 bits.
+/// Adds the rounding increment of f32 to bf16. The bf16 value is in the upper 16 bits.
 #[inline(always)]
 fn rounded(v: R) -> uint32x4_t {
     // SAFETY: the target has NEON.
@@ -52,7 +52,7 @@ impl Reg for Neon {
         mul(a: R, b: R) -> R = vmulq_f32(a, b);
         div(a: R, b: R) -> R = vdivq_f32(a, b);
         sqrt(a: R) -> R = vsqrtq_f32(a);
-        // not fmax, which orders the zeros, and not fmaxnm, which drops a NaN in a too
+        // fmax orders zeros by sign, and fmaxnm also drops a NaN in a
         max(a: R, b: R) -> R = vbslq_f32(vcgtq_f32(b, a), b, a);
         neg(a: R) -> R = vnegq_f32(a);
         scale(p: R, t: R) -> R = vreinterpretq_f32_u32(vaddq_u32(
@@ -64,7 +64,7 @@ impl Reg for Neon {
         zip(a: R, b: R) -> (R, R) = (vzip1q_f32(a, b), vzip2q_f32(a, b));
         sum(v: R) -> f32 = vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v)));
         maximum(v: R) -> f32 = vmaxnmvq_f32(v);
-        // twice the bits have no sign: 1 to 2^24 are those of denormals and of 2^-126
+        // doubling the bits drops the sign: 1 to 2^24 are the denormals and 2^-126
         any_tiny(v: R) -> bool = {
             let twice = vshlq_n_u32::<1>(vreinterpretq_u32_f32(v));
             vminvq_u32(vsubq_u32(twice, vdupq_n_u32(1))) < 1 << 24
@@ -76,12 +76,12 @@ impl Reg for Neon {
         [r; 8]
     }
     #[inline(always)]
-    fn fetch(_: Self, p: *const f32) {
-        // SAFETY: a hint, which does nothing at an address that cannot be read.
+    fn prefetch_l1(_: Self, p: *const f32) {
+        // SAFETY: a hint; it does nothing if the address is not readable.
         unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
     }
     #[inline(always)]
-    fn fetch_far(_: Self, p: *const f32) {
+    fn prefetch_l2(_: Self, p: *const f32) {
         // SAFETY: as above.
         unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
     }

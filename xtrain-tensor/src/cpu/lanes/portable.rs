@@ -1,4 +1,4 @@
-//! Lanes in plain Rust. The compiler turns the loops into what the target has.
+//! Lanes in plain Rust. The compiler vectorises the loops for the target.
 use half::bf16;
 
 use super::Reg;
@@ -7,12 +7,12 @@ use crate::dtype::{from_bf16, round_bf16, to_bf16};
 const W: usize = 8;
 type R = [f32; W];
 
-/// No instructions beyond the target's own.
+/// Plain Rust without intrinsics.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 
-// On x86-64 functions of their own: there `mul_add` is a call for each lane, and a kernel in which they
-// are all laid out took more of the compiler's time than those of all other instruction sets together.
+// Not inlined on x86-64. There `mul_add` is a function call per lane, and inlining all of them into a kernel took
+// more compile time than all other instruction sets together.
 macro_rules! each {
     ($($name:ident($($arg:ident),+) = $value:expr;)*) => {$(
         #[cfg_attr(target_arch = "x86_64", inline(never))]
@@ -58,9 +58,9 @@ impl Reg for Portable {
         [x; W]
     }
     #[inline(always)]
-    fn fetch(_: Self, _: *const f32) {}
+    fn prefetch_l1(_: Self, _: *const f32) {}
     #[inline(always)]
-    fn fetch_far(_: Self, _: *const f32) {}
+    fn prefetch_l2(_: Self, _: *const f32) {}
     #[inline(always)]
     unsafe fn load(_: Self, p: *const f32) -> R {
         // SAFETY: WIDTH elements are readable, by contract; an array of f32 is aligned like f32.

@@ -1,11 +1,11 @@
-//! Every instruction set against scalar Rust, lane by lane.
+//! Checks every instruction set against scalar Rust, lane by lane.
 use half::bf16;
 
 use super::*;
 use crate::dtype::{from_bf16, round_bf16, to_bf16};
 use crate::math;
 
-/// Zeros, denormals, the edges of every rule, infinities, NaN, and a walk through all exponents.
+/// Zeros, denormals, boundary values, infinities, NaN, and values over all exponents.
 fn values() -> Vec<f32> {
     let mut out =
         vec![0.0, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, f32::NAN, 1.0, 87.0, 88.72283, 88.72284];
@@ -21,7 +21,7 @@ fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
-/// One operation over three operands, run in lanes and in scalars.
+/// An operation on three operands, run in lanes and in scalars.
 struct Check<'a> {
     name: &'a str,
     x: [&'a [f32]; 3],
@@ -82,7 +82,7 @@ fn every_lane_operation_has_the_bits_of_scalar_rust_on_every_instruction_set() {
 }
 
 #[test]
-fn zeros_of_either_sign_keep_their_place_in_max() {
+fn max_keeps_the_first_of_two_zeros_of_different_sign() {
     for simd in Simd::available() {
         let (p, n) = ([0.0f32; LANES], [-0.0f32; LANES]);
         check!(simd, [&p[..], &n[..], &p[..]], "max", |l, a, b, _| l.max(a, b), |a, _, _| a);
@@ -102,8 +102,8 @@ fn exp_and_log_in_lanes_have_the_bits_of_the_scalars_over_a_sweep_of_all_pattern
     }
 }
 
-struct Ends<'a>(&'a [f32]);
-impl Kernel for Ends<'_> {
+struct Reductions<'a>(&'a [f32]);
+impl Kernel for Reductions<'_> {
     type Out = (f32, f32);
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> (f32, f32) {
@@ -121,12 +121,12 @@ fn sum32_adds_in_butterfly_order_and_never_returns_minus_zero() {
             for o in [16, 8, 4, 2, 1] {
                 v = (0..LANES).map(|t| v[t] + v[t ^ o]).collect();
             }
-            let (sum, max) = dispatch(simd, Ends(chunk));
+            let (sum, max) = dispatch(simd, Reductions(chunk));
             assert!(same(sum, v[0] + 0.0), "{simd} {chunk:?}: {sum:e}, want {:e}", v[0]);
             let want = chunk.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
             assert!(max == want || chunk.iter().any(|x| x.is_nan()), "{simd} {chunk:?}: {max:e}");
         }
-        assert_eq!(dispatch(simd, Ends(&[-0.0; LANES])).0.to_bits(), 0, "{simd}");
+        assert_eq!(dispatch(simd, Reductions(&[-0.0; LANES])).0.to_bits(), 0, "{simd}");
     }
 }
 
@@ -148,7 +148,7 @@ impl Kernel for Copies<'_> {
 }
 
 #[test]
-fn partial_loads_and_stores_touch_only_what_they_are_given_and_bf16_rounds_to_even() {
+fn partial_loads_and_stores_access_only_their_slice_and_bf16_rounds_to_even() {
     let x = values();
     for simd in Simd::available() {
         for n in 0..=LANES {
@@ -182,7 +182,7 @@ impl Kernel for Zipped<'_> {
 }
 
 #[test]
-fn zip_takes_the_lanes_of_two_registers_in_turn() {
+fn zip_interleaves_the_lanes_of_two_registers() {
     let a: Vec<f32> = (0..LANES).map(|i| i as f32).collect();
     let b: Vec<f32> = a.iter().map(|x| -x).collect();
     for simd in Simd::available() {

@@ -50,8 +50,9 @@ pub(crate) fn attention(seed: u64) -> Sample {
         forward: Box::new(move |x| reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &a.see()).y),
         backward: Box::new(move |x, dy| {
             let done = reference::attention::<F64>([&x[0], &x[1], &x[2]], heads, &b.see());
-            let operands = [&x[0][..], &x[1], &x[2], &done.y, &done.lse, dy];
-            reference::attention_backward::<F64>(operands, heads, &b.see()).into()
+            let (q, k, v) = (&x[0], &x[1], &x[2]);
+            let saved = reference::AttentionSaved { q, k, v, y: &done.y, lse: &done.lse, dy };
+            reference::attention_backward::<F64>(saved, heads, &b.see()).into()
         }),
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let of = |x: &[f32], heads: usize| Tensor::new(device, &[n, heads, hd], x.to_vec())?.cast(dtype);

@@ -6,7 +6,7 @@ use super::pointwise::turned;
 use crate::RopeTable;
 use crate::gates::values::Dice;
 use crate::ops::Samples;
-use crate::reference::{self, Attended, F64, Heads};
+use crate::reference::{self, AttentionOutput, F64, Heads};
 
 /// Every composition.
 pub(super) const ALL: [Maker; 3] =
@@ -25,7 +25,7 @@ fn linear_back(x: &[f64], w: &[f64], dy: &[f64], samples: &Samples) -> (Vec<f64>
 
 fn norm_back(x: &[f64], w: &[f64], dy: &[f64], samples: &Samples) -> (Vec<f64>, Vec<f64>) {
     let mut dw = vec![0.0; w.len()];
-    (reference::rms_norm_backward::<F64>([x, w, dy], EPS, &mut dw, samples), dw)
+    (reference::rms_norm_backward::<F64>(x, w, dy, EPS, &mut dw, samples), dw)
 }
 
 fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
@@ -48,7 +48,7 @@ struct Kept {
     q: Vec<f64>,
     k: Vec<f64>,
     v: Vec<f64>,
-    attended: Attended<f64>,
+    attended: AttentionOutput<f64>,
 }
 
 impl Block {
@@ -75,8 +75,9 @@ impl Block {
         let Heads { nh, nkv, hd } = self.heads;
         let samples = Samples::of_lengths([self.sequences.rows()]);
         let (dattended, dwo) = linear_back(&kept.attended.y, &x[7], dy, &samples);
-        let operands = [&kept.q[..], &kept.k, &kept.v, &kept.attended.y, &kept.attended.lse, &dattended];
-        let [dq, dk, dv] = reference::attention_backward::<F64>(operands, self.heads, &self.sequences.see());
+        let AttentionOutput { y, lse } = &kept.attended;
+        let saved = reference::AttentionSaved { q: &kept.q, k: &kept.k, v: &kept.v, y, lse, dy: &dattended };
+        let [dq, dk, dv] = reference::attention_backward::<F64>(saved, self.heads, &self.sequences.see());
         let back = |raw: &[f64], gain: &[f64], d: &[f64], heads: usize| {
             let at = (&self.table, &self.sequences.pos[..]);
             let d = turned(d, (heads, hd), at, reference::rotate_back);

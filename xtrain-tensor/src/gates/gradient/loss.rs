@@ -57,9 +57,9 @@ impl Objective {
         let dz = |(z, target): (Vec<f64>, &Option<Target>)| match target {
             None => vec![0.0; v],
             Some(t) => {
-                let factors = [t.weight, t.bonus, self.temperature].map(f64::from);
+                let [weight, bonus, temperature] = [t.weight, t.bonus, self.temperature].map(f64::from);
                 let row = reference::log_prob(&z, t.id as usize);
-                reference::dlogits(&z, Some(t.id as usize), row, factors)
+                reference::dlogits(&z, Some(t.id as usize), row, weight, bonus, temperature)
             }
         };
         let dz: Vec<f64> =

@@ -52,8 +52,7 @@ pub(crate) fn rms_norm(seed: u64) -> Sample {
         forward: Box::new(move |x| reference::rms_norm(&x[0], &x[1], f64::from(eps))),
         backward: Box::new(move |x, dy| {
             let mut dw = vec![0.0; c];
-            let operands = [&x[0][..], &x[1][..], dy];
-            let dx = reference::rms_norm_backward::<F64>(operands, f64::from(eps), &mut dw, &same);
+            let dx = reference::rms_norm_backward::<F64>(&x[0], &x[1], dy, f64::from(eps), &mut dw, &same);
             vec![dx, dw]
         }),
         shipped: Some(Box::new(move |device, dtype, x, dy| {

@@ -43,6 +43,6 @@ impl Operands<'_> {
         let read = times * keys * nkv * hd * self.q.dtype().bytes();
         // (m, l) and o of each head, written and read
         let parts = 2 * chunks * nh * (2 + hd) * 4;
-        self.gpu.attended(read, parts);
+        self.gpu.count_attention_bytes(read, parts);
     }
 }

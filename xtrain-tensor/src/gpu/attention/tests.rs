@@ -239,8 +239,10 @@ fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
         let got =
             ops::attention_backward(&saved, &scene.on(&device, &dy, heads.nh, Dtype::F32), &see).unwrap();
         let (y, lse) = (y.to_f32().unwrap().to_vec::<f32>().unwrap(), lse.to_vec::<f32>().unwrap());
-        let operands = [&*scene.q, &*scene.k, &*scene.v, &*y, &*lse, &*rounded(dy, Dtype::BF16)];
-        let want = reference::attention_backward::<Mma>(operands, heads, &see);
+        let dy = &rounded(dy, Dtype::BF16);
+        let (q, k, v) = (&scene.q, &scene.k, &scene.v);
+        let saved = reference::AttentionSaved { q, k, v, y: &y, lse: &lse, dy };
+        let want = reference::attention_backward::<Mma>(saved, heads, &see);
         for (name, (got, want)) in ["dq", "dk", "dv"].iter().zip(got.iter().zip(&want)) {
             same(&got.to_vec::<f32>().unwrap(), want, &format!("{shape:?}: {name}"));
         }

@@ -1,4 +1,4 @@
-//! The kernels of a module, found by name and allowed the shared memory that they ask for.
+//! Kernels of a module by name, with their dynamic shared memory limit raised on demand.
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute};
 use cudarc::driver::{CudaFunction, CudaModule};
 
-use super::refused;
+use super::driver_error;
 use crate::Result;
 use crate::gpu::Call;
 
-/// Shared memory that every kernel may use, its own variables included; more is asked for by kernel.
+/// Shared memory that every kernel may use, static variables included. More requires a function attribute.
 const SHARED: u32 = 48 << 10;
 
-/// The kernels that were asked for.
+/// Lazily loaded kernels of a module.
 pub(super) struct Functions {
     module: Arc<CudaModule>,
     loaded: Mutex<HashMap<&'static str, Loaded>>,
 }
 
-/// A kernel, and the dynamic shared memory that it may use.
+/// A loaded kernel and its current limit of dynamic shared memory.
 struct Loaded {
     function: CudaFunction,
     shared: u32,
@@ -31,25 +31,25 @@ impl Functions {
         Functions { module, loaded: Mutex::default() }
     }
 
-    /// The kernel, allowed `shared` bytes of dynamic shared memory. It lives as long as the module.
+    /// Returns the kernel, allowed to use `shared` bytes of dynamic shared memory. Valid as long as the module.
     pub(super) fn get(&self, kernel: &'static str, shared: u32) -> Result<CUfunction> {
         let mut functions = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if !functions.contains_key(kernel) {
-            let function = self.module.load_function(kernel).map_err(refused(kernel))?;
-            let own = function.shared_size_bytes().map_err(refused(kernel))?;
+            let function = self.module.load_function(kernel).map_err(driver_error(kernel))?;
+            let own = function.shared_size_bytes().map_err(driver_error(kernel))?;
             functions.insert(kernel, Loaded { function, shared: SHARED.saturating_sub(own as u32) });
         }
         let loaded = functions.get_mut(kernel).expect("it was inserted above");
         if shared > loaded.shared {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let allowed = loaded.function.set_attribute(attribute, shared as i32);
-            allowed.map_err(refused(&format!("{kernel} with {shared} bytes of shared memory")))?;
+            allowed.map_err(driver_error(&format!("{kernel} with {shared} bytes of shared memory")))?;
             loaded.shared = shared;
         }
         Ok(loaded.function.cu_function())
     }
 
-    /// A call as a node of a graph takes it; `addresses` are those of its arguments.
+    /// Kernel node parameters of a call; `addresses` are the addresses of its arguments.
     pub(super) fn node(
         &self,
         call: &Call<'_>,

@@ -1,7 +1,7 @@
-//! The emulator's C interface: kernels/emu/api.cpp and device.hpp.
+//! C interface of the emulator: kernels/emu/api.cpp and device.hpp.
 use std::ffi::{c_char, c_int, c_void};
 
-/// A kernel of a list: `xtemu::Kernel`.
+/// A node of the kernel list; mirrors `xtemu::Kernel`.
 #[repr(C)]
 pub(super) struct Kernel {
     pub(super) next: *const Kernel,
@@ -12,11 +12,11 @@ pub(super) struct Kernel {
     pub(super) max_threads: u32,
 }
 
-/// A parameter's size has these added.
+/// Flags added to a parameter's size.
 pub(super) const POINTER: u32 = 0x100;
 pub(super) const FLOAT: u32 = 0x200;
 
-/// The shape of a launch: `xtemu_config`.
+/// Launch configuration; mirrors `xtemu_config`.
 #[repr(C)]
 pub(super) struct Config {
     pub(super) grid: [u32; 3],

@@ -1,4 +1,4 @@
-//! The kernels that were compiled for the emulator, and what they are called with.
+//! The kernels compiled for the emulator, and their signatures.
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fmt;
@@ -8,16 +8,16 @@ use super::ffi::{self, FLOAT, Kernel, POINTER};
 use crate::gpu::Arg;
 use crate::{Error, Result};
 
-/// Whose memory kernels see.
+/// Which device memory the kernels use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
-    /// The host's.
+    /// Host memory.
     Plain,
-    /// That of the checker, with its shadow.
+    /// The arena of the checker, with shadow memory.
     Checked,
 }
 
-/// All kernels of one compilation, by name.
+/// All kernels of one compilation (plain or checked), by name.
 pub(super) struct Kernels {
     pub(super) memory: Memory,
     by_name: HashMap<&'static str, Entry>,
@@ -37,7 +37,7 @@ static PLAIN: LazyLock<Kernels> = LazyLock::new(|| Kernels::list(Memory::Plain))
 static CHECKED: LazyLock<Kernels> = LazyLock::new(|| Kernels::list(Memory::Checked));
 
 impl Kernels {
-    /// The kernels compiled for that memory.
+    /// Returns the kernels compiled for this kind of memory.
     pub(super) fn of(memory: Memory) -> &'static Kernels {
         match memory {
             Memory::Plain => &PLAIN,
@@ -48,12 +48,12 @@ impl Kernels {
     fn list(memory: Memory) -> Kernels {
         let mut by_name = HashMap::new();
         let mut next = match memory {
-            // SAFETY: it returns the first of a list of static kernels, or null.
+            // SAFETY: returns the head of a list of static kernels, or null.
             Memory::Plain => unsafe { ffi::xtemu_plain() },
             // SAFETY: as above.
             Memory::Checked => unsafe { ffi::xtemu_checked() },
         };
-        // SAFETY: every kernel of the list is static; the last one's `next` is null.
+        // SAFETY: every kernel of the list is static, and the last one's `next` is null.
         while let Some(kernel) = unsafe { next.as_ref() } {
             // SAFETY: a kernel's name is a static C string, and it has `count` parameters.
             let (name, parameters) = unsafe {
@@ -67,30 +67,34 @@ impl Kernels {
         Kernels { memory, by_name }
     }
 
-    /// All names.
+    /// The names of all kernels.
     #[cfg(test)]
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.by_name.keys().copied().collect()
     }
 
-    /// The kernel of that name, for those arguments.
+    /// Finds a kernel and checks the argument list against its signature, which a CUDA driver cannot do.
     ///
     /// # Errors
-    /// There is none, or it takes others; a driver could not tell.
+    /// [`Error::Device`] if there is no such kernel or its parameters differ.
     pub(super) fn find(&self, name: &str, args: &[Arg]) -> Result<*const Kernel> {
         let Some(entry) = self.by_name.get(name) else {
             return Err(Error::Device { what: format!("no kernel named {name}") });
         };
         if !args.iter().map(parameter).eq(entry.parameters.iter().copied()) {
-            let got: Vec<u32> = args.iter().map(parameter).collect();
-            let what = format!("{name}: wants ({}), got ({})", words(entry.parameters), words(&got));
+            let found: Vec<u32> = args.iter().map(parameter).collect();
+            let what = format!(
+                "{name}: expected arguments ({}), found ({})",
+                type_list(entry.parameters),
+                type_list(&found)
+            );
             return Err(Error::Device { what });
         }
         Ok(entry.kernel)
     }
 }
 
-/// A parameter that takes the argument, as kernels describe theirs.
+/// The parameter descriptor that matches the argument.
 fn parameter(arg: &Arg) -> u32 {
     match arg {
         Arg::At(_) => POINTER | 8,
@@ -101,13 +105,13 @@ fn parameter(arg: &Arg) -> u32 {
 }
 
 /// `pointer, f32, 4 bytes`
-fn words(parameters: &[u32]) -> String {
-    let word = |p: &u32| match (p & POINTER, p & FLOAT, p & 0xff) {
+fn type_list(parameters: &[u32]) -> String {
+    let name = |p: &u32| match (p & POINTER, p & FLOAT, p & 0xff) {
         (POINTER, _, _) => "pointer".to_string(),
         (_, FLOAT, bytes) => format!("f{}", bytes * 8),
         (_, _, bytes) => format!("{bytes} bytes"),
     };
-    parameters.iter().map(word).collect::<Vec<_>>().join(", ")
+    parameters.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Debug for Kernels {

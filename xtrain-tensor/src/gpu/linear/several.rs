@@ -59,7 +59,7 @@ struct Kernels {
 
 const LINEARS: Kernels = Kernels {
     normed: ["norm_linears_bf16", "norm_linears_f32"],
-    few: ["linears_few_bf16_16", "linears_few_bf16_32", "linears_few_f32"],
+    few: ["linears_skinny_bf16_16", "linears_skinny_bf16_32", "linears_skinny_f32"],
     square: Square {
         f32: ["linears_f32_128", "linears_f32_64"],
         bf16: ["linears_bf16_128", "linears_bf16_64"],
@@ -69,7 +69,7 @@ const LINEARS: Kernels = Kernels {
 };
 const SWIGLU: Kernels = Kernels {
     normed: ["norm_swiglu_bf16", "norm_swiglu_f32"],
-    few: ["swiglu_few_bf16_16", "swiglu_few_bf16_32", "swiglu_few_f32"],
+    few: ["swiglu_skinny_bf16_16", "swiglu_skinny_bf16_32", "swiglu_skinny_f32"],
     square: Square {
         f32: ["swiglu_f32_128", "swiglu_f32_64"],
         bf16: ["swiglu_bf16_128", "swiglu_bf16_64"],

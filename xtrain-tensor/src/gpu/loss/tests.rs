@@ -53,7 +53,7 @@ fn composed(device: &Device, o: &Operands) -> Result<[Vec<f32>; 3]> {
         };
         let row @ RowLoss { lse, log_prob, entropy } = reference::log_prob(&z, id as usize);
         values.extend([lse, log_prob, entropy]);
-        dz.extend(reference::dlogits(&z, Some(id as usize), row, [weight, bonus, TEMPERATURE]));
+        dz.extend(reference::dlogits(&z, Some(id as usize), row, weight, bonus, TEMPERATURE));
     }
     let dz = Tensor::new(device, &[x.shape()[0], o.out], dz)?.cast(o.dtype)?;
     let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;

@@ -134,12 +134,14 @@ fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize
 
 /// Logits become their gradients.
 fn gradient(device: &Device, z: &mut [f32], target: Option<usize>, (value, factors): (LogProb, [f32; 3])) {
-    let LogProb { lse, log_prob, entropy } = value;
+    let (LogProb { lse, log_prob, entropy }, [weight, bonus, temperature]) = (value, factors);
     match device.fast() {
-        Some(cpu) => dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, factors }),
+        Some(cpu) => {
+            dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, weight, bonus, temperature });
+        }
         None => {
             let row = RowLoss { lse, log_prob, entropy };
-            z.copy_from_slice(&reference::dlogits(z, target, row, factors));
+            z.copy_from_slice(&reference::dlogits(z, target, row, weight, bonus, temperature));
         }
     }
 }

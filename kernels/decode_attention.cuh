@@ -1,0 +1,52 @@
+// Merging of partial results, shared by decode_attention.cu and decode_attention_bf16.cu.
+#pragma once
+#include "attention.cuh"
+
+// Merges the n chunks of one (row, head) into y and, unless null, L. Each thread owns four columns d .. d + 3.
+// Reads each partial result once, (2 + hd) * 4 bytes per chunk; the loads do not depend on the merge chain.
+template <class T>
+XT_DEV void merge_parts(const float* ml, const float* parts, uint32_t n, T* y, float* lse, uint32_t d, uint32_t hd) {
+  float m = ml[0], l = ml[1];
+  float4 o = *(const float4*)(parts + d);
+  for (uint32_t i = 1; i < n; i++) {
+    float mc = ml[2 * i], lc = ml[2 * i + 1];
+    float4 oc = *(const float4*)(parts + (size_t)i * hd + d);
+    float top = max_f32(m, mc), a = exp_f32(m - top), b = exp_f32(mc - top);
+    l = fmaf(l, a, lc * b);
+    o.x = fmaf(o.x, a, oc.x * b);
+    o.y = fmaf(o.y, a, oc.y * b);
+    o.z = fmaf(o.z, a, oc.z * b);
+    o.w = fmaf(o.w, a, oc.w * b);
+    m = top;
+  }
+  if (lse && d == 0) *lse = m + log_f32(l);
+  store(y + d, o.x / l + 0.0f);
+  store(y + d + 1, o.y / l + 0.0f);
+  store(y + d + 2, o.z / l + 0.0f);
+  store(y + d + 3, o.w / l + 0.0f);
+}
+
+// Partial results (m, l) [R, nh, C] and o [R, nh, C, hd], and the outputs y [N, nh, hd] and L [N, nh] (null: not
+// wanted).
+template <class T> struct PartialResults {
+  float *ml, *o;
+  T* y;
+  float* lse;
+  uint32_t* counters;  // one counter per (row, KV head), zero at launch
+};
+
+// Block epilogue: the last of the row's n blocks to finish merges the partial results of all of them.
+template <class T>
+XT_DEV void merge_if_last(const PartialResults<T>& p, uint32_t row, uint32_t n, uint32_t chunks, uint32_t nh,
+                          uint32_t hd, uint32_t group) {
+  if (n == 1)
+    __syncthreads();
+  else if (!xt_last_block(p.counters + blockIdx.x * gridDim.y + blockIdx.y, n))
+    return;
+  uint32_t quads = hd / 4, first = blockIdx.y * group;
+  for (uint32_t i = threadIdx.x; i < group * quads; i += blockDim.x) {
+    uint32_t h = first + i / quads;
+    size_t from = ((size_t)blockIdx.x * nh + h) * chunks, at = (size_t)row * nh + h;
+    merge_parts(p.ml + from * 2, p.o + from * hd, n, p.y + at * hd, p.lse ? p.lse + at : nullptr, i % quads * 4, hd);
+  }
+}

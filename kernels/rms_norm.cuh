@@ -1,0 +1,49 @@
+// RMSNorm of one row by one warp, shared by all kernels that norm. Order: sum32. See rms_norm.cu.
+#pragma once
+#include "contract.cuh"
+
+XT_DEV float inverse_rms(float squares, uint32_t c, float eps) {
+  return 1.0f / sqrtf(sum32(squares) / (float)c + eps);
+}
+
+// Loads elements lane, lane + 32, ... of a row of at most 32 K elements; elements past the end are zero.
+template <int K, class T> XT_DEV void lane_load(float (&v)[K], const T* x, uint32_t c, uint32_t lane) {
+#pragma unroll
+  for (int k = 0; k < K; k++) v[k] = lane + 32 * k < c ? load(x + lane + 32 * k) : 0.0f;
+}
+
+template <int K> XT_DEV float lane_sum_squares(const float (&v)[K]) {
+  float s = 0.0f;
+#pragma unroll
+  for (int k = 0; k < K; k++) s = fmaf(v[k], v[k], s);
+  return s;
+}
+
+template <class T> XT_DEV float lane_sum_squares(const T* x, uint32_t c, uint32_t lane) {
+  float s = 0.0f;
+#pragma unroll 8
+  for (uint32_t i = lane; i < c; i += 32) {
+    float v = load(x + i);
+    s = fmaf(v, v, s);
+  }
+  return s;
+}
+
+template <int K, class T, class O>
+XT_DEV void rms_norm_short(const T* x, const float* w, O* y, uint32_t c, float eps, uint32_t lane) {
+  float v[K];
+  lane_load(v, x, c, lane);
+  float r = inverse_rms(lane_sum_squares(v), c, eps);
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    uint32_t i = lane + 32 * k;
+    if (i < c) store(y + i, (v[k] * r) * w[i]);
+  }
+}
+
+template <class T, class O>
+XT_DEV void rms_norm_long(const T* x, const float* w, O* y, uint32_t c, float eps, uint32_t lane) {
+  float r = inverse_rms(lane_sum_squares(x, c, lane), c, eps);
+#pragma unroll 8
+  for (uint32_t i = lane; i < c; i += 32) store(y + i, (load(x + i) * r) * w[i]);
+}

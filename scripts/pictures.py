@@ -1,0 +1,389 @@
+#!/usr/bin/env python3
+"""Draws the pictures of the README, light and dark, from recorded runs and from docs/bench/*.json.
+
+    python3 scripts/pictures.py                       draws docs/images/*.svg from the recordings in docs/images/*.json
+    python3 scripts/pictures.py --check               fails if a picture is not what the recordings give
+    python3 scripts/pictures.py --record PROGRAM      first records `PROGRAM quickstart` in a pseudo-terminal, and trains
+                                                      configs/shakespeare.toml (about two minutes on two cores)
+
+Standard library only; recording needs Unix.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from html import escape
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import bench_table
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+SANS = "-apple-system,BlinkMacSystemFont,'Segoe UI',Inter,Helvetica,Arial,sans-serif"
+MONO = "ui-monospace,SFMono-Regular,'SF Mono',Menlo,Consolas,'JetBrains Mono','DejaVu Sans Mono',monospace"
+THEMES = {
+    "light": {
+        "back": "#ffffff", "bar": "#f6f8fa", "edge": "#d1d9e0", "grid": "#e6eaee", "text": "#1f2328", "soft": "#59636e",
+        "mine": "#0969da", "peer": "#c2c9d1", "band": "#0969da", "val": "#bc4c00", "good": "#1a7f37", "bad": "#bc4c00",
+    },
+    "dark": {
+        "back": "#0d1117", "bar": "#161b22", "edge": "#3d444d", "grid": "#21262d", "text": "#f0f6fc", "soft": "#9198a1",
+        "mine": "#4493f8", "peer": "#484f58", "band": "#4493f8", "val": "#f0883e", "good": "#3fb950", "bad": "#f0883e",
+    },
+}
+COLUMNS = 118
+
+
+# ---- recording
+
+def record(program):
+    """Records both runs into docs/images/*.json."""
+    program = str(Path(program).resolve())
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    with tempfile.TemporaryDirectory() as home:
+        events = recorded_terminal([program, "quickstart"], home)
+        save("quickstart", {"command": "xtrain quickstart", "version": version, "columns": COLUMNS, "events": events})
+        run = Path(home) / "shakespeare"
+        command = "train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt".split()
+        subprocess.run([program, *command, "--run", str(run)], cwd=ROOT, check=True)
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        every = 10
+        bins = [rows[i : i + every] for i in range(0, len(rows), every)]
+        train = []
+        for part in bins:
+            losses = [row["loss"] for row in part]
+            train.append([part[-1]["step"], *(round(x, 3) for x in (sum(losses) / len(losses), min(losses), max(losses)))])
+        val = [[row["step"], round(row["val_loss"], 4)] for row in rows if "val_loss" in row]
+        save("shakespeare", {"command": "xtrain " + " ".join(command), "version": version, "train": train, "val": val})
+
+
+def save(name, data):
+    text = json.dumps(data)
+    # one event or point a line
+    text = text.replace("], [", "],\n[").replace(': [[', ": [\n[")
+    (IMAGES / f"{name}.json").write_text(text + "\n")
+
+
+def recorded_terminal(command, directory):
+    """Runs a command in a pseudo-terminal. Returns [seconds, line number, text] for each version of a line."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(directory)
+        os.execvpe(command[0], command, {**os.environ, "TERM": "xterm-256color"})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    start, events, line, text, pending = time.monotonic(), [], 0, "", ""
+    while True:
+        try:
+            chunk = os.read(terminal, 1 << 16)
+        except OSError:
+            break
+        if not chunk:
+            break
+        pending += chunk.decode("utf-8", "ignore")
+        now = round(time.monotonic() - start, 2)
+        cut = pending.rfind("\x1b")
+        whole = pending if cut < 0 or re.match(r"\x1b\[[0-9;]*[A-Za-z]", pending[cut:]) else pending[:cut]
+        pending = pending[len(whole) :]
+        for token in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\r\n|\r|\n|[^\x1b\r\n]+", whole):
+            if token == "\x1b[2K":
+                text = ""
+            elif token.startswith("\x1b"):
+                continue
+            elif token == "\r":
+                text = ""
+            elif token in ("\r\n", "\n"):
+                events.append([now, line, text.rstrip()])
+                line, text = line + 1, ""
+            else:
+                text += token
+                events.append([now, line, text.rstrip()])
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
+        sys.exit(f"error: {' '.join(command)} failed: {text}")
+    return thinned(events)
+
+
+def thinned(events):
+    """Each line's last version, and of a progress bar at most one version a second."""
+    kept, seen = [], {}
+    for i, (at, line, text) in enumerate(events):
+        nexts = [e for e in events[i + 1 : i + 4] if e[1] == line]
+        last = not any(e[1] == line for e in events[i + 1 :])
+        if not last and (not re.search(r"\] \d+/\d+ ", text) or at - seen.get(line, -9) < 1 or (nexts and nexts[0][0] == at)):
+            continue
+        seen[line] = at
+        kept.append([at, line, text])
+    return kept
+
+
+# ---- drawing
+
+class Svg:
+    """An SVG that is written from top to bottom."""
+
+    def __init__(self, width, height, title, theme):
+        self.color = THEMES[theme]
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'role="img" aria-label="{escape(title, True)}">',
+            f"<title>{escape(title)}</title>",
+        ]
+        self.rect(0.5, 0.5, width - 1, height - 1, "back", 10, stroke="edge")
+
+    def rect(self, x, y, w, h, fill, radius=0, **more):
+        self.add("rect", x=x, y=y, width=w, height=h, rx=radius, fill=self.color[fill], **more)
+
+    def line(self, x1, y1, x2, y2, stroke, **more):
+        self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=stroke, **more)
+
+    def text(self, x, y, text, size=12, fill="text", anchor="start", weight=400, **more):
+        self.add("text", escape(text), x=x, y=y, fill=self.color[fill], text_anchor=anchor, font_size=size, font_weight=weight,
+                 font_family=SANS, **more)
+
+    def add(self, tag, body=None, **attributes):
+        if attributes.get("stroke") in self.color:
+            attributes["stroke"] = self.color[attributes["stroke"]]
+        listed = "".join(f' {k.replace("_", "-")}="{num(v)}"' for k, v in attributes.items() if v not in (None, 0) or k in ("x", "y"))
+        self.parts.append(f"<{tag}{listed}/>" if body is None else f"<{tag}{listed}>{body}</{tag}>")
+
+    def done(self):
+        return "\n".join([*self.parts, "</svg>"]) + "\n"
+
+
+def num(value):
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def loss(theme):
+    """Training and validation loss of the Shakespeare recipe."""
+    data = json.loads((IMAGES / "shakespeare.json").read_text())
+    width, height, left, right, top, bottom = 440, 412, 44, 20, 70, 46
+    svg = Svg(width, height, "Loss of a 0.79 M parameter model on Shakespeare", theme)
+    svg.text(20, 32, "Training from scratch", 15, weight=600)
+    svg.text(20, 50, "Shakespeare, 0.79 M parameters, f32: loss in nats per byte", 11.5, "soft")
+    last = data["train"][-1][0]
+    low, high = 1.25, 4.2
+
+    def x(step):
+        return left + (width - left - right) * step / last
+
+    def y(value):
+        return top + (height - top - bottom) * (1 - math.log(value / low) / math.log(high / low))
+
+    for tick in (1.5, 2, 2.5, 3, 3.5, 4):
+        svg.line(left, y(tick), width - right, y(tick), "grid")
+        svg.text(left - 8, y(tick) + 4, f"{tick:g}", 11, "soft", "end")
+    for tick in range(0, last + 1, 500):
+        svg.text(x(tick), height - bottom + 18, f"{tick}", 11, "soft", "middle")
+    svg.text((left + width - right) / 2, height - 10, "step", 11, "soft", "middle")
+
+    svg.add("clipPath", f'<rect x="{left}" y="{top}" width="{width}" height="{height}"/>', id="c")
+    band = [(x(s), y(b)) for s, _, _, b in data["train"]] + [(x(s), y(a)) for s, _, a, _ in reversed(data["train"])]
+    svg.add("path", d=path(band) + "Z", fill=svg.color["band"], fill_opacity="0.18", clip_path="url(#c)")
+    svg.add("path", d=path([(x(s), y(m)) for s, m, *_ in data["train"]]), fill="none", stroke="mine", stroke_width=1.8,
+            stroke_linejoin="round", clip_path="url(#c)")
+    svg.line(left, y(1.886), width - right, y(1.886), "soft", stroke_dasharray="4 4")
+    svg.text(width - right, y(1.886) - 7, "nanoGPT, published validation loss: 1.886", 11, "soft", "end")
+    svg.add("path", d=path([(x(s), y(v)) for s, v in data["val"]]), fill="none", stroke="val", stroke_width=1.8)
+    for step, value in data["val"]:
+        svg.add("circle", cx=x(step), cy=y(value), r=4, fill=svg.color["val"], stroke="back", stroke_width=1.5)
+        if step > 500:
+            svg.text(min(x(step), width - right), y(value) - 9, f"{value:.3f}", 11, "val", "end" if step == last else "middle", 600)
+    # direct labels
+    svg.add("circle", cx=width - right - 150, cy=y(3.25), r=4, fill=svg.color["val"])
+    svg.text(width - right - 139, y(3.25) + 4, "validation loss", 12, "val", weight=600)
+    svg.line(width - right - 157, y(3.75), width - right - 143, y(3.75), "mine", stroke_width=2.4)
+    svg.text(width - right - 139, y(3.75) + 4, "training loss, mean of 10", 12, "mine", weight=600)
+    return svg.done()
+
+
+def path(points):
+    return "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
+
+
+# what the picture shows: title, then (machine, workload, dtype, words of the peer's mode) of its records
+BARS = [
+    ("Decoding, batch 1, f32", "EPYC Zen 5", "decode: model T, batch 1", "f32", ""),
+    ("Decoding, batch 32, f32", "EPYC Zen 5", "decode: model T, batch 32", "f32", ""),
+    ("Training step, 0.8 M parameters, bf16", "Xeon, AMX", "train: Shakespeare recipe, nanoGPT loop", "bf16", ""),
+    ("Training step, 5.8 M parameters, bf16", "Xeon, AMX", "train: model T, 8 x 256 tokens", "bf16", "compile"),
+    ("Training step, 5.8 M parameters, bf16", "EPYC Zen 5", "train: model T, 8 x 256 tokens", "bf16", "compile"),
+]
+MACHINES = {"EPYC Zen 5": "EPYC Zen 5", "Xeon, AMX": "Xeon with AMX"}
+
+
+def speed(theme):
+    """Speed next to other programs, as bars: the longer, the faster."""
+    rows = bench_table.records()
+    width, height = 440, 412
+    svg = Svg(width, height, "Speed of xtrain next to PyTorch, llama.cpp and candle on the same cores", theme)
+    svg.text(20, 32, "Speed next to other programs", 15, weight=600)
+    svg.text(20, 50, "same cores, alternating; a longer bar is faster", 11.5, "soft")
+    top, names, start, end = 76, 20, 126, 292
+    for title, machine, workload, dtype, mode in BARS:
+        found = [
+            r for r in rows
+            if r["machine"].startswith(machine) and r["workload"] == workload and r["dtype"] == dtype and mode in r["peer_mode"]
+        ]
+        if not found:
+            sys.exit(f"error: no record in docs/bench for {title}, {machine}")
+        bars = [("xtrain", found[0], "xtrain")]
+        peers = [(r["peer"] + (", compiled" if mode else ""), r, "peer_figures") for r in found]
+        bars += sorted(peers, key=lambda bar: -rate(bar[1], bar[2]))
+        fastest = max(rate(row, side) for _, row, side in bars)
+        svg.text(names, top, title, 11.5, weight=600)
+        svg.text(width - 20, top, MACHINES[machine], 11, "soft", "end")
+        top += 7
+        for name, row, side in bars:
+            mine = side == "xtrain"
+            length = (end - start) * rate(row, side) / fastest
+            svg.text(names, top + 10, name, 11, "text" if mine else "soft", weight=600 if mine else 400)
+            svg.rect(start, top + 1, length, 10, "mine" if mine else "peer", 2)
+            svg.text(start + length + 7, top + 10, label(row, side), 11, "text" if mine else "soft", weight=600 if mine else 400)
+            top += 15
+        top += 19
+    return svg.done()
+
+
+def middle(row, side):
+    """The median of the recorded medians; of two, their mean."""
+    values = sorted(row[side].get("medians") or row[side]["means"])
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+
+
+def rate(row, side):
+    return 1 / middle(row, side) if row["unit"] == "ms" else middle(row, side)
+
+
+def label(row, side):
+    value, values = middle(row, side), row[side].get("medians") or row[side]["means"]
+    if row["kept"].startswith("ratios") and side == "xtrain":  # these are the ends of a range
+        return f"{min(values):,} to {max(values):,} {row['unit']}"
+    return f"{value:.1f} ms" if row["unit"] == "ms" and value < 100 else f"{value:,.0f} {row['unit']}"
+
+
+def terminal(theme):
+    """The recording of the quickstart, which scrolls as a terminal does; without animation, its last screen."""
+    data = json.loads((IMAGES / "quickstart.json").read_text())
+    size, step, advance, visible, pad, head = 12.5, 18, 7.5, 27, 20, 38
+    width, height = int(COLUMNS * advance + 2 * pad), head + visible * step + 20
+    svg = Svg(width, height, "xtrain quickstart: training, held-out sums, eight completions, and 0 differing bits", theme)
+    color = svg.color
+    shown, scroll, length = screen(data["events"])
+    hold = 6
+    total = length + hold
+    css = [
+        f"text{{font:{size}px {MONO};fill:{color['text']};white-space:pre}}",
+        f".s{{fill:{color['soft']}}}.m{{fill:{color['mine']}}}.g{{fill:{color['good']};font-weight:600}}.b{{fill:{color['bad']}}}",
+        ".h{opacity:0}",
+        "@media (prefers-reduced-motion:no-preference){",
+    ]
+
+    def percent(at):
+        return f"{100 * at / total:.2f}%"
+
+    def animated(name, frames):
+        css.append(f"#{name}{{animation:k{name} {total:g}s step-end infinite}}@keyframes k{name}{{{frames}}}")
+
+    body = []
+    for n, (line, begin, end, text) in enumerate(shown):
+        hidden = "" if end is None else ' class="h"'
+        body.append(f'<text id="t{n}"{hidden} x="{pad}" y="{line * step}" xml:space="preserve">{styled(text, line == 0)}</text>')
+        frames = ("0%{opacity:0}" if begin else "") + percent(begin) + "{opacity:1}"
+        frames += percent(end) + "{opacity:0}" if end is not None else ""
+        if begin or end is not None:
+            animated(f"t{n}", frames)
+    lines = max(line for line, *_ in shown)
+    rest = -max(0, lines + 1 - visible) * step
+    moves = "".join(f"{percent(at)}{{transform:translateY({-k * step}px)}}" for at, k in scroll(visible))
+    animated("roll", moves)
+    svg.parts.append("<style>" + "".join(css) + "}</style>")
+    svg.parts.append(f'<path d="M.5 {head}V10.5a10 10 0 0 1 10-10h{width - 21}a10 10 0 0 1 10 10V{head}z" fill="{color["bar"]}" '
+                     f'stroke="{color["edge"]}"/>')
+    for i, dot in enumerate(("#ff5f57", "#febc2e", "#28c840")):
+        svg.add("circle", cx=pad + 4 + 20 * i, cy=head / 2, r=5.5, fill=dot)
+    svg.parts.append(f'<text class="s" x="{width / 2}" y="{head / 2 + 4.5}" text-anchor="middle">xtrain quickstart</text>')
+    svg.parts.append(f'<clipPath id="c"><rect x="0" y="{head + 7}" width="{width}" height="{height - head - 14}"/></clipPath>')
+    svg.parts.append(f'<g clip-path="url(#c)"><g transform="translate(0 {head + step + 2})">')
+    svg.parts.append(f'<g id="roll" transform="translate(0 {rest})">' + "\n".join(body) + "</g></g></g>")
+    return svg.done()
+
+
+def screen(events):
+    """Versions of lines as (line, begin, end or None, text) in seconds of the picture, and how it scrolls."""
+    first, pace = 1.2, 0.28
+    shown = [(0, 0, None, "$ xtrain quickstart")]
+    times = {}
+    clock = first
+    previous = 0.0
+    laid = []
+    for at, line, text in events:
+        # long waits are shortened; lines that arrive at once follow each other quickly
+        clock += max(min(at - previous, 1.2) * pace, 0.05)
+        previous = at
+        laid.append((line + 1, round(clock, 2), text[:COLUMNS]))
+        times.setdefault(line + 1, round(clock, 2))
+    if len(text) > COLUMNS:  # the last line wraps; no other is that long
+        laid.append((line + 2, round(clock, 2), text[COLUMNS:]))
+        times[line + 2] = round(clock, 2)
+    for i, (line, begin, text) in enumerate(laid):
+        end = next((b for other, b, _ in laid[i + 1 :] if other == line), None)
+        if text or end is None:
+            shown.append((line, begin, end, text))
+
+    def scroll(visible):
+        steps = [(0, 0)]
+        for line in sorted(times):
+            if line + 1 > visible:
+                steps.append((times[line], line + 1 - visible))
+        return steps
+
+    return shown, scroll, round(clock, 2)
+
+
+def styled(text, command):
+    """The colours of a line of the terminal."""
+    text = escape(text, False)
+    if command:
+        return '<tspan class="g">$</tspan>' + text[1:]
+    text = re.sub(r"(\[)([=&gt;]+)", lambda m: f'{m[1]}<tspan class="m">{m[2]}</tspan>', text, count=1) if "] " in text else text
+    text = re.sub(r"\b(0 differ)\b", r'<tspan class="g">\1</tspan>', text)
+    text = re.sub(r"( +)(right)$", r'\1<tspan class="g">\2</tspan>', text)
+    text = re.sub(r"( +)(wrong)$", r'\1<tspan class="b">\2</tspan>', text)
+    text = re.sub(r"^((?:-+ *)+)$", r'<tspan class="s">\1</tspan>', text)
+    return re.sub(r"^((?:saved|sample after|cache  ).*)$", r'<tspan class="s">\1</tspan>', text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", metavar="PROGRAM", help="a release build of xtrain")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    if args.record:
+        record(args.record)
+    for name, draw in {"loss": loss, "speed": speed, "terminal": terminal}.items():
+        for theme in THEMES:
+            target, new = IMAGES / f"{name}-{theme}.svg", draw(theme)
+            if len(new) > 60_000:
+                sys.exit(f"error: {target.relative_to(ROOT)} has {len(new)} bytes, the limit is 60000")
+            if not args.check:
+                target.write_text(new)
+            elif not target.exists() or target.read_text() != new:
+                sys.exit(f"error: {target.relative_to(ROOT)} is not what the recordings give: python3 scripts/pictures.py")
+    print(f"docs/images: {3 * len(THEMES)} pictures")
+
+
+if __name__ == "__main__":
+    main()
