@@ -24,7 +24,7 @@ fn cli_page() -> String {
     let mut page = format!("# Command line reference\n\n{NOTICE}\n");
     let root = cli::command();
     line!(page, "{}\n", root.get_long_about().map(ToString::to_string).unwrap_or_default());
-    line!(page, "| command | |\n|---|---|");
+    line!(page, "| command | description |\n|---|---|");
     for command in visible(&root) {
         let name = command.get_name();
         line!(page, "| [`xtrain {name}`](#xtrain-{name}) | {} |", about(command));
@@ -78,7 +78,7 @@ fn command_section(page: &mut String, command: &Command, parent: &str, level: us
             false => arg.get_help_heading().unwrap_or("Options"),
         };
         if heading != Some(title) {
-            line!(page, "\n{title}:\n\n| | | default |\n|---|---|---|");
+            line!(page, "\n{title}:\n\n| option | description | default |\n|---|---|---|");
             heading = Some(title);
         }
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
@@ -166,7 +166,10 @@ fn config_page() -> String {
         let about = about.split_once(": ").map_or(about.clone(), |(_, about)| about.to_string());
         let mut capital = about.chars();
         let about: String = capital.next().into_iter().flat_map(char::to_uppercase).chain(capital).collect();
-        line!(page, "\n## `[{name}]`\n\n{about}\n\n| key | type | default | |\n|---|---|---|---|");
+        line!(
+            page,
+            "\n## `[{name}]`\n\n{about}\n\n| key | type | default | description |\n|---|---|---|---|"
+        );
         for (field, doc) in fields(&format!("pub struct {section} {{")) {
             let key = format!("{name}.{field}");
             let (doc, derived) = match doc.split_once(" Default: ") {

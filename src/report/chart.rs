@@ -29,13 +29,13 @@ pub struct Series {
 pub struct Chart {
     /// Title above the chart.
     pub title: String,
-    /// Under the x axis.
+    /// Label below the x axis.
     pub x_label: String,
     /// The spacing of the x axis.
     pub x_scale: Scale,
     /// The spacing of the y axis.
     pub y_scale: Scale,
-    /// The lines.
+    /// The series.
     pub series: Vec<Series>,
 }
 
@@ -56,7 +56,7 @@ impl Series {
         self.stroke == Stroke::Line && self.points.len() > MAX_PLAIN_POINTS
     }
 
-    /// Name, last value and, where it is another, the lowest.
+    /// Name and last value; for marks also the lowest value if it is lower than the last.
     pub(super) fn legend(&self) -> String {
         let points = self.curve();
         let Some(&(_, last)) = points.last() else {
@@ -84,7 +84,7 @@ impl Chart {
     }
 }
 
-/// Four digits, or a power of ten for what is very large or small.
+/// Formats a value with four digits, or with a power of ten if it is very large or small.
 fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_string(),
@@ -93,8 +93,8 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The mean of each value and its neighbours up to `reach` on both sides; fewer where there are fewer,
-/// and near the beginning, where curves are steep, as few before as after.
+/// The mean of each value and up to `reach` neighbors on both sides. Near the start, where curves are steep, it has as
+/// many neighbors after a value as before it; near the end it has fewer after than before.
 fn moving_mean(points: &[(f64, f64)], reach: usize) -> Vec<(f64, f64)> {
     let mut sums = vec![0.0];
     for (at, point) in points.iter().enumerate() {

@@ -23,10 +23,8 @@ pub(super) enum Line {
 
 /// Runs the editor: reads one line for each request until the conversation ends.
 ///
-/// The terminal is in raw mode only while a line is read. At other times Ctrl-C is a SIGINT.
-///
-/// # Errors
-/// The terminal cannot be opened.
+/// The terminal is in raw mode only while a line is read; there Ctrl-C is a key. At other times it is a SIGINT. If the
+/// terminal cannot be opened, the thread sends the error and ends.
 pub(super) fn run(requests: &Receiver<()>, lines: &Sender<Result<Line, CliError>>) {
     let config = Config::builder().bracketed_paste(false).build();
     let mut editor = match DefaultEditor::with_config(config) {
@@ -36,7 +34,7 @@ pub(super) fn run(requests: &Receiver<()>, lines: &Sender<Result<Line, CliError>
     while requests.recv().is_ok() {
         let line = match editor.readline(PROMPT) {
             Ok(text) => {
-                // The history is in memory only; it cannot fail.
+                // Ignored: adding to the history in memory does not fail.
                 let _ = editor.add_history_entry(text.as_str());
                 Ok(Line::Text(text))
             }
