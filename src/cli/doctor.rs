@@ -58,7 +58,8 @@ impl Report {
         if driver.is_ok() {
             missing.extend(devices.as_ref().err().cloned());
         }
-        missing.extend((!has_kernels).then(|| format!("GPU kernels: {kernels}")));
+        missing
+            .extend((!has_kernels).then(|| format!("GPU kernels: {}", kernels.trim_start_matches("none: "))));
         missing.extend((!has_emulator).then(|| emulator.to_string()));
         let gpu = |info: crate::tensor::GpuInfo| Gpu {
             name: info.name,

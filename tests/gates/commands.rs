@@ -342,7 +342,7 @@ fn the_bench_of_loading_reads_every_weight_and_leaves_nothing_behind() {
         text(&random.output().unwrap().stdout)
     };
     let shown = random(&["--dtype", "bf16", "--set", "model.n_layers=2"]);
-    for part in ["(2 layers of 128)", "bf16", "weights in 1 file", "open model", "peak memory"] {
+    for part in ["(2 layers, dim 128)", "bf16", "weights in 1 file", "open model", "peak memory"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     // 38 MB of weights, or 19 in bf16, each there once, packed or in f32. The rest is what the program itself

@@ -71,7 +71,7 @@ pub(super) fn open(
 pub(super) fn name(config: &RunConfig) -> String {
     let model = &config.model;
     let preset = if model.preset.is_empty() { "random weights" } else { model.preset.as_str() };
-    format!("{preset} ({} layers of {})", model.n_layers, model.dim)
+    format!("{preset} ({}, dim {})", units::many(model.n_layers as u64, "layer"), model.dim)
 }
 
 /// `n` random token ids below `vocab`, determined by `seed` and `id`.

@@ -141,7 +141,7 @@ impl Report {
     fn text(&self) -> String {
         let Report { model, device, compute, products } = self;
         let words = ["matrix"].map(Column::words);
-        let heads = ["out", "in", "rows", "min us", "p50 us", "p95 us", ""].map(Column::numbers);
+        let heads = ["out", "in", "rows", "min us", "p50 us", "p95 us", "throughput"].map(Column::numbers);
         let mut table = Table::new(words.into_iter().chain(heads));
         for p in products {
             let sizes = [p.outputs, p.inputs, p.rows].map(|n| n.to_string());
