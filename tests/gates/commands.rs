@@ -233,7 +233,7 @@ fn what_is_prepared_with_a_trained_tokenizer_can_be_trained_on() {
     scratch.file("t.jsonl", "{\"prompt\": \"the cat\", \"completion\": \" sat\"}\n");
     let made =
         done(&scratch.0, &["tokenizer", "train", "t.txt", "t.jsonl", "--vocab", "280", "--out", "b.json"]);
-    assert!(made.starts_with("wrote b.json: 2"), "{made}");
+    assert!(made.starts_with("wrote b.json: vocabulary of 2"), "{made}");
     let made = done(&scratch.0, &["prepare", "t.txt", "t.jsonl", "--tokenizer", "b.json", "--out", "t.tok"]);
     assert!(made.contains("2 documents"), "{made}");
     let set = |keys: &[&'static str]| keys.iter().flat_map(|key| ["--set", key]).collect::<Vec<_>>();

@@ -50,7 +50,7 @@ fn what_is_imported_and_exported_has_the_bytes_of_every_tensor() {
             same(&open(&scratch.0.join(got)), &want);
         }
     }
-    refused(&scratch.0, &["export", "run0", "hf0"], 2, &["hf0", "there is something already"]);
+    refused(&scratch.0, &["export", "run0", "hf0"], 2, &["hf0", "already exists"]);
     refused(&scratch.0, &["export", "run0", "other", "--type", "q8_0"], 2, &["q8_0", "Hugging Face"]);
     refused(&scratch.0, &["import", "hf0", "run0"], 2, &["run0"]);
 }
@@ -116,9 +116,14 @@ fn shards_hold_the_bytes_of_every_tensor_once_and_no_more_than_was_asked_for() {
         &scratch.0,
         &["export", "run0", "m.gguf", "--max-shard-size", "5GB"],
         2,
-        &["a GGUF file is one file"],
+        &["a GGUF file has no shards"],
     );
-    refused(&scratch.0, &["export", "run0", "other", "--max-shard-size", "5TB"], 2, &["5TB", "want a size"]);
+    refused(
+        &scratch.0,
+        &["export", "run0", "other", "--max-shard-size", "5TB"],
+        2,
+        &["5TB", "expected a size"],
+    );
 }
 
 #[test]
