@@ -1,10 +1,12 @@
-//! Trains a model to count, then rolls it out: `cargo run --release --example 01_train_and_roll_out`.
+//! Trains a small model to count, then generates from it.
+//!
+//! Run with `cargo run --release --example 01_train_and_roll_out`.
 use xtrain::decode::generate_greedy_cached;
 use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let cfg = Config {
+    let config = Config {
         vocab: 16,
         dim: 32,
         ffn_dim: 64,
@@ -19,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tie_embeddings: true,
         ..Config::default()
     };
-    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
+    let model = Model::init(&config, Dtype::F32, &Device::cpu(), 0)?;
     let schedule = Schedule {
         decay: Decay::Cosine,
         warmup_start_lr: 0.0,
@@ -30,14 +32,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         decay_steps: 0,
     };
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
-    let counting: Vec<u32> = (0..16).collect();
+    let tokens: Vec<u32> = (0..16).collect();
     for _ in 0..100 {
-        let report = trainer.step(vec![TrainingExample::window(&counting, 1.0)], 1)?;
+        let report = trainer.step(vec![TrainingExample::window(&tokens, 1.0)], 1)?;
         if report.step % 20 == 0 {
             println!("step {:3}: loss {:.4}", report.step, report.loss);
         }
     }
+
     let completion = generate_greedy_cached(&trainer.model, &[0, 1, 2], 6)?;
-    println!("0, 1, 2 -> {:?} ({})", completion.tokens, completion.finish_reason);
+    println!("prompt [0, 1, 2], completion {:?} ({})", completion.tokens, completion.finish_reason);
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! Trains on conversations, of which only what the assistant says is learnt, and asks: `cargo run --release
-//! --example 03_fine_tune_on_conversations`.
+//! Fine-tunes a small model on conversations, with the loss on assistant turns only, then asks it questions.
+//!
+//! Run with `cargo run --release --example 03_fine_tune_on_conversations`.
 use std::path::Path;
 
 use xtrain::decode::{EngineOptions, Request, StopConditions, generate};
@@ -16,12 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = Tokenizer::byte();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/conversations.jsonl");
     let tokens = Tokens::from_files(&[file], &tokenizer, Content::Conversations)?;
-    // Whole conversations in windows: none sees another, one that is too long keeps its beginning.
+    // Pack whole conversations into windows. They do not attend to each other; long ones are truncated.
     let pieces = Pieces::cut(&tokens, &(0..tokens.len()), CONTEXT, Overflow::Truncate)?;
     let windows = DocumentWindows::pack(&pieces, CONTEXT, 0, WindowOrder::Epochs)?;
     println!("{} conversations in {} windows", pieces.packing_stats.documents, windows.per_epoch());
 
-    let cfg = Config {
+    let config = Config {
         vocab: tokenizer.vocab_size(),
         dim: 64,
         ffn_dim: 192,
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tie_embeddings: true,
         ..Config::default()
     };
-    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
+    let model = Model::init(&config, Dtype::F32, &Device::cpu(), 0)?;
     let schedule = Schedule {
         decay: Decay::Cosine,
         warmup_start_lr: 0.0,
@@ -52,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let report = trainer.step(batch.into_iter().map(TrainingExample::from).collect(), 8)?;
         if report.step % 30 == 0 {
             println!(
-                "step {:3}: loss {:.4}, {} tokens learnt",
+                "step {:3}: loss {:.4}, {} target tokens",
                 report.step, report.loss, report.target_tokens
             );
         }
@@ -64,8 +65,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let prompt = template.render(&[Message::new("user", question)], &options)?.text;
         let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
         let request = Request { stop, ..Request::greedy(&tokenizer.encode(&prompt)?, 16) };
-        for answer in generate(&trainer.model, vec![request], EngineOptions::default())? {
-            println!("{question} {}", answer.text(&tokenizer));
+        for completion in generate(&trainer.model, vec![request], EngineOptions::default())? {
+            println!("{question} {}", completion.text(&tokenizer));
         }
     }
     Ok(())

@@ -1,21 +1,21 @@
-//! The loss of a model over tokens that it was not trained on.
+//! The loss of a model on held-out tokens.
 use std::ops::Range;
 
 use crate::model::data::{DataError, Tokens};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, TrainingExample, objective};
 
-/// Rows of one forward pass of an evaluation.
-const ROWS: u64 = 2048;
+/// Maximum number of rows per forward pass.
+const MAX_ROWS: u64 = 2048;
 
-/// What a model makes of tokens.
+/// The result of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluation {
-    /// The mean of `-log p` over all targets, in nats.
+    /// Mean of `-log p` over all target tokens, in nats.
     pub loss: f64,
-    /// Targets.
+    /// Number of target tokens.
     pub tokens: u64,
-    /// Bytes of text that the targets stand for.
+    /// Number of text bytes of the target tokens.
     pub bytes: u64,
 }
 
@@ -25,55 +25,34 @@ impl Evaluation {
         self.loss.exp()
     }
 
-    /// Bits that the model would take to send a byte of the text.
+    /// Cross-entropy per byte of text, in bits.
     pub fn bits_per_byte(&self) -> f64 {
         self.loss * self.tokens as f64 / std::f64::consts::LN_2 / (self.bytes.max(1) as f64)
     }
 }
 
-/// Why an evaluation could not be made.
-#[derive(Debug)]
+/// Why an evaluation failed.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The tokens.
-    Data(DataError),
-    /// The forward pass.
-    Model(model::Error),
+    /// Reading the tokens failed.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The forward pass failed.
+    #[error(transparent)]
+    Model(#[from] model::Error),
     /// There is nothing to predict.
+    #[error("nothing to evaluate: expected at least 2 tokens")]
     Empty,
 }
 
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::Data(e) => e.fmt(f),
-            Error::Model(e) => e.fmt(f),
-            Error::Empty => write!(f, "nothing to evaluate: want at least 2 tokens"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<DataError> for Error {
-    fn from(e: DataError) -> Error {
-        Error::Data(e)
-    }
-}
-
-impl From<model::Error> for Error {
-    fn from(e: model::Error) -> Error {
-        Error::Model(e)
-    }
-}
-
-/// The loss over `windows` of `tokens`: each is read by itself, all but its last token, and predicts what is to
-/// be learnt of what follows.
+/// The mean loss over the target tokens of `windows`. The windows do not attend to each other; the input of a window
+/// is all but its last token.
 ///
-/// The mean is an f64 sum in the order of the tokens: the same bits for any thread count.
+/// The sum is in f64 and in token order: bit-identical for any number of threads.
 ///
 /// # Errors
-/// [`Error::Empty`] where nothing is predicted; a read that fails; an id outside the model's vocabulary.
+/// [`Error::Empty`] if there are no target tokens; reading fails; an id is outside the vocabulary of the model.
 pub fn evaluate(
     model: &Model,
     tokens: &Tokens,
@@ -83,10 +62,10 @@ pub fn evaluate(
     let (mut sum, mut count, mut bytes) = (0f64, 0u64, 0u64);
     let mut rest = windows;
     while !rest.is_empty() {
-        let (pass, others) = rest.split_at(fitting(rest));
+        let (pass, others) = rest.split_at(windows_per_pass(rest));
         rest = others;
-        let excerpts = pass.iter().map(|w| tokens.window(w.clone())).collect::<Result<Vec<_>, _>>()?;
-        let samples: Vec<TrainingExample> = excerpts.into_iter().map(TrainingExample::from).collect();
+        let token_windows = pass.iter().map(|w| tokens.window(w.clone())).collect::<Result<Vec<_>, _>>()?;
+        let samples: Vec<TrainingExample> = token_windows.into_iter().map(TrainingExample::from).collect();
         for sample in &samples {
             let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();
             bytes += tokenizer.text_bytes(&ids);
@@ -102,12 +81,12 @@ pub fn evaluate(
     Ok(Evaluation { loss: sum / count as f64, tokens: count, bytes })
 }
 
-/// How many of the first windows one pass takes: [`ROWS`] rows, or one window.
-fn fitting(windows: &[Range<u64>]) -> usize {
+/// Number of windows that fit in one pass of [`MAX_ROWS`] rows; at least one.
+fn windows_per_pass(windows: &[Range<u64>]) -> usize {
     let mut rows = 0;
     let beyond = windows.iter().position(|window| {
         rows += window.end - window.start - 1;
-        rows > ROWS
+        rows > MAX_ROWS
     });
     beyond.unwrap_or(windows.len()).max(1)
 }

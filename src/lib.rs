@@ -1,9 +1,68 @@
-#![doc = include_str!("../README.md")]
+//! Train and run small transformer language models with bit-exact numerics.
+//!
+//! Inference computes bitwise the same logits as the training forward: with or without a KV cache, for any batch
+//! size, prefill chunk and number of threads. Training runs are reproducible and resume bit-identically. The order of
+//! every reduction is specified in `docs/numerics.md`.
+//!
+//! This crate contains the command line program `xtrain` and re-exports the three libraries:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`tensor`] | devices, tensors and operations |
+//! | [`model`] | the transformer, training, checkpoints, tokenizers, chat templates |
+//! | [`decode`] | KV caches, samplers and the batched generation engine |
+//! | [`config`], [`training`], [`run`] | configuration, training loop and run directories of the program |
+//!
+//! # Example
+//!
+//! Train a small model to count, then generate from it:
+//!
+//! ```
+//! use xtrain::decode::generate_greedy_cached;
+//! use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
+//! use xtrain::tensor::{Device, Dtype};
+//!
+//! let config = Config {
+//!     vocab: 16,
+//!     dim: 32,
+//!     ffn_dim: 64,
+//!     n_layers: 1,
+//!     n_heads: 2,
+//!     n_kv_heads: 1,
+//!     head_dim: 16,
+//!     max_positions: 32,
+//!     rope_theta: 1e4,
+//!     norm_eps: 1e-6,
+//!     qk_norm: true,
+//!     tie_embeddings: true,
+//!     ..Config::default()
+//! };
+//! let model = Model::init(&config, Dtype::F32, &Device::cpu(), 0)?;
+//! let schedule = Schedule {
+//!     decay: Decay::Constant,
+//!     warmup_start_lr: 0.0,
+//!     lr: 1e-2,
+//!     min_lr: 0.0,
+//!     warmup_steps: 5,
+//!     steps: 60,
+//!     decay_steps: 0,
+//! };
+//! let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
+//! let tokens: Vec<u32> = (0..16).collect();
+//! for _ in 0..60 {
+//!     trainer.step(vec![TrainingExample::window(&tokens, 1.0)], 1)?;
+//! }
+//! let completion = generate_greedy_cached(&trainer.model, &[0, 1, 2], 4)?;
+//! assert_eq!(completion.tokens, [3, 4, 5, 6]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 pub mod cli;
 pub mod config;
 pub mod evaluate;
 pub mod memory;
+#[cfg(test)]
+mod reference;
 pub mod report;
 pub mod run;
 pub mod training;
@@ -13,6 +72,10 @@ pub use xtrain_decode as decode;
 pub use xtrain_model as model;
 pub use xtrain_tensor as tensor;
 
-/// The commit that this build was made from: twelve hexadecimal digits, or `unknown` outside a
-/// repository.
+/// The commit of this build: twelve hexadecimal digits, or `unknown` outside a repository.
 pub const COMMIT: &str = env!("XTRAIN_COMMIT");
+
+/// The README, so that its examples are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

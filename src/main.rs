@@ -1,9 +1,9 @@
 //! The command `xtrain`.
 #![forbid(unsafe_code)]
 
-/// A step of training is a tenth faster on pages of 2 MiB.
+/// Allocates on 2 MiB huge pages, which makes a training step about 10 % faster.
 #[global_allocator]
-static MEMORY: xtrain::tensor::HugePages = xtrain::tensor::HugePages::new();
+static ALLOCATOR: xtrain::tensor::HugePages = xtrain::tensor::HugePages::new();
 
 fn main() -> std::process::ExitCode {
     xtrain::cli::main()

@@ -1,4 +1,4 @@
-//! What a model takes: parameters by part, and bytes by use.
+//! Parameter counts and memory use of a model.
 use serde::Serialize;
 
 use crate::model::{ActivationCheckpointing, Config, Error, Params};
@@ -7,37 +7,36 @@ use crate::tensor::Dtype;
 /// Parameters of one part of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// What it is.
+    /// Name of the part.
     pub name: &'static str,
-    /// Its tensors.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Their values.
+    /// Number of parameters.
     pub parameters: u64,
 }
 
-/// Bytes that a model takes.
+/// Memory use of a model, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// f32 master weights: 4 bytes a parameter.
+    /// f32 master weights: 4 bytes per parameter.
     pub weights: u64,
-    /// Matrices packed for the forward products, in the compute type.
+    /// Weights packed for the forward products, in the compute dtype.
     pub packed: u64,
-    /// Matrices packed for the backward products, in the compute type; a table that is no head has none.
+    /// Weights packed for the backward products, in the compute dtype. An untied embedding has none.
     pub packed_backward: u64,
-    /// f32 gradients; a tied table has two until a step ends.
+    /// f32 gradients. A tied embedding has two until the step ends.
     pub gradients: u64,
     /// AdamW's two f32 moments.
     pub moments: u64,
-    /// All that a model which is only run holds, its cache apart: every matrix packed in the compute type, the
-    /// table too, and its vectors in f32.
+    /// Inference without KV cache: all matrices packed in the compute dtype, including the embedding, and all vectors
+    /// in f32.
     pub to_decode: u64,
 }
 
-/// The parts of a model of `cfg`, in the order of the forward. Their parameters add up to
-/// [`Config::n_params`].
+/// The parts of a model, in forward order. Their parameters add up to [`Config::n_params`].
 ///
 /// # Errors
-/// A shape that no model can have.
+/// No model can have this configuration.
 pub fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
     let mut parts = ["embedding", "attention", "MLP", "norms", "head"].map(|name| (name, 0, 0));
     for (name, shape) in Params::shapes(cfg)? {
@@ -55,10 +54,10 @@ pub fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
     Ok(used.map(|(name, tensors, parameters)| Part { name, tensors, parameters }).collect())
 }
 
-/// What a model of `cfg` takes with `compute` in its products.
+/// The memory use of a model with the compute dtype `compute`.
 ///
 /// # Errors
-/// A shape that no model can have.
+/// No model can have this configuration.
 pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
     let (mut all, mut products, mut to_decode) = (0u64, 0u64, 0u64);
     for (name, shape) in Params::shapes(cfg)? {
@@ -68,31 +67,31 @@ pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
         to_decode += n * if shape.len() == 2 { compute.bytes() as u64 } else { 4 };
         products += if shape.len() == 2 && !table { n } else { 0 };
     }
-    let second = if cfg.tie_embeddings { (cfg.vocab * cfg.dim) as u64 } else { 0 };
+    let second_gradient = if cfg.tie_embeddings { (cfg.vocab * cfg.dim) as u64 } else { 0 };
     let packed = products * compute.bytes() as u64;
     Ok(Memory {
         weights: 4 * all,
         packed,
         packed_backward: packed,
-        gradients: 4 * (all + second),
+        gradients: 4 * (all + second_gradient),
         moments: 8 * all,
         to_decode,
     })
 }
 
-/// About what a training pass over `rows` keeps for its backward: a row's residual stream in f32, the
-/// other activations in `compute`, layer by layer; or the input of every layer and the activations of one. The logits
-/// are never there as a whole.
-pub fn activations(cfg: &Config, compute: Dtype, keep: ActivationCheckpointing, rows: usize) -> u64 {
+/// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream
+/// in f32 and the other activations in `compute`; with activation checkpointing the input of every layer and the
+/// activations of one. The logits are never stored as a whole.
+pub fn activations(cfg: &Config, compute: Dtype, checkpointing: ActivationCheckpointing, rows: usize) -> u64 {
     let (c, f) = (cfg.dim as u64, cfg.ffn_dim as u64);
     let (q, kv) = ((cfg.n_heads * cfg.head_dim) as u64, (cfg.n_kv_heads * cfg.head_dim) as u64);
     let normed = if cfg.qk_norm { q + kv } else { 0 };
-    // norm, q k v, their norms, rotated q k, y; norm, gate, up, product
+    // Attention norm, q k v, rotated q k, output; MLP norm, gate, up, product.
     let narrow = c + (q + 2 * kv) + (q + kv) + q + c + 3 * f;
-    // two sums of the residual stream, the norms of heads, the sums of attention
+    // The residual stream after attention and after the MLP, the head norms, the softmax sums of attention.
     let wide = 2 * c + normed + cfg.n_heads as u64;
     let layer = narrow * compute.bytes() as u64 + 4 * wide;
-    let layers = match keep {
+    let layers = match checkpointing {
         ActivationCheckpointing::Off => cfg.n_layers as u64 * layer,
         ActivationCheckpointing::PerLayer => 4 * c * cfg.n_layers as u64 + layer,
     };
@@ -100,7 +99,7 @@ pub fn activations(cfg: &Config, compute: Dtype, keep: ActivationCheckpointing, 
 }
 
 impl Memory {
-    /// What a model that trains takes, its activations apart.
+    /// Training without activations.
     pub fn to_train(&self) -> u64 {
         self.weights + self.packed + self.packed_backward + self.gradients + self.moments
     }
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tied_table_has_two_gradients_and_one_packed_form() {
+    fn a_tied_embedding_has_two_gradients_and_one_packed_form() {
         let (n, table) = (config(true).n_params() as u64, 37 * 12);
         let tied = memory(&config(true), Dtype::BF16).unwrap();
         assert_eq!((tied.weights, tied.gradients, tied.moments), (4 * n, 4 * (n + table), 8 * n));
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_grow_with_rows_and_width_of_the_type() {
+    fn activations_grow_with_rows_and_dtype_size() {
         let cfg = config(true);
         let one = activations(&cfg, Dtype::F32, ActivationCheckpointing::Off, 1);
         assert_eq!(activations(&cfg, Dtype::F32, ActivationCheckpointing::Off, 64), 64 * one);

@@ -1,4 +1,4 @@
-//! One run of training: batches in, updates, evaluations and checkpoints out.
+//! The training loop: batches, optimizer steps, evaluations and checkpoints.
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -11,102 +11,82 @@ use crate::model::store::{self, RunState, StoreError};
 use crate::model::{self, Model, StepReport, Trainer, TrainingExample};
 use crate::run::{self, JsonLines};
 
-pub use made::{begin, compute, keep, model_config, optim_config, schedule};
-pub use reading::{Cut, Reading, Source, split};
+pub use data_loader::{DataLoader, Source, WindowSpec, split};
+pub use from_config::{activation_checkpointing, compute, model_config, new_trainer, optim_config, schedule};
 
-mod made;
-mod reading;
+mod data_loader;
+mod from_config;
 
-/// What a run does next, for whoever has a clock.
+/// The phase that a run enters, for timing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The batch of a step and its update.
+    /// Loading the batch of a step, and the step.
     Step,
-    /// The loss of what is held out.
+    /// Evaluating the validation split.
     Evaluate,
-    /// What is written and shown of the step.
+    /// Logging the step.
     Log,
-    /// Samples of text.
+    /// Generating text samples.
     Sample,
-    /// A checkpoint.
+    /// Saving a checkpoint.
     Save,
-    /// Nothing more.
+    /// The run has ended.
     End,
 }
 
-/// Who is told what a run does, and may stop it.
+/// Receives the events of a run, and may stop it.
 pub trait Observer {
-    /// The run enters a phase, and left the one before.
+    /// The run enters a phase and leaves the previous one.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn enter(&mut self, _phase: Phase) -> Result<(), Error> {
         Ok(())
     }
-    /// A step is done; `val` where it was evaluated. The step's line is in `metrics.jsonl`.
+    /// A step is finished and its line is in `metrics.jsonl`. `val` is `None` if the step was not evaluated.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn step(&mut self, report: &StepReport, val: Option<&Evaluation>) -> Result<(), Error>;
-    /// A checkpoint is durable.
+    /// A checkpoint was written durably. `not_pruned`: an error while deleting old checkpoints.
     fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>);
-    /// Samples are due: called every `train.sample_every` steps.
+    /// Called every `train.sample_every` steps to generate samples.
     fn sample(&mut self, model: &Model, step: u64);
-    /// Whether the run should save and stop.
+    /// Returns whether the run should save and stop.
     fn stop(&mut self) -> bool;
 }
 
-/// Why a run ended early.
-#[derive(Debug)]
+/// An error that ends a run.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The tokens.
-    Data(DataError),
-    /// The model, or a loss that is not finite.
-    Model(model::Error),
-    /// A checkpoint.
-    Store(StoreError),
-    /// The logs of the run.
-    Run(run::Error),
-    /// An evaluation.
-    Evaluate(evaluate::Error),
+    /// Reading the training data failed.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The step failed, or its loss is not finite.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// Saving a checkpoint failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Writing a log failed.
+    #[error(transparent)]
+    Run(#[from] run::Error),
+    /// An evaluation failed.
+    #[error(transparent)]
+    Evaluate(#[from] evaluate::Error),
 }
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::Data(e) => e.fmt(f),
-            Error::Model(e) => e.fmt(f),
-            Error::Store(e) => e.fmt(f),
-            Error::Run(e) => e.fmt(f),
-            Error::Evaluate(e) => e.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-macro_rules! from {
-    ($($variant:ident($t:ty)),*) => {$(
-        impl From<$t> for Error {
-            fn from(e: $t) -> Error {
-                Error::$variant(e)
-            }
-        }
-    )*};
-}
-from!(Data(DataError), Model(model::Error), Store(StoreError), Run(run::Error), Evaluate(evaluate::Error));
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All steps are done.
+    /// All steps are finished.
     Done,
-    /// The observer asked for it; the last step is saved.
+    /// The observer stopped the run; the last step is saved.
     Stopped,
 }
 
-/// A line of `metrics.jsonl`: a pure function of configuration, seed and step.
+/// A line of `metrics.jsonl`, a pure function of configuration, seed and step.
 #[derive(Serialize)]
 struct Line {
     step: u64,
@@ -122,35 +102,34 @@ struct Line {
     val_bits_per_byte: Option<f64>,
 }
 
-/// A run that can go on.
+/// A resumable training run.
 pub struct Training<'a> {
     /// The resolved configuration.
     pub config: &'a RunConfig,
-    /// What it trains on.
+    /// The training data.
     pub source: &'a Source,
-    /// In what windows.
-    pub reading: &'a Reading,
-    /// Where checkpoints go.
+    /// The windows of each step.
+    pub loader: &'a DataLoader,
+    /// The directory of the checkpoints.
     pub checkpoints: &'a CheckpointDir,
     /// `metrics.jsonl`.
     pub metrics: &'a mut JsonLines,
     /// The model and its optimizer.
     pub trainer: &'a mut Trainer,
-    /// The lowest validation loss so far.
-    pub standing: RunState,
+    /// Seed and lowest validation loss so far.
+    pub state: RunState,
 }
 
 impl Training<'_> {
-    /// Trains to the last step, or until the observer stops it. The weights after a step are a
-    /// function of the configuration and the tokens alone: not of interruptions, threads or
-    /// micro-batches.
+    /// Trains until the last step, or until the observer stops the run. The weights after a step are a function of
+    /// the configuration and the tokens only; they do not depend on interruptions, threads or micro-batches.
     ///
     /// # Errors
-    /// [`Error`]; the last good checkpoint stays.
+    /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
         let end = self.steps(observer);
-        let told = observer.enter(Phase::End);
-        end.and_then(|end| told.map(|()| end))
+        let ended = observer.enter(Phase::End);
+        end.and_then(|end| ended.map(|()| end))
     }
 
     fn steps(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
@@ -160,13 +139,13 @@ impl Training<'_> {
             self.save(observer)?;
         }
         loop {
-            let at = self.trainer.step_number();
-            if at >= last {
+            let step = self.trainer.step_number();
+            if step >= last {
                 return Ok(End::Done);
             }
             observer.enter(Phase::Step)?;
-            let excerpts = self.reading.batch(&self.source.tokens, at, train.batch as u32)?;
-            let samples = excerpts.into_iter().map(TrainingExample::from).collect();
+            let windows = self.loader.batch(&self.source.tokens, step, train.batch as u32)?;
+            let samples = windows.into_iter().map(TrainingExample::from).collect();
             let report = self.trainer.step(samples, train.micro_batch)?;
             let due =
                 |every: usize| every > 0 && report.step.is_multiple_of(every as u64) || report.step == last;
@@ -194,12 +173,12 @@ impl Training<'_> {
 
     fn evaluate(&mut self, step: u64) -> Result<Option<Evaluation>, Error> {
         let Source { tokens, tokenizer, .. } = self.source;
-        if self.reading.held_out().is_empty() {
+        if self.loader.validation().is_empty() {
             return Ok(None);
         }
-        let val = evaluate(&self.trainer.model, tokens, self.reading.held_out(), tokenizer)?;
-        if self.standing.best.is_none_or(|(best, _)| val.loss < best) {
-            self.standing.best = Some((val.loss, step));
+        let val = evaluate(&self.trainer.model, tokens, self.loader.validation(), tokenizer)?;
+        if self.state.best.is_none_or(|(best, _)| val.loss < best) {
+            self.state.best = Some((val.loss, step));
         }
         Ok(Some(val))
     }
@@ -220,7 +199,7 @@ impl Training<'_> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         observer.enter(Phase::Save)?;
         self.metrics.sync()?;
-        let saved = store::save(self.checkpoints, self.trainer, &self.source.tokenizer, self.standing)?;
+        let saved = store::save(self.checkpoints, self.trainer, &self.source.tokenizer, self.state)?;
         observer.saved(saved.path, saved.not_pruned);
         Ok(())
     }

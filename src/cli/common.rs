@@ -1,4 +1,4 @@
-//! Flags that commands share.
+//! Flags shared by several commands.
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
@@ -6,108 +6,108 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 use xtrain_tensor::{Device, Schedule, Simd};
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::config::{Layer, Precision};
 use crate::decode::{self, EngineOptions, SampleOptions};
 
-/// Where and how a model runs. None of these changes a bit of any result, `--dtype` apart.
+/// Device flags. Only `--dtype` changes results; the others leave them bit-identical.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub struct Common {
-    /// Device to compute on.
+    /// Compute device: cpu, cuda, cuda:N or emulated.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub device: DeviceName,
-    /// What passes compute in [default: f32, or what the run's configuration says].
+    /// Compute dtype [default: the dtype of the run, otherwise f32].
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Precision>,
-    /// Worker threads [default: the available cores].
+    /// CPU threads [default: number of available cores].
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
 }
 
-/// How a rollout keeps keys and values. None of these changes a bit of any result.
+/// KV cache flags. The results are bit-identical for all values.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub struct CacheFlags {
-    /// Where keys and values of earlier tokens are kept; `off` computes them anew for each token.
+    /// KV cache implementation.
     #[arg(long, value_name = "KIND", default_value = "paged")]
     pub kv: KvKind,
-    /// The sizes.
+    /// Page size and prefill chunk size.
     #[command(flatten)]
     pub sizes: CacheSizes,
 }
 
-/// The sizes of a cache's pages and of what a pass writes into it.
+/// Page size and prefill chunk size.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub struct CacheSizes {
-    /// Tokens of a page of the paged cache.
+    /// Tokens per page of the paged cache.
     #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::PAGE, value_parser = page)]
     pub page_size: usize,
-    /// Tokens of a prompt that one pass takes.
+    /// Maximum prompt tokens per forward pass.
     #[arg(long, value_name = "TOKENS", default_value = "256")]
     pub prefill_chunk: NonZeroUsize,
 }
 
-/// The seed that all random numbers of a command are addressed from.
+/// The flag `--seed` of commands that have a configuration.
 #[derive(Debug, Clone, Args)]
 pub struct Seed {
-    /// Seed of every random number, from 0 to 2^64 - 1 [default: train.seed, which is 0 unless set].
+    /// Random seed, 0 to 2^64 - 1; alias for train.seed [default: 0].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
 
-/// How the next token is drawn from the logits; the filters apply in the order of these flags.
+/// Sampling flags. The filters apply in the order of the fields.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the largest, as does 1e-6.
+    /// Softmax temperature; 0 = greedy.
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
     pub temperature: f32,
-    /// Keeps the K largest logits; 0 keeps all.
+    /// Top-k sampling: keep the K most likely tokens; 0 = keep all.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub top_k: usize,
-    /// Keeps the fewest tokens that hold this share of the probability.
+    /// Top-p sampling: keep the smallest set of tokens with total probability P; 1 = keep all.
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
     pub top_p: f32,
-    /// Keeps the tokens that have at least this share of the largest's probability.
+    /// Min-p sampling: keep tokens with at least P times the highest probability; 0 = keep all.
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share_or_zero)]
     pub min_p: f32,
 }
 
-/// A configuration in layers.
+/// Configuration flags.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Configuration")]
 pub struct Layers {
-    /// TOML file; later ones win over earlier ones.
+    /// TOML configuration file; may be repeated, later files override earlier ones.
     #[arg(short, long = "config", value_name = "FILE")]
     pub config: Vec<std::path::PathBuf>,
-    /// Sets one key over all files, as train.steps=500; words need no quotes.
+    /// Override one configuration key, for example train.steps=500; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }
 
-/// A device by name.
+/// The name of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceName {
     /// `cpu`.
     Cpu,
     /// `cuda`, or `cuda:N`.
     Cuda(u32),
-    /// The kernels of `cuda`, run on this machine's processor.
+    /// `emulated`: the CUDA kernels, run by an emulator on the CPU.
     Emulated,
 }
 
-/// Where keys and values of earlier tokens are kept.
+/// KV cache implementations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvKind {
-    /// Nowhere: every token is a pass over all before it.
+    /// No KV cache: recompute the prefix for every token.
     Off,
-    /// In tensors that grow by concatenation.
+    /// Tensors that grow by concatenation.
     Growing,
-    /// In one block, allocated at the start.
+    /// One preallocated block per sequence.
     Contiguous,
-    /// In pages that sequences share.
+    /// Fixed-size pages, shared between sequences with the same prefix.
     Paged,
 }
 
@@ -127,35 +127,35 @@ impl FromStr for DeviceName {
 }
 
 impl Common {
-    /// The processor, for commands that read a model and compute nothing.
-    pub fn of_processor() -> Common {
+    /// The CPU, for commands that read a model and compute nothing.
+    pub fn cpu() -> Common {
         Common { device: DeviceName::Cpu, dtype: None, threads: None }
     }
 
-    /// The device, with its threads.
+    /// Opens the device.
     ///
     /// # Errors
-    /// This build or machine does not have it.
+    /// This build or this machine does not have the device.
     pub fn open(&self) -> Result<Device, CliError> {
         let opened = match self.device {
-            DeviceName::Cpu => return Ok(self.processor()),
+            DeviceName::Cpu => return Ok(self.open_cpu()),
             DeviceName::Cuda(number) => Device::cuda(number),
             DeviceName::Emulated => Device::emulated(Schedule::Forward),
         };
-        let hint = "xtrain doctor says what this machine has; --device cpu has the same bits in f32";
+        let hint = "run xtrain doctor to list the available devices, or use --device cpu";
         opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
     }
 
-    /// The processor, with as many of the threads as the system gives.
-    fn processor(&self) -> Device {
+    /// The CPU, with as many of the requested threads as the operating system grants.
+    fn open_cpu(&self) -> Device {
         let device = Device::cpu_with(self.threads(), Simd::detect());
         if device.threads() < self.threads() {
-            eprintln!("note: {} of {} threads, the system refuses more", device.threads(), self.threads());
+            eprintln!("note: the system granted {} of {} threads", device.threads(), self.threads());
         }
         device
     }
 
-    /// Threads to compute with.
+    /// Number of CPU threads.
     pub fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.unwrap_or_else(cores)
@@ -163,7 +163,7 @@ impl Common {
 }
 
 impl CacheFlags {
-    /// How the engine works.
+    /// The engine options of these flags.
     pub fn engine(&self) -> EngineOptions {
         let kv = match self.kv {
             KvKind::Off => decode::KvKind::Off,
@@ -176,14 +176,14 @@ impl CacheFlags {
 }
 
 impl CacheSizes {
-    /// How the engine works with a cache of that kind.
+    /// The engine options of these flags, with this kind of cache.
     pub fn engine(&self, kv: decode::KvKind) -> EngineOptions {
         EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
     }
 }
 
 impl Sampling {
-    /// How tokens are drawn; a filter that keeps everything is none.
+    /// The sampling options. A filter that keeps all tokens is `None`.
     pub fn options(&self) -> SampleOptions {
         SampleOptions {
             temperature: self.temperature,
@@ -196,17 +196,17 @@ impl Sampling {
 }
 
 impl Layers {
-    /// The layers from the lowest: files, then `--set`.
+    /// The configuration layers, lowest first: files, then `--set`.
     pub fn layers(&self) -> Vec<Layer> {
         let files = self.config.iter().cloned().map(Layer::File);
         files.chain(self.set.iter().cloned().map(Layer::Set)).collect()
     }
 }
 
-/// Refuses `--page-size` beside a cache that has no pages.
+/// Rejects `--page-size` with a cache that has no pages.
 ///
 /// # Errors
-/// The command line of `matches`, or of a command in it, has both.
+/// The command line has `--page-size` and a `--kv` other than `paged`.
 pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
     if let Some((_, inner)) = matches.subcommand() {
         return check_page_size(inner);
@@ -216,8 +216,8 @@ pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
     match matches.try_get_one::<KvKind>("kv") {
         Ok(Some(kind)) if typed && *kind != KvKind::Paged => {
             let kind = kind.to_possible_value().map_or(String::new(), |name| name.get_name().to_string());
-            let message = format!("--page-size is of the paged cache, and --kv {kind} has no pages");
-            Err(CliError::new(Exit::Usage, message).hint("leave one of the two flags out"))
+            let message = format!("--page-size requires --kv paged, found --kv {kind}");
+            Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"))
         }
         _ => Ok(()),
     }
@@ -239,11 +239,11 @@ fn page(text: &str) -> Result<usize, String> {
 
 fn temperature(text: &str) -> Result<f32, String> {
     let divides = |t: f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
-    number(text, divides, "expected 0, or a number from 1e-30")
+    number(text, divides, "expected 0, or a number of at least 1e-30")
 }
 
 fn share(text: &str) -> Result<f32, String> {
-    number(text, |x| x > 0.0 && x <= 1.0, "expected a number above 0, at most 1")
+    number(text, |x| x > 0.0 && x <= 1.0, "expected a number above 0 and at most 1")
 }
 
 fn share_or_zero(text: &str) -> Result<f32, String> {

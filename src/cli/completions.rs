@@ -1,8 +1,9 @@
-//! `xtrain completions`: completions for a shell.
+//! `xtrain completions`: shell completion scripts.
 use clap::Args;
 use clap_complete::Shell;
 
-use super::{CliError, out};
+use super::exit::CliError;
+use super::out;
 
 /// Flags of `xtrain completions`.
 #[derive(Debug, Clone, Args)]
@@ -12,16 +13,16 @@ Examples:
   xtrain completions zsh > ~/.zfunc/_xtrain
   xtrain completions fish > ~/.config/fish/completions/xtrain.fish")]
 pub struct CompletionsArgs {
-    /// The shell.
+    /// Shell.
     pub shell: Shell,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run(args: &CompletionsArgs) -> Result<(), CliError> {
+pub fn run(args: &CompletionsArgs, mut command: clap::Command) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::command(), "xtrain", &mut script);
+    clap_complete::generate(args.shell, &mut command, "xtrain", &mut script);
     out::print(script)
 }

@@ -1,8 +1,9 @@
-//! `xtrain doctor`: which devices this build and this machine have.
+//! `xtrain doctor`: lists the devices of this build and this machine.
 use clap::Args;
 use serde::Serialize;
 
-use super::{CliError, out};
+use super::exit::CliError;
+use super::out;
 use crate::COMMIT;
 use crate::report::units;
 use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};
@@ -14,12 +15,12 @@ Examples:
   xtrain doctor
   xtrain doctor --json")]
 pub struct DoctorArgs {
-    /// Prints one JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
 }
 
-/// What `--json` prints. What is missing is null, and `missing` says why.
+/// The output of `--json`. Missing devices are null; `missing` has the reasons.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
@@ -40,7 +41,7 @@ struct Gpu {
     bytes: usize,
 }
 
-/// Prints the devices, and for each that is missing the reason.
+/// Prints the devices, and the reason for each missing one.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -57,12 +58,13 @@ impl Report {
         if driver.is_ok() {
             missing.extend(devices.as_ref().err().cloned());
         }
-        missing.extend((!has_kernels).then(|| format!("kernels for GPUs: {kernels}")));
+        missing
+            .extend((!has_kernels).then(|| format!("GPU kernels: {}", kernels.trim_start_matches("none: "))));
         missing.extend((!has_emulator).then(|| emulator.to_string()));
-        let gpu = |found: crate::tensor::GpuInfo| Gpu {
-            name: found.name,
-            architecture: found.architecture,
-            bytes: found.bytes,
+        let gpu = |info: crate::tensor::GpuInfo| Gpu {
+            name: info.name,
+            architecture: info.architecture,
+            bytes: info.bytes,
         };
         Report {
             version: env!("CARGO_PKG_VERSION"),
@@ -87,9 +89,9 @@ impl Report {
         let gpu = |(i, gpu): (usize, &Gpu)| {
             format!("cuda:{i}, {}, {}, {}", gpu.name, gpu.architecture, units::bytes(gpu.bytes as u64))
         };
-        lines.extend(self.gpus.iter().enumerate().map(|found| ("gpu", gpu(found))));
+        lines.extend(self.gpus.iter().enumerate().map(|entry| ("gpu", gpu(entry))));
         lines.push(("gpu kernels", or_none(self.gpu_kernels)));
-        lines.push(("emulator", if self.emulator { "built" } else { "none" }.to_string()));
+        lines.push(("emulator", if self.emulator { "available" } else { "none" }.to_string()));
         lines.extend(self.missing.iter().map(|why| ("missing", why.clone())));
         lines.iter().map(|(name, value)| format!("{name:12} {value}\n")).collect()
     }

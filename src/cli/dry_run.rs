@@ -1,31 +1,22 @@
-//! What `xtrain train --dry-run` prints.
+//! The output of `xtrain train --dry-run`.
 use std::path::Path;
 
-use super::train::TrainArgs;
-use super::{CliError, init, out, source};
+use super::exit::CliError;
+use super::{out, source};
 use crate::config::RunConfig;
 use crate::memory;
 use crate::report::units;
-use crate::run::RunDir;
 use crate::training;
 
-/// Prints what would be trained, from configuration and headers: no device, no weights, no data.
+/// Prints parameters, tokens and memory of the run as comments, followed by the configuration as TOML.
 ///
 /// # Errors
-/// See [`super::Exit`].
-pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
-    let config = match &args.resume {
-        Some(name) => args.resumed(&RunDir::open(name)?)?.1,
-        None => {
-            let mut config = RunConfig::load(&args.config_layers())?;
-            init::describe(&mut config)?;
-            config
-        }
-    };
-    out::print(format!("{}{}", summary(&config)?, config.to_toml()))
+/// The tokenizer cannot be read; no model can have these sizes.
+pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
+    out::print(format!("{}{}", summary(config)?, config.to_toml()))
 }
 
-/// What a configuration amounts to, as comments of TOML.
+/// The size and memory use of a run, as TOML comments.
 fn summary(config: &RunConfig) -> Result<String, CliError> {
     let train = &config.train;
     let tokens = train.batch as u64 * train.context as u64;
@@ -35,23 +26,26 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
             Some(source::tokenizer(&config.data.tokenizer)?.vocab_size())
         }
         0 => None,
-        rows => Some(rows),
+        vocab => Some(vocab),
     };
-    let rows = match vocab {
-        Some(rows) => format!("with {rows} rows of embedding"),
-        None => "without the rows of embedding, which the tokenizer decides".to_string(),
+    let embedding = match vocab {
+        Some(vocab) => format!("vocabulary of {vocab}"),
+        None => "without the embedding: the vocabulary size depends on the tokenizer".to_string(),
     };
     let cfg = training::model_config(config, vocab.unwrap_or(1));
     let compute = training::compute(train.dtype);
     let memory = memory::memory(&cfg, compute)?;
-    let at_once = train.micro_batch * train.context;
-    let kept = memory::activations(&cfg, compute, training::keep(config), at_once);
+    let rows = train.micro_batch * train.context;
+    let activations = memory::activations(&cfg, compute, training::activation_checkpointing(config), rows);
     let lines = [
-        ("parameters", format!("{} ({rows})", units::count(config.model.parameters(vocab.unwrap_or(0))))),
+        (
+            "parameters",
+            format!("{} ({embedding})", units::count(config.model.parameters(vocab.unwrap_or(0)))),
+        ),
         (
             "tokens",
             format!(
-                "{} a step, {} in all",
+                "{} per step, {} in total",
                 units::count(tokens),
                 units::count(tokens.saturating_mul(train.steps as u64))
             ),
@@ -59,15 +53,15 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
         (
             "memory",
             format!(
-                "about {}: weights {}, gradients {}, moments {}, packed copies {}, activations {}",
-                units::bytes(memory.to_train() + kept),
+                "about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}",
+                units::bytes(memory.to_train() + activations),
                 units::bytes(memory.weights),
                 units::bytes(memory.gradients),
                 units::bytes(memory.moments),
                 units::bytes(memory.packed + memory.packed_backward),
-                units::bytes(kept),
+                units::bytes(activations),
             ),
         ),
     ];
-    Ok(lines.iter().map(|(what, text)| format!("# {what}: {text}\n")).collect())
+    Ok(lines.iter().map(|(name, text)| format!("# {name}: {text}\n")).collect())
 }

@@ -1,4 +1,4 @@
-//! `xtrain eval`: what a model makes of a file.
+//! `xtrain eval`: loss and accuracy of a model on a file.
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -6,20 +6,21 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{CacheFlags, Common};
+use super::exit::{CliError, Exit};
 use super::loaded::{self, Loaded};
-use super::{CliError, Exit, out, source};
-use crate::config::{Packing, Task as Learnt};
+use super::{out, source};
+use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;
 use crate::model::data::Content;
 use crate::model::tasks::{FileTask, PromptSet, Task};
 use crate::report::{Column, Table};
-use crate::training::{Cut, split};
+use crate::training::{WindowSpec, split};
 
-/// New tokens that an answer may take beyond those of the longest right one.
+/// New tokens that a completion may have beyond the length of the expected answer.
 const SPARE: usize = 8;
 
-/// Completions under way at a time.
+/// Maximum number of concurrent sequences.
 const BATCH: usize = 64;
 
 /// Flags of `xtrain eval`.
@@ -30,35 +31,35 @@ Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
   xtrain eval runs/quickstart --task sums.jsonl --json")]
 pub struct EvalArgs {
-    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
+    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
-    /// Text, JSONL or packed tokens: loss, perplexity, bits per byte.
+    /// Compute loss, perplexity and bits per byte on a text, JSONL or packed token file.
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
-    /// Reads this share at the end of the tokens alone, as training held it out [default: all].
-    #[arg(long, value_name = "SHARE", requires = "data")]
+    /// Evaluate only this fraction at the end of --data, as training holds it out [default: all of it].
+    #[arg(long, value_name = "FRACTION", requires = "data")]
     pub val_fraction: Option<f64>,
-    /// JSONL with `prompt` and `answer`: the share of prompts that greedy decoding answers exactly.
+    /// Compute the accuracy of greedy completions on a JSONL file with `prompt` and `answer`.
     #[arg(long, value_name = "FILE")]
     pub task: Option<PathBuf>,
-    /// How --data fills windows [default: as it was trained, else stream].
+    /// Packing of --data into windows [default: as in training, otherwise stream].
     #[arg(long, value_name = "PACKING", requires = "data")]
     pub packing: Option<Packing>,
-    /// Tokens of a window of --data [default: the context it was trained with, or the model's positions].
+    /// Window length of --data [default: the training context, otherwise the context of the model].
     #[arg(long, value_name = "TOKENS", requires = "data")]
     pub context: Option<usize>,
-    /// Prints one JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// Where and how the model runs.
+    /// Device.
     #[command(flatten)]
     pub common: Common,
-    /// How keys and values are kept.
+    /// KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +84,7 @@ struct Loss {
 struct Accuracy {
     name: String,
     accuracy: f64,
-    right: usize,
+    correct: usize,
     prompts: usize,
     seconds: f64,
     wrong: Vec<Wrong>,
@@ -96,7 +97,7 @@ struct Wrong {
     completion: String,
 }
 
-/// Measures the model.
+/// Evaluates the model.
 ///
 /// # Errors
 /// See [`super::Exit`].
@@ -110,57 +111,65 @@ pub fn run(args: &EvalArgs) -> Result<(), CliError> {
 }
 
 fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError> {
-    let tokenizer = loaded.tokenizer_for("--data", "put the model's tokenizer.json beside its weights")?;
-    let most = loaded.model.config().max_positions;
-    let trained = loaded.config.as_ref().map_or(most, |config| config.train.context);
+    let tokenizer =
+        loaded.require_tokenizer("--data", "copy the tokenizer.json of the model to its directory")?;
+    let max_context = loaded.model.config().max_positions;
+    let trained = loaded.config.as_ref().map_or(max_context, |config| config.train.context);
     let context = args.context.unwrap_or(trained);
-    if !(1..=most).contains(&context) {
-        let message = format!("--context: want 1 to {most}, the model's positions, got {context}");
+    if !(1..=max_context).contains(&context) {
+        let message =
+            format!("--context: expected 1 to {max_context} (the context of the model), found {context}");
         return Err(CliError::new(Exit::Usage, message));
     }
     let run = loaded.config.as_ref();
-    let cut = Cut {
+    let spec = WindowSpec {
         context,
         packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
-        task: run.map_or(Learnt::Lm, |config| config.train.task),
+        task: run.map_or(config::Task::Lm, |config| config.train.task),
     };
     let tokens = source::tokens(&[file.to_path_buf()], tokenizer, Content::Any)?;
     let part = match args.val_fraction {
-        Some(share) if share > 0.0 && share <= 1.0 => split(&tokens, cut.task, share)?.validation,
+        Some(fraction) if fraction > 0.0 && fraction <= 1.0 => {
+            split(&tokens, spec.task, fraction)?.validation
+        }
         Some(_) => {
-            return Err(CliError::new(Exit::Usage, "--val-fraction: want a number above 0, at most 1"));
+            return Err(CliError::new(
+                Exit::Usage,
+                "--val-fraction: expected a number above 0 and at most 1",
+            ));
         }
         None => 0..tokens.len(),
     };
     let clock = Instant::now();
-    let windows = cut.evaluation(&tokens, part, 0)?;
-    let found = evaluate(&loaded.model, &tokens, &windows, tokenizer)?;
+    let windows = spec.evaluation(&tokens, part, 0)?;
+    let result = evaluate(&loaded.model, &tokens, &windows, tokenizer)?;
     Ok(Loss {
         file: file.display().to_string(),
-        loss: found.loss,
-        perplexity: found.perplexity(),
-        bits_per_byte: found.bits_per_byte(),
-        tokens: found.tokens,
-        bytes: found.bytes,
+        loss: result.loss,
+        perplexity: result.perplexity(),
+        bits_per_byte: result.bits_per_byte(),
+        tokens: result.tokens,
+        bytes: result.bytes,
         context,
         seconds: clock.elapsed().as_secs_f64(),
     })
 }
 
 fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, CliError> {
-    let tokenizer = loaded.tokenizer_for("--task", "put the model's tokenizer.json beside its weights")?;
+    let tokenizer =
+        loaded.require_tokenizer("--task", "copy the tokenizer.json of the model to its directory")?;
     let task = FileTask::open(file)?;
     let prompts = task.prompts(PromptSet::HeldOut);
     let (mut requests, mut answers) = (Vec::new(), Vec::new());
     for (at, prompt) in prompts.iter().enumerate() {
-        let answer = task.answer(prompt).expect("a file's task answers its own prompts");
+        let answer = task.answer(prompt).expect("the task has an answer for each of its prompts");
         let max_new = tokenizer.encode(&answer)?.len() + SPARE;
         let stop = StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() };
         let ids = tokenizer.encode(prompt)?;
         let request = Request { id: at as u64, stop, ..Request::greedy(&ids, max_new) };
-        let named = format!("{}: {prompt:?}", file.display());
+        let place = format!("{}: {prompt:?}", file.display());
         let checked = request.check(loaded.model.config());
-        checked.map_err(|e| CliError::of_request(Exit::Data, &named, &e))?;
+        checked.map_err(|e| CliError::of_request(Exit::Data, &place, &e))?;
         requests.push(request);
         answers.push(answer);
     }
@@ -175,43 +184,48 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
             wrong.push(Wrong { prompt: prompt.clone(), answer, completion });
         }
     }
-    let right = prompts.len() - wrong.len();
-    let accuracy = right as f64 / prompts.len() as f64;
-    Ok(Accuracy { name: task.name().to_string(), accuracy, right, prompts: prompts.len(), seconds, wrong })
+    let correct = prompts.len() - wrong.len();
+    let accuracy = correct as f64 / prompts.len() as f64;
+    Ok(Accuracy { name: task.name().to_string(), accuracy, correct, prompts: prompts.len(), seconds, wrong })
 }
 
 impl Report {
     fn text(&self) -> String {
         let mut text = String::new();
-        if let Some(found) = &self.data {
+        if let Some(loss) = &self.data {
             let heads = ["loss", "perplexity", "bits per byte", "tokens", "bytes", "context"];
             let columns = [Column::words("data")].into_iter().chain(heads.map(Column::numbers));
             let mut table = Table::new(columns);
             table.row([
-                found.file.clone(),
-                format!("{:.4}", found.loss),
-                format!("{:.3}", found.perplexity),
-                format!("{:.4}", found.bits_per_byte),
-                found.tokens.to_string(),
-                found.bytes.to_string(),
-                found.context.to_string(),
+                loss.file.clone(),
+                format!("{:.4}", loss.loss),
+                format!("{:.3}", loss.perplexity),
+                format!("{:.4}", loss.bits_per_byte),
+                loss.tokens.to_string(),
+                loss.bytes.to_string(),
+                loss.context.to_string(),
             ]);
             text.push_str(&table.render());
         }
-        if let Some(found) = &self.task {
-            let heads = ["accuracy", "right", "of"];
+        if let Some(result) = &self.task {
+            let heads = ["accuracy", "correct", "prompts"];
             let mut table = Table::new([Column::words("task")].into_iter().chain(heads.map(Column::numbers)));
-            let share = format!("{:.1} %", 100.0 * found.accuracy);
-            table.row([found.name.clone(), share, found.right.to_string(), found.prompts.to_string()]);
+            let accuracy = format!("{:.1} %", 100.0 * result.accuracy);
+            table.row([
+                result.name.clone(),
+                accuracy,
+                result.correct.to_string(),
+                result.prompts.to_string(),
+            ]);
             text.push_str(if text.is_empty() { "" } else { "\n" });
             text.push_str(&table.render());
-            for wrong in found.wrong.iter().take(5) {
+            for wrong in result.wrong.iter().take(5) {
                 let Wrong { prompt, answer, completion } = wrong;
-                text.push_str(&format!("wrong: {prompt:?} gave {completion:?}, want {answer:?}\n"));
+                text.push_str(&format!("wrong: {prompt:?}: expected {answer:?}, found {completion:?}\n"));
             }
-            let more = found.wrong.len().saturating_sub(5);
+            let more = result.wrong.len().saturating_sub(5);
             if more > 0 {
-                text.push_str(&format!("and {more} more (--json has all)\n"));
+                text.push_str(&format!("and {more} more (use --json to list all)\n"));
             }
         }
         text

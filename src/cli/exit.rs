@@ -1,4 +1,5 @@
-//! How the command ends: exit codes, and errors that carry one.
+//! Exit codes, and errors with an exit code.
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -6,37 +7,42 @@ use std::process::ExitCode;
 
 use crate::{config, run};
 
-/// The exit codes of `xtrain`; the top-level help lists them.
+/// The exit codes of `xtrain`, listed in the top-level help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// The command did what it was asked to.
+    /// Success.
     Ok = 0,
-    /// A check ran to its end and found a difference.
+    /// A check found a difference.
     Difference = 1,
-    /// The command line or a configuration is wrong.
+    /// Invalid command line or configuration.
     Usage = 2,
-    /// A file's contents are wrong.
+    /// Invalid file contents.
     Data = 65,
-    /// A file or directory is not there.
+    /// A file or directory does not exist.
     Missing = 66,
-    /// A device or its driver is not there.
+    /// A device or its driver is not available.
     Device = 69,
-    /// A bug of xtrain's.
+    /// A bug in xtrain.
     Bug = 70,
-    /// The system refused to read or write.
+    /// Reading or writing failed.
     Io = 74,
-    /// The training diverged: a loss, gradient or weight is not finite.
+    /// Training diverged: a loss, gradient or weight is not finite.
     Diverged = 75,
-    /// Ended by SIGINT (Ctrl-C).
+    /// Interrupted by SIGINT (Ctrl-C).
     Interrupted = 130,
-    /// Ended by SIGTERM.
+    /// Terminated by SIGTERM.
     Terminated = 143,
 }
 
 impl Exit {
-    /// That of a code.
-    pub(super) fn of_code(code: i32) -> Option<Exit> {
+    /// The exit code of an I/O error.
+    pub(super) fn of_io(kind: io::ErrorKind) -> Exit {
+        if kind == io::ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
+    }
+
+    /// The exit code with this number. `None`: there is none.
+    pub(super) fn from_code(code: i32) -> Option<Exit> {
         use Exit::*;
         [Ok, Difference, Usage, Data, Missing, Device, Bug, Io, Diverged, Interrupted, Terminated]
             .into_iter()
@@ -44,20 +50,20 @@ impl Exit {
     }
 }
 
-/// The exit codes as the help shows them.
+/// The exit codes as the help lists them.
 pub(super) const EXIT_HELP: &str = "\
 Exit codes:
-    0  ok
+    0  success
     1  a check found a difference
-    2  wrong command line or configuration
-   65  bad data in a file
-   66  a file or directory is missing
-   69  a device or its driver is missing
-   70  a bug in xtrain
+    2  invalid command line or configuration
+   65  invalid file contents
+   66  file or directory not found
+   69  device or driver not available
+   70  bug in xtrain
    74  reading or writing failed
-   75  the training diverged (NaN or infinity)
-  130  interrupted (Ctrl-C), after saving
-  143  terminated, after saving";
+   75  training diverged (NaN or infinity)
+  130  interrupted (Ctrl-C) after saving
+  143  terminated (SIGTERM) after saving";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
@@ -65,32 +71,40 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command failed: one line, perhaps a hint, and the exit code.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a command failed: a message of one line, an optional hint, the exit code, and the underlying error if there is
+/// one.
+#[derive(Debug, thiserror::Error)]
+#[error("error: {message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
 pub struct CliError {
     exit: Exit,
     message: String,
     hint: Option<String>,
+    source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl CliError {
-    /// An error with that exit code. Line breaks in the message become spaces.
+    /// An error with this exit code. Line breaks in the message become spaces.
     pub fn new(exit: Exit, message: impl fmt::Display) -> CliError {
-        CliError { exit, message: one_line(&message.to_string()), hint: None }
+        CliError { exit, message: one_line(&message.to_string()), hint: None, source: None }
     }
 
-    /// A failure of the system on `path`: [`Exit::Missing`] where it is not there, else [`Exit::Io`].
+    /// An error with this exit code and the message of `source`.
+    pub(super) fn from_source(exit: Exit, source: impl Error + Send + Sync + 'static) -> CliError {
+        let error = CliError::new(exit, &source);
+        CliError { source: Some(Box::new(source)), ..error }
+    }
+
+    /// An I/O error on `path`: [`Exit::Missing`] if it does not exist, otherwise [`Exit::Io`].
     pub fn io(path: &Path, error: &io::Error) -> CliError {
-        let exit = if error.kind() == io::ErrorKind::NotFound { Exit::Missing } else { Exit::Io };
-        CliError::new(exit, format_args!("{}: {error}", path.display()))
+        CliError::new(Exit::of_io(error.kind()), format_args!("{}: {error}", path.display()))
     }
 
-    /// Whoever read standard output has left: nothing to say, nothing wrong.
-    pub(super) fn reader_left() -> CliError {
+    /// The reader of standard output closed it. The command ends silently with success.
+    pub(super) fn broken_pipe() -> CliError {
         CliError::new(Exit::Ok, "")
     }
 
-    /// This error with a line that says what to do about it.
+    /// Adds a hint: one line that tells the user what to do.
     pub fn hint(mut self, hint: impl fmt::Display) -> CliError {
         self.hint = Some(one_line(&hint.to_string()));
         self
@@ -102,37 +116,29 @@ impl CliError {
     }
 }
 
-impl fmt::Display for CliError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.message)?;
-        match &self.hint {
-            Some(hint) => write!(f, "\nhint: {hint}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for CliError {}
-
 impl From<config::Error> for CliError {
     fn from(error: config::Error) -> CliError {
-        match &error {
-            config::Error::Read { path, source } => CliError::io(path, source),
-            _ => CliError::new(Exit::Usage, error),
-        }
+        let exit = match &error {
+            config::Error::Read { source, .. } => Exit::of_io(source.kind()),
+            _ => Exit::Usage,
+        };
+        CliError::from_source(exit, error)
     }
 }
 
 impl From<run::Error> for CliError {
     fn from(error: run::Error) -> CliError {
         match &error {
-            run::Error::Exists { path } => CliError::new(Exit::Usage, &error).hint(format_args!(
-                "go on with it: xtrain train --resume {0}; or name another directory: --run DIR",
-                path.display()
-            )),
-            run::Error::Missing { .. } => CliError::new(Exit::Missing, error),
-            run::Error::Line { .. } | run::Error::Changed { .. } => CliError::new(Exit::Data, error),
-            run::Error::Io { .. } => CliError::new(Exit::Io, error),
+            run::Error::Exists { path } => {
+                let hint = format!(
+                    "to resume it: xtrain train --resume {}; to use another directory: --run DIR",
+                    path.display()
+                );
+                CliError::from_source(Exit::Usage, error).hint(hint)
+            }
+            run::Error::Missing { .. } => CliError::from_source(Exit::Missing, error),
+            run::Error::Line { .. } | run::Error::Changed { .. } => CliError::from_source(Exit::Data, error),
+            run::Error::Io { .. } => CliError::from_source(Exit::Io, error),
         }
     }
 }
@@ -147,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_every_exit_code() {
-        let all: Vec<Exit> = (0..=255).filter_map(Exit::of_code).collect();
+        let all: Vec<Exit> = (0..=255).filter_map(Exit::from_code).collect();
         for exit in &all {
             let code = format!("{:>5}  ", *exit as u8);
             assert!(EXIT_HELP.lines().any(|line| line.starts_with(&code)), "{exit:?}");
@@ -156,8 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_line_and_a_hint_another() {
+    fn an_error_is_one_line_and_a_hint_is_another() {
         let error = CliError::new(Exit::Data, "a.txt:\n  not text\n").hint("look\nat it");
         assert_eq!(error.to_string(), "error: a.txt: not text\nhint: look at it");
+        assert!(error.source().is_none());
+    }
+
+    #[test]
+    fn the_underlying_error_is_the_source() {
+        let io = io::Error::other("disk on fire");
+        let error = CliError::from(run::Error::Io { path: "a".into(), source: io });
+        assert_eq!((error.to_string(), error.exit()), ("error: a: disk on fire".into(), Exit::Io));
+        let source = error.source().unwrap();
+        assert_eq!(source.source().unwrap().to_string(), "disk on fire");
     }
 }

@@ -1,12 +1,13 @@
-//! `xtrain generate`: one continuation.
+//! `xtrain generate`: continues one prompt.
 use std::io::IsTerminal;
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use super::ask::{ENDS, GenerationArgs};
+use super::exit::{CliError, Exit};
+use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::Loaded;
-use super::{CliError, Exit, out, timed};
+use super::{out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, Timings, printable, units};
 
@@ -14,34 +15,34 @@ use crate::report::{Spread, Timings, printable, units};
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
 #[command(after_help = format!("\
-Text streams as it is drawn, never half a character (a terminal is shown no control characters, a file or \
-a pipe gets every byte); a model without a tokenizer gives ids. --json prints \
-one object: tokens (the new ids), text, logprobs, logprob_bits (hex), finish_reason, timings.
+Text is streamed as it is generated, in whole characters. On a terminal control characters are replaced; files and \
+pipes receive the unmodified text. A model without a tokenizer prints token ids. --json prints one object: tokens \
+(the new ids), text, logprobs, logprob_bits (hexadecimal), finish_reason, prompt_tokens, timings.
 
-{ENDS}
+{FINISH_REASONS}
 
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub struct GenerateArgs {
-    /// Text to continue.
+    /// Prompt text.
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// Token ids to continue, as 1,2,3.
+    /// Prompt as token ids, for example 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
-    /// The completion's own number: with the seed it is the address of its random numbers.
+    /// Number of the completion; together with the seed it determines the random numbers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sample_id: u64,
-    /// Prints one JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-    /// What is completed, and how.
+    /// Model, length and sampling.
     #[command(flatten)]
-    pub ask: GenerationArgs,
+    pub generation: GenerationArgs,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Generated {
     tokens: Vec<u32>,
@@ -51,12 +52,12 @@ struct Generated {
     logprob_bits: Vec<String>,
     finish_reason: String,
     prompt_tokens: usize,
-    timings: Times,
+    timings: TimingsJson,
 }
 
-/// The times of one rollout, as JSON.
+/// The timings of one rollout, as JSON.
 #[derive(Serialize)]
-struct Times {
+struct TimingsJson {
     time_to_first_token_ms: f64,
     decode_tokens_per_second: Option<f64>,
     total_ms: f64,
@@ -69,13 +70,14 @@ struct Times {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    let loaded = args.ask.open()?;
-    let request = args.ask.request(&loaded, args.sample_id, prompt(args, &loaded)?);
+    let loaded = args.generation.open()?;
+    let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);
     let cfg = loaded.model.config();
     let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, flag, &e))?;
-    // a token is shown when it is drawn
-    let options = EngineOptions { steps_per_sync: 1, ..args.ask.engine(Some(request.required_len(cfg)), 1) };
+    // Synchronize every step, so that each token is shown as soon as it is generated.
+    let options =
+        EngineOptions { steps_per_sync: 1, ..args.generation.engine(Some(request.required_len(cfg)), 1) };
     let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
@@ -93,7 +95,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
         }
         Ok(())
     })?;
-    let done = engine.take_finished().into_iter().next().expect("one request is one completion");
+    let done = engine.take_finished().into_iter().next().expect("one request yields one completion");
     if args.json {
         let generated = Generated {
             text: loaded.tokenizer.as_ref().map(|t| done.text(t)),
@@ -102,45 +104,50 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
             logprobs: done.logprobs,
             finish_reason: done.finish_reason.to_string(),
             prompt_tokens,
-            timings: Times::of(&timings),
+            timings: TimingsJson::of(&timings),
         };
         return out::print_json(&generated);
     }
     let rest = stream.map(|stream| stream.finish()).unwrap_or_default();
     let end = if format!("{shown}{rest}").ends_with('\n') { "" } else { "\n" };
     out::print(format!("{rest}{end}"))?;
-    eprintln!("{}", said(done.tokens.len(), reason(done.finish_reason, cfg.max_positions), &timings));
+    eprintln!(
+        "{}",
+        summary(done.tokens.len(), finish_reason(done.finish_reason, cfg.max_positions), &timings)
+    );
     Ok(())
 }
 
-/// The ids to continue.
+/// The prompt ids.
 fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
     match (&args.prompt, &args.tokens) {
-        (Some(text), _) => Ok(loaded.tokenizer_for("--prompt", "give ids: --tokens 1,2,3")?.encode(text)?),
+        (Some(text), _) => {
+            Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
+        }
         (None, tokens) => Ok(tokens.clone().unwrap_or_default()),
     }
 }
 
-/// Why it ended, in words.
-fn reason(reason: FinishReason, positions: usize) -> String {
+/// The finish reason for people.
+fn finish_reason(reason: FinishReason, context: usize) -> String {
     match reason {
-        FinishReason::Context => format!("context (the model has {positions} positions)"),
+        FinishReason::Context => format!("context ({context} tokens)"),
         FinishReason::Length => "length (--max-new)".to_string(),
         other => other.to_string(),
     }
 }
 
-/// The last line, on standard error.
-fn said(tokens: usize, reason: String, timings: &Timings) -> String {
+/// The summary line on standard error.
+fn summary(tokens: usize, reason: String, timings: &Timings) -> String {
     let rate = timings.decode_tokens_per_second();
-    let rate = rate.map(|rate| format!(", then {}", units::rate(rate, "tok"))).unwrap_or_default();
+    let rate = rate.map(|rate| format!(", decode {}", units::rate(rate, "tok"))).unwrap_or_default();
     let first = timings.time_to_first_token_ms();
-    format!("[{tokens} new tokens, ended by {reason}; the first after {first:.1} ms{rate}]")
+    format!("[{tokens} new tokens, finish reason: {reason}; time to first token {first:.1} ms{rate}]")
 }
 
-impl Times {
-    fn of(timings: &Timings) -> Times {
-        Times {
+impl TimingsJson {
+    fn of(timings: &Timings) -> TimingsJson {
+        TimingsJson {
             time_to_first_token_ms: timings.time_to_first_token_ms(),
             decode_tokens_per_second: timings.decode_tokens_per_second(),
             total_ms: timings.total_ms(),

@@ -1,11 +1,12 @@
-//! `xtrain import`: a model made elsewhere as a run of ours.
+//! `xtrain import`: converts an external model to a run.
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 
 use super::common::Common;
-use super::{CliError, export, loaded};
+use super::exit::CliError;
+use super::{export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::export::ExportSource;
 use crate::model::store;
@@ -13,16 +14,16 @@ use crate::model::store;
 /// Flags of `xtrain import`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Every command reads such a model where it stands; what is imported has a checksum for every tensor besides, \
-and weights in f32. `xtrain train --init RUN` trains on from it.
+Commands can also open Hugging Face directories and GGUF files directly. An imported model additionally has a \
+checksum for every tensor and stores its weights in f32. `xtrain train --init RUN` continues training from it.
 
 Examples:
   xtrain import Qwen3-0.6B runs/qwen3
   xtrain import model.gguf runs/model")]
 pub struct ImportArgs {
-    /// A Hugging Face directory or a GGUF file.
+    /// Model: a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
-    /// Directory of the run to make.
+    /// Directory of the new run.
     #[arg(value_name = "RUN")]
     pub out: PathBuf,
 }
@@ -32,20 +33,20 @@ pub struct ImportArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &ImportArgs) -> Result<(), CliError> {
-    export::free(&args.out)?;
-    let loaded = loaded::open_whole(&args.model, &Common::of_processor())?;
-    let subject =
+    export::check_absent(&args.out)?;
+    let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
+    let source =
         ExportSource { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
-    if let Some(above) = args.out.parent() {
-        std::fs::create_dir_all(above).map_err(|error| CliError::io(above, &error))?;
+    if let Some(parent) = args.out.parent() {
+        std::fs::create_dir_all(parent).map_err(|error| CliError::io(parent, &error))?;
     }
     let saved = CheckpointDir::open(Arc::new(RealFs), &args.out, 2)
         .map_err(CliError::from)
-        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &subject)?));
+        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &source)?));
     match saved {
-        Ok(saved) => export::say("imported into", &saved.path, &subject),
+        Ok(saved) => export::print_summary("imported into", &saved.path, &source),
         Err(error) => {
-            // it was not there before: half a run would only be in the way of the next try
+            // The directory did not exist before; an incomplete run would block the next attempt.
             let _ = std::fs::remove_dir_all(&args.out);
             Err(error)
         }

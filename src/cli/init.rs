@@ -1,82 +1,82 @@
-//! Training that begins with the weights of a model.
+//! `xtrain train --init`: training that starts from the weights of an existing model.
 use std::path::{Path, PathBuf};
 
 use toml::Value;
 
-use super::{CliError, Exit, loaded};
+use super::exit::{CliError, Exit};
+use super::loaded;
 use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store::{self, LoadedModel};
 use crate::model::{Config, Trainer};
 use crate::tensor::Device;
 use crate::training::{self, Source};
 
-/// What `data.tokenizer` is where neither the model has a tokenizer nor anybody names one.
-const NONE: &str = "(none)";
+/// Value of `data.tokenizer` if the model has no tokenizer and the configuration names none.
+const NO_TOKENIZER: &str = "(none)";
 
-/// The model's own tokenizer as the lowest layer of a configuration; [`NONE`] where it has none, so that
-/// [`describe`] sees whether a higher layer names one.
+/// The tokenizer of the model as the lowest layer of a configuration. If it has none, the value is [`NO_TOKENIZER`],
+/// so that [`describe`] can detect whether a higher layer names one.
 pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
     let path = loaded::find(model).ok()?;
     let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy().into_owned());
-    let value = Value::String(own.unwrap_or_else(|_| NONE.into()));
+    let value = Value::String(own.unwrap_or_else(|_| NO_TOKENIZER.into()));
     Some(Layer::Flag { flag: "--init", key: "data.tokenizer", value })
 }
 
-/// Opens the model that `train.init` names and puts its sizes into `[model]`.
+/// Opens the model that `train.init` names and copies its sizes into `[model]`. `None`: `train.init` is empty.
 ///
 /// # Errors
-/// A model that cannot be opened; as [`describe`].
+/// The model cannot be opened; as [`describe`].
 pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<LoadedModel>, CliError> {
     let Some(path) = describe(config)? else { return Ok(None) };
-    let opened = store::open(&path, training::compute(config.train.dtype), device)?;
-    opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    adopt(config, opened.model.config())?;
-    if opened.tokenizer.is_none() {
-        let (model, names) = (&config.train.init, &config.data.tokenizer);
-        eprintln!(
-            "note: {model} has no tokenizer: its ids are taken to be those of data.tokenizer = {names}"
-        );
+    let loaded = store::open(&path, training::compute(config.train.dtype), device)?;
+    loaded.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    copy_sizes(config, loaded.model.config())?;
+    if loaded.tokenizer.is_none() {
+        let (model, name) = (&config.train.init, &config.data.tokenizer);
+        eprintln!("note: {model} has no tokenizer; using data.tokenizer = {name}");
     }
-    Ok(Some(opened))
+    Ok(Some(loaded))
 }
 
-/// Puts the sizes of the model that `train.init` names into `[model]`, from the headers of its files; returns
-/// where it is.
+/// Copies the sizes of the model that `train.init` names into `[model]`, from the headers of its files. Returns the
+/// path of the model. `None`: `train.init` is empty.
 ///
 /// # Errors
-/// A model that is not there; one without a tokenizer where `data.tokenizer` names none; sizes in `[model]` that
-/// are not its own; a context that it does not serve.
+/// The model does not exist; it has no tokenizer and `data.tokenizer` is not set; `[model]` sets other sizes;
+/// `train.context` exceeds the context of the model.
 pub(super) fn describe(config: &mut RunConfig) -> Result<Option<PathBuf>, CliError> {
     if config.train.init.is_empty() {
         return Ok(None);
     }
     let path = loaded::find(Path::new(&config.train.init))?;
     let cfg = store::config_of(&path)?;
-    if config.data.tokenizer == NONE {
-        let message = format!("{} has no tokenizer, and `data.tokenizer` names none", config.train.init);
-        return Err(CliError::new(Exit::Usage, message)
-            .hint("--set data.tokenizer=FILE (a tokenizer.json), or =bytes if its ids are bytes"));
+    if config.data.tokenizer == NO_TOKENIZER {
+        let message = format!("{} has no tokenizer, and `data.tokenizer` is not set", config.train.init);
+        return Err(CliError::new(Exit::Usage, message).hint(
+            "--set data.tokenizer=FILE (a tokenizer.json), or data.tokenizer=bytes if the ids are bytes",
+        ));
     }
-    adopt(config, &cfg)?;
+    copy_sizes(config, &cfg)?;
     Ok(Some(path))
 }
 
-fn adopt(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
+fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     let own = section(cfg);
     if config.model != own && config.model != ModelSection::default() {
-        let message = format!("[model] sets sizes that are not those of {}", config.train.init);
-        return Err(CliError::new(Exit::Usage, message).hint("leave [model] out: --init brings its sizes"));
+        let message = format!("the sizes in [model] differ from those of {}", config.train.init);
+        return Err(CliError::new(Exit::Usage, message).hint("remove [model]: the sizes are those of --init"));
     }
     if config.train.context > cfg.max_positions {
         let (want, got) = (cfg.max_positions, config.train.context);
-        let message = format!("`train.context` = {got}: the model serves at most {want} positions");
+        let message = format!("`train.context` = {got}: expected at most {want}, the context of the model");
         return Err(CliError::new(Exit::Usage, message).hint(format_args!("--set train.context={want}")));
     }
     config.model = own;
     Ok(())
 }
 
-/// The sizes of a model as a section of the configuration.
+/// The sizes of a model as a `[model]` section.
 fn section(cfg: &Config) -> ModelSection {
     ModelSection {
         preset: String::new(),
@@ -95,19 +95,20 @@ fn section(cfg: &Config) -> ModelSection {
     }
 }
 
-/// A trainer at step 0 of the opened model.
+/// A trainer at step 0 with the weights of the model.
 ///
 /// # Errors
-/// Tokens of another tokenizer than the model's, or beyond its vocabulary.
-pub(super) fn trainer(begun: LoadedModel, config: &RunConfig, source: &Source) -> Result<Trainer, CliError> {
-    let LoadedModel { model, tokenizer, .. } = begun;
+/// The tokenizer of `source` is not the model's, or its vocabulary is larger.
+pub(super) fn trainer(loaded: LoadedModel, config: &RunConfig, source: &Source) -> Result<Trainer, CliError> {
+    let LoadedModel { model, tokenizer, .. } = loaded;
     let (rows, ids) = (model.config().vocab, source.tokenizer.vocab_size());
     if tokenizer.is_some_and(|own| own.digest() != source.tokenizer.digest()) || ids > rows {
         let message = format!(
-            "data.tokenizer = {} is not the tokenizer of {}, whose weights mean its own ids",
+            "data.tokenizer = {} does not match the tokenizer of {}",
             config.data.tokenizer, config.train.init
         );
-        return Err(CliError::new(Exit::Usage, message).hint("leave data.tokenizer out: --init brings it"));
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("remove data.tokenizer: the tokenizer is that of --init"));
     }
     Ok(Trainer::new(model, training::optim_config(config), training::schedule(config))?)
 }

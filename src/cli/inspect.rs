@@ -1,11 +1,12 @@
-//! `xtrain inspect`: what a model is made of.
+//! `xtrain inspect`: prints configuration, parameters and memory use of a model.
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::common::{Common, Layers};
-use super::{CliError, loaded, out, source};
+use super::exit::CliError;
+use super::{loaded, out, source};
 use crate::config::RunConfig;
 use crate::decode::CacheShape;
 use crate::memory::{self, Memory, Part};
@@ -21,21 +22,21 @@ Examples:
   xtrain inspect runs/shakespeare
   xtrain inspect --set model.preset=qwen3-0.6b --json")]
 pub struct InspectArgs {
-    /// A run, a checkpoint, a Hugging Face directory or a GGUF file [default: the configured sizes].
+    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: the configured sizes].
     #[arg(conflicts_with_all = ["config", "set"])]
     pub model: Option<PathBuf>,
-    /// Prints one JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// The configuration.
+    /// Configuration.
     #[command(flatten)]
     pub layers: Layers,
-    /// Where and how the model runs.
+    /// Device.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// The rows of the table of the configuration: our names, and those of a `config.json`.
+/// Rows of the configuration table: the displayed name and the key of `config.json`.
 const KEYS: [(&str, &str); 13] = [
     ("family", "model_type"),
     ("vocab", "vocab_size"),
@@ -49,10 +50,10 @@ const KEYS: [(&str, &str); 13] = [
     ("rope_theta", "rope_theta"),
     ("norm_eps", "rms_norm_eps"),
     ("tie_embeddings", "tie_word_embeddings"),
-    ("end of text", "eos_token_id"),
+    ("eos_ids", "eos_token_id"),
 ];
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     config: serde_json::Value,
@@ -67,7 +68,7 @@ struct Report {
     tokenizer_vocab: Option<usize>,
 }
 
-/// Prints configuration, parameters, memory, bytes of cache per token.
+/// Prints configuration, parameters, memory use and cache bytes per token.
 ///
 /// # Errors
 /// See [`super::Exit`].
@@ -77,7 +78,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
         Some(path) => {
             let (described, compute) = loaded::describe(path, &args.common)?;
             let vocab = described.tokenizer.as_ref().map(|t| t.vocab_size());
-            Report::of(&described.config, compute, (described.eos, vocab))?
+            Report::of(&described.config, compute, described.eos, vocab)?
         }
         None => {
             let config = RunConfig::load(&args.layers.layers())?;
@@ -85,7 +86,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
             let vocab = tokenizer.vocab_size();
             let compute = training::compute(args.common.dtype.unwrap_or(config.train.dtype));
             let eos = tokenizer.eos_ids().to_vec();
-            Report::of(&training::model_config(&config, vocab), compute, (eos, Some(vocab)))?
+            Report::of(&training::model_config(&config, vocab), compute, eos, Some(vocab))?
         }
     };
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
@@ -95,7 +96,8 @@ impl Report {
     fn of(
         cfg: &Config,
         compute: Dtype,
-        (eos, tokenizer_vocab): (Vec<u32>, Option<usize>),
+        eos: Vec<u32>,
+        tokenizer_vocab: Option<usize>,
     ) -> Result<Report, CliError> {
         let shape = CacheShape {
             n_layers: cfg.n_layers,
@@ -135,19 +137,19 @@ impl Report {
             parts.row([name.to_string(), tensors.to_string(), parameters.to_string(), share(*parameters)]);
         }
         let tensors: usize = self.parts.iter().map(|part| part.tensors).sum();
-        parts.row(["all".into(), tensors.to_string(), self.parameters.to_string(), share(self.parameters)]);
+        parts.row(["total".into(), tensors.to_string(), self.parameters.to_string(), share(self.parameters)]);
         let cache = self.cache_bytes_per_token as u64;
         let mut bytes = Table::new([Column::words("memory"), Column::numbers("bytes"), Column::numbers("")]);
         for (what, n) in [
-            ("to decode, cache apart", self.memory.to_decode),
-            ("cache of a token", cache),
-            ("cache of a full sequence", cache * self.max_positions as u64),
-            ("weights, f32", self.memory.weights),
-            ("packed copies", self.memory.packed),
-            ("packed for backward", self.memory.packed_backward),
-            ("gradients, f32", self.memory.gradients),
-            ("moments, f32", self.memory.moments),
-            ("to train, activations apart", self.memory.to_train()),
+            ("inference, without KV cache", self.memory.to_decode),
+            ("KV cache per token", cache),
+            ("KV cache per full sequence", cache * self.max_positions as u64),
+            ("master weights (f32)", self.memory.weights),
+            ("packed weights", self.memory.packed),
+            ("packed weights, backward", self.memory.packed_backward),
+            ("gradients (f32)", self.memory.gradients),
+            ("optimizer state (f32)", self.memory.moments),
+            ("training, without activations", self.memory.to_train()),
         ] {
             bytes.row([what.to_string(), n.to_string(), units::bytes(n)]);
         }

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks the command to finish its step and save, the second ends it.
+//! SIGINT and SIGTERM: the first requests a clean stop, the second ends the process.
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,25 +6,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 
-/// What a long job asks between its steps.
+/// Whether a signal requested a stop. Long jobs check it between steps.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     exit: Arc<AtomicUsize>,
 }
 
 impl Interrupt {
-    /// From now on the first SIGINT or SIGTERM only sets a flag; the next of either ends the process at
-    /// once, with the exit code of its signal.
+    /// Installs handlers. The first SIGINT or SIGTERM sets a flag; the next one ends the process immediately with the
+    /// exit code of its signal.
     ///
     /// # Errors
-    /// The system does not let signals be handled.
+    /// The operating system refuses the handlers.
     pub fn install() -> Result<Interrupt, CliError> {
         let again = Arc::new(AtomicBool::new(false));
         let exit = Arc::new(AtomicUsize::new(0));
         for (signal, code) in [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)] {
-            // In this order: at the first signal the flag that the first line reads is not yet set.
+            // The order matters: at the first signal, the shutdown handler must run before the flag is set.
             flag::register_conditional_shutdown(signal, code as i32, again.clone())
                 .and_then(|_| flag::register(signal, again.clone()))
                 .and_then(|_| flag::register_usize(signal, exit.clone(), code as usize))
@@ -33,8 +33,8 @@ impl Interrupt {
         Ok(Interrupt { exit })
     }
 
-    /// The exit code to stop with, once a signal has come.
-    pub fn asked(&self) -> Option<Exit> {
+    /// The exit code of the signal that arrived. `None`: no signal so far.
+    pub fn requested(&self) -> Option<Exit> {
         [Exit::Interrupted, Exit::Terminated]
             .into_iter()
             .find(|&code| code as usize == self.exit.load(Ordering::SeqCst))
@@ -52,7 +52,7 @@ mod tests {
 
     const CHILD: &str = "XTRAIN_TEST_SIGNALS";
 
-    /// Runs this test again in a process of its own, which raises the signals `plan`.
+    /// Runs this test in a child process that raises the signals in `plan`.
     #[track_caller]
     fn child(plan: &str, want: i32) {
         let name = "cli::interrupt::tests::the_first_signal_sets_a_flag_and_the_second_ends_the_process";
@@ -68,11 +68,11 @@ mod tests {
     fn the_first_signal_sets_a_flag_and_the_second_ends_the_process() {
         if let Ok(plan) = std::env::var(CHILD) {
             let interrupt = Interrupt::install().unwrap();
-            assert_eq!(interrupt.asked(), None);
+            assert_eq!(interrupt.requested(), None);
             for signal in plan.split(' ') {
                 raise(if signal == "int" { SIGINT } else { SIGTERM }).unwrap();
             }
-            std::process::exit(interrupt.asked().map_or(0, |exit| exit as i32 + 100));
+            std::process::exit(interrupt.requested().map_or(0, |exit| exit as i32 + 100));
         }
         child("int", 230);
         child("term", 243);

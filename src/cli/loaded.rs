@@ -1,8 +1,8 @@
-//! The model that a command runs, from a path.
+//! Opens the model of a command from a path.
 use std::path::{Path, PathBuf};
 
 use super::common::Common;
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::config::{Layer, RunConfig};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, store};
@@ -10,92 +10,93 @@ use crate::run::RunDir;
 use crate::tensor::{Device, Dtype};
 use crate::training;
 
-/// A model, what stands beside it, and the configuration of its run.
+/// A model with its tokenizer and the configuration of its run.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Where it was found.
+    /// Path of the model.
     pub path: PathBuf,
     /// The model.
     pub model: Model,
-    /// Its tokenizer, where the directory has one.
+    /// The tokenizer. `None`: the model has none.
     pub tokenizer: Option<Tokenizer>,
-    /// The ids that end a text.
+    /// End-of-text ids.
     pub eos: Vec<u32>,
-    /// What its run was asked to do, where it is a run's.
+    /// Configuration of the run. `None`: the model is not part of a run.
     pub config: Option<RunConfig>,
 }
 
-/// Opens a run (its newest good checkpoint), a checkpoint, a Hugging Face directory or a GGUF file; a bare
-/// name is also looked for under runs/. Newer checkpoints that are damaged are warnings on standard error.
-/// The model can be run, and neither trained nor written: no f32 value of its matrices is kept.
+/// Opens a model for inference: a run (newest valid checkpoint), a checkpoint, a Hugging Face directory or a GGUF
+/// file. A bare name is also searched under runs/. Newer checkpoints that are damaged are reported as warnings.
+///
+/// The model keeps no f32 master weights of its matrices: it cannot be trained or exported.
 ///
 /// # Errors
-/// The device, the directory or a file in it.
+/// The device is not available, the model does not exist, or one of its files is invalid.
 pub fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
-    open_by(path, common, store::open_for_inference)
+    open_with(path, common, store::open_for_inference)
 }
 
-/// [`open`] of a model that is trained, written, or what others are held to.
+/// Like [`open`], but keeps the f32 master weights, for training, export and verification.
 ///
 /// # Errors
 /// As [`open`].
-pub(super) fn open_whole(path: &Path, common: &Common) -> Result<Loaded, CliError> {
-    open_by(path, common, store::open)
+pub(super) fn open_with_master_weights(path: &Path, common: &Common) -> Result<Loaded, CliError> {
+    open_with(path, common, store::open)
 }
 
-/// What [`open`] opens, without its weights, and the type in which they would be held.
+/// Describes a model from its headers, without reading weights. Also returns the compute dtype.
 ///
 /// # Errors
-/// As [`open`], but for what is in the weights.
+/// As [`open`], except for errors in the weights.
 pub(super) fn describe(path: &Path, common: &Common) -> Result<(store::Described, Dtype), CliError> {
     let path = find(path)?;
     let mut described = store::describe(&path)?;
     if described.eos.is_empty() {
         described.eos.extend(described.tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }
-    Ok((described, compute_of(config_of(&path)?.as_ref(), common)))
+    Ok((described, compute_dtype(run_config(&path)?.as_ref(), common)))
 }
 
-/// The type that was asked for, that of the run, or f32.
-fn compute_of(config: Option<&RunConfig>, common: &Common) -> Dtype {
+/// The compute dtype: `--dtype`, otherwise that of the run, otherwise f32.
+fn compute_dtype(config: Option<&RunConfig>, common: &Common) -> Dtype {
     let dtype = common.dtype.or(config.map(|c| c.train.dtype));
     dtype.map_or(Dtype::F32, training::compute)
 }
 
-/// What opens a model in a type on a device.
+/// A function that opens a model with a compute dtype on a device.
 type Opener = fn(&Path, Dtype, &Device) -> Result<store::LoadedModel, store::StoreError>;
 
-fn open_by(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, CliError> {
+fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, CliError> {
     let device = common.open()?;
     let path = find(path)?;
-    let config = config_of(&path)?;
-    let opened = opener(&path, compute_of(config.as_ref(), common), &device)?;
-    opened.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    let store::LoadedModel { model, tokenizer, mut eos, .. } = opened;
+    let config = run_config(&path)?;
+    let loaded = opener(&path, compute_dtype(config.as_ref(), common), &device)?;
+    loaded.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    let store::LoadedModel { model, tokenizer, mut eos, .. } = loaded;
     if eos.is_empty() {
         eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }
     Ok(Loaded { path, model, tokenizer, eos, config })
 }
 
-/// The file or directory of a model.
+/// Finds the file or directory of a model.
 ///
 /// # Errors
-/// There is none.
+/// It does not exist.
 pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
     if path.is_file() {
         return Ok(path.to_path_buf());
     }
     match RunDir::open(path) {
         Ok(run) => Ok(run.path().to_path_buf()),
-        Err(_) => Err(CliError::new(Exit::Missing, format_args!("{}: no such model", path.display())).hint(
-            "want a run, one of its checkpoints, a directory with config.json and weights, or a GGUF file",
+        Err(_) => Err(CliError::new(Exit::Missing, format_args!("{}: model not found", path.display())).hint(
+            "expected a run, one of its checkpoints, a directory with config.json and weights, or a GGUF file",
         )),
     }
 }
 
-/// The configuration of a run, or of the run that a checkpoint belongs to.
-fn config_of(path: &Path) -> Result<Option<RunConfig>, CliError> {
+/// The configuration of a run, or of the run that contains a checkpoint. `None`: the path is not part of a run.
+fn run_config(path: &Path) -> Result<Option<RunConfig>, CliError> {
     let above = path.parent().filter(|dir| dir.file_name().is_some_and(|name| name == "checkpoints"));
     let runs = [Some(path), above.and_then(Path::parent)];
     let file = runs.into_iter().flatten().map(|run| run.join("config.toml")).find(|file| file.is_file());
@@ -103,14 +104,14 @@ fn config_of(path: &Path) -> Result<Option<RunConfig>, CliError> {
 }
 
 impl Loaded {
-    /// The tokenizer, which `needed_for` needs.
+    /// The tokenizer of the model. `feature` names the part of the command that requires it.
     ///
     /// # Errors
-    /// The model has none; `instead` says what else can be done.
-    pub fn tokenizer_for(&self, needed_for: &str, instead: &str) -> Result<&Tokenizer, CliError> {
+    /// The model has no tokenizer; the error has the hint `hint`.
+    pub fn require_tokenizer(&self, feature: &str, hint: &str) -> Result<&Tokenizer, CliError> {
         self.tokenizer.as_ref().ok_or_else(|| {
-            let message = format!("{}: no tokenizer.json, which {needed_for} needs", self.path.display());
-            CliError::new(Exit::Missing, message).hint(instead)
+            let message = format!("{}: no tokenizer.json; {feature} requires one", self.path.display());
+            CliError::new(Exit::Missing, message).hint(hint)
         })
     }
 }

@@ -1,31 +1,32 @@
-//! `xtrain logits`: the numbers themselves.
+//! `xtrain logits`: writes the logits of given tokens.
 use std::path::PathBuf;
 
 use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::common::Common;
+use super::exit::{CliError, Exit};
 use super::out::AtomicFile;
-use super::{CliError, Exit, loaded, out};
+use super::{loaded, out};
 use crate::model::{self, Eager, NoCache, Rows};
 
 /// Flags of `xtrain logits`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Writes a safetensors file with the tensor `logits` [T, V] in f32.
+Writes a safetensors file with one f32 tensor `logits` of shape [tokens, vocab].
 
 Example:
   xtrain logits runs/shakespeare --tokens 82,79,77,69,79,58 --out logits.safetensors")]
 pub struct LogitsArgs {
-    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
+    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
-    /// Token ids, as 1,2,3.
+    /// Token ids, for example 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
-    /// The file to write.
+    /// Output file.
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Where and how the model runs.
+    /// Device.
     #[command(flatten)]
     pub common: Common,
 }
@@ -39,11 +40,14 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let cfg = model.config();
     if args.tokens.len() > cfg.max_positions {
         let (got, want) = (args.tokens.len(), cfg.max_positions);
-        let message = format!("--tokens: {got} ids, the model has {want} positions");
+        let message = format!("--tokens: found {got} ids, expected at most {want}, the context of the model");
         return Err(CliError::new(Exit::Usage, message));
     }
     if let Some(at) = args.tokens.iter().position(|&id| id as usize >= cfg.vocab) {
-        let message = format!("--tokens: id {} at place {at} is not below {}", args.tokens[at], cfg.vocab);
+        let message = format!(
+            "--tokens: id {} at index {at} is outside the vocabulary of {}",
+            args.tokens[at], cfg.vocab
+        );
         return Err(CliError::new(Exit::Usage, message));
     }
     let mut file = AtomicFile::create(&args.out)?;
@@ -53,10 +57,10 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let values = logits.read::<f32>().map_err(model::Error::from)?;
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, logits.shape().to_vec(), &bytes)
-        .expect("as many bytes as the shape asks for");
-    let whole = safetensors::serialize([("logits", view)], None).expect("one tensor under one name");
-    file.write(&whole)?;
+        .expect("the data has the size of the shape");
+    let bytes = safetensors::serialize([("logits", view)], None).expect("a single tensor can be serialized");
+    file.write(&bytes)?;
     file.finish()?;
     let [t, v] = [args.tokens.len(), cfg.vocab];
-    out::print(format!("wrote {}: logits [{t}, {v}] f32\n", args.out.display()))
+    out::print(format!("wrote {}: logits, f32, shape [{t}, {v}]\n", args.out.display()))
 }

@@ -1,4 +1,4 @@
-//! The command `xtrain`: flags become structs, and each command is one call.
+//! The command line interface: one module per command.
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub mod ask;
 pub mod bench;
 pub mod chat;
 pub mod common;
@@ -16,6 +15,7 @@ pub mod dry_run;
 pub mod eval;
 pub mod export;
 pub mod generate;
+pub mod generation_args;
 pub mod import;
 pub mod init;
 pub mod inspect;
@@ -39,7 +39,7 @@ pub mod train;
 pub mod verify;
 
 mod exit;
-mod failure;
+mod exit_codes;
 mod timed;
 mod version;
 
@@ -47,17 +47,18 @@ use crate::model::third_party;
 
 pub use exit::{CliError, Exit};
 
-/// Train tiny transformers and roll them out: one token, one number.
+/// Train and run small transformer language models with bit-exact numerics.
 ///
-/// What a rollout computes is what training computes, bit for bit: with or without a cache, alone or in
-/// a batch, on any number of threads. `xtrain quickstart` shows it; `xtrain verify` proves it.
+/// Inference computes bitwise the same logits as training: with or without a KV cache, for any batch size and any
+/// number of threads. `xtrain quickstart` demonstrates this on a small model; `xtrain verify` checks it for your
+/// model.
 #[derive(Debug, Parser)]
 #[command(name = "xtrain", arg_required_else_help = true, after_help = exit::EXIT_HELP)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// Switches a planted fault on, to see what notices it. No release has this flag.
+    /// Enables a planted fault, to test that the gates detect it. Not part of release builds.
     #[cfg(feature = "faults")]
     #[arg(long, hide = true, global = true)]
     pub fault: Option<crate::tensor::faults::Fault>,
@@ -81,43 +82,43 @@ impl Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Trains, samples, rolls out and verifies a small model in two minutes; needs no file.
+    /// Train, evaluate and verify a small model on generated data.
     Quickstart(quickstart::QuickstartArgs),
-    /// Packs text or JSONL into a file of tokens.
+    /// Tokenize text or JSONL files into a packed token file.
     Prepare(prepare::PrepareArgs),
-    /// Turns text into ids and back, and conversations into both.
+    /// Convert text to token ids and back; render conversations.
     Tokenize(tokenize::TokenizeArgs),
-    /// Makes tokenizers.
+    /// Train tokenizers.
     #[command(subcommand)]
     Tokenizer(tokenizer::TokenizerCommand),
-    /// Trains a model on text; a stopped run goes on with the same bits.
+    /// Train or fine-tune a model; interrupted runs resume bit-identically.
     Train(train::TrainArgs),
-    /// Measures a model on a file: loss, perplexity, bits per byte, answers.
+    /// Evaluate a model on a file: loss, perplexity, bits per byte, accuracy.
     Eval(eval::EvalArgs),
-    /// Continues a prompt.
+    /// Continue a prompt.
     Generate(generate::GenerateArgs),
-    /// Holds a conversation in the terminal.
+    /// Chat with a model.
     Chat(chat::ChatArgs),
-    /// Completes every prompt of a JSONL file G times, all in one batch.
+    /// Generate completions for all prompts of a JSONL file.
     Rollout(rollout::RolloutArgs),
-    /// Proves on this machine that a model's rollouts have the bits of its training forward.
+    /// Verify that inference is bitwise equal to the training forward.
     Verify(verify::VerifyArgs),
-    /// Measures speed.
+    /// Run benchmarks.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Writes a model as a Hugging Face directory or a GGUF file.
+    /// Export a model as a Hugging Face directory or a GGUF file.
     Export(export::ExportArgs),
-    /// Makes a run of a model that was made elsewhere.
+    /// Import a Hugging Face directory or a GGUF file as a run.
     Import(import::ImportArgs),
-    /// Says what a model is made of and what memory it takes.
+    /// Print configuration, parameter count and memory use of a model.
     Inspect(inspect::InspectArgs),
-    /// Writes the logits of given tokens, as the training forward computes them.
+    /// Write the logits of given tokens to a file.
     Logits(logits::LogitsArgs),
-    /// DeviceSampler the loss curves of a run, as SVG and as text.
+    /// Plot the loss curves of a run in the terminal and as SVG.
     Plot(plot::PlotArgs),
-    /// Says which devices this build and this machine have, and why not.
+    /// List the available devices and the reasons for missing ones.
     Doctor(doctor::DoctorArgs),
-    /// Prints completions for a shell.
+    /// Print a shell completion script.
     Completions(completions::CompletionsArgs),
 }
 
@@ -125,18 +126,22 @@ pub enum Command {
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         if third_party::is_guarded() {
-            return; // it becomes an error of ours
+            return; // converted to an error by the guard
         }
         let payload = panic.payload();
         let owned = payload.downcast_ref::<String>().map(String::as_str);
         let text = owned.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        let at = panic.location().map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
+        let location = panic.location();
+        let at = location.map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
         let error = CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}"));
-        eprintln!("{}", error.hint("please report it, with the command line and the version"));
+        eprintln!(
+            "{}",
+            error.hint("please report it with the command line and the output of xtrain --version")
+        );
     }));
     guarded(|| {
-        let done = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
-        done.map_or_else(
+        let result = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
+        result.map_or_else(
             |error| {
                 if error.exit() != Exit::Ok {
                     eprintln!("{error}");
@@ -149,14 +154,14 @@ pub fn main() -> ExitCode {
     .into()
 }
 
-/// What `work` ends with; [`Exit::Bug`] where it panics.
+/// The exit code of `work`; [`Exit::Bug`] if it panics.
 fn guarded(work: impl FnOnce() -> Exit) -> Exit {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Exit::Bug)
 }
 
-/// The command line as structs; nothing where it asked for help or the version, which are printed.
-fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliError> {
-    let parsed = command().try_get_matches_from(words).and_then(|matches| {
+/// Parses the command line. `None`: it requested help or the version, which were printed.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliError> {
+    let parsed = command().try_get_matches_from(args).and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         Ok((cli, matches))
     });
@@ -168,7 +173,7 @@ fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliEr
             }
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 eprint!("{}", error.render());
-                Err(CliError::new(Exit::Usage, "a command is missing"))
+                Err(CliError::new(Exit::Usage, "no command given"))
             }
             _ => Err(usage(&error.render().to_string())),
         },
@@ -176,11 +181,11 @@ fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliEr
 }
 
 /// The command tree, with the version of this build.
-fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     Cli::command().version(version::version())
 }
 
-/// clap's message in one line, and its advice as a hint.
+/// Converts an error message of clap to one line and a hint.
 fn usage(text: &str) -> CliError {
     let mut parts = text.split("\n\n");
     let message = parts.next().unwrap_or_default();
@@ -189,7 +194,7 @@ fn usage(text: &str) -> CliError {
     match (part("tip: "), part("Usage: ")) {
         (Some(tip), _) => error.hint(tip),
         (None, Some(usage)) => error.hint(format_args!("usage: {usage}")),
-        (None, None) => error.hint("--help lists commands, flags and examples"),
+        (None, None) => error.hint("run with --help for commands, flags and examples"),
     }
 }
 
@@ -212,7 +217,7 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Logits(args) => logits::run(args),
         Command::Plot(args) => plot::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Completions(args) => completions::run(args),
+        Command::Completions(args) => completions::run(args, self::command()),
     }
 }
 
@@ -221,19 +226,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_tree_is_sound() {
+    fn the_command_tree_is_valid() {
         command().debug_assert();
     }
 
     #[test]
-    fn every_command_teaches_an_example() {
+    fn every_command_has_a_description_and_an_example() {
         fn walk(command: &clap::Command, path: &str) {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-            assert!(!about.is_empty(), "{path} has no promise");
+            assert!(!about.is_empty(), "{path} has no description");
             if command.get_subcommands().next().is_none() {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
                 assert!(help.contains(path), "{path}: no example in {help:?}");
-                // The terminal wraps a paragraph; a break of our own inside one would show as a ragged line.
+                // The terminal wraps paragraphs; a line break inside one would show as a ragged line.
                 let broken =
                     help.split("\n\n").find(|p| !p.starts_with("Example") && p.trim().contains('\n'));
                 assert_eq!(broken, None, "{path}");
@@ -243,6 +248,43 @@ mod tests {
             }
         }
         walk(&command(), "xtrain");
+    }
+
+    #[track_caller]
+    fn parsed(args: &[&str]) -> Command {
+        let args = ["xtrain"].iter().chain(args).map(OsString::from);
+        parse(args).unwrap().unwrap().command
+    }
+
+    #[test]
+    fn the_old_names_of_flags_are_accepted() {
+        for flags in [["--look", "4", "--batch", "2"], ["--sync-every", "4", "--max-batch-size", "2"]] {
+            let Command::Rollout(args) = parsed(&[&["rollout", "m"][..], &flags].concat()) else { panic!() };
+            assert_eq!((args.sync_every.get(), args.max_batch_size.get()), (4, 2), "{flags:?}");
+        }
+        for flag in ["--look", "--sync-every"] {
+            let command = parsed(&["bench", "decode", flag, "4"]);
+            let Command::Bench(bench::BenchCommand::Decode(args)) = command else { panic!() };
+            assert_eq!(args.sync_every.get(), 4, "{flag}");
+        }
+        for flag in ["--recompute", "--gradient-checkpointing"] {
+            let Command::Train(args) = parsed(&["train", flag]) else { panic!() };
+            assert!(args.gradient_checkpointing, "{flag}");
+        }
+    }
+
+    #[test]
+    fn old_names_of_flags_are_not_shown_in_the_help() {
+        for (path, old) in [
+            (&["rollout"][..], &["--look", "--batch "][..]),
+            (&["bench", "decode"], &["--look"]),
+            (&["train"], &["--recompute"]),
+        ] {
+            let mut command = command();
+            let inner = path.iter().fold(&mut command, |at, name| at.find_subcommand_mut(name).unwrap());
+            let help = inner.render_long_help().to_string();
+            old.iter().for_each(|old| assert!(!help.contains(old), "{path:?} {old}: {help}"));
+        }
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! What a training run shows on a terminal, and what its clock says.
+//! Progress output and timings of a training run.
 use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
 
+use super::exit::{CliError, Exit};
 use super::interrupt::Interrupt;
-use super::{CliError, Exit};
 use crate::evaluate::Evaluation;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::{Model, StepReport};
@@ -14,18 +14,18 @@ use crate::report::{Progress, printable};
 use crate::run::JsonLines;
 use crate::training::{Error, Observer, Phase};
 
-/// DeviceSampler what a run shows of its model after a step.
+/// Generates the text samples after a step.
 pub type Sampler<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
 
-/// Shows progress, writes `timings.jsonl`, listens for signals.
+/// Shows progress, writes `timings.jsonl` and checks for signals.
 pub struct Monitor<'a> {
-    /// The bar.
+    /// The progress bar.
     pub progress: Progress,
     /// `timings.jsonl`.
     pub timings: JsonLines,
-    /// Ctrl-C and SIGTERM.
+    /// SIGINT and SIGTERM.
     pub interrupt: Interrupt,
-    /// DeviceSampler the samples that a run shows.
+    /// Generates the text samples.
     pub sampler: Sampler<'a>,
     /// The newest checkpoint.
     pub last_saved: Option<PathBuf>,
@@ -33,11 +33,11 @@ pub struct Monitor<'a> {
     clock: Instant,
     timing: Timing,
     tokens: u64,
-    began: Instant,
+    start: Instant,
     first_tokens: u64,
 }
 
-/// A line of `timings.jsonl`, in seconds: what the step itself took, and what was done after it.
+/// A line of `timings.jsonl`, in seconds: the step itself, and the evaluation, sampling and saving after it.
 #[derive(Default, Serialize)]
 struct Timing {
     step: u64,
@@ -52,14 +52,15 @@ struct Timing {
 }
 
 impl<'a> Monitor<'a> {
-    /// A monitor of a run that has seen `tokens` targets.
+    /// A monitor of a run that has trained on `tokens` target tokens so far.
     pub fn new(
         progress: Progress,
         timings: JsonLines,
         interrupt: Interrupt,
-        (sampler, tokens): (Sampler<'a>, u64),
+        sampler: Sampler<'a>,
+        tokens: u64,
     ) -> Monitor<'a> {
-        let (began, first_tokens, last_saved) = (Instant::now(), tokens, None);
+        let (start, first_tokens, last_saved) = (Instant::now(), tokens, None);
         Monitor {
             progress,
             timings,
@@ -67,42 +68,42 @@ impl<'a> Monitor<'a> {
             sampler,
             last_saved,
             phase: None,
-            clock: began,
+            clock: start,
             timing: Timing::default(),
             tokens,
-            began,
+            start,
             first_tokens,
         }
     }
 
-    /// Books the time since the last phase began.
-    fn book(&mut self) {
-        let took = self.clock.elapsed().as_secs_f64();
+    /// Adds the time of the phase that just ended to the current line of timings.
+    fn record_phase_time(&mut self) {
+        let seconds = self.clock.elapsed().as_secs_f64();
         self.clock = Instant::now();
         match self.phase {
-            Some(Phase::Step) => self.timing.step_time = took,
-            Some(Phase::Evaluate) => self.timing.eval_time = Some(took),
-            Some(Phase::Sample) => self.timing.sample_time = Some(took),
-            Some(Phase::Save) => self.timing.save_time = Some(took),
+            Some(Phase::Step) => self.timing.step_time = seconds,
+            Some(Phase::Evaluate) => self.timing.eval_time = Some(seconds),
+            Some(Phase::Sample) => self.timing.sample_time = Some(seconds),
+            Some(Phase::Save) => self.timing.save_time = Some(seconds),
             Some(Phase::Log | Phase::End) | None => {}
         }
     }
 
-    /// The exit code of the signal that stopped the run, if one did.
+    /// The exit code of the signal that stopped the run. `None`: no signal arrived.
     pub fn signal(&self) -> Option<Exit> {
-        self.interrupt.asked()
+        self.interrupt.requested()
     }
 }
 
 impl Observer for Monitor<'_> {
     fn enter(&mut self, phase: Phase) -> Result<(), Error> {
-        self.book();
+        self.record_phase_time();
         self.phase = Some(phase);
         if !matches!(phase, Phase::Step | Phase::End) {
             return Ok(());
         }
         let done = std::mem::take(&mut self.timing);
-        // What is saved before the first step is not a step's.
+        // The checkpoint before the first step does not belong to a step.
         if done.step > 0 { Ok(self.timings.write(&done)?) } else { Ok(()) }
     }
 
@@ -112,7 +113,7 @@ impl Observer for Monitor<'_> {
         self.timing.tokens_per_second = (report.target_tokens - self.tokens) as f64 / self.timing.step_time;
         self.tokens = report.target_tokens;
         let (tokens, seconds) =
-            (report.target_tokens - self.first_tokens, self.began.elapsed().as_secs_f64());
+            (report.target_tokens - self.first_tokens, self.start.elapsed().as_secs_f64());
         let rate = units::rate(tokens as f64 / seconds, "tok");
         self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
         if let Some(val) = val {
@@ -130,19 +131,19 @@ impl Observer for Monitor<'_> {
     fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>) {
         self.progress.line(&format!("saved {}", path.display()));
         if let Some(error) = not_pruned {
-            self.progress.line(&format!("warning: older checkpoints stay: {error}"));
+            self.progress.line(&format!("warning: older checkpoints were not deleted: {error}"));
         }
         self.last_saved = Some(path);
     }
 
     fn sample(&mut self, model: &Model, step: u64) {
         match (self.sampler)(model, step) {
-            Ok(text) => self.progress.line(&format!("sample after step {step}:\n{}", printable(&text))),
-            Err(error) => self.progress.line(&format!("no sample: {error}")),
+            Ok(text) => self.progress.line(&format!("sample at step {step}:\n{}", printable(&text))),
+            Err(error) => self.progress.line(&format!("warning: sampling failed: {error}")),
         }
     }
 
     fn stop(&mut self) -> bool {
-        self.interrupt.asked().is_some()
+        self.interrupt.requested().is_some()
     }
 }

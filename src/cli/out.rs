@@ -1,21 +1,21 @@
-//! Standard output, and files that are whole or not there.
+//! Standard output, and files that are written atomically.
 use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::CliError;
+use super::exit::CliError;
 
 /// Writes text to standard output and flushes it.
 ///
 /// # Errors
-/// It cannot be written. Where the reader has left (`xtrain ... | head`), the error ends the command
-/// with exit code 0 and no message.
+/// Writing failed. If the reader closed the pipe (`xtrain ... | head`), the error ends the command with exit code 0
+/// and no message.
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => CliError::reader_left(),
+        ErrorKind::BrokenPipe => CliError::broken_pipe(),
         _ => CliError::io(Path::new("standard output"), &error),
     })
 }
@@ -29,64 +29,65 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(text + "\n")
 }
 
-/// A file that appears under its name only when it is complete. What is no file (a pipe, `/dev/null`) is
-/// written as it comes.
+/// A file that appears under its name only when it is complete: it is written to a temporary file next to it, which
+/// is renamed at the end. A pipe or a device such as `/dev/null` is written directly.
 #[derive(Debug)]
 pub struct AtomicFile {
     path: PathBuf,
-    draft: Option<PathBuf>,
+    /// The temporary file. `None`: `path` is written directly.
+    temporary: Option<PathBuf>,
     file: BufWriter<File>,
 }
 
 impl AtomicFile {
-    /// Begins a file that is to stand at `path`.
+    /// Creates the temporary file for `path`.
     ///
     /// # Errors
-    /// It cannot be made there.
+    /// It cannot be created in the directory of `path`.
     pub fn create(path: &Path) -> Result<AtomicFile, CliError> {
         let io = |error| CliError::io(path, &error);
-        let there = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        if there.exists() && !there.is_file() {
-            let file = File::options().write(true).open(&there).map_err(io)?;
-            return Ok(AtomicFile { path: there, draft: None, file: BufWriter::new(file) });
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        if target.exists() && !target.is_file() {
+            let file = File::options().write(true).open(&target).map_err(io)?;
+            return Ok(AtomicFile { path: target, temporary: None, file: BufWriter::new(file) });
         }
-        let mut name = there.file_name().unwrap_or_default().to_os_string();
+        let mut name = target.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.tmp", std::process::id()));
-        let draft = there.with_file_name(name);
-        let file = BufWriter::new(File::create(&draft).map_err(io)?);
-        Ok(AtomicFile { path: there, draft: Some(draft), file })
+        let temporary = target.with_file_name(name);
+        let file = BufWriter::new(File::create(&temporary).map_err(io)?);
+        Ok(AtomicFile { path: target, temporary: Some(temporary), file })
     }
 
     /// Appends `bytes`.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// Writing failed.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
     }
 
-    /// Puts the file at its place, over what stood there.
+    /// Renames the file to its final name, replacing an existing file.
     ///
     /// # Errors
-    /// It cannot be written or moved; what stood there is still there.
+    /// Writing or renaming failed; an existing file is unchanged.
     pub fn finish(mut self) -> Result<(), CliError> {
-        let moved = match &self.draft {
+        let result = match &self.temporary {
             None => self.file.flush(),
-            Some(draft) => self
+            Some(temporary) => self
                 .file
                 .flush()
                 .and_then(|()| self.file.get_ref().sync_all())
-                .and_then(|()| fs::rename(draft, &self.path)),
+                .and_then(|()| fs::rename(temporary, &self.path)),
         };
-        moved.map_err(|error| CliError::io(&self.path, &error))
+        result.map_err(|error| CliError::io(&self.path, &error))
     }
 }
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let Some(draft) = &self.draft {
-            // gone already where it was finished
-            let _ = fs::remove_file(draft);
+        if let Some(temporary) = &self.temporary {
+            // It no longer exists if the file was finished.
+            let _ = fs::remove_file(temporary);
         }
     }
 }
@@ -96,21 +97,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_draft_that_is_dropped_leaves_what_stood_there() {
-        let dir = std::env::temp_dir().join(format!("xtrain-draft-{}", std::process::id()));
+    fn an_unfinished_file_leaves_the_old_one_unchanged() {
+        let dir = std::env::temp_dir().join(format!("xtrain-atomic-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("a");
         fs::write(&path, "old").unwrap();
-        let mut draft = AtomicFile::create(&path).unwrap();
-        draft.write(b"half").unwrap();
-        drop(draft);
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write(b"half").unwrap();
+        drop(file);
         assert_eq!(
             (fs::read_to_string(&path).unwrap(), fs::read_dir(&dir).unwrap().count()),
             ("old".into(), 1)
         );
-        let mut draft = AtomicFile::create(&path).unwrap();
-        draft.write(b"new").unwrap();
-        draft.finish().unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write(b"new").unwrap();
+        file.finish().unwrap();
         assert_eq!(
             (fs::read_to_string(&path).unwrap(), fs::read_dir(&dir).unwrap().count()),
             ("new".into(), 1)
@@ -121,9 +122,9 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn what_is_no_file_is_written_to_and_stays() {
+    fn a_device_is_written_directly() {
         let mut null = AtomicFile::create(Path::new("/dev/null")).unwrap();
-        null.write(b"gone").unwrap();
+        null.write(b"data").unwrap();
         null.finish().unwrap();
         assert!(!Path::new("/dev/null").is_file());
     }

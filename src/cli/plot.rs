@@ -1,10 +1,11 @@
-//! `xtrain plot`: the loss curves of a run.
+//! `xtrain plot`: plots the metrics of a run.
 use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CliError, Exit, out};
+use super::exit::{CliError, Exit};
+use super::out;
 use crate::config::nearest;
 use crate::report::{Chart, Glyphs, Scale, Series, Stroke, TextSize, svg, text_plot};
 use crate::run::{Metrics, RunDir};
@@ -16,35 +17,35 @@ Examples:
   xtrain plot runs/shakespeare
   xtrain plot shakespeare --keys grad_norm --log-y --out grad_norm.svg")]
 pub struct PlotArgs {
-    /// The run's directory, or its name under runs/.
+    /// Run: its directory, or its name under runs/.
     pub run: PathBuf,
-    /// Curves of metrics.jsonl to draw, the first as a line [default: loss,val_loss].
+    /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub keys: Vec<String>,
-    /// Where the picture goes [default: loss.svg in the run's directory].
+    /// SVG output file [default: loss.svg in the run directory].
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Logarithmic steps.
+    /// Logarithmic x axis.
     #[arg(long)]
     pub log_x: bool,
-    /// Logarithmic values.
+    /// Logarithmic y axis.
     #[arg(long)]
     pub log_y: bool,
-    /// DeviceSampler the text with ASCII alone [default: where the locale is not UTF-8].
+    /// Plot in the terminal with ASCII characters only [default: unless the locale is UTF-8].
     #[arg(long)]
     pub ascii: bool,
-    /// Columns of the text's inside.
+    /// Width of the terminal plot, in columns.
     #[arg(long, value_name = "N", default_value_t = 72, value_parser = clap::value_parser!(u16).range(10..=1000))]
     pub width: u16,
-    /// Lines of the text's inside.
+    /// Height of the terminal plot, in lines.
     #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u16).range(4..=500))]
     pub height: u16,
 }
 
-/// Writes the picture and prints the text.
+/// Writes the SVG file and prints the terminal plot.
 ///
 /// # Errors
-/// The run or its log is not there; the log has a bad line; no such curve; the picture cannot be
+/// The run or its log does not exist; the log has an invalid line; a key does not exist; the SVG file cannot be
 /// written.
 pub fn run(args: &PlotArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
@@ -63,33 +64,36 @@ pub fn run(args: &PlotArgs) -> Result<(), CliError> {
     out::print(format!("{}\nwrote {}\n", text_plot(&chart, size, glyphs), path.display()))
 }
 
-/// The curves that were asked for, or those of the loss.
+/// The requested curves, by default the losses.
 fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
     let losses = ["loss", "val_loss"].map(str::to_string);
-    let asked: Vec<&String> = match keys {
+    let requested: Vec<&String> = match keys {
         [] => losses.iter().filter(|key| metrics.curve(key).is_some()).collect(),
         keys => keys.iter().collect(),
     };
     let all = || metrics.keys().collect::<Vec<_>>().join(", ");
-    if asked.is_empty() {
-        return Err(CliError::new(Exit::Data, "the log has neither `loss` nor `val_loss`")
-            .hint(format_args!("--keys takes: {}", all())));
+    if requested.is_empty() {
+        return Err(CliError::new(Exit::Data, "metrics.jsonl has neither `loss` nor `val_loss`")
+            .hint(format_args!("--keys accepts: {}", all())));
     }
-    let one = |key: &String| {
+    let curve = |key: &String| {
         let points = metrics.curve(key).ok_or_else(|| {
             let near = nearest(key, metrics.keys()).unwrap_or("none");
-            CliError::new(Exit::Usage, format_args!("no curve `{key}` in the log; the nearest is `{near}`"))
-                .hint(format_args!("the log has: {}", all()))
+            CliError::new(
+                Exit::Usage,
+                format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?"),
+            )
+            .hint(format_args!("available keys: {}", all()))
         })?;
         let stroke = if key.starts_with("val_") { Stroke::Marks } else { Stroke::Line };
         Ok(Series { name: key.clone(), points: points.to_vec(), stroke })
     };
-    asked.into_iter().map(one).collect()
+    requested.into_iter().map(curve).collect()
 }
 
-/// Whether the first of the locale's variables that says anything says UTF-8.
+/// Whether the first non-empty locale variable names UTF-8.
 fn utf8_locale() -> bool {
-    let said = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
-    let first = said.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_lowercase();
+    let variables = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let first = variables.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_lowercase();
     first.contains("utf-8") || first.contains("utf8")
 }

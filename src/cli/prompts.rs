@@ -1,11 +1,11 @@
-//! Prompts, a line each.
+//! Prompts from JSONL files.
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::decode::Request;
 use crate::model::Config;
 use crate::model::tokenizer::Tokenizer;
@@ -13,25 +13,24 @@ use crate::model::tokenizer::Tokenizer;
 /// A prompt of a JSONL file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
-    /// Where it stands, as ``prompts.jsonl:3: `prompt_ids` ``.
+    /// Its location for error messages, for example ``prompts.jsonl:3: `prompt_ids` ``.
     pub place: String,
-    /// Its text, where the line has it.
+    /// Its text. `None`: the line has ids only.
     pub text: Option<String>,
     /// Its tokens.
     pub ids: Vec<u32>,
 }
 
-/// The prompts of the JSONL file `path` (`-`: standard input): `prompt_ids` as they are, else `prompt`
-/// through the tokenizer. Other fields and blank lines are skipped.
+/// Reads the prompts of the JSONL file `path` (`-`: standard input). `prompt_ids` are used as they are; otherwise
+/// `prompt` is encoded. Other fields and blank lines are ignored.
 ///
 /// # Errors
-/// A file that cannot be read or holds no prompt; a line with neither, by its number; text where there
-/// is no tokenizer.
+/// The file cannot be read or has no prompts; a line has neither field; a line has text but there is no tokenizer.
 pub fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {
     let stdin = path == Path::new("-");
     let name = if stdin { "standard input".to_string() } else { path.display().to_string() };
     let io = |error: io::Error| match error.kind() {
-        io::ErrorKind::InvalidData => CliError::new(Exit::Data, format_args!("{name}: not UTF-8 text")),
+        io::ErrorKind::InvalidData => CliError::new(Exit::Data, format_args!("{name}: expected UTF-8 text")),
         _ => CliError::io(Path::new(&name), &error),
     };
     let reader: Box<dyn BufRead> = match stdin {
@@ -47,46 +46,46 @@ pub fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, C
         }
     }
     if prompts.is_empty() {
-        return Err(CliError::new(Exit::Data, format_args!("{name}: no prompt in it")).hint(HINT));
+        return Err(CliError::new(Exit::Data, format_args!("{name}: no prompts found")).hint(HINT));
     }
     Ok(prompts)
 }
 
-const HINT: &str = "a line is {\"prompt\": \"some text\"} or {\"prompt_ids\": [1, 2, 3]}";
+const HINT: &str = "each line is {\"prompt\": \"some text\"} or {\"prompt_ids\": [1, 2, 3]}";
 
 fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Prompt, CliError> {
     let refuse = |what: &str| CliError::new(Exit::Data, format_args!("{place}: {what}")).hint(HINT);
-    let value: Value = serde_json::from_str(line)
-        .map_err(|e| refuse(&format!("not JSON at column {} of the line", e.column())))?;
-    let Value::Object(object) = value else { return Err(refuse("want a JSON object")) };
+    let value: Value =
+        serde_json::from_str(line).map_err(|e| refuse(&format!("invalid JSON at column {}", e.column())))?;
+    let Value::Object(object) = value else { return Err(refuse("expected a JSON object")) };
     let text = match object.get("prompt") {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.clone()),
-        Some(_) => return Err(refuse("want `prompt` as a string")),
+        Some(_) => return Err(refuse("`prompt`: expected a string")),
     };
     let ids = match (object.get("prompt_ids"), &text) {
         (Some(Value::Array(ids)), _) => {
             let id = |(at, id): (usize, &Value)| {
                 let whole = id.as_u64().and_then(|id| u32::try_from(id).ok());
-                whole.ok_or_else(|| refuse(&format!("`prompt_ids`: want an id at place {at}, found {id}")))
+                whole.ok_or_else(|| refuse(&format!("`prompt_ids[{at}]`: expected a token id, found {id}")))
             };
             ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?
         }
-        (None | Some(Value::Null), Some(text)) => {
-            tokenizer.ok_or_else(|| refuse("text, but the model has no tokenizer.json"))?.encode(text)?
-        }
-        (None | Some(Value::Null), None) => return Err(refuse("want `prompt` or `prompt_ids`")),
-        (Some(_), _) => return Err(refuse("want `prompt_ids` as a list")),
+        (None | Some(Value::Null), Some(text)) => tokenizer
+            .ok_or_else(|| refuse("`prompt` requires a tokenizer; the model has no tokenizer.json"))?
+            .encode(text)?,
+        (None | Some(Value::Null), None) => return Err(refuse("expected `prompt` or `prompt_ids`")),
+        (Some(_), _) => return Err(refuse("`prompt_ids`: expected a list")),
     };
     let field = if object.get("prompt_ids").is_some_and(Value::is_array) { "prompt_ids" } else { "prompt" };
     Ok(Prompt { place: format!("{place}: `{field}`"), text, ids })
 }
 
 impl Prompt {
-    /// `request`, which is made of this prompt, if a model of `cfg` can complete it.
+    /// Checks that a model of `cfg` can complete `request`, which was made from this prompt.
     ///
     /// # Errors
-    /// One that it cannot, by file, line and field.
+    /// It cannot. The error names file, line and field.
     pub fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {
         match request.check(cfg) {
             Ok(()) => Ok(request),
@@ -104,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn ids_win_over_text_and_text_becomes_ids() {
+    fn ids_take_precedence_over_text_and_text_is_encoded() {
         assert_eq!(parsed("{\"prompt\":\"ab\",\"answer\":1}").unwrap().ids, [97, 98]);
         let both = parsed("{\"prompt\":\"ab\",\"prompt_ids\":[5]}").unwrap();
         assert_eq!((both.text.as_deref(), &both.ids[..]), (Some("ab"), &[5][..]));
     }
 
     #[test]
-    fn a_line_that_is_no_prompt_names_its_place() {
+    fn an_invalid_line_is_reported_with_its_location() {
         for line in ["[]", "{}", "{\"prompt\":3}", "{\"prompt_ids\":[-1]}", "{\"prompt_ids\":\"1\"}", "{"] {
             let error = parsed(line).unwrap_err();
             assert!(error.starts_with("error: p:1: "), "{line}: {error}");

@@ -1,4 +1,4 @@
-//! `xtrain quickstart`: the whole job, on a corpus of its own.
+//! `xtrain quickstart`: trains and verifies a small model on generated data.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,9 +7,10 @@ use clap::Args;
 use toml::Value;
 
 use super::common::{CacheFlags, Common, Seed};
+use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{CliError, out, source, train, verify};
+use super::{out, source, train, verify};
 use crate::config::{Layer, RunConfig};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
@@ -20,78 +21,82 @@ use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
 use crate::run::RunDir;
-use crate::training::{self, Reading};
+use crate::training::{self, DataLoader};
 
-/// What is trained, unless `--set` says otherwise.
+/// The configuration, unless `--set` changes it.
 const CONFIG: &str = include_str!("../../configs/quickstart.toml");
 
-/// Four lines of five are sums.
+/// Four of five lines are sums.
 const MIX: Mix = Mix { sums: 4, sentences: 1 };
 
-/// Tokens of the corpus: more than training reads.
+/// Size of the corpus in tokens, more than training reads.
 const TOKENS: u64 = 2_000_000;
 
-/// Where the corpus lies in the run.
+/// File name of the corpus in the run directory.
 const CORPUS: &str = "corpus.tok";
 
 /// Flags of `xtrain quickstart`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Makes a corpus of sums and small sentences, trains on it, answers sums it has not seen, rolls out eight \
-completions in one batch, and compares every number with the training forward's.
+Generates a corpus of sums and short sentences, trains on it, evaluates the model on held-out sums, generates eight \
+completions in one batch, and verifies that all logits, tokens and log-probabilities are bitwise equal to those of \
+the training forward.
 
 Examples:
   xtrain quickstart
   xtrain quickstart --seed 1 --threads 1")]
 pub struct QuickstartArgs {
-    /// Directory of the run.
+    /// Directory of the new run.
     #[arg(long, value_name = "DIR", default_value = "runs/quickstart")]
     pub run: PathBuf,
-    /// Sets one key of the configuration, as train.steps=500.
+    /// Override one configuration key, for example train.steps=500; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// The seed.
     #[command(flatten)]
     pub seed: Seed,
-    /// Where and how the model runs.
+    /// Device.
     #[command(flatten)]
     pub common: Common,
-    /// How keys and values are kept.
+    /// KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
 }
 
-/// Trains, samples, rolls out, verifies.
+/// Trains, evaluates, generates and verifies.
 ///
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
-    let began = Instant::now();
+    let start = Instant::now();
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
     let config = config(args)?;
     let tokenizer = Tokenizer::byte();
-    let trainer = training::begin(&config, tokenizer.vocab_size(), &device)?;
+    let trainer = training::new_trainer(&config, tokenizer.vocab_size(), &device)?;
     let run = RunDir::create(&args.run, &config)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     write_corpus(&args.run.join(CORPUS), &tokenizer, config.train.seed)?;
     let source = source::open(&config)?;
     run.write_data(&source::record(&config, &source)?)?;
-    let standing = RunState { seed: config.train.seed, best: None };
-    let reading = Reading::new(&config, &source, config.train.seed)?;
-    let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved: None };
-    job::go(&mut job, interrupt, args.cache.engine())?;
+    let state = RunState { seed: config.train.seed, best: None };
+    let loader = DataLoader::new(&config, &source, config.train.seed)?;
+    let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
+    job::run_training(&mut job, interrupt, args.cache.engine())?;
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
-    out::print(answers(model, tokenizer, args.cache.engine())?)?;
-    let group = group(model, tokenizer, (job.config.train.seed, args.cache.engine()))?;
+    out::print(evaluate_sums(model, tokenizer, args.cache.engine())?)?;
+    let group = generate_group(model, tokenizer, job.config.train.seed, args.cache.engine())?;
     out::print(group.text)?;
-    let verdicts = verify::check(model, &group.requests, &verify::asked(&args.common, &args.cache))?;
+    let verdicts = verify::check(model, &group.requests, &verify::requested(&args.common, &args.cache))?;
     out::print(format!("\n{}", verify::table(&verdicts)))?;
     let path = job.run.path().display();
     out::print(format!(
-        "Done in {}. Next: xtrain generate {path} --prompt 12+34= ; xtrain plot {path} ; xtrain verify {path}\n",
-        units::duration(began.elapsed()),
+        "Finished in {}. Next steps:\n  \
+         xtrain generate {path} --prompt 12+34= --temperature 0\n  \
+         xtrain plot {path}\n  \
+         xtrain verify {path}\n",
+        units::duration(start.elapsed()),
     ))?;
     verify::conclude(&verdicts)
 }
@@ -105,7 +110,7 @@ fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
     Ok(RunConfig::load(&layers)?)
 }
 
-/// Packs the corpus into the run's directory, so that the run can be resumed like any other.
+/// Writes the corpus to the run directory, so that the run can be resumed like any other.
 fn write_corpus(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<(), CliError> {
     let mut writer = TokenWriter::create(path, tokenizer)?;
     for document in Corpus::new(seed, MIX)?.documents() {
@@ -118,8 +123,8 @@ fn write_corpus(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<(), Cli
     Ok(writer.finish()?)
 }
 
-/// How many of the held-out sums the model answers, and a few of its answers.
-fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Result<String, CliError> {
+/// The accuracy on held-out sums and a few of the answers, as text.
+fn evaluate_sums(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Result<String, CliError> {
     let sums = Sums::default();
     let prompts: Vec<String> = sums.prompts(PromptSet::HeldOut);
     let mut requests = Vec::with_capacity(prompts.len());
@@ -130,33 +135,32 @@ fn answers(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) -> Resul
     }
     let mut completions = generate(model, requests, EngineOptions { max_batch: 64, ..engine })?;
     completions.sort_by_key(|c| c.index);
-    let (mut right, mut shown) = (0, String::new());
+    let (mut correct, mut examples) = (0, String::new());
     for (i, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
         let text = completion.text(tokenizer);
-        let good = sums.check(prompt, &text);
-        right += usize::from(good);
+        let is_correct = sums.check(prompt, &text);
+        correct += usize::from(is_correct);
         if i % (prompts.len() / 6).max(1) == 0 {
-            shown += &format!("  {prompt}{}  {}\n", printable(&text), if good { "right" } else { "wrong" });
+            let verdict = if is_correct { "correct" } else { "wrong" };
+            examples += &format!("  {prompt}{}  {verdict}\n", printable(&text));
         }
     }
-    let share = 100.0 * right as f64 / prompts.len().max(1) as f64;
-    Ok(format!(
-        "\nSums that were never trained on: {right} of {} right ({share:.1} %)\n{shown}",
-        prompts.len()
-    ))
+    let accuracy = 100.0 * correct as f64 / prompts.len().max(1) as f64;
+    Ok(format!("\nHeld-out sums: {correct} of {} correct ({accuracy:.1} %)\n{examples}", prompts.len()))
 }
 
-/// Eight completions of one prompt.
+/// Eight completions of one prompt, with their requests.
 struct Group {
     requests: Vec<Request>,
     text: String,
 }
 
-/// Rolls eight completions of one prompt out in one batch.
-fn group(
+/// Generates eight completions of one prompt in one batch.
+fn generate_group(
     model: &Model,
     tokenizer: &Tokenizer,
-    (seed, engine): (u64, EngineOptions),
+    seed: u64,
+    engine: EngineOptions,
 ) -> Result<Group, CliError> {
     let prompt = "The ";
     let ids = tokenizer.encode(prompt)?;
@@ -167,7 +171,7 @@ fn group(
     let requests: Vec<Request> = (0..8).map(request).collect();
     let mut completions = generate(model, requests.clone(), engine)?;
     completions.sort_by_key(|c| c.index);
-    let mut text = format!("\nEight completions of {prompt:?}, one batch:\n");
+    let mut text = format!("\nEight completions of {prompt:?} in one batch:\n");
     for completion in completions {
         text += &format!("  {prompt}{}\n", printable(&completion.text(tokenizer)));
     }

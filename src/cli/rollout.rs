@@ -1,4 +1,4 @@
-//! `xtrain rollout`: many completions in one batch.
+//! `xtrain rollout`: batched completions of many prompts.
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -7,53 +7,55 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::ask::{ENDS, GenerationArgs};
+use super::exit::CliError;
+use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
 use super::loaded::Loaded;
+use super::out;
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt};
-use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
 
 /// Flags of `xtrain rollout`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
-A line in: {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. A line out per completion, in the order of \
-the prompts, with its ids, log-probabilities and finish reason. Prompts are prefilled once and shared by \
-their G completions, and by later prompts as far as these begin with the same tokens (in whole pages); completion s of prompt p has the sample_id p G + s.
+Input: one JSON object per line, {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
+per completion, in prompt order, with token ids, log-probabilities and finish reason. Each prompt is prefilled once \
+for its G completions, and prompts with a common prefix share its cached pages. Completion s of prompt p has \
+sample_id p * G + s.
 
-{ENDS}
+{FINISH_REASONS}
 
---out appears whole when all is done. Ctrl-C (exit code 130) and SIGTERM (143) keep what is finished: the \
-complete lines are in --out, or were printed, each with its prompt_id and sample. The same command again \
-draws the same completions.
+--out is written atomically when the command ends. Ctrl-C (exit code 130) and SIGTERM (143) keep the finished \
+completions: they are in --out or were printed, each with its prompt_id and sample. Running the same command again \
+generates the same completions.
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
   echo '{{\"prompt\": \"12+34=\"}}' | xtrain rollout runs/quickstart -n 4 --max-new 8"))]
 pub struct RolloutArgs {
-    /// JSONL with a prompt a line; `-` is standard input.
+    /// JSONL file with one prompt per line; - is standard input.
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub prompts: PathBuf,
-    /// Where completions go; `-` is standard output.
+    /// JSONL file for the completions; - is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub out: PathBuf,
-    /// Completions of each prompt.
-    #[arg(short = 'n', long = "num-generations", value_name = "G", default_value = "1", value_parser = group)]
+    /// Number of completions per prompt.
+    #[arg(short = 'n', long = "num-generations", value_name = "G", default_value = "1", value_parser = group_size)]
     pub n: NonZeroUsize,
-    /// Completions under way at a time, at most.
-    #[arg(long, value_name = "N", default_value = "64")]
-    pub batch: NonZeroUsize,
-    /// On a GPU, the most steps before the host looks at the tokens; none of it changes a completion.
-    #[arg(long, value_name = "STEPS", default_value = "8")]
-    pub look: NonZeroUsize,
-    /// What is completed, and how.
+    /// Maximum number of sequences that run concurrently.
+    #[arg(long, alias = "batch", value_name = "N", default_value = "64")]
+    pub max_batch_size: NonZeroUsize,
+    /// GPU: decode steps between two synchronizations with the host. The completions do not depend on it.
+    #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
+    pub sync_every: NonZeroUsize,
+    /// Model, length and sampling.
     #[command(flatten)]
-    pub ask: GenerationArgs,
+    pub generation: GenerationArgs,
 }
 
-/// A completion as a line of JSON: all that it takes to draw it again.
+/// A completion as a line of JSON, with everything that is needed to reproduce it.
 #[derive(Serialize)]
 struct Line<'a> {
     prompt_id: usize,
@@ -79,43 +81,46 @@ struct Line<'a> {
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &RolloutArgs) -> Result<(), CliError> {
-    let loaded = args.ask.open()?;
+    let loaded = args.generation.open()?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;
-    let mut lines = Lines {
+    let mut writer = CompletionWriter {
         target: match args.out == Path::new("-") {
             true => Target::Stdout,
             false => Target::File(AtomicFile::create(&args.out)?),
         },
-        text: &|done| line(args, &loaded, &prompts[done.index / args.n], done),
-        held: BTreeMap::new(),
+        format: &|done| json_line(args, &loaded, &prompts[done.index / args.n], done),
+        out_of_order: BTreeMap::new(),
         written: 0,
     };
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
-    let ended = complete(args, &loaded, requests, (&interrupt, &mut lines));
-    let kept = lines.finish()?;
-    ended.map_err(|error| match kept {
+    let result = complete(args, &loaded, requests, &interrupt, &mut writer);
+    let kept = writer.finish()?;
+    result.map_err(|error| match kept {
         0 => error,
-        _ if args.out == Path::new("-") => error.hint(format_args!("{kept} of {total} were printed")),
-        _ => error.hint(format_args!("{kept} of {total} are in {}", args.out.display())),
+        _ if args.out == Path::new("-") => {
+            error.hint(format_args!("{kept} of {total} completions were printed"))
+        }
+        _ => error.hint(format_args!("{kept} of {total} completions are in {}", args.out.display())),
     })
 }
 
-/// Runs the engine until all completions are lines, or a signal comes.
+/// Runs the engine until all completions are written or a signal arrives.
 fn complete(
     args: &RolloutArgs,
     loaded: &Loaded,
     requests: Vec<Request>,
-    (interrupt, lines): (&Interrupt, &mut Lines<'_>),
+    interrupt: &Interrupt,
+    writer: &mut CompletionWriter<'_>,
 ) -> Result<(), CliError> {
     let (cfg, g) = (loaded.model.config(), args.n.get());
     let total = requests.len() * g;
     let longest = requests.iter().map(|r| r.required_len(cfg)).max();
-    let options = args.ask.engine(longest, args.batch.get().min(total));
+    let options = args.generation.engine(longest, args.max_batch_size.get().min(total));
     let mut engine = Engine::new(
         &loaded.model,
-        EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync: args.look.get(), ..options },
+        EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync: args.sync_every.get(), ..options },
     )?;
     for request in requests {
         engine.submit_group(request, g)?;
@@ -123,87 +128,89 @@ fn complete(
     let mut progress = Progress::new("rollout", "completion", total as u64, 0);
     let (clock, mut tokens, mut done) = (Instant::now(), 0, 0);
     while !engine.is_idle() {
-        if let Some(exit) = interrupt.asked() {
-            return Err(CliError::new(exit, format_args!("stopped by a signal after {done} of {total}")));
+        if let Some(exit) = interrupt.requested() {
+            return Err(CliError::new(
+                exit,
+                format_args!("stopped by a signal after {done} of {total} completions"),
+            ));
         }
         tokens += engine.step()?.events.len();
         for completion in engine.take_finished() {
             done += 1;
-            lines.push(completion)?;
+            writer.push(completion)?;
         }
         let rate = tokens as f64 / clock.elapsed().as_secs_f64();
         progress.at(done, &units::rate(rate, "tok"));
     }
     let counters = engine.counters();
     if counters.prefix_cache_hits > 0 {
-        let (recalled, ran) = (counters.prefix_cache_hits, counters.prefill_rows);
-        progress
-            .line(&format!("{recalled} rows of prompts came from earlier ones that begin alike, {ran} ran"));
+        let (cached, computed) = (counters.prefix_cache_hits, counters.prefill_rows);
+        progress.line(&format!("prefix cache: {cached} prompt tokens reused, {computed} computed"));
     }
     progress.finish();
     Ok(())
 }
 
-/// A request per prompt, each held against the model.
+/// One request per prompt, each checked against the model.
 fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<Vec<Request>, CliError> {
-    let one = |(at, prompt): (usize, &Prompt)| {
+    let request = |(at, prompt): (usize, &Prompt)| {
         let id = (at as u64).saturating_mul(args.n.get() as u64);
-        prompt.checked(args.ask.request(loaded, id, prompt.ids.clone()), loaded.model.config())
+        prompt.checked(args.generation.request(loaded, id, prompt.ids.clone()), loaded.model.config())
     };
-    prompts.iter().enumerate().map(one).collect()
+    prompts.iter().enumerate().map(request).collect()
 }
 
-/// Where lines go.
+/// The destination of the completions.
 enum Target {
     Stdout,
     File(AtomicFile),
 }
 
-/// The lines of completions, in the order of the prompts.
-struct Lines<'a> {
+/// Writes completions in the order of the prompts.
+struct CompletionWriter<'a> {
     target: Target,
-    /// The line of a completion.
-    text: &'a dyn Fn(&Completion) -> Vec<u8>,
-    /// Completions whose turn has not come.
-    held: BTreeMap<usize, Completion>,
+    /// Formats a completion as a line.
+    format: &'a dyn Fn(&Completion) -> Vec<u8>,
+    /// Completions that wait for an earlier one.
+    out_of_order: BTreeMap<usize, Completion>,
     written: usize,
 }
 
-impl Lines<'_> {
-    /// Writes the completion, and those that waited for it, when its turn has come.
+impl CompletionWriter<'_> {
+    /// Writes the completion, and those that waited for it, or keeps it until the earlier ones are written.
     fn push(&mut self, done: Completion) -> Result<(), CliError> {
-        self.held.insert(done.index, done);
-        while let Some(next) = self.held.remove(&self.written) {
+        self.out_of_order.insert(done.index, done);
+        while let Some(next) = self.out_of_order.remove(&self.written) {
             self.write(&next)?;
         }
         Ok(())
     }
 
     fn write(&mut self, done: &Completion) -> Result<(), CliError> {
-        let line = (self.text)(done);
+        let line = (self.format)(done);
         match &mut self.target {
             Target::Stdout => out::print(line)?,
-            Target::File(draft) => draft.write(&line)?,
+            Target::File(file) => file.write(&line)?,
         }
         self.written += 1;
         Ok(())
     }
 
-    /// Writes those that still wait for an earlier one, which will not come, and puts the file at its
-    /// place unless it would be empty; how many lines there are.
+    /// Writes the completions that still wait for an earlier one, and moves the file to its final name unless it is
+    /// empty. Returns the number of completions written.
     fn finish(mut self) -> Result<usize, CliError> {
-        for done in std::mem::take(&mut self.held).into_values() {
+        for done in std::mem::take(&mut self.out_of_order).into_values() {
             self.write(&done)?;
         }
         match self.target {
-            Target::File(draft) if self.written > 0 => draft.finish()?,
+            Target::File(file) if self.written > 0 => file.finish()?,
             Target::File(_) | Target::Stdout => (),
         }
         Ok(self.written)
     }
 }
 
-fn line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Completion) -> Vec<u8> {
+fn json_line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Completion) -> Vec<u8> {
     let (tokenizer, g) = (loaded.tokenizer.as_ref(), args.n.get());
     let decoded = tokenizer.filter(|_| prompt.text.is_none()).map(|t| t.decode(&prompt.ids));
     let line = Line {
@@ -211,7 +218,7 @@ fn line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Completion)
         group: done.index / g,
         sample: done.index % g,
         sample_id: done.id,
-        seed: args.ask.seed,
+        seed: args.generation.seed,
         prompt: prompt.text.as_deref().or(decoded.as_deref()),
         completion: tokenizer.map(|t| done.text(t)),
         prompt_ids: &prompt.ids,
@@ -219,17 +226,17 @@ fn line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Completion)
         logprobs: &done.logprobs,
         finish_reason: done.finish_reason.to_string(),
         truncated: matches!(done.finish_reason, FinishReason::Length | FinishReason::Context),
-        temperature: args.ask.sampling.temperature,
-        top_p: args.ask.sampling.top_p,
-        top_k: args.ask.sampling.top_k,
-        min_p: args.ask.sampling.min_p,
+        temperature: args.generation.sampling.temperature,
+        top_p: args.generation.sampling.top_p,
+        top_k: args.generation.sampling.top_k,
+        min_p: args.generation.sampling.min_p,
     };
     let mut bytes = serde_json::to_vec(&line).expect("a struct of numbers and strings is JSON");
     bytes.push(b'\n');
     bytes
 }
 
-fn group(text: &str) -> Result<NonZeroUsize, String> {
+fn group_size(text: &str) -> Result<NonZeroUsize, String> {
     let g = text.parse().ok().filter(|g: &NonZeroUsize| g.get() <= 65_536);
     g.ok_or_else(|| "expected a number from 1 to 65536".to_string())
 }

@@ -1,20 +1,21 @@
-//! The samples that a training run shows.
-use super::CliError;
+//! Text samples generated during training.
+use super::exit::CliError;
 use crate::config::{RunConfig, SampleSection};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 
-/// `sample.count` continuations of `sample.prompt` after `step`: each drawn at an address of its own, so
-/// they are a function of the configuration, the weights and the step.
+/// Generates `sample.count` continuations of `sample.prompt` at `step`. Each has its own sample id, so the text is a
+/// function of the configuration, the weights and the step.
 ///
 /// # Errors
-/// A prompt that leaves no position, or a tokenizer that cannot encode it.
-pub(super) fn draw(
+/// The prompt fills the context of the model, or the tokenizer cannot encode it.
+pub(super) fn generate_samples(
     model: &Model,
     tokenizer: &Tokenizer,
     config: &RunConfig,
-    (step, engine): (u64, EngineOptions),
+    step: u64,
+    engine: EngineOptions,
 ) -> Result<String, CliError> {
     let s = &config.sample;
     let ids = tokenizer.encode(&s.prompt)?;
@@ -34,7 +35,7 @@ pub(super) fn draw(
     Ok(text.trim_end().to_string())
 }
 
-/// How `[sample]` draws; a filter that keeps everything is none.
+/// The sampling options of `[sample]`. A filter that keeps all tokens is `None`.
 fn options(s: &SampleSection) -> SampleOptions {
     SampleOptions {
         temperature: s.temperature as f32,

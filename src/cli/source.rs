@@ -1,7 +1,7 @@
-//! What a run trains on, from its configuration.
+//! The tokenizer and the training data of a configuration.
 use std::path::{Path, PathBuf};
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::config::{RunConfig, Task};
 use crate::model::data::{Content, Split, Tokens};
 use crate::model::store;
@@ -12,15 +12,15 @@ use crate::training::Source;
 /// The tokenizer that `data.tokenizer` names.
 ///
 /// # Errors
-/// A file that is not there, or is no tokenizer.
+/// The file does not exist or is not a tokenizer.
 pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
     if name == "bytes" {
         return Ok(Tokenizer::byte());
     }
     let path = Path::new(name);
     if !path.exists() {
-        return Err(CliError::new(Exit::Missing, format_args!("{name}: no such tokenizer"))
-            .hint("data.tokenizer is `bytes`, or the path of a tokenizer.json or of a model"));
+        return Err(CliError::new(Exit::Missing, format_args!("{name}: tokenizer not found"))
+            .hint("expected `bytes`, or the path of a tokenizer.json or of a model"));
     }
     Ok(store::tokenizer_of(path)?)
 }
@@ -28,12 +28,12 @@ pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
 /// The tokens of `data.files`, split into training and validation.
 ///
 /// # Errors
-/// No file is named, or one is missing or bad; a share for validation that holds no prediction.
+/// No files are configured; a file is missing or invalid; the validation split is too small.
 pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     let data = &config.data;
     if data.files.is_empty() {
-        return Err(CliError::new(Exit::Usage, "there is nothing to train on: data.files is empty")
-            .hint("name text, JSONL or packed tokens: --data FILE"));
+        return Err(CliError::new(Exit::Usage, "no training data: data.files is empty")
+            .hint("--data FILE names text, JSONL or packed token files"));
     }
     let tokenizer = tokenizer(&data.tokenizer)?;
     let files: Vec<PathBuf> = data.files.iter().map(PathBuf::from).collect();
@@ -50,50 +50,53 @@ pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     Ok(source)
 }
 
-/// Refuses to hold out what nothing can be predicted of.
+/// Rejects a validation split without any prediction.
 fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
-    let (share, out) = (config.data.val_fraction, split.validation.end - split.validation.start);
-    if share == 0.0 || out >= 2 {
+    let (fraction, held_out) = (config.data.val_fraction, split.validation.end - split.validation.start);
+    if fraction == 0.0 || held_out >= 2 {
         return Ok(());
     }
-    let all = split.validation.end;
-    let message = format!("`data.val_fraction` = {share} holds out {out} of {all} tokens, want at least 2");
+    let total = split.validation.end;
+    let message = format!(
+        "`data.val_fraction` = {fraction} holds out {held_out} of {total} tokens, expected at least 2"
+    );
     Err(CliError::new(Exit::Usage, message)
-        .hint("raise it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
+        .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
 }
 
-/// The digests of what `config` trains on, `source` being it.
+/// The digests of the training data.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// A file cannot be read.
 pub fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
-    Ok(DataRecord::of(config, source)?)
+    Ok(DataRecord::of(config, &source.tokens, &source.tokenizer)?)
 }
 
-/// The tokens of `files`: text and JSONL through the tokenizer, or one packed file.
+/// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file.
 ///
 /// # Errors
-/// A file that is missing or bad, is not of that content, or was packed with another tokenizer.
+/// A file is missing or invalid, has other content, or was packed with another tokenizer.
 pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
     let packed = |file: &Path| file.extension().is_some_and(|e| e == "tok");
     let tokens = match files {
         [one] if packed(one) => Tokens::open(one)?,
         many if many.iter().any(|f| packed(f)) => {
             let one = many.iter().find(|f| packed(f)).map(|f| f.display().to_string()).unwrap_or_default();
-            let message = format!("{one}: packed tokens (*.tok) stand alone, beside no other file");
+            let message = format!("{one}: a packed token file (*.tok) must be the only file");
             return Err(CliError::new(Exit::Usage, message)
-                .hint("pack all texts into one: xtrain prepare FILE... --out ALL.tok"));
+                .hint("pack all files into one: xtrain prepare FILE... --out ALL.tok"));
         }
         texts => Tokens::from_files(texts, tokenizer, content)?,
     };
     if let Some(file) = tokens.file().filter(|f| f.digest() != tokenizer.digest()) {
-        let message = format!("{}: packed with another tokenizer than this one", file.path().display());
+        let message = format!("{}: packed with a different tokenizer", file.path().display());
         return Err(CliError::new(Exit::Data, message).hint("pack it again: xtrain prepare --tokenizer ..."));
     }
     if let Some(file) = tokens.file().filter(|f| content == Content::Conversations && !f.is_masked()) {
-        let message = format!("{}: every token is to be learnt: no conversations", file.path().display());
+        let message =
+            format!("{}: expected conversations, found text without a loss mask", file.path().display());
         return Err(CliError::new(Exit::Data, message)
-            .hint("pack JSONL with `messages`, or `prompt` and `completion`; --task lm trains on text"));
+            .hint("pack JSONL with `messages`, or `prompt` and `completion`; use --task lm for text"));
     }
     Ok(tokens)
 }

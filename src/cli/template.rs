@@ -1,30 +1,27 @@
-//! Flags of the commands that render messages.
+//! Flags of the commands that render chat messages.
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::model::chat::{ChatTemplate, Json, Options};
 use crate::model::tokenizer::Tokenizer;
 
-/// Which template, and what it is given.
+/// The chat template and its variables.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Template")]
+#[command(next_help_heading = "Chat template")]
 pub struct TemplateFlags {
-    /// Jinja file that stands for the model's chat template.
+    /// Jinja file with a chat template [default: the model's template].
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
-    /// Sets a variable of the template, as enable_thinking=false; what is no JSON is text.
+    /// Set a template variable, for example enable_thinking=false. The value is JSON, otherwise a string.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
-    pub var: Vec<(String, Variable)>,
+    pub var: Vec<(String, Json)>,
 }
 
-/// A value for a template.
-pub type Variable = Json;
-
 impl TemplateFlags {
-    /// What the template of `tokenizer` is given beside the messages; the date is today's, in UTC.
+    /// Variables and special tokens for the template of `tokenizer`. The date is today's date in UTC.
     pub fn options(&self, tokenizer: &Tokenizer) -> Options {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Options {
@@ -34,28 +31,29 @@ impl TemplateFlags {
         }
     }
 
-    /// The template: that of the flag, the model's, or the built-in one.
+    /// The template of the flag, of the model, or the built-in one.
     ///
     /// # Errors
-    /// A file that cannot be read; a template that is none.
+    /// The file cannot be read, or the template is invalid.
     pub fn open(&self, tokenizer: &Tokenizer, options: &Options) -> Result<ChatTemplate, CliError> {
         let Some(file) = &self.template else {
             return Ok(ChatTemplate::of(tokenizer, None, options)?);
         };
         let bytes = std::fs::read(file).map_err(|error| CliError::io(file, &error))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| CliError::new(Exit::Data, format_args!("{}: want UTF-8 text", file.display())))?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            CliError::new(Exit::Data, format_args!("{}: expected UTF-8 text", file.display()))
+        })?;
         let named = |error| CliError::new(Exit::Data, format_args!("{}: {error}", file.display()));
         ChatTemplate::parse(&text).map_err(named)
     }
 }
 
-/// A name and its value.
+/// Parses NAME=VALUE.
 fn variable(text: &str) -> Result<(String, Json), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     let plain = |c: char| c.is_alphanumeric() || c == '_';
     if name.is_empty() || !name.chars().all(plain) {
-        return Err("expected a name of letters, digits and _ before the =".into());
+        return Err("expected NAME=VALUE, where NAME has letters, digits and _".into());
     }
     Ok((name.into(), Json::parse(value).unwrap_or_else(|_| Json::from(value))))
 }

@@ -1,10 +1,11 @@
-//! `xtrain tokenizer`: byte-level BPE from text.
+//! `xtrain tokenizer`: trains byte-level BPE tokenizers.
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::exit::{CliError, Exit};
+use super::out;
 use super::out::AtomicFile;
-use super::{CliError, Exit, out};
 use crate::model::chat::Message;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
@@ -12,7 +13,7 @@ use crate::model::tokenizer::Tokenizer;
 /// Commands of `xtrain tokenizer`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum TokenizerCommand {
-    /// Learns a byte-level BPE from text or JSONL; every text can be encoded with it.
+    /// Train a byte-level BPE tokenizer on text or JSONL files.
     Train(TokenizerTrainArgs),
 }
 
@@ -22,21 +23,21 @@ pub enum TokenizerCommand {
 Example:
   xtrain tokenizer train book.txt --vocab 4096 --out tokenizer.json")]
 pub struct TokenizerTrainArgs {
-    /// Text or JSONL files.
+    /// Text or JSONL training files.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Tokens of the vocabulary, specials included; at least the 256 bytes.
+    /// Vocabulary size, including the 256 bytes and special tokens.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(257..=1 << 19))]
     pub vocab: u32,
-    /// The file to write.
+    /// Output file.
     #[arg(short, long, value_name = "FILE", default_value = "tokenizer.json")]
     pub out: PathBuf,
 }
 
-/// Bytes of text that are learnt from at a time.
+/// Approximate size of a block of training text, in bytes.
 const BLOCK: usize = 1 << 16;
 
-/// Learns the merges.
+/// Trains the tokenizer and writes it.
 ///
 /// # Errors
 /// See [`super::Exit`].
@@ -48,15 +49,15 @@ pub fn run(command: &TokenizerCommand) -> Result<(), CliError> {
         read(path, &mut texts)?;
     }
     let bytes: usize = texts.iter().map(String::len).sum();
-    eprintln!("learning from {bytes} bytes");
+    eprintln!("training on {bytes} bytes");
     let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &[])?;
     let (_, json) = tokenizer.files()[0];
     file.write(json)?;
     file.finish()?;
-    out::print(format!("wrote {}: {} tokens\n", args.out.display(), tokenizer.vocab_size()))
+    out::print(format!("wrote {}: vocabulary of {} tokens\n", args.out.display(), tokenizer.vocab_size()))
 }
 
-/// Adds the texts of a file: those of its records, or blocks of itself.
+/// Appends the texts of a file: the texts of its records, or blocks of plain text.
 fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
     if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl") || e.eq_ignore_ascii_case("ndjson")) {
         jsonl::records(path, |record, _| {
@@ -72,14 +73,14 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
     let bytes = std::fs::read(path).map_err(|error| CliError::io(path, &error))?;
     let text = String::from_utf8(bytes).ok().filter(|text| !text.is_empty() && !text.contains('\0'));
     let text = text.ok_or_else(|| {
-        CliError::new(Exit::Data, format_args!("{}: want UTF-8 text that is not empty", path.display()))
+        CliError::new(Exit::Data, format_args!("{}: expected non-empty UTF-8 text", path.display()))
     })?;
     blocks(&text).for_each(|block| texts.push(block.to_string()));
     Ok(())
 }
 
-/// `text` in blocks of about [`BLOCK`] bytes, cut only before a letter or digit that begins a line: no
-/// token crosses such a place.
+/// Splits `text` into blocks of about [`BLOCK`] bytes. A block starts with a letter or digit at the start of a line,
+/// because no token crosses such a boundary.
 fn blocks(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_the_text_and_begin_with_a_line() {
+    fn blocks_partition_the_text_and_start_at_lines() {
         let text = "Line one.\n\n  two\nthree\n".repeat(20_000);
         let all: Vec<&str> = blocks(&text).collect();
         assert!(all.len() > 3 && all.concat() == text);

@@ -1,4 +1,4 @@
-//! `xtrain train`: a model from text.
+//! `xtrain train`: trains or fine-tunes a model.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -6,26 +6,27 @@ use clap::{Args, ValueEnum};
 use toml::Value;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
+use super::exit::{CliError, Exit};
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{CliError, Exit, dry_run, init, out, source};
+use super::{dry_run, init, out, source};
 use crate::config::{Layer, Precision, RunConfig, Task, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, Resumed, RunState};
 use crate::run::{self, DataRecord, RunDir};
-use crate::training::{self, Reading};
+use crate::training::{self, DataLoader};
 
 /// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Ctrl-C finishes the step and saves (exit code 130); --resume goes on to the bytes that the run would have \
-had. It refuses data that is not what the run began with (exit code 65), by the digests in RUN/data.json, \
-and says so when the run is complete.
+Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. --resume continues the run; the result \
+is bit-identical to an uninterrupted run. A resume with different training data is rejected (exit code 65), based on \
+the digests in RUN/data.json.
 
-The task `sft` learns what the assistant says in JSONL rows with `messages`, or the `completion` after a \
-`prompt`, and the token that ends it. Whole conversations fill the windows, and none sees another; one that is \
-longer than train.context keeps its beginning, which is counted and said. data.packing=documents fills windows \
-with whole documents of text; a longer one is split.
+--task sft computes the loss on the assistant turns of JSONL rows with `messages`, or on the `completion` of a \
+`prompt`, including the token that ends the turn. Windows hold whole conversations, which do not attend to each \
+other. Conversations longer than train.context are truncated, and their number is reported. With \
+data.packing=documents, windows hold whole text documents; longer documents are split.
 
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
@@ -34,28 +35,27 @@ Examples:
   xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
   xtrain train --resume runs/shakespeare")]
 pub struct TrainArgs {
-    /// Text, JSONL or packed tokens to train on; stands for data.files.
+    /// Text, JSONL or packed token files to train on; alias for data.files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
-    /// What is learnt; stands for train.task.
+    /// Training objective; alias for train.task.
     #[arg(long, value_name = "TASK")]
     pub task: Option<Task>,
-    /// Directory of the new run [default: runs/ and the name of the last configuration file].
+    /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
-    /// Begins with the weights of a model instead of random ones: a run, a checkpoint, a Hugging Face
-    /// directory or a GGUF file. Its tokenizer is the default of data.tokenizer; one without a tokenizer is
-    /// refused unless data.tokenizer is set. The ids that end its texts are kept.
+    /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights]. Its
+    /// tokenizer is the default of data.tokenizer, which is required if the model has no tokenizer. Its end-of-text
+    /// ids are kept.
     #[arg(long, value_name = "MODEL")]
     pub init: Option<PathBuf>,
-    /// Goes on with a run: its directory, or its name under runs/. What --set changes is kept in its
-    /// config.toml.
+    /// Resume a run: its directory, or its name under runs/. Changes made with --set are stored in its config.toml.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data", "init", "task"])]
     pub resume: Option<PathBuf>,
-    /// Keeps the input of each layer alone and computes the rest again: stands for train.recompute=true.
-    #[arg(long)]
-    pub recompute: bool,
-    /// Prints the resolved configuration and what it takes, and ends.
+    /// Recompute activations in the backward pass to save memory; alias for train.gradient_checkpointing=true.
+    #[arg(long, alias = "recompute")]
+    pub gradient_checkpointing: bool,
+    /// Print the resolved configuration and the memory estimate, and exit.
     #[arg(long)]
     pub dry_run: bool,
     /// The configuration.
@@ -64,114 +64,125 @@ pub struct TrainArgs {
     /// The seed.
     #[command(flatten)]
     pub seed: Seed,
-    /// Where and how the model runs.
+    /// Device.
     #[command(flatten)]
     pub common: Common,
-    /// How keys and values are kept.
+    /// KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
 }
 
-/// Trains, or says what would be trained.
+/// Trains, or prints what would be trained.
 ///
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     if args.dry_run {
-        return dry_run::run(args);
+        return dry_run::print(&args.dry_run_config()?);
     }
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
     if let Some(name) = &args.resume {
         let run = RunDir::open(name)?;
-        let (was, config) = args.resumed(&run)?;
+        let (old, config) = args.resumed(&run)?;
         let mut source = source::open(&config)?;
         check_data(&run, &source::record(&config, &source)?)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
-        let Resumed { trainer, run_state: standing, eos, path, refused } =
+        let Resumed { trainer, run_state: state, eos, path, refused } =
             store::resume(run.path(), compute, &device, optim, training::schedule(&config))?;
         source.tokenizer = source.tokenizer.with_eos_ids(&eos);
         refused.iter().for_each(|r| eprintln!("warning: {r}"));
-        let (at, steps) = (trainer.step_number(), config.train.steps as u64);
-        if at >= steps {
+        let (step, steps) = (trainer.step_number(), config.train.steps as u64);
+        if step >= steps {
             return out::print(format!(
-                "{0} is complete at step {at}; raise train.steps to go on: \
+                "{0} is complete at step {step}; to continue, increase train.steps: \
                  xtrain train --resume {0} --set train.steps={1}\n",
                 run.path().display(),
-                2 * at,
+                2 * step,
             ));
         }
-        if config != was {
+        if config != old {
             run.write_config(&config)?;
         }
-        eprintln!("resuming {} at step {at} of {steps}", run.path().display());
-        let reading = Reading::new(&config, &source, standing.seed)?;
+        eprintln!("resuming {} at step {step} of {steps}", run.path().display());
+        let loader = DataLoader::new(&config, &source, state.seed)?;
         let last_saved = Some(path);
-        let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved };
-        return job::go(&mut job, interrupt, args.cache.engine());
+        let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved };
+        return job::run_training(&mut job, interrupt, args.cache.engine());
     }
     let mut config = RunConfig::load(&args.config_layers())?;
-    let begun = init::open(&mut config, &device)?;
+    let initial = init::open(&mut config, &device)?;
     let mut source = source::open(&config)?;
-    let trainer = match begun {
-        Some(begun) => {
-            source.tokenizer = source.tokenizer.with_eos_ids(&begun.eos);
-            init::trainer(begun, &config, &source)?
+    let trainer = match initial {
+        Some(initial) => {
+            source.tokenizer = source.tokenizer.with_eos_ids(&initial.eos);
+            init::trainer(initial, &config, &source)?
         }
-        None => training::begin(&config, source.tokenizer.vocab_size(), &device)?,
+        None => training::new_trainer(&config, source.tokenizer.vocab_size(), &device)?,
     };
-    let reading = Reading::new(&config, &source, config.train.seed)?;
+    let loader = DataLoader::new(&config, &source, config.train.seed)?;
     let data = source::record(&config, &source)?;
     let run = RunDir::create(&args.new_run(), &config)?;
     run.write_data(&data)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
-    let standing = RunState { seed: config.train.seed, best: None };
-    let mut job = Job { config, source, reading, checkpoints, run, trainer, standing, last_saved: None };
-    job::go(&mut job, interrupt, args.cache.engine())
+    let state = RunState { seed: config.train.seed, best: None };
+    let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
+    job::run_training(&mut job, interrupt, args.cache.engine())
 }
 
-/// Refuses to go on with other data than the run began with.
+/// Rejects a resume with other data than the run was started with.
 fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
     run.check_data(found).map_err(|error| match error {
-        run::Error::Changed { .. } => CliError::from(error)
-            .hint("bring back what the run began with, or begin a new run: the data decides every step"),
+        run::Error::Changed { .. } => {
+            CliError::from(error).hint("restore the original data, or start a new run")
+        }
         run::Error::Missing { .. } => CliError::from(error)
-            .hint("it says what the run was trained on; without it nothing can be promised: begin a new run"),
+            .hint("this file identifies the training data of the run; without it, start a new run"),
         _ => error.into(),
     })
 }
 
-/// Refuses what would make a resumed run another one: only its length, what it shows and what it keeps
-/// may change.
-fn same_run(was: &RunConfig, asked: &RunConfig) -> Result<(), CliError> {
-    let mut allowed = was.clone();
-    allowed.sample = asked.sample.clone();
-    let (to, from) = (&mut allowed.train, &asked.train);
+/// Rejects changes that would change the result of a resumed run. Its length, its intervals, its memory use and its
+/// samples may change.
+fn check_changes(old: &RunConfig, new: &RunConfig) -> Result<(), CliError> {
+    let mut allowed = old.clone();
+    allowed.sample = new.sample.clone();
+    let (to, from) = (&mut allowed.train, &new.train);
     (to.steps, to.keep, to.save_every) = (from.steps, from.keep, from.save_every);
-    (to.micro_batch, to.recompute) = (from.micro_batch, from.recompute);
+    (to.micro_batch, to.gradient_checkpointing) = (from.micro_batch, from.gradient_checkpointing);
     (to.eval_every, to.eval_tokens, to.sample_every) = (from.eval_every, from.eval_tokens, from.sample_every);
-    if allowed == *asked {
+    if allowed == *new {
         return Ok(());
     }
-    Err(CliError::new(Exit::Usage, "--resume goes on with the run as it was configured").hint(
-        "only train.steps, train.micro_batch, train.recompute, train.keep, train.save_every, \
-         train.eval_every, train.eval_tokens, train.sample_every and [sample] may be set; begin a new run \
-         for anything else",
+    Err(CliError::new(Exit::Usage, "--resume cannot change this part of the configuration").hint(
+        "only train.steps, train.micro_batch, train.gradient_checkpointing, train.keep, train.save_every, \
+         train.eval_every, train.eval_tokens, train.sample_every and [sample] can change; start a new run for \
+         other changes",
     ))
 }
 
 impl TrainArgs {
-    /// The configuration that a run had, and the one that it goes on with.
-    pub(super) fn resumed(&self, run: &RunDir) -> Result<(RunConfig, RunConfig), CliError> {
-        let mut layers = vec![Layer::File(run.config())];
-        layers.extend(self.config_layers());
-        let (was, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
-        same_run(&was, &config)?;
-        Ok((was, config))
+    /// The configuration that `--dry-run` prints, from files and headers only.
+    fn dry_run_config(&self) -> Result<RunConfig, CliError> {
+        if let Some(name) = &self.resume {
+            return Ok(self.resumed(&RunDir::open(name)?)?.1);
+        }
+        let mut config = RunConfig::load(&self.config_layers())?;
+        init::describe(&mut config)?;
+        Ok(config)
     }
 
-    /// The configuration's layers: files, `--set`, and the flags that stand for a key.
+    /// The stored configuration of a run, and the one that it continues with.
+    fn resumed(&self, run: &RunDir) -> Result<(RunConfig, RunConfig), CliError> {
+        let mut layers = vec![Layer::File(run.config())];
+        layers.extend(self.config_layers());
+        let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
+        check_changes(&old, &config)?;
+        Ok((old, config))
+    }
+
+    /// The configuration layers: the tokenizer of `--init`, files, `--set`, flags that are aliases for keys.
     pub fn config_layers(&self) -> Vec<Layer> {
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
         layers.extend(self.layers.layers());
@@ -191,15 +202,18 @@ impl TrainArgs {
                 value: Value::Array(files.collect()),
             });
         }
-        if self.recompute {
-            let value = Value::Boolean(true);
-            layers.push(Layer::Flag { flag: "--recompute", key: "train.recompute", value });
+        if self.gradient_checkpointing {
+            layers.push(Layer::Flag {
+                flag: "--gradient-checkpointing",
+                key: "train.gradient_checkpointing",
+                value: Value::Boolean(true),
+            });
         }
         layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
     }
 
-    /// The directory of a new run: `--run`, or `runs/` and the stem of the last configuration file.
+    /// The directory of a new run: `--run`, or `runs/NAME`, where NAME is the stem of the last configuration file.
     pub fn new_run(&self) -> PathBuf {
         let stem = self.layers.config.last().and_then(|file| file.file_stem());
         let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
@@ -207,7 +221,7 @@ impl TrainArgs {
     }
 }
 
-/// The flags `--seed` and `--dtype` as layers.
+/// The flags `--seed` and `--dtype` as configuration layers.
 pub(super) fn flag_layers(seed: Option<u64>, dtype: Option<Precision>) -> Vec<Layer> {
     let mut layers = Vec::new();
     if let Some(seed) = seed {

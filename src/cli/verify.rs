@@ -1,70 +1,72 @@
-//! `xtrain verify`: rollouts against a naive recompute, by bits.
+//! `xtrain verify`: compares rollouts with the training forward, bit for bit.
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::ask::at_least_one;
 use super::common::{CacheFlags, Common};
-use super::{CliError, Exit, loaded, out, prompts};
+use super::exit::{CliError, Exit};
+use super::generation_args::at_least_one;
+use super::{loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
 use crate::report::{Column, Progress, Table, units};
-use crate::verify::{self, Difference, Prompts, ResolvedGeneration, Verdict};
+use crate::verify::{self, Difference, Prompts, RequestedSetting, Verdict};
 
 /// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Rolls the model out over caches, pages, chunks, batches and threads, and with prompts that several \
-completions share; recomputes every logit with the plain training forward, every token and log-probability \
-one token at a time; and prints how many values were compared and how many differ by a bit. Exit code 1 on \
-any; --json holds the first difference of each setting: sequence, position, what, and the bits.
+Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
+without shared prompts. Compares every logit with the training forward, and every token and log-probability with \
+naive decoding, which recomputes the prefix for every token. Prints how many values were compared and how many \
+differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
+sequence, position, value, expected and found bits.
 
 Examples:
   xtrain verify runs/shakespeare
   xtrain verify runs/quickstart --prompts prompts.jsonl --max-new 64 --json")]
 pub struct VerifyArgs {
-    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
+    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
-    /// JSONL with a prompt a line [default: prompts drawn from the seed].
+    /// JSONL file with one prompt per line [default: 6 random prompts].
     #[arg(long, value_name = "FILE")]
     pub prompts: Option<PathBuf>,
-    /// New tokens of a rollout.
+    /// Number of new tokens per completion.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     pub max_new: usize,
-    /// Prints one JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// Seed of the prompts and of every random number, from 0 to 2^64 - 1.
+    /// Random seed of prompts and sampling, 0 to 2^64 - 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Where and how the model runs.
+    /// Device.
     #[command(flatten)]
     pub common: Common,
-    /// How keys and values are kept.
+    /// KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
 }
 
-/// Compares.
+/// Verifies the model.
 ///
 /// # Errors
 /// See [`super::Exit`].
 pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
-    let opened = loaded::open_whole(&args.model, &args.common)?;
+    let loaded = loaded::open_with_master_weights(&args.model, &args.common)?;
     let seed = args.seed;
     let prompts = match &args.prompts {
-        None => verify::prompts(&opened.model, (seed, 6), args.max_new),
+        None => verify::prompts(&loaded.model, seed, 6, args.max_new),
         Some(file) => {
-            let cfg = opened.model.config();
+            let cfg = loaded.model.config();
             let ids = |p: prompts::Prompt| {
                 Ok(p.checked(Request::sampled(&p.ids, args.max_new, 1.0, seed), cfg)?.prompt)
             };
-            let prompts = prompts::read(file, opened.tokenizer.as_ref())?;
+            let prompts = prompts::read(file, loaded.tokenizer.as_ref())?;
             prompts.into_iter().map(ids).collect::<Result<_, CliError>>()?
         }
     };
     let requests = verify::requests(&prompts, args.max_new, seed);
-    let verdicts = check(&opened.model, &requests, &asked(&args.common, &args.cache))?;
+    let verdicts = check(&loaded.model, &requests, &requested(&args.common, &args.cache))?;
     match args.json {
         true => out::print(json(&verdicts))?,
         false => out::print(table(&verdicts))?,
@@ -72,22 +74,22 @@ pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
     conclude(&verdicts)
 }
 
-/// The setting that the flags ask for.
-pub(super) fn asked(common: &Common, cache: &CacheFlags) -> ResolvedGeneration {
+/// The setting requested by the flags.
+pub(super) fn requested(common: &Common, cache: &CacheFlags) -> RequestedSetting {
     let engine = cache.engine();
-    ResolvedGeneration { threads: common.threads(), kv: engine.kv, chunk: engine.prefill_chunk }
+    RequestedSetting { threads: common.threads(), kv: engine.kv, chunk: engine.prefill_chunk }
 }
 
-/// Verifies with progress.
+/// Verifies with a progress bar.
 pub(super) fn check(
     model: &Model,
     requests: &[Request],
-    asked: &ResolvedGeneration,
+    requested: &RequestedSetting,
 ) -> Result<Vec<Verdict>, CliError> {
-    let total = verify::settings(requests.len(), asked, model.device()).len() as u64;
+    let total = verify::settings(requests.len(), requested, model.device()).len() as u64;
     let mut progress = Progress::new("verifying", "setting", total, 0);
     let (mut done, mut values, mut differing) = (0, 0, 0);
-    let verdicts = verify::verify(model, requests, asked, &mut |verdict| {
+    let verdicts = verify::verify(model, requests, requested, &mut |verdict| {
         done += 1;
         values += verdict.values;
         differing += verdict.differing;
@@ -97,14 +99,14 @@ pub(super) fn check(
     Ok(verdicts)
 }
 
-/// The verdicts, and their sum, as text.
+/// The verdicts and their total as a table.
 pub(super) fn table(verdicts: &[Verdict]) -> String {
-    let words = ["cache", "prompt in", "prompts", "device"].map(Column::words);
-    let numbers = ["batch", "rows", "values compared", "bits differ", "tokens differ"].map(Column::numbers);
+    let words = ["cache", "prefill", "prompts", "device"].map(Column::words);
+    let numbers = ["batch", "rows", "values", "differing", "differing tokens"].map(Column::numbers);
     let mut table = Table::new(words.into_iter().chain(numbers));
     for v in verdicts {
         let s = &v.setting;
-        let chunk = s.chunk.map_or("one pass".to_string(), |n| format!("pieces of {n}"));
+        let chunk = s.chunk.map_or("whole".to_string(), |n| format!("chunks of {n}"));
         let row = [s.kv.to_string(), chunk, sharing(s.prompts).to_string(), s.device.to_string()].into_iter();
         let numbers = [s.batch as u64, v.rows, v.values, v.differing, v.tokens_differing];
         table.row(row.chain(numbers.map(|n| n.to_string())));
@@ -134,7 +136,7 @@ fn json(verdicts: &[Verdict]) -> String {
             "batch": v.setting.batch,
             "device": v.setting.device.to_string(),
             "rows": v.rows,
-            "rows_due": v.rows_due,
+            "rows_expected": v.rows_expected,
             "values": v.values,
             "differing": v.differing,
             "tokens_differing": v.tokens_differing,
@@ -146,12 +148,13 @@ fn json(verdicts: &[Verdict]) -> String {
     format!("{:#}\n", serde_json::json!({ "holds": holds, "settings": settings }))
 }
 
-/// An error where anything differs.
+/// # Errors
+/// [`Exit::Difference`] if any value differs.
 pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
     let Some(bad) = verdicts.iter().find(|v| !v.holds()) else { return Ok(()) };
     let what = match &bad.first {
         Some(first) => format!("bits differ, first at {first}"),
-        None => format!("{} rows of logits were compared, want {}", bad.rows, bad.rows_due),
+        None => format!("compared {} rows of logits, expected {}", bad.rows, bad.rows_expected),
     };
     Err(CliError::new(Exit::Difference, format_args!("{}: {what}", bad.setting.kv)))
 }

@@ -1,4 +1,4 @@
-//! The table of known keys, and a layer's values held against it.
+//! The table of known keys, and the check of a layer's values against it.
 use std::collections::BTreeMap;
 
 use toml::{Table, Value};
@@ -6,64 +6,69 @@ use toml::{Table, Value};
 use super::seed::{seed_of, seed_value};
 use super::{Error, PRESETS, Result, RunConfig, nearest};
 
-/// What a key holds.
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Whole,
+    Integer,
     Seed,
     Number,
-    Flag,
-    Text,
-    Texts,
+    Bool,
+    String,
+    StringList,
 }
 
 impl Kind {
     fn of(value: &Value) -> Kind {
         match value {
-            Value::Integer(_) => Kind::Whole,
+            Value::Integer(_) => Kind::Integer,
             Value::Float(_) => Kind::Number,
-            Value::Boolean(_) => Kind::Flag,
-            Value::Array(_) => Kind::Texts,
-            Value::String(_) | Value::Datetime(_) | Value::Table(_) => Kind::Text,
+            Value::Boolean(_) => Kind::Bool,
+            Value::Array(_) => Kind::StringList,
+            Value::String(_) | Value::Datetime(_) | Value::Table(_) => Kind::String,
         }
     }
 
     fn want(self) -> &'static str {
         match self {
-            Kind::Whole => "a whole number from 0",
-            Kind::Seed => "a whole number from 0 to 2^64 - 1 (above 2^63 - 1 as a string)",
+            Kind::Integer => "a whole number of at least 0",
+            Kind::Seed => "a whole number from 0 to 2^64 - 1 (a string above 2^63 - 1)",
             Kind::Number => "a number",
-            Kind::Flag => "true or false",
-            Kind::Text => "a string",
-            Kind::Texts => "a list of strings",
+            Kind::Bool => "true or false",
+            Kind::String => "a string",
+            Kind::StringList => "a list of strings",
         }
     }
 
-    /// The value as this kind holds it, or the value back. A whole number is a number, and one string is
-    /// a list of one.
+    /// Converts the value to this type, or returns it unchanged as an error. An integer is accepted as a number, and
+    /// a single string as a list of one string.
     fn accept(self, value: Value) -> Result<Value, Value> {
         match (self, value) {
-            (Kind::Whole, Value::Integer(n)) if n >= 0 => Ok(Value::Integer(n)),
+            (Kind::Integer, Value::Integer(n)) if n >= 0 => Ok(Value::Integer(n)),
             (Kind::Seed, value) => seed_of(&value).map(seed_value).ok_or(value),
             (Kind::Number, Value::Float(x)) => Ok(Value::Float(x)),
             (Kind::Number, Value::Integer(n)) => Ok(Value::Float(n as f64)),
-            (Kind::Flag, Value::Boolean(b)) => Ok(Value::Boolean(b)),
-            (Kind::Text, Value::String(s)) => Ok(Value::String(s)),
-            (Kind::Texts, Value::String(s)) => Ok(Value::Array(vec![Value::String(s)])),
-            (Kind::Texts, Value::Array(list)) if list.iter().all(Value::is_str) => Ok(Value::Array(list)),
+            (Kind::Bool, Value::Boolean(b)) => Ok(Value::Boolean(b)),
+            (Kind::String, Value::String(s)) => Ok(Value::String(s)),
+            (Kind::StringList, Value::String(s)) => Ok(Value::Array(vec![Value::String(s)])),
+            (Kind::StringList, Value::Array(list)) if list.iter().all(Value::is_str) => {
+                Ok(Value::Array(list))
+            }
             (_, value) => Err(value),
         }
     }
 }
 
-/// The keys that a configuration has, taken from its default.
+/// Keys that were renamed: the old name, which is still accepted, and the new one.
+pub(super) const RENAMED: [(&str, &str); 1] = [("train.recompute", "train.gradient_checkpointing")];
+
+/// The keys of a configuration and their types, taken from the default configuration.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(crate) struct KnownKeys {
     kinds: BTreeMap<String, Kind>,
 }
 
-impl Known {
-    pub(super) fn new() -> Known {
+impl KnownKeys {
+    pub(crate) fn new() -> KnownKeys {
         let mut kinds = BTreeMap::new();
         for (section, keys) in tree(&RunConfig::default()) {
             for (key, value) in keys.as_table().into_iter().flatten() {
@@ -71,23 +76,40 @@ impl Known {
                 kinds.insert(format!("{section}.{key}"), kind);
             }
         }
-        Known { kinds }
+        KnownKeys { kinds }
     }
 
-    /// Every key with its section, in alphabetical order.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+    /// All keys with their sections, in alphabetical order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.kinds.keys().map(String::as_str)
     }
 
-    /// Whether the key holds a string.
+    /// Whether the value of the key is a string.
     pub(super) fn is_text(&self, key: &str) -> bool {
-        self.kinds.get(key) == Some(&Kind::Text)
+        self.kinds.get(key) == Some(&Kind::String)
     }
 
-    /// The value as its key holds it.
+    /// The current name of a key.
+    pub(super) fn current<'a>(&self, key: &'a str) -> &'a str {
+        RENAMED.iter().find(|(old, _)| *old == key).map_or(key, |(_, new)| new)
+    }
+
+    /// A short name of the key's type, for the reference page.
+    #[cfg(test)]
+    pub(crate) fn type_name(&self, key: &str) -> &'static str {
+        match self.kinds[key] {
+            Kind::Integer | Kind::Seed => "integer",
+            Kind::Number => "number",
+            Kind::Bool => "boolean",
+            Kind::String => "string",
+            Kind::StringList => "list of strings",
+        }
+    }
+
+    /// Checks a value against its key and converts it to the key's type.
     ///
     /// # Errors
-    /// A key that is not known, a value of another type, a name that the key does not accept.
+    /// The key is unknown, the value has another type, or the key does not accept the name.
     pub(super) fn check(&self, place: &str, key: &str, value: Value) -> Result<Value> {
         let place = || place.to_string();
         let Some(&kind) = self.kinds.get(key) else {
@@ -99,7 +121,7 @@ impl Known {
                     got: show(&value),
                 });
             }
-            let nearest = nearest(key, self.keys()).expect("the default has keys").to_string();
+            let nearest = nearest(key, self.keys()).expect("the default configuration has keys").to_string();
             return Err(Error::UnknownKey { place: place(), key: key.into(), nearest });
         };
         let value = kind.accept(value).map_err(|value| Error::WrongType {
@@ -110,7 +132,8 @@ impl Known {
         })?;
         match (value.as_str(), names(key)) {
             (Some(got), Some(names)) if !names.contains(&got) => {
-                let nearest = nearest(got, names.iter().copied()).expect("a choice has names").to_string();
+                let nearest =
+                    nearest(got, names.iter().copied()).expect("the list of names is not empty").to_string();
                 let want =
                     names.iter().filter(|name| !name.is_empty()).copied().collect::<Vec<_>>().join(", ");
                 Err(Error::UnknownName { place: place(), key: key.into(), got: got.into(), want, nearest })
@@ -119,14 +142,14 @@ impl Known {
         }
     }
 
-    /// Whether keys stand under this name.
+    /// Whether this is the name of a section.
     pub(super) fn is_section(&self, key: &str) -> bool {
         self.keys().any(|known| known.split_once('.').is_some_and(|(section, _)| section == key))
     }
 }
 
-/// The names that a key accepts, where it does not accept every string.
-fn names(key: &str) -> Option<Vec<&'static str>> {
+/// The names that a key accepts. `None`: any string.
+pub(crate) fn names(key: &str) -> Option<Vec<&'static str>> {
     match key {
         "model.preset" => Some(PRESETS.iter().map(|preset| preset.name).chain([""]).collect()),
         "train.schedule" => Some(vec!["cosine", "linear", "wsd", "wsd-cosine", "wsd-sqrt", "constant"]),
@@ -138,17 +161,17 @@ fn names(key: &str) -> Option<Vec<&'static str>> {
     }
 }
 
-/// A configuration as TOML sections.
-pub(super) fn tree(config: &RunConfig) -> Table {
+/// The configuration as a TOML table of sections.
+pub(crate) fn tree(config: &RunConfig) -> Table {
     Table::try_from(config).expect("every field is a TOML type")
 }
 
-/// A value as an error shows it: its type and its text, cut at 60 characters.
+/// Formats a value for an error message: its type and its text, cut at 60 characters.
 fn show(value: &Value) -> String {
     let kind = match value {
-        Value::Integer(_) => "the whole number",
+        Value::Integer(_) => "the integer",
         Value::Float(_) => "the number",
-        Value::Boolean(_) => "the flag",
+        Value::Boolean(_) => "the boolean",
         Value::String(_) => "the string",
         Value::Array(_) => "the list",
         Value::Table(_) => return "a section".to_string(),
@@ -165,8 +188,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_that_a_key_accepts_can_be_read() {
-        let known = Known::new();
+    fn every_accepted_name_can_be_deserialized() {
+        let known = KnownKeys::new();
         for key in known.keys() {
             for name in names(key).into_iter().flatten() {
                 let mut all = tree(&RunConfig::default());
@@ -178,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn every_key_has_a_section_and_a_kind_of_its_own() {
-        let known = Known::new();
+    fn every_key_has_a_section_and_the_type_of_its_default() {
+        let known = KnownKeys::new();
         assert!(known.keys().all(|key| key.split('.').count() == 2));
-        assert_eq!(known.kinds["train.steps"], Kind::Whole);
+        assert_eq!(known.kinds["train.steps"], Kind::Integer);
         assert_eq!(known.kinds["train.seed"], Kind::Seed);
         assert_eq!(known.kinds["train.learning_rate"], Kind::Number);
-        assert_eq!(known.kinds["model.qk_norm"], Kind::Flag);
-        assert_eq!(known.kinds["data.files"], Kind::Texts);
-        assert_eq!(known.kinds["train.schedule"], Kind::Text);
+        assert_eq!(known.kinds["model.qk_norm"], Kind::Bool);
+        assert_eq!(known.kinds["data.files"], Kind::StringList);
+        assert_eq!(known.kinds["train.schedule"], Kind::String);
     }
 }

@@ -1,97 +1,74 @@
-//! Why a configuration is refused.
-use std::fmt;
+//! Errors of reading a configuration.
 use std::io;
 use std::path::PathBuf;
 
 /// The result of reading a configuration.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refused configuration. `place` is `FILE:LINE` or the flag as it was typed.
-#[derive(Debug)]
+/// Why a configuration was refused. `place` is `FILE:LINE`, or the flag as it was typed.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file that cannot be read.
+    /// A file could not be read.
+    #[error("{}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Text that is not TOML.
+    /// The text is not valid TOML.
+    #[error("{place}: {reason}")]
     Syntax {
-        /// Where it stands.
+        /// Location of the error.
         place: String,
-        /// What is wrong with it.
-        what: String,
+        /// What is wrong.
+        reason: String,
     },
-    /// A key that no section has.
+    /// No section has this key.
+    #[error("{place}: unknown key `{key}`; did you mean `{nearest}`?")]
     UnknownKey {
-        /// Where it stands.
+        /// Location of the key.
         place: String,
         /// The key, with its section.
         key: String,
-        /// The known key that is spelt most like it.
+        /// The known key with the most similar spelling.
         nearest: String,
     },
-    /// A value of another type than its key's.
+    /// The value has the wrong type for its key.
+    #[error("{place}: `{key}`: expected {want}, found {got}")]
     WrongType {
-        /// Where it stands.
+        /// Location of the key.
         place: String,
         /// The key, with its section.
         key: String,
-        /// The type that the key has.
+        /// The expected type.
         want: &'static str,
         /// The value.
         got: String,
     },
-    /// A name that is not one of those its key accepts.
+    /// The value is not one of the names that the key accepts.
+    #[error("{place}: `{key}`: expected one of {want}, found \"{got}\"; did you mean \"{nearest}\"?")]
     UnknownName {
-        /// Where it stands.
+        /// Location of the key.
         place: String,
         /// The key, with its section.
         key: String,
-        /// The name.
+        /// The value.
         got: String,
-        /// The names that the key accepts.
+        /// The accepted names.
         want: String,
-        /// The accepted name that is spelt most like it.
+        /// The accepted name with the most similar spelling.
         nearest: String,
     },
-    /// A value that no run can use.
+    /// The value is out of range or contradicts another key.
+    #[error("`{key}` = {got}: expected {want}")]
     Invalid {
         /// The key, with its section.
         key: &'static str,
         /// The value.
         got: String,
-        /// What it has to be.
+        /// The accepted values.
         want: String,
     },
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Read { path, source } => write!(f, "{}: {source}", path.display()),
-            Error::Syntax { place, what } => write!(f, "{place}: {what}"),
-            Error::UnknownKey { place, key, nearest } => {
-                write!(f, "{place}: unknown key `{key}`; the nearest key is `{nearest}`")
-            }
-            Error::WrongType { place, key, want, got } => {
-                write!(f, "{place}: `{key}` expects {want}, found {got}")
-            }
-            Error::UnknownName { place, key, got, want, nearest } => {
-                write!(f, "{place}: `{key}` is one of {want}, found \"{got}\"; the nearest is \"{nearest}\"")
-            }
-            Error::Invalid { key, got, want } => write!(f, "`{key}` = {got}: expected {want}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Read { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }

@@ -1,8 +1,22 @@
-//! Every variant of [`Error`], from a file or a flag that is wrong in one way.
+//! Every variant of [`Error`], each from a file or a flag with one mistake.
 use std::path::PathBuf;
 
 use super::*;
-use xtrain_tensor::testing::named_cases::{check, variants};
+
+/// The names of all variants.
+const VARIANTS: [&str; 6] = ["Read", "Syntax", "UnknownKey", "WrongType", "UnknownName", "Invalid"];
+
+/// The name of the variant. The match has no wildcard: it does not compile if a variant is missing.
+fn variant(error: &Error) -> &'static str {
+    match error {
+        Error::Read { .. } => "Read",
+        Error::Syntax { .. } => "Syntax",
+        Error::UnknownKey { .. } => "UnknownKey",
+        Error::WrongType { .. } => "WrongType",
+        Error::UnknownName { .. } => "UnknownName",
+        Error::Invalid { .. } => "Invalid",
+    }
+}
 
 fn refused(layer: Layer) -> Error {
     RunConfig::load(&[layer]).unwrap_err()
@@ -12,7 +26,7 @@ fn set(text: &str) -> Error {
     refused(Layer::Set(text.to_string()))
 }
 
-/// The refusal of a file of this text.
+/// The error of loading a file with this text.
 fn file(name: &str, text: &str) -> Error {
     let path = std::env::temp_dir().join(format!("xtrain-variant-{}-{name}.toml", std::process::id()));
     std::fs::write(&path, text).unwrap();
@@ -23,26 +37,36 @@ fn file(name: &str, text: &str) -> Error {
 
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
-    let variants = variants!(Error: Read Syntax UnknownKey WrongType UnknownName Invalid);
-    let nowhere = refused(Layer::File(PathBuf::from("nowhere/run.toml")));
-    check(
-        &variants,
-        &[
-            ("no file", nowhere, &["nowhere/run.toml: "]),
-            ("no TOML", file("syntax", "[train]\nsteps = \n"), &["-syntax.toml:2: "]),
-            ("a misspelt key", set("train.stepps=3"), &["--set train.stepps=3", "`train.steps`"]),
-            (
-                "a misspelt key in a file",
-                file("key", "[model]\ndimm = 3\n"),
-                &["-key.toml:2: ", "`model.dim`"],
-            ),
-            ("a text for a number", set("train.steps=many"), &["`train.steps` expects ", "many"]),
-            (
-                "a misspelt name",
-                set("train.dtype=bf61"),
-                &["`train.dtype` is one of ", "the nearest is \"bf16\""],
-            ),
-            ("no steps", set("train.steps=0"), &["`train.steps` = 0: expected "]),
-        ],
-    );
+    let missing = refused(Layer::File(PathBuf::from("nowhere/run.toml")));
+    let cases: [(&str, Error, &[&str]); 7] = [
+        ("a missing file", missing, &["nowhere/run.toml: "]),
+        ("invalid TOML", file("syntax", "[train]\nsteps = \n"), &["-syntax.toml:2: "]),
+        ("a misspelled key", set("train.stepps=3"), &["--set train.stepps=3", "`train.steps`"]),
+        ("a misspelled key in a file", file("key", "[model]\ndimm = 3\n"), &["-key.toml:2: ", "`model.dim`"]),
+        ("a string for a number", set("train.steps=many"), &["`train.steps`: expected ", "many"]),
+        (
+            "a misspelled name",
+            set("train.dtype=bf61"),
+            &["`train.dtype`: expected one of ", "did you mean \"bf16\"?"],
+        ),
+        ("zero steps", set("train.steps=0"), &["`train.steps` = 0: expected "]),
+    ];
+    for (name, error, parts) in &cases {
+        let text = error.to_string();
+        assert!(!text.contains('\n'), "{name}: {text}");
+        for part in *parts {
+            assert!(text.contains(part), "{name}: {part:?} is not in: {text}");
+        }
+    }
+    for name in VARIANTS {
+        assert!(cases.iter().any(|(_, error, _)| variant(error) == name), "no case reaches {name}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_has_the_io_error_as_its_source() {
+    use std::error::Error as _;
+    let missing = refused(Layer::File(PathBuf::from("nowhere/run.toml")));
+    assert!(missing.source().unwrap().is::<std::io::Error>());
+    assert!(set("train.steps=0").source().is_none());
 }

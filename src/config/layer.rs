@@ -1,4 +1,4 @@
-//! One layer of a configuration: a file, or a flag.
+//! One layer of a configuration: a file or a flag.
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
-use super::check::Known;
+use super::check::KnownKeys;
 use super::{Error, Result};
 
-/// Bytes of a configuration file, at most.
-const MOST: u64 = 1 << 20;
+/// Maximum size of a configuration file, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Where values come from.
+/// A source of configuration values.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Layer {
     /// A TOML file.
     File(PathBuf),
-    /// TOML that is part of the program, under the name it has in errors.
+    /// TOML embedded in the program.
     BuiltIn {
-        /// Its name.
+        /// Its name in error messages.
         name: &'static str,
-        /// The TOML.
+        /// The TOML text.
         text: &'static str,
     },
-    /// The text after `--set`: `section.key=value`, the value as in TOML, bare words as strings.
+    /// The argument of `--set`: `section.key=value`. The value is TOML; a bare word is a string.
     Set(String),
-    /// A flag that stands for a key.
+    /// A flag that sets one key.
     Flag {
         /// The flag, as it was typed.
         flag: &'static str,
@@ -42,12 +42,12 @@ pub enum Layer {
 pub(super) type Leaf = (String, Value);
 
 impl Layer {
-    /// The values of this layer, each held against the known keys.
-    pub(super) fn leaves(&self, known: &Known) -> Result<Vec<Leaf>> {
+    /// The values of this layer, each checked against the known keys.
+    pub(super) fn leaves(&self, known: &KnownKeys) -> Result<Vec<Leaf>> {
         match self {
-            Layer::File(path) => text_of(path, &read(path)?, known),
-            Layer::BuiltIn { name, text } => text_of(Path::new(name), text, known),
-            Layer::Set(text) => Ok(vec![set(text, known)?]),
+            Layer::File(path) => parse_file(path, &read(path)?, known),
+            Layer::BuiltIn { name, text } => parse_file(Path::new(name), text, known),
+            Layer::Set(text) => Ok(vec![parse_set(text, known)?]),
             Layer::Flag { flag, key, value } => {
                 Ok(vec![((*key).to_string(), known.check(flag, key, value.clone())?)])
             }
@@ -55,25 +55,25 @@ impl Layer {
     }
 }
 
-fn set(text: &str, known: &Known) -> Result<Leaf> {
+fn parse_set(text: &str, known: &KnownKeys) -> Result<Leaf> {
     let place = format!("--set {text}");
     let Some((key, raw)) = text.split_once('=') else {
-        return Err(Error::Syntax { place, what: "expected section.key=value".to_string() });
+        return Err(Error::Syntax { place, reason: "expected section.key=value".to_string() });
     };
-    let (key, raw) = (key.trim(), raw.trim());
+    let (key, raw) = (known.current(key.trim()), raw.trim());
     let bare = || Value::String(raw.to_string());
     let value = match raw.parse::<Value>() {
         Ok(value) if value.is_str() || !known.is_text(key) => value,
-        // a number that TOML has no integer for stays a string
+        // A number too large for a TOML integer stays a string.
         _ => bare(),
     };
     Ok((key.to_string(), known.check(&place, key, value)?))
 }
 
-fn text_of(path: &Path, text: &str, known: &Known) -> Result<Vec<Leaf>> {
+fn parse_file(path: &Path, text: &str, known: &KnownKeys) -> Result<Vec<Leaf>> {
     let syntax = |error: toml::de::Error| Error::Syntax {
         place: place(path, text, error.span().map(|span| span.start)),
-        what: error.message().replace('\n', ", "),
+        reason: error.message().replace('\n', ", "),
     };
     let mut leaves = Vec::new();
     walk("", text.parse::<Table>().map_err(syntax)?, &mut |key, value| {
@@ -81,8 +81,9 @@ fn text_of(path: &Path, text: &str, known: &Known) -> Result<Vec<Leaf>> {
         if empty_section {
             return Ok(());
         }
-        let at = offset(text, key);
-        leaves.push((key.to_string(), known.check(&place(path, text, at), key, value)?));
+        let place = place(path, text, offset(text, key));
+        let key = known.current(key);
+        leaves.push((key.to_string(), known.check(&place, key, value)?));
         Ok(())
     })?;
     Ok(leaves)
@@ -90,19 +91,19 @@ fn text_of(path: &Path, text: &str, known: &Known) -> Result<Vec<Leaf>> {
 
 fn read(path: &Path) -> Result<String> {
     let fail = |source: io::Error| Error::Read { path: path.to_path_buf(), source };
-    let bad = |what: &str| Error::Syntax { place: path.display().to_string(), what: what.to_string() };
+    let bad = |reason: &str| Error::Syntax { place: path.display().to_string(), reason: reason.to_string() };
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes)).map_err(fail)?;
-    if bytes.len() as u64 > MOST {
-        return Err(bad("a configuration file has at most 1 MiB"));
+    File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)).map_err(fail)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(bad("expected a configuration file of at most 1 MiB"));
     }
-    String::from_utf8(bytes).map_err(|_| bad("not UTF-8 text"))
+    String::from_utf8(bytes).map_err(|_| bad("expected UTF-8 text"))
 }
 
-/// Calls `leaf` with every key that does not hold a table with keys of its own.
-fn walk(above: &str, table: Table, leaf: &mut dyn FnMut(&str, Value) -> Result<()>) -> Result<()> {
+/// Calls `leaf` with every key whose value is not a non-empty table.
+fn walk(prefix: &str, table: Table, leaf: &mut dyn FnMut(&str, Value) -> Result<()>) -> Result<()> {
     for (name, value) in table {
-        let key = if above.is_empty() { name } else { format!("{above}.{name}") };
+        let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
         match value {
             Value::Table(inner) if !inner.is_empty() => walk(&key, inner, leaf)?,
             value => leaf(&key, value)?,
@@ -111,7 +112,7 @@ fn walk(above: &str, table: Table, leaf: &mut dyn FnMut(&str, Value) -> Result<(
     Ok(())
 }
 
-/// `FILE:LINE`, or `FILE` where the offset is not known.
+/// `FILE:LINE`, or `FILE` if the offset is unknown.
 fn place(path: &Path, text: &str, offset: Option<usize>) -> String {
     match offset.and_then(|offset| text.get(..offset)) {
         Some(before) => format!("{}:{}", path.display(), 1 + before.matches('\n').count()),
@@ -119,7 +120,7 @@ fn place(path: &Path, text: &str, offset: Option<usize>) -> String {
     }
 }
 
-/// Where a dotted key stands in a TOML text.
+/// The byte offset of a dotted key in a TOML text.
 fn offset(text: &str, key: &str) -> Option<usize> {
     fn find<'a>(table: &'a DeTable<'a>, name: &str) -> Option<(usize, &'a Spanned<DeValue<'a>>)> {
         let (at, value) = table.iter().find(|(at, _)| at.get_ref() == name)?;

@@ -1,9 +1,9 @@
-//! What a run is asked to do: sections of keys with defaults, layered from TOML files and flags.
+//! The configuration of a run: sections of keys with defaults, layered from TOML files and flags.
 //!
-//! Later layers win: defaults, a preset's sizes, files from left to right, `--set key=value`, flags of
-//! their own. Every key of a layer is held against the table of known keys before anything is read
-//! from it, so that a misspelt key is an error that names its nearest neighbour.
-mod check;
+//! Later layers override earlier ones: defaults, the sizes of a preset, files from left to right, `--set key=value`,
+//! dedicated flags such as `--seed`. Every key of a layer is checked against the table of known keys first, so a
+//! misspelled key is an error that suggests the correct one.
+pub(crate) mod check;
 mod error;
 #[cfg(test)]
 mod every_variant;

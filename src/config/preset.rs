@@ -1,7 +1,7 @@
 //! Named model sizes.
 use super::ModelSection;
 
-/// A named size: the fields of `[model]` that it sets.
+/// A named model size: the fields of `[model]` that it sets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Preset {
     /// The value of `model.preset`.
@@ -18,13 +18,13 @@ pub struct Preset {
     pub head_dim: usize,
     /// `model.ffn_dim`.
     pub ffn_dim: usize,
-    /// `model.vocab`; 0 for the tokenizer's.
+    /// `model.vocab`; 0: the vocabulary size of the tokenizer.
     pub vocab: usize,
     /// `model.rope_theta`.
     pub rope_theta: f64,
 }
 
-/// Every preset, smallest first. All tie their embeddings and norm queries and keys.
+/// All presets, smallest first. All use tied embeddings and QK-norm.
 pub const PRESETS: [Preset; 6] = [
     row("tiny-1m", [128, 5, 4, 2, 32, 384]),
     row("tiny-3m", [192, 7, 6, 2, 32, 576]),
@@ -34,19 +34,19 @@ pub const PRESETS: [Preset; 6] = [
     Preset { vocab: 151_936, rope_theta: 1e6, ..row("qwen3-0.6b", [1024, 28, 16, 8, 128, 3072]) },
 ];
 
-/// A preset for the tokenizer's vocabulary, from dim, layers, heads, kv heads, head size, MLP width.
+/// A preset with the tokenizer's vocabulary: dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim.
 const fn row(name: &'static str, sizes: [usize; 6]) -> Preset {
     let [dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim] = sizes;
     Preset { name, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab: 0, rope_theta: 10_000.0 }
 }
 
-/// The preset of that name.
+/// The preset with this name. `None`: there is none.
 pub fn preset(name: &str) -> Option<&'static Preset> {
     PRESETS.iter().find(|preset| preset.name == name)
 }
 
 impl Preset {
-    /// The section that this preset stands for.
+    /// The `[model]` section of this preset.
     pub fn section(&self) -> ModelSection {
         ModelSection {
             preset: self.name.to_string(),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preset_has_about_the_parameters_of_its_name() {
+    fn a_preset_has_about_the_number_of_parameters_in_its_name() {
         for (preset, millions) in PRESETS.iter().zip([1.0, 3.0, 10.0, 30.0, 125.0, 600.0]) {
             let count = preset.section().parameters(256) as f64 / 1e6;
             assert!((count / millions - 1.0).abs() < 0.06, "{}: {count} M", preset.name);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn qwen3_has_the_parameters_of_the_published_checkpoint() {
+    fn qwen3_has_the_parameter_count_of_the_published_checkpoint() {
         let qwen3 = preset("qwen3-0.6b").unwrap();
         assert_eq!(qwen3.section().parameters(0), 596_049_920);
     }

@@ -1,22 +1,20 @@
-//! From layers to a configuration that a run can use.
+//! From layers to a validated configuration.
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use toml::Value;
 
-use super::check::{Known, tree};
+use super::check::{KnownKeys, tree};
 use super::{Error, Layer, ModelSection, Order, Packing, Result, RunConfig, Task, preset};
 use crate::decode::SampleOptions;
 
 impl RunConfig {
-    /// The defaults under `layers`, later over earlier, with every default that depends on another key
-    /// worked out, and validated.
+    /// Merges `layers` over the defaults, computes the defaults that depend on other keys, and validates the result.
     ///
     /// # Errors
-    /// A file that cannot be read or is not TOML; a key that is not known; a value of another type; a
-    /// value that no run can use.
+    /// A file cannot be read or is not TOML; a key is unknown; a value has the wrong type or is invalid.
     pub fn load(layers: &[Layer]) -> Result<RunConfig> {
-        let known = Known::new();
+        let known = KnownKeys::new();
         let mut given: BTreeMap<String, Value> = BTreeMap::new();
         for layer in layers {
             given.extend(layer.leaves(&known)?);
@@ -28,13 +26,13 @@ impl RunConfig {
             let (section, last) = key.split_once('.').expect("every known key has a section");
             all[section][last] = value.clone();
         }
-        let mut config: RunConfig = all.try_into().expect("every value was held against its key");
+        let mut config: RunConfig = all.try_into().expect("every value was checked against its key");
         config.derive(base.is_some(), |key| given.contains_key(key))?;
         config.validate()?;
         Ok(config)
     }
 
-    /// Works out the defaults that depend on other keys.
+    /// Computes the defaults that depend on other keys.
     fn derive(&mut self, from_preset: bool, given: impl Fn(&str) -> bool) -> Result<()> {
         let model = &mut self.model;
         if !from_preset {
@@ -43,8 +41,8 @@ impl RunConfig {
             }
             if !given("model.head_dim") && model.n_heads > 0 {
                 let want =
-                    format!("a multiple of model.n_heads = {}, or model.head_dim beside it", model.n_heads);
-                hold(model.dim.is_multiple_of(model.n_heads), "model.dim", model.dim, want)?;
+                    format!("a multiple of model.n_heads = {}, or model.head_dim to be set", model.n_heads);
+                require(model.dim.is_multiple_of(model.n_heads), "model.dim", model.dim, want)?;
                 model.head_dim = model.dim / model.n_heads;
             }
             if !given("model.ffn_dim") {
@@ -73,70 +71,70 @@ impl RunConfig {
         Ok(())
     }
 
-    /// Whether a run can use these values.
+    /// Checks that all values are in range and do not contradict each other.
     ///
     /// # Errors
-    /// The first value that it cannot, with its key and what it has to be.
+    /// [`Error::Invalid`] for the first invalid value, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
         self.model.validate()?;
         let train = &self.train;
         let positive = |x: f64| x > 0.0 && x.is_finite();
         let from_zero = |x: f64| x >= 0.0 && x.is_finite();
-        for (key, n, most) in [
+        for (key, n, max) in [
             ("train.context", train.context, 1 << 20),
             ("train.batch", train.batch, 1 << 20),
             ("train.steps", train.steps, 1 << 31),
             ("sample.count", self.sample.count, 1 << 12),
         ] {
-            hold((1..=most).contains(&n), key, n, format!("a whole number from 1 to {most}"))?;
+            require((1..=max).contains(&n), key, n, format!("a whole number from 1 to {max}"))?;
         }
         let (batch, steps, peak) = (train.batch, train.steps, train.learning_rate);
         let parts = (1..=batch).contains(&train.micro_batch);
-        hold(parts, "train.micro_batch", train.micro_batch, format!("1 to train.batch = {batch}"))?;
-        hold(positive(peak), "train.learning_rate", peak, "a number above 0")?;
+        require(parts, "train.micro_batch", train.micro_batch, format!("1 to {batch} (train.batch)"))?;
+        require(positive(peak), "train.learning_rate", peak, "a number above 0")?;
         for (key, rate) in [
             ("train.initial_learning_rate", train.initial_learning_rate),
             ("train.min_learning_rate", train.min_learning_rate),
         ] {
-            hold((0.0..=peak).contains(&rate), key, rate, format!("0 to train.learning_rate = {peak}"))?;
+            require((0.0..=peak).contains(&rate), key, rate, format!("0 to {peak} (train.learning_rate)"))?;
         }
         for (key, n) in [("train.warmup", train.warmup), ("train.decay", train.decay)] {
-            hold(n <= steps, key, n, format!("at most train.steps = {steps}"))?;
+            require(n <= steps, key, n, format!("at most {steps} (train.steps)"))?;
         }
         for (key, x) in [("train.beta1", train.beta1), ("train.beta2", train.beta2)] {
-            hold((0.0..1.0).contains(&x), key, x, "a number from 0, below 1")?;
+            require((0.0..1.0).contains(&x), key, x, "a number from 0 to below 1")?;
         }
-        hold(positive(train.eps), "train.eps", train.eps, "a number above 0")?;
+        require(positive(train.eps), "train.eps", train.eps, "a number above 0")?;
         let sample = &self.sample;
         for (key, x) in [("train.weight_decay", train.weight_decay), ("train.clip", train.clip)] {
-            hold(from_zero(x), key, x, "a number from 0")?;
+            require(from_zero(x), key, x, "a number of at least 0")?;
         }
         let t = sample.temperature;
         let divides = t == 0.0 || (SampleOptions::COLDEST..=f32::MAX).contains(&(t as f32));
-        hold(divides, "sample.temperature", t, "0, or a number from 1e-30")?;
-        hold(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
+        require(divides, "sample.temperature", t, "0, or a number of at least 1e-30")?;
+        require(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
         let packs = train.task == Task::Lm || self.data.packing == Packing::Documents;
-        hold(
+        require(
             packs,
             "data.packing",
             "stream",
-            "documents: train.task = sft never cuts a conversation in two",
+            "documents (train.task = sft does not split conversations)",
         )?;
         let share = self.data.val_fraction;
-        hold((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0, below 1")?;
-        hold(
+        require((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0 to below 1")?;
+        require(
             !self.data.tokenizer.is_empty(),
             "data.tokenizer",
             "\"\"",
             "`bytes` or the path of a tokenizer.json",
         )?;
-        hold(
+        require(
             sample.top_p > 0.0 && sample.top_p <= 1.0,
             "sample.top_p",
             sample.top_p,
-            "a number above 0, at most 1",
+            "a number above 0 and at most 1",
         )?;
-        hold((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
+        require((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
     }
 
     /// The configuration as a TOML file.
@@ -146,33 +144,37 @@ impl RunConfig {
 }
 
 impl ModelSection {
-    /// Whether a model can have these sizes; their products then fit into 64 bits.
+    /// Checks that a model can have these sizes. Their products then fit in 64 bits.
     ///
     /// # Errors
-    /// The first size that it cannot, with its key and what it has to be.
+    /// [`Error::Invalid`] for the first invalid size, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
-        for (key, n, most) in [
+        for (key, n, max) in [
             ("model.dim", self.dim, 1 << 16),
             ("model.n_layers", self.n_layers, 1 << 10),
             ("model.n_heads", self.n_heads, 1 << 10),
             ("model.ffn_dim", self.ffn_dim, 1 << 18),
         ] {
-            hold((1..=most).contains(&n), key, n, format!("a whole number from 1 to {most}"))?;
+            require((1..=max).contains(&n), key, n, format!("a whole number from 1 to {max}"))?;
         }
         let heads = self.n_heads;
         let divides = self.n_kv_heads > 0 && heads.is_multiple_of(self.n_kv_heads);
-        hold(divides, "model.n_kv_heads", self.n_kv_heads, format!("a divisor of model.n_heads = {heads}"))?;
+        require(
+            divides,
+            "model.n_kv_heads",
+            self.n_kv_heads,
+            format!("a divisor of model.n_heads = {heads}"),
+        )?;
         let even = (2..=256).contains(&self.head_dim) && self.head_dim.is_multiple_of(2);
-        hold(even, "model.head_dim", self.head_dim, "an even number from 2 to 256")?;
-        hold(self.vocab <= 1 << 22, "model.vocab", self.vocab, "at most 4194304")?;
+        require(even, "model.head_dim", self.head_dim, "an even number from 2 to 256")?;
+        require(self.vocab <= 1 << 22, "model.vocab", self.vocab, "at most 4194304")?;
         let base = self.rope_theta > 1.0 && self.rope_theta.is_finite();
-        hold(base, "model.rope_theta", self.rope_theta, "a number above 1")?;
+        require(base, "model.rope_theta", self.rope_theta, "a number above 1")?;
         let eps = self.norm_eps > 0.0 && self.norm_eps < 1.0;
-        hold(eps, "model.norm_eps", self.norm_eps, "a number above 0, below 1")
+        require(eps, "model.norm_eps", self.norm_eps, "a number above 0 and below 1")
     }
 
-    /// How many numbers a validated model of these sizes learns; `tokens` rows of embedding where
-    /// `vocab` leaves them to the tokenizer.
+    /// Number of parameters of a validated model with these sizes. If `vocab` is 0, the embedding has `tokens` rows.
     pub fn parameters(&self, tokens: usize) -> u64 {
         let [dim, layers, heads, kv, hd, ffn] =
             [self.dim, self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.ffn_dim]
@@ -185,6 +187,6 @@ impl ModelSection {
     }
 }
 
-fn hold(holds: bool, key: &'static str, got: impl Display, want: impl Into<String>) -> Result<()> {
+fn require(holds: bool, key: &'static str, got: impl Display, want: impl Into<String>) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
 }

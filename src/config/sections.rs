@@ -1,199 +1,201 @@
-//! The sections of a configuration, their keys and their defaults.
+//! The sections of a configuration, their keys and defaults. docs/reference/config.md is generated from this file.
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// The whole configuration of a run; `config.toml` of a run directory holds it resolved.
+/// The configuration of a run. A run directory stores the resolved configuration in `config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunConfig {
-    /// The sizes of the model.
+    /// Model architecture.
     pub model: ModelSection,
-    /// How it is trained.
+    /// Training.
     pub train: TrainSection,
-    /// What it is trained on.
+    /// Training data.
     pub data: DataSection,
-    /// The samples that are drawn while it trains.
+    /// Text samples generated during training.
     pub sample: SampleSection,
 }
 
-/// `[model]`: the sizes of a Qwen3-style model.
+/// `[model]`: the architecture of a Qwen3-style model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSection {
-    /// The preset whose sizes are the defaults of this section; empty for none.
+    /// Preset that provides the defaults of this section; empty: no preset.
     pub preset: String,
-    /// Width of the residual stream.
+    /// Hidden size: width of the residual stream.
     pub dim: usize,
-    /// Blocks.
+    /// Number of transformer layers.
     pub n_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Key and value heads; a divisor of `n_heads`. Default: `n_heads`.
+    /// Number of key/value heads; must divide `n_heads`. Default: `n_heads`.
     pub n_kv_heads: usize,
-    /// Width of a head: even, at most 256. Default: `dim / n_heads`.
+    /// Head dimension; even, at most 256. Default: `dim / n_heads`.
     pub head_dim: usize,
-    /// Width of the MLP. Default: 8/3 of `dim`, rounded up to a multiple of 32.
+    /// Intermediate size of the MLP. Default: `8/3 * dim`, rounded up to a multiple of 32.
     pub ffn_dim: usize,
-    /// Rows of the embedding; 0 for the size of the tokenizer's vocabulary.
+    /// Vocabulary size; 0: the vocabulary size of the tokenizer.
     pub vocab: usize,
-    /// Longest sequence that the model serves; at least `train.context`, which 0 stands for.
+    /// Maximum sequence length of the model. Values below `train.context`, such as 0, mean `train.context`.
     pub max_positions: usize,
-    /// One table for the embedding and the head.
+    /// Share one weight matrix between the embedding and the output head.
     pub tie_embeddings: bool,
-    /// RMS norm of queries and keys per head.
+    /// Apply RMS norm to each query and key head (QK-norm).
     pub qk_norm: bool,
-    /// Base of the rotary frequencies.
+    /// Base of the RoPE frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square inside every norm.
+    /// Epsilon of RMS norm.
     pub norm_eps: f64,
 }
 
-/// `[train]`: batches, optimizer, schedule, and what happens every so many steps (0: never).
+/// `[train]`: batch sizes, optimizer, schedule, and evaluation, sampling and checkpoint intervals (0: never).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainSection {
-    /// What is learnt: every token of text, or the answers of conversations.
+    /// Training objective.
     pub task: Task,
-    /// The model that the weights begin as, whose sizes `[model]` then takes: a run, a checkpoint, a Hugging
-    /// Face directory or a GGUF file. Empty: they are drawn from the seed.
+    /// Model that provides the initial weights and the `[model]` section: a run, a checkpoint, a Hugging Face
+    /// directory or a GGUF file. Empty: random weights.
     pub init: String,
-    /// Tokens of a sample.
+    /// Context length: tokens per training window.
     pub context: usize,
-    /// Samples of a step.
+    /// Windows per step (batch size).
     pub batch: usize,
-    /// Samples of one forward pass; the passes of a step accumulate, and the split changes no bit.
-    /// Default: `batch`.
+    /// Windows per forward pass. Gradients are accumulated over the passes of a step; the results are bit-identical
+    /// for every value. Default: `batch`.
     pub micro_batch: usize,
-    /// Whether a pass keeps the input of each layer alone and runs its forward again for the backward: less
-    /// memory for a third more work, and the same bits.
-    pub recompute: bool,
-    /// Updates of the weights.
+    /// Store only the input of each layer and recompute the activations in the backward pass. Uses less memory for
+    /// about a third more computation; the results are bit-identical.
+    #[serde(alias = "recompute")]
+    pub gradient_checkpointing: bool,
+    /// Number of optimizer steps.
     pub steps: usize,
-    /// The highest learning rate.
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// Where the warm-up begins.
+    /// Learning rate at the start of warmup.
     pub initial_learning_rate: f64,
-    /// Where the schedule ends. Default: a tenth of `learning_rate`.
+    /// Learning rate at the end of the schedule. Default: `learning_rate / 10`.
     pub min_learning_rate: f64,
-    /// The shape of the learning rate after the warm-up.
+    /// Learning rate schedule after warmup.
     pub schedule: Schedule,
-    /// Steps over which the learning rate rises from `initial_learning_rate`. Default: 100, at most a tenth of `steps`.
+    /// Linear warmup steps, from `initial_learning_rate` to `learning_rate`. Default: `min(100, steps / 10)`.
     pub warmup: usize,
-    /// Last steps over which the schedules `wsd`, `wsd-cosine` and `wsd-sqrt` fall. Default: a fifth of `steps`.
+    /// Decay steps at the end of the schedules `wsd`, `wsd-cosine` and `wsd-sqrt`. Default: `steps / 5`.
     pub decay: usize,
-    /// Weight decay of matrices; vectors have none.
+    /// AdamW weight decay. Applies to matrices, not to vectors.
     pub weight_decay: f64,
-    /// AdamW's decay of the mean of the gradient.
+    /// AdamW beta1.
     pub beta1: f64,
-    /// AdamW's decay of the mean of its square.
+    /// AdamW beta2.
     pub beta2: f64,
-    /// Added to AdamW's denominator.
+    /// AdamW epsilon.
     pub eps: f64,
-    /// The gradient's norm is cut to this; 0 for no cut.
+    /// Maximum gradient norm; 0: no clipping.
     pub clip: f64,
-    /// What the passes compute in; master weights are f32.
+    /// Compute dtype. Master weights are always f32.
     pub dtype: Precision,
-    /// The seed of weights, order and samples; above 2^63 - 1, where TOML has no integers, a string.
+    /// Seed of the initial weights, the data order and the samples. A string above 2^63 - 1, the largest TOML
+    /// integer.
     #[serde(with = "super::seed")]
     pub seed: u64,
-    /// Steps between two evaluations.
+    /// Evaluate every N steps.
     pub eval_every: usize,
-    /// Tokens of the validation part that an evaluation reads; 0 for all.
+    /// Validation tokens per evaluation; 0: all.
     pub eval_tokens: usize,
-    /// Steps between two samples of text.
+    /// Generate text samples every N steps.
     pub sample_every: usize,
-    /// Steps between two checkpoints; the last step always saves.
+    /// Save a checkpoint every N steps. The last step is always saved.
     pub save_every: usize,
-    /// Checkpoints that are kept, at least 2.
+    /// Number of recent checkpoints to keep; at least 2.
     pub keep: usize,
-    /// How samples are drawn from the training part. Default: `random`; `shuffled` for the task `sft`.
+    /// Order of the training windows. Default: `random`; `shuffled` for `task = "sft"`.
     pub order: Order,
 }
 
-/// `[data]`: the text and how it becomes tokens.
+/// `[data]`: the training data and the tokenizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataSection {
-    /// Text, JSONL or packed token files, relative to the working directory.
+    /// Text, JSONL or packed token files. Paths are relative to the working directory.
     pub files: Vec<String>,
-    /// The share at the end of the tokens that is never trained on; of the conversations for the task `sft`.
+    /// Fraction held out for validation: the last tokens, or the last conversations for `task = "sft"`.
     pub val_fraction: f64,
-    /// How tokens fill the windows of `train.context`. Default: `stream`; `documents` for the task `sft`.
+    /// How tokens are packed into windows of `train.context`. Default: `stream`; `documents` for `task = "sft"`.
     pub packing: Packing,
-    /// `bytes`, or the path of a `tokenizer.json`.
+    /// `bytes` (one token per byte), or the path of a `tokenizer.json` or of a model.
     pub tokenizer: String,
 }
 
-/// `[sample]`: the samples that are drawn while the model trains.
+/// `[sample]`: text samples generated during training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampleSection {
-    /// What the samples continue.
+    /// Prompt of the samples.
     pub prompt: String,
-    /// Samples drawn at a time.
+    /// Number of samples.
     pub count: usize,
-    /// New tokens of a sample, at most.
+    /// Maximum number of new tokens per sample.
     pub max_new: usize,
-    /// Divides the logits; 0 takes the largest.
+    /// Softmax temperature; 0: greedy.
     pub temperature: f64,
-    /// Keeps the k largest logits; 0 keeps all.
+    /// Top-k sampling: keep the k most likely tokens; 0: keep all.
     pub top_k: usize,
-    /// Keeps the fewest tokens that hold this share; 1 keeps all.
+    /// Top-p (nucleus) sampling: keep the smallest set of tokens with this total probability; 1: keep all.
     pub top_p: f64,
-    /// Keeps the tokens that have at least this share of the largest; 0 keeps all.
+    /// Min-p sampling: keep tokens with at least this fraction of the highest probability; 0: keep all.
     pub min_p: f64,
 }
 
-/// What is learnt.
+/// Training objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
-    /// Language modelling: every token of the text (of a `prompt` + `completion` the latter).
+    /// Language modeling: loss on every token of the text, or on the `completion` of a `prompt`.
     Lm,
-    /// Supervised fine-tuning: what the assistant says in `messages`, or the `completion` after a `prompt`.
+    /// Supervised fine-tuning: loss on the assistant turns of `messages`, or on the `completion` of a `prompt`.
     Sft,
 }
 
-/// How tokens fill a window.
+/// How tokens are packed into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Packing {
-    /// One running text: a window begins anywhere and sees across the ends of documents.
+    /// Windows cut from the concatenated text. Attention crosses document boundaries.
     Stream,
-    /// Whole documents: each sees itself alone, from position 0; a longer one is split.
+    /// Whole documents: each attends only to itself and starts at position 0. Longer documents are split.
     Documents,
 }
 
-/// What a pass computes in.
+/// Compute dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// 32-bit floating point.
     F32,
-    /// bfloat16 products and activations, accumulated as docs/numerics.md says.
+    /// bfloat16 matrix products and activations, accumulated in f32 as specified in docs/numerics.md.
     Bf16,
 }
 
-/// The shape of the learning rate after the warm-up.
+/// Learning rate schedule after warmup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// Half a cosine down to the minimum.
+    /// Cosine decay to the minimum.
     Cosine,
-    /// A straight line down to the minimum.
+    /// Linear decay to the minimum.
     Linear,
-    /// Constant, then a straight line down over the last steps.
+    /// Warmup-stable-decay: constant, then linear decay.
     Wsd,
-    /// Constant, then half a cosine down over the last steps.
+    /// Warmup-stable-decay: constant, then cosine decay.
     WsdCosine,
-    /// Constant, then down by the root of the share of the last steps that is done.
+    /// Warmup-stable-decay: constant, then decay by `1 - sqrt(progress)`.
     WsdSqrt,
-    /// Constant.
+    /// Constant learning rate.
     Constant,
 }
 
-/// How samples are drawn from the training part; each a pure function of seed and step.
+/// Order of the training windows; a pure function of seed and step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
     /// Windows at random offsets.
     Random,
-    /// Every window once per epoch, in a new order each epoch.
+    /// Every window once per epoch, reshuffled each epoch.
     Shuffled,
 }
 
@@ -225,7 +227,7 @@ impl Default for TrainSection {
             context: 256,
             batch: 16,
             micro_batch: 16,
-            recompute: false,
+            gradient_checkpointing: false,
             steps: 1000,
             learning_rate: 1e-3,
             initial_learning_rate: 0.0,

@@ -1,4 +1,4 @@
-//! Seeds in TOML, whose integers end at 2^63 - 1: a larger one is a string.
+//! Seeds in TOML. TOML integers end at 2^63 - 1; a larger seed is a string.
 use std::fmt;
 
 use serde::de::{Error, Visitor};
@@ -10,7 +10,7 @@ pub fn seed_value(seed: u64) -> Value {
     i64::try_from(seed).map_or_else(|_| Value::String(seed.to_string()), Value::Integer)
 }
 
-/// The seed of a TOML value, if it is one.
+/// The seed in a TOML value. `None`: the value is not a seed.
 pub(super) fn seed_of(value: &Value) -> Option<u64> {
     match value {
         Value::Integer(n) => u64::try_from(*n).ok(),

@@ -1,11 +1,11 @@
-//! Layers, nearest keys, types and impossible values.
+//! Layers, suggested keys, types and invalid values.
 use std::path::PathBuf;
 
 use toml::Value;
 
 use super::*;
 
-/// A file of its own for each test, removed with the value.
+/// A temporary file, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -44,7 +44,7 @@ fn refused(sets: &[&str], parts: &[&str]) {
 }
 
 #[test]
-fn the_default_is_usable_and_agrees_with_its_own_derivations() {
+fn the_default_is_valid_and_equals_its_derived_values() {
     let config = with(&[]).unwrap();
     assert_eq!(config, RunConfig::default());
 }
@@ -95,7 +95,21 @@ fn an_unknown_key_names_its_file_line_and_nearest_key() {
 }
 
 #[test]
-fn a_value_of_another_type_names_key_wanted_and_found() {
+fn the_old_name_of_a_key_is_accepted() {
+    let old = Scratch::new("alias", "[train]\nrecompute = true\n");
+    assert!(RunConfig::load(&[old.layer()]).unwrap().train.gradient_checkpointing);
+    let config = with(&["train.recompute=true"]).unwrap();
+    assert!(
+        config.train.gradient_checkpointing && config.to_toml().contains("gradient_checkpointing = true")
+    );
+    assert_eq!(with(&["train.gradient_checkpointing=true"]).unwrap(), config);
+    let parsed: RunConfig =
+        toml::from_str(&config.to_toml().replace("gradient_checkpointing", "recompute")).unwrap();
+    assert_eq!(parsed, config);
+}
+
+#[test]
+fn a_value_of_another_type_names_the_key_and_both_types() {
     refused(&["train.steps=many"], &["`train.steps`", "a whole number", "the string \"many\""]);
     refused(&["train.steps=2e3"], &["`train.steps`", "a whole number", "the number 2000.0"]);
     refused(&["train.steps=-1"], &["`train.steps`", "-1"]);
@@ -104,7 +118,10 @@ fn a_value_of_another_type_names_key_wanted_and_found() {
     refused(&["data.files=[1]"], &["`data.files`", "a list of strings"]);
     refused(&["train=1"], &["`train`", "a section"]);
     refused(&["train.steps"], &["--set train.steps", "section.key=value"]);
-    refused(&["train.schedule=cosin"], &["`train.schedule`", "linear", "\"cosin\"", "nearest is \"cosine\""]);
+    refused(
+        &["train.schedule=cosin"],
+        &["`train.schedule`", "linear", "\"cosin\"", "did you mean \"cosine\"?"],
+    );
     refused(&["model.preset=tiny"], &["`model.preset`", "qwen3-0.6b", "\"tiny-1m\""]);
     let table = Scratch::new("table", "[train.steps]\nx = 1\n");
     let message = RunConfig::load(&[table.layer()]).unwrap_err().to_string();
@@ -121,7 +138,7 @@ fn a_file_that_is_not_toml_names_the_line() {
 }
 
 #[test]
-fn an_impossible_value_names_its_key() {
+fn an_invalid_value_names_its_key() {
     for (sets, key) in [
         (&["model.n_layers=0"][..], "model.n_layers"),
         (&["model.dim=100", "model.n_heads=3"], "model.dim"),
@@ -148,14 +165,14 @@ fn an_impossible_value_names_its_key() {
 }
 
 #[test]
-fn a_preset_lies_under_every_layer() {
+fn a_preset_is_below_every_layer() {
     let config = with(&["model.n_layers=2", "model.preset=small-10m"]).unwrap();
     let want = ModelSection { n_layers: 2, ..preset("small-10m").unwrap().section() };
     assert_eq!(config.model, want);
 }
 
 #[test]
-fn sizes_that_are_not_given_follow_those_that_are() {
+fn unset_sizes_are_derived_from_the_others() {
     let config = with(&["model.dim=192", "model.n_heads=6", "train.steps=50", "train.batch=3"]).unwrap();
     let model = &config.model;
     assert_eq!((model.n_kv_heads, model.head_dim, model.ffn_dim), (6, 32, 512));

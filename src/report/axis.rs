@@ -1,7 +1,15 @@
-//! An axis: its range, where a value stands on it, and its ticks.
-use super::Scale;
+//! Axes: ranges, positions of values, ticks.
 
-/// A range of values, drawn from 0 to 1.
+/// How an axis spaces its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Linear.
+    Linear,
+    /// Logarithmic. Values of at most 0 are not drawn.
+    Log,
+}
+
+/// A range of values, mapped to 0..1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Axis {
     lo: f64,
@@ -10,8 +18,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// The axis that holds every value that its scale can show, with a small margin; from 0 to 1 where
-    /// there is none.
+    /// The axis that covers all values that its scale can show; 0 to 1 if there are none.
     pub(super) fn over(values: impl Iterator<Item = f64>, scale: Scale) -> Axis {
         let shown = values.filter(|&v| v.is_finite() && (scale == Scale::Linear || v > 0.0));
         let (lo, hi) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
@@ -27,14 +34,14 @@ impl Axis {
         }
     }
 
-    /// This axis, wider by `share` of its length at both ends.
+    /// Extends both ends of the axis by `share` of its length.
     pub(super) fn padded(self, share: f64) -> Axis {
         let (lo, hi) = (self.map(self.lo), self.map(self.hi));
         let more = (hi - lo) * share;
         Axis { lo: self.unmap(lo - more), hi: self.unmap(hi + more), ..self }
     }
 
-    /// Where a value stands: 0 at the low end, 1 at the high end. None where the scale cannot show it.
+    /// Position of a value: 0 at the low end, 1 at the high end. `None`: the scale cannot show it.
     pub(super) fn at(self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.scale == Scale::Log && value <= 0.0) {
             return None;
@@ -43,7 +50,7 @@ impl Axis {
         Some((self.map(value) - lo) / (hi - lo))
     }
 
-    /// About `want` round values inside the range, with their labels.
+    /// About `want` round values in the range, with their labels.
     pub(super) fn ticks(self, want: usize) -> Vec<(f64, String)> {
         let log = match self.scale {
             Scale::Linear => Vec::new(),
@@ -65,7 +72,7 @@ impl Axis {
         (first..=last.min(first.saturating_add(100))).map(|n| n as f64 * step).collect()
     }
 
-    /// 1, 2 and 5 times the powers of ten, or the powers alone where those are many.
+    /// 1, 2 and 5 times the powers of ten; for long ranges only the powers.
     fn decades(self) -> Vec<f64> {
         let (lo, hi) = (self.lo.log10().floor() as i32, self.hi.log10().ceil() as i32);
         let parts: &[f64] = if hi - lo > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -88,7 +95,7 @@ impl Axis {
     }
 }
 
-/// A value with the digits that tell it from another `gap` away: `0.25`, `1500`, `20k`, `3M`, `1e-5`.
+/// A value with enough digits to distinguish it from values `gap` away: `0.25`, `1500`, `20k`, `3M`, `1e-5`.
 fn label(value: f64, gap: f64) -> String {
     let size = value.abs();
     if value == 0.0 {
@@ -131,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_holds_its_values_and_drops_what_it_cannot_show() {
+    fn an_axis_covers_its_values_and_ignores_what_it_cannot_show() {
         let axis = Axis::over([1.0, f64::NAN, 100.0, -3.0].into_iter(), Scale::Log);
         assert_eq!((axis.at(1.0), axis.at(10.0), axis.at(100.0)), (Some(0.0), Some(0.5), Some(1.0)));
         assert_eq!((axis.at(-1.0), axis.at(f64::NAN)), (None, None));

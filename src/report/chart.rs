@@ -1,17 +1,8 @@
-//! A line chart, before it is drawn.
-use super::axis::Axis;
+//! Line charts.
+use super::axis::{Axis, Scale};
 
-/// A line with more points than this is drawn thin, under its moving mean.
-const MANY: usize = 150;
-
-/// How an axis spaces its values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
-    /// Equal differences, equal lengths.
-    Linear,
-    /// Equal ratios, equal lengths; values that are not above 0 are not drawn.
-    Log,
-}
+/// A line with more points is drawn thin, under its moving mean.
+const MAX_PLAIN_POINTS: usize = 150;
 
 /// How a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,10 +13,10 @@ pub enum Stroke {
     Marks,
 }
 
-/// A named list of points, in order. A point that is not finite is not drawn.
+/// A named list of points, in order. Points that are not finite are not drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
     /// x and y.
     pub points: Vec<(f64, f64)>,
@@ -36,15 +27,15 @@ pub struct Series {
 /// Several series over one pair of axes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// Over the chart.
+    /// Title above the chart.
     pub title: String,
-    /// Under the x axis.
+    /// Label below the x axis.
     pub x_label: String,
     /// The spacing of the x axis.
     pub x_scale: Scale,
     /// The spacing of the y axis.
     pub y_scale: Scale,
-    /// The lines.
+    /// The series.
     pub series: Vec<Series>,
 }
 
@@ -62,10 +53,10 @@ impl Series {
 
     /// Whether the points are drawn thin, under their moving mean.
     pub(super) fn is_noisy(&self) -> bool {
-        self.stroke == Stroke::Line && self.points.len() > MANY
+        self.stroke == Stroke::Line && self.points.len() > MAX_PLAIN_POINTS
     }
 
-    /// Name, last value and, where it is another, the lowest.
+    /// Name and last value; for marks also the lowest value if it is lower than the last.
     pub(super) fn legend(&self) -> String {
         let points = self.curve();
         let Some(&(_, last)) = points.last() else {
@@ -93,7 +84,7 @@ impl Chart {
     }
 }
 
-/// Four digits, or a power of ten for what is very large or small.
+/// Formats a value with four digits, or with a power of ten if it is very large or small.
 fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_string(),
@@ -102,8 +93,8 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The mean of each value and its neighbours up to `reach` on both sides; fewer where there are fewer,
-/// and near the beginning, where curves are steep, as few before as after.
+/// The mean of each value and up to `reach` neighbors on both sides. Near the start, where curves are steep, it has as
+/// many neighbors after a value as before it; near the end it has fewer after than before.
 fn moving_mean(points: &[(f64, f64)], reach: usize) -> Vec<(f64, f64)> {
     let mut sums = vec![0.0];
     for (at, point) in points.iter().enumerate() {

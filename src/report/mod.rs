@@ -1,4 +1,4 @@
-//! What the command line shows: tables, units, progress, charts.
+//! Terminal and SVG output: tables, units, progress, charts.
 mod axis;
 mod chart;
 mod printable;
@@ -9,7 +9,8 @@ mod textplot;
 mod timings;
 pub mod units;
 
-pub use chart::{Chart, Scale, Series, Stroke};
+pub use axis::Scale;
+pub use chart::{Chart, Series, Stroke};
 pub use printable::printable;
 pub use progress::{Progress, Screen};
 pub use svg::svg;

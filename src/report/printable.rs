@@ -1,11 +1,11 @@
-//! What a model said, fit for a terminal.
+//! Generated text, made safe for a terminal.
 
-/// `text` with U+FFFD for every control character but line break and tab: an untrained model draws escape
-/// sequences too, and a terminal would obey them.
+/// Replaces every control character except line break and tab by U+FFFD. A model can generate escape sequences, which
+/// a terminal would execute.
 pub fn printable(text: &str) -> String {
-    let shown =
+    let replaced =
         |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c };
-    text.chars().map(shown).collect()
+    text.chars().map(replaced).collect()
 }
 
 #[cfg(test)]

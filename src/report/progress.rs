@@ -1,4 +1,4 @@
-//! How far a long job is: a bar on a terminal, a plain line every few seconds anywhere else.
+//! Progress of long jobs: a bar on a terminal, otherwise a line every few seconds.
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -6,78 +6,77 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::units;
 
-/// The time between two plain lines.
-const EVERY: Duration = Duration::from_secs(5);
+/// Time between two plain lines.
+const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where progress is shown; always standard error, so that standard output holds results alone.
+/// The kind of output on standard error. Progress is never written to standard output, which is for results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Screen {
-    /// A terminal that shows colours.
-    Colour,
-    /// A terminal without colours.
+    /// A terminal with colors.
+    Color,
+    /// A terminal without colors.
     Mono,
     /// Not a terminal: a file, a pipe, a log.
     Lines,
 }
 
 impl Screen {
-    /// What standard error is; `NO_COLOR` with any text in it asks for none.
+    /// Detects the kind of standard error. A non-empty `NO_COLOR` disables colors.
     pub fn detect() -> Screen {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         match std::io::stderr().is_terminal() && !dumb {
             false => Screen::Lines,
             true if plain => Screen::Mono,
-            true => Screen::Colour,
+            true => Screen::Color,
         }
     }
 }
 
-/// The progress of one job of a known length.
+/// The progress of a job of known length.
 #[derive(Debug)]
 pub struct Progress {
     job: Job,
     bar: Option<ProgressBar>,
-    said: Instant,
+    last_line: Instant,
 }
 
-/// What a line about a job says.
+/// The state of a job.
 #[derive(Debug)]
 struct Job {
-    what: &'static str,
+    name: &'static str,
     unit: &'static str,
     total: u64,
-    began: Instant,
+    start: Instant,
     first: u64,
     done: u64,
     note: String,
 }
 
 impl Progress {
-    /// A job `what` of `total` units, `first` of them already done (a resumed run: they do not count
-    /// towards the rate).
-    pub fn new(what: &'static str, unit: &'static str, total: u64, first: u64) -> Progress {
-        Progress::on(Screen::detect(), Job::new(what, unit, total, first))
+    /// A job of `total` units, of which `first` are already done. These do not count towards the rate.
+    pub fn new(name: &'static str, unit: &'static str, total: u64, first: u64) -> Progress {
+        Progress::on(Screen::detect(), Job::new(name, unit, total, first))
     }
 
     fn on(screen: Screen, job: Job) -> Progress {
-        let colour = match screen {
-            Screen::Colour => ".cyan/blue",
+        let color = match screen {
+            Screen::Color => ".cyan/blue",
             Screen::Mono | Screen::Lines => "",
         };
         let bar = (screen != Screen::Lines).then(|| {
-            let template = format!("{{prefix}} [{{bar:28{colour}}}] {{pos}}/{{len}} {{msg}}");
+            let template = format!("{{prefix}} [{{bar:28{color}}}] {{pos}}/{{len}} {{msg}}");
             let style = ProgressStyle::with_template(&template).expect("a template of known keys");
             let bar = ProgressBar::with_draw_target(Some(job.total), ProgressDrawTarget::stderr());
             bar.set_style(style.progress_chars("=> "));
-            bar.set_prefix(job.what);
+            bar.set_prefix(job.name);
             bar.set_position(job.first);
             bar
         });
-        Progress { job, bar, said: Instant::now() }
+        Progress { job, bar, last_line: Instant::now() }
     }
 
-    /// Says that `done` units are done; `note` is what there is to say about the last, as `loss 1.23`.
+    /// Reports that `done` units are done. `note` is shown after the rate, for example `loss 1.23`.
     pub fn at(&mut self, done: u64, note: &str) {
         self.job.done = done;
         note.clone_into(&mut self.job.note);
@@ -86,12 +85,12 @@ impl Progress {
                 bar.set_position(done);
                 bar.set_message(self.job.tail(Instant::now()));
             }
-            None if self.said.elapsed() >= EVERY => self.say(),
+            None if self.last_line.elapsed() >= INTERVAL => self.print_line(),
             None => {}
         }
     }
 
-    /// Prints a line that stays, above the bar.
+    /// Prints a permanent line above the bar.
     pub fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| to_stderr(text)),
@@ -107,24 +106,24 @@ impl Progress {
         to_stderr(&self.job.end(Instant::now()));
     }
 
-    fn say(&mut self) {
-        self.said = Instant::now();
-        to_stderr(&self.job.plain(self.said));
+    fn print_line(&mut self) {
+        self.last_line = Instant::now();
+        to_stderr(&self.job.plain(self.last_line));
     }
 }
 
 impl Job {
-    fn new(what: &'static str, unit: &'static str, total: u64, first: u64) -> Job {
-        Job { what, unit, total, began: Instant::now(), first, done: first, note: String::new() }
+    fn new(name: &'static str, unit: &'static str, total: u64, first: u64) -> Job {
+        Job { name, unit, total, start: Instant::now(), first, done: first, note: String::new() }
     }
 
-    /// Units per second since the job began.
+    /// Units per second since the start.
     fn rate(&self, now: Instant) -> f64 {
-        let seconds = now.saturating_duration_since(self.began).as_secs_f64();
+        let seconds = now.saturating_duration_since(self.start).as_secs_f64();
         self.done.saturating_sub(self.first) as f64 / seconds
     }
 
-    /// Rate, time left, note.
+    /// Rate, remaining time, note.
     fn tail(&self, now: Instant) -> String {
         let rate = self.rate(now);
         let left = self.total.saturating_sub(self.done) as f64 / rate;
@@ -140,16 +139,16 @@ impl Job {
 
     fn plain(&self, now: Instant) -> String {
         let share = 100 * self.done.min(self.total) / self.total.max(1);
-        format!("{}: {}/{} ({share} %), {}", self.what, self.done, self.total, self.tail(now))
+        format!("{}: {}/{} ({share} %), {}", self.name, self.done, self.total, self.tail(now))
     }
 
     fn end(&self, now: Instant) -> String {
-        let took = units::duration(now.saturating_duration_since(self.began));
-        format!("{}: {}/{} in {took}, {}", self.what, self.done, self.total, self.tail(now))
+        let took = units::duration(now.saturating_duration_since(self.start));
+        format!("{}: {}/{} in {took}, {}", self.name, self.done, self.total, self.tail(now))
     }
 }
 
-/// A line on standard error. That it cannot be written is no reason to stop a job.
+/// Prints a line on standard error. Errors are ignored: they are no reason to stop a job.
 fn to_stderr(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
@@ -159,10 +158,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_share_rate_time_left_and_note() {
+    fn a_line_has_percentage_rate_remaining_time_and_note() {
         let mut job = Job::new("train", "step", 2000, 0);
-        let now = job.began + Duration::from_secs(10);
-        assert_eq!(job.plain(job.began), "train: 0/2000 (0 %), - step/s");
+        let now = job.start + Duration::from_secs(10);
+        assert_eq!(job.plain(job.start), "train: 0/2000 (0 %), - step/s");
         job.done = 500;
         job.note = "loss 2.10".to_string();
         assert_eq!(job.plain(now), "train: 500/2000 (25 %), 50.0 step/s, 30 s left, loss 2.10");
@@ -171,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_resumed_run_found_done_does_not_count_towards_its_rate() {
+    fn units_done_before_a_resume_do_not_count_towards_the_rate() {
         let mut job = Job::new("train", "step", 2000, 1000);
         job.done = 1100;
-        let now = job.began + Duration::from_secs(10);
+        let now = job.start + Duration::from_secs(10);
         assert_eq!(job.plain(now), "train: 1100/2000 (55 %), 10.0 step/s, 1m 30s left");
     }
 
     #[test]
-    fn every_screen_shows_a_job_from_its_beginning_to_its_end() {
-        for screen in [Screen::Colour, Screen::Mono, Screen::Lines] {
+    fn every_screen_shows_a_job_from_start_to_end() {
+        for screen in [Screen::Color, Screen::Mono, Screen::Lines] {
             let mut progress = Progress::on(screen, Job::new("train", "step", 3, 0));
             for done in 1..=3 {
                 progress.at(done, "loss 2.1");
@@ -191,8 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_job_divides_by_nothing() {
+    fn an_empty_job_has_no_rate() {
         let job = Job::new("read", "line", 0, 0);
-        assert_eq!(job.plain(job.began), "read: 0/0 (0 %), - line/s");
+        assert_eq!(job.plain(job.start), "read: 0/0 (0 %), - line/s");
     }
 }

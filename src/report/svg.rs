@@ -1,4 +1,4 @@
-//! A chart as an SVG picture: no script, no fonts of its own.
+//! Charts as SVG, without scripts or embedded fonts.
 use std::fmt::Write;
 
 use super::axis::Axis;
@@ -6,13 +6,13 @@ use super::{Chart, Series, Stroke};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 480.0;
-/// The inside of the axes.
+/// The plot area.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = WIDTH - 28.0;
 const TOP: f64 = 72.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
-/// Colours that colour-blind readers can tell apart (Okabe and Ito).
-const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+/// Colors that color-blind readers can distinguish (Okabe and Ito).
+const COLORS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 /// The chart as the text of an SVG file.
 pub fn svg(chart: &Chart) -> String {
@@ -20,8 +20,8 @@ pub fn svg(chart: &Chart) -> String {
     let mut out = String::new();
     head(&mut out, chart);
     grid(&mut out, &x, &y);
-    for (series, colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
-        draw(&mut out, series, colour, &(x, y));
+    for (series, color) in chart.series.iter().zip(COLORS.iter().cycle()) {
+        draw(&mut out, series, color, &(x, y));
     }
     legend(&mut out, chart);
     out.push_str("</svg>\n");
@@ -61,18 +61,18 @@ fn grid(out: &mut String, x: &Axis, y: &Axis) {
     put!(out, r##"<path d="M{LEFT} {BOTTOM}H{RIGHT}" stroke="#888"/>"##);
 }
 
-fn draw(out: &mut String, series: &Series, colour: &str, axes: &(Axis, Axis)) {
+fn draw(out: &mut String, series: &Series, color: &str, axes: &(Axis, Axis)) {
     if series.is_noisy() {
         let thin = path(&thinned(&place(&series.finite(), axes)));
         put!(
             out,
-            r##"<path d="{thin}" fill="none" stroke="{colour}" stroke-opacity=".28" stroke-width="1"/>"##
+            r##"<path d="{thin}" fill="none" stroke="{color}" stroke-opacity=".28" stroke-width="1"/>"##
         );
     }
     let line = place(&series.curve(), axes);
     put!(
         out,
-        r##"<path d="{}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"/>"##,
+        r##"<path d="{}" fill="none" stroke="{color}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"/>"##,
         path(&thinned(&line))
     );
     if series.stroke == Stroke::Marks || line.len() == 1 {
@@ -80,7 +80,7 @@ fn draw(out: &mut String, series: &Series, colour: &str, axes: &(Axis, Axis)) {
         for (x, y) in line {
             put!(
                 out,
-                r##"<circle cx="{x}" cy="{y}" r="{radius}" fill="#fff" stroke="{colour}" stroke-width="1.8"/>"##
+                r##"<circle cx="{x}" cy="{y}" r="{radius}" fill="#fff" stroke="{color}" stroke-width="1.8"/>"##
             );
         }
     }
@@ -88,15 +88,15 @@ fn draw(out: &mut String, series: &Series, colour: &str, axes: &(Axis, Axis)) {
 
 fn legend(out: &mut String, chart: &Chart) {
     let mut x = LEFT;
-    for (series, colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
+    for (series, color) in chart.series.iter().zip(COLORS.iter().cycle()) {
         let name = series.legend();
-        put!(out, r##"<path d="M{x} 52h18" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>"##);
+        put!(out, r##"<path d="M{x} 52h18" stroke="{color}" stroke-width="3" stroke-linecap="round"/>"##);
         put!(out, r##"<text x="{}" y="56.5">{}</text>"##, x + 26.0, escape(&name));
         x += 50.0 + 7.2 * name.chars().count() as f64;
     }
 }
 
-/// Points on the picture, to a tenth of a pixel.
+/// Converts points to pixels, rounded to a tenth.
 fn place(points: &[(f64, f64)], (x, y): &(Axis, Axis)) -> Vec<(f64, f64)> {
     let at = |point: &(f64, f64)| {
         let (x, y) = (x.at(point.0)?, y.at(point.1)?);
@@ -105,8 +105,7 @@ fn place(points: &[(f64, f64)], (x, y): &(Axis, Axis)) -> Vec<(f64, f64)> {
     points.iter().filter_map(at).collect()
 }
 
-/// At most the first, lowest, highest and last point of each column of pixels: what a screen can show
-/// of a long series.
+/// Keeps at most the first, lowest, highest and last point of each pixel column. A screen cannot show more.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut kept = Vec::new();
     for column in points.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
@@ -134,7 +133,7 @@ fn tenth(x: f64) -> f64 {
     (x * 10.0).round() / 10.0
 }
 
-/// Text between tags; control characters, which XML cannot hold, become spaces.
+/// Escapes text for XML. Control characters, which XML does not allow, become spaces.
 fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_without_a_point_that_can_be_drawn_is_still_a_picture() {
+    fn a_chart_without_drawable_points_is_a_valid_picture() {
         for points in [vec![], vec![(0.0, f64::NAN)], vec![(0.0, -1.0)], vec![(3.0, 1.0)]] {
             let text = svg(&chart(points, Stroke::Line));
             assert!(text.ends_with("</svg>\n") && !text.contains("NaN") && !text.contains("inf"), "{text}");

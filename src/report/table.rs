@@ -1,26 +1,25 @@
-//! Tables of text.
+//! Text tables.
 
-/// A column: its head, and the side its cells keep to.
+/// A column: its header and its alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
-    head: &'a str,
+    header: &'a str,
     right: bool,
 }
 
 impl<'a> Column<'a> {
-    /// A column of words.
-    pub fn words(head: &'a str) -> Column<'a> {
-        Column { head, right: false }
+    /// A left-aligned column of words.
+    pub fn words(header: &'a str) -> Column<'a> {
+        Column { header, right: false }
     }
 
-    /// A column of numbers.
-    pub fn numbers(head: &'a str) -> Column<'a> {
-        Column { head, right: true }
+    /// A right-aligned column of numbers.
+    pub fn numbers(header: &'a str) -> Column<'a> {
+        Column { header, right: true }
     }
 }
 
-/// Rows under heads: words to the left, numbers to the right, two spaces between columns, ASCII only
-/// where the cells are.
+/// A table with headers and two spaces between columns. It is ASCII if its cells are.
 #[derive(Debug, Clone)]
 pub struct Table<'a> {
     columns: Vec<Column<'a>>,
@@ -33,22 +32,24 @@ impl<'a> Table<'a> {
         Table { columns: columns.into_iter().collect(), rows: Vec::new() }
     }
 
-    /// Adds a row. Cells that are missing are empty; cells past the last column are dropped.
+    /// Adds a row. Missing cells are empty; cells after the last column are dropped.
     pub fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
         let mut row: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
         row.resize(self.columns.len(), String::new());
         self.rows.push(row);
     }
 
-    /// The table as lines, each ended; heads, a rule, rows.
+    /// Renders the table: headers, a rule, rows, each with a line break.
     pub fn render(&self) -> String {
-        let heads: Vec<String> = self.columns.iter().map(|column| column.head.to_string()).collect();
+        let headers: Vec<String> = self.columns.iter().map(|column| column.header.to_string()).collect();
         let widths: Vec<usize> = (0..self.columns.len())
-            .map(|at| self.rows.iter().chain([&heads]).map(|row| row[at].chars().count()).max().unwrap_or(0))
+            .map(|at| {
+                self.rows.iter().chain([&headers]).map(|row| row[at].chars().count()).max().unwrap_or(0)
+            })
             .collect();
         let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
         let mut text = String::new();
-        for row in [&heads, &rule].into_iter().chain(&self.rows) {
+        for row in [&headers, &rule].into_iter().chain(&self.rows) {
             let mut line = String::new();
             for ((cell, column), &width) in row.iter().zip(&self.columns).zip(&widths) {
                 let pad = " ".repeat(width - cell.chars().count());
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_left_and_numbers_right() {
+    fn words_are_left_aligned_and_numbers_right_aligned() {
         let mut table = Table::new([Column::words("cache"), Column::numbers("tok/s"), Column::numbers("x")]);
         table.row(["paged", "1234.5", "1.00"]);
         table.row(["off", "9.1"]);

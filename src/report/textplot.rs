@@ -1,30 +1,29 @@
-//! A chart as text for a terminal.
+//! Charts as text for a terminal.
 use super::axis::Axis;
 use super::{Chart, Series};
 
-/// What a text plot is drawn with.
+/// The characters of a text plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Glyphs {
-    /// Braille patterns, eight dots a character.
+    /// Braille patterns, eight dots per character.
     Braille,
-    /// ASCII, one dot a character.
+    /// ASCII, one dot per character.
     Ascii,
 }
 
 /// The size of a text plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextSize {
-    /// Characters inside the axes, at least 10.
+    /// Width of the plot area in characters, at least 10.
     pub columns: usize,
-    /// Lines inside the axes, at least 4.
+    /// Height of the plot area in lines, at least 4.
     pub rows: usize,
 }
 
-/// The marks of the series after the first, which is a line.
+/// The marks of the series. The first series is a line.
 const MARKS: [char; 5] = ['o', 'x', '+', '#', '@'];
 
-/// The chart as lines of text, each ended. The first series is a line (long ones: their moving mean),
-/// the others are marks over it.
+/// Renders the chart. The first series is a line (its moving mean if it is long); the others are marks over it.
 pub fn text_plot(chart: &Chart, size: TextSize, glyphs: Glyphs) -> String {
     let size = TextSize { columns: size.columns.max(10), rows: size.rows.max(4) };
     let axes = (chart.x_axis(), chart.y_axis());
@@ -72,13 +71,13 @@ fn marks(canvas: &mut [Vec<char>], series: &Series, axes: &(Axis, Axis), mark: c
     }
 }
 
-/// The dot of a point, counted from the upper left.
+/// The dot of a point, counted from the top left. `None`: it cannot be drawn.
 fn place(point: &(f64, f64), (x, y): &(Axis, Axis), dots: (usize, usize)) -> Option<(usize, usize)> {
     let at = |share: f64, n: usize| (share.clamp(0.0, 1.0) * (n - 1) as f64).round() as usize;
     Some((at(x.at(point.0)?, dots.0), at(1.0 - y.at(point.1)?, dots.1)))
 }
 
-/// The dots of the straight line from `a` to `b`.
+/// The dots of a straight line from `a` to `b`.
 fn between(a: (usize, usize), b: (usize, usize)) -> impl Iterator<Item = (usize, usize)> {
     let steps = a.0.abs_diff(b.0).max(a.1.abs_diff(b.1)).max(1);
     let at = move |from: usize, to: usize, n: usize| {
@@ -87,12 +86,12 @@ fn between(a: (usize, usize), b: (usize, usize)) -> impl Iterator<Item = (usize,
     (0..=steps).map(move |n| (at(a.0, b.0, n), at(a.1, b.1, n)))
 }
 
-/// The bit of a dot in a braille pattern of 2 by 4.
+/// The bit of a dot in a 2 x 4 braille pattern.
 fn dot(x: usize, y: usize) -> u8 {
     [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]][y][x]
 }
 
-/// The canvas with its axes, ticks and legend.
+/// Adds axes, ticks and legend to the canvas.
 fn framed(chart: &Chart, canvas: &[Vec<char>], (x, y): &(Axis, Axis), glyphs: Glyphs) -> String {
     let (columns, rows) = (canvas[0].len(), canvas.len());
     let mut left = vec![String::new(); rows];
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_falling_line_goes_from_the_upper_left_to_the_lower_right() {
+    fn a_falling_line_goes_from_the_top_left_to_the_bottom_right() {
         let text = text_plot(&chart(vec![falling(11)]), TextSize { columns: 11, rows: 6 }, Glyphs::Ascii);
         let want = "\
 run
@@ -172,7 +171,7 @@ run
     }
 
     #[test]
-    fn nothing_that_can_be_drawn_is_an_empty_frame() {
+    fn a_chart_without_drawable_points_is_an_empty_frame() {
         for points in [vec![], vec![(f64::NAN, 1.0)], vec![(1.0, f64::INFINITY)]] {
             let series = Series { name: "loss".into(), points, stroke: Stroke::Line };
             let text = text_plot(&chart(vec![series]), TextSize { columns: 0, rows: 0 }, Glyphs::Braille);

@@ -1,28 +1,27 @@
-//! What the times of forward passes amount to: pure functions of the samples.
+//! Statistics of the times of forward passes.
 use serde::Serialize;
 
 /// One forward pass of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pass {
-    /// What it took, sampling included.
+    /// Time in milliseconds, including sampling.
     pub ms: f64,
-    /// Tokens that were drawn from it.
+    /// Number of tokens sampled from it.
     pub tokens: usize,
 }
 
-/// The passes of a rollout of `sequences` that began together: those of the prompts, until every
-/// sequence has its first token, and those after.
+/// The passes of a rollout whose sequences started together.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Timings {
-    /// Passes up to the one that gave the last sequence its first token.
+    /// Passes until every sequence has its first token.
     pub prefill: Vec<Pass>,
-    /// Passes after that.
+    /// Later passes.
     pub decode: Vec<Pass>,
 }
 
-/// Samples in five numbers and their count.
+/// Summary statistics of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "each is its name")]
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub struct Spread {
     pub min: f64,
     pub max: f64,
@@ -33,26 +32,26 @@ pub struct Spread {
 }
 
 impl Timings {
-    /// From the first pass to the first token (of every sequence): the sum of the prefill's times.
+    /// Time until every sequence has its first token: the sum of the prefill times.
     pub fn time_to_first_token_ms(&self) -> f64 {
         self.prefill.iter().map(|pass| pass.ms).sum()
     }
 
-    /// Tokens of the decode passes over the sum of their times; of one sequence (n - 1) / sum. None
-    /// without a decode pass.
+    /// Tokens of the decode passes divided by the sum of their times; (n - 1) / sum for one sequence. `None`: there
+    /// are no decode passes.
     pub fn decode_tokens_per_second(&self) -> Option<f64> {
         let tokens: usize = self.decode.iter().map(|pass| pass.tokens).sum();
         let ms: f64 = self.decode.iter().map(|pass| pass.ms).sum();
         (ms > 0.0).then(|| tokens as f64 / ms * 1e3)
     }
 
-    /// All times added up.
+    /// Sum of all times.
     pub fn total_ms(&self) -> f64 {
         self.prefill.iter().chain(&self.decode).map(|pass| pass.ms).sum()
     }
 
-    /// By how many microseconds a decode pass gets longer from one to the next: the slope of the line
-    /// of least squares. None for fewer than two.
+    /// Increase of the time from one decode pass to the next in microseconds: the slope of a least-squares line.
+    /// `None`: fewer than two decode passes.
     pub fn slope_us(&self) -> Option<f64> {
         let n = self.decode.len();
         if n < 2 {
@@ -71,8 +70,8 @@ impl Timings {
 }
 
 impl Spread {
-    /// Of `samples`; none of none. A quantile q is the sample at place ceil(q n) of the sorted ones; the
-    /// median of an even number is the mean of the two in the middle.
+    /// The statistics of `samples`. `None`: there are no samples. The quantile q is the sorted sample at position
+    /// ceil(q n); the median of an even number of samples is the mean of the middle two.
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut all: Vec<f64> = samples.into_iter().collect();
         all.sort_by(f64::total_cmp);
@@ -83,7 +82,7 @@ impl Spread {
         Some(Spread { min, max, mean: all.iter().sum::<f64>() / n as f64, p50, p95, n })
     }
 
-    /// Of the times of `passes`.
+    /// The statistics of the times of `passes`.
     pub fn of_passes(passes: &[Pass]) -> Option<Spread> {
         Spread::of(passes.iter().map(|pass| pass.ms))
     }
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_token_takes_the_prefill_and_the_rate_is_that_of_the_others() {
+    fn time_to_first_token_is_the_prefill_and_the_rate_is_of_the_other_tokens() {
         let prefill = vec![pass(30.0, 0), pass(10.0, 1)];
         let one = Timings { prefill: prefill.clone(), decode: vec![pass(4.0, 1), pass(6.0, 1)] };
         assert_eq!(one.time_to_first_token_ms(), 40.0);
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slope_is_that_of_a_line_through_the_times() {
+    fn the_slope_is_that_of_a_least_squares_line() {
         let line = |n: usize| (0..n).map(|at| pass(2.0 + 0.5 * at as f64, 1)).collect();
         let timings = Timings { prefill: vec![], decode: line(5) };
         assert_eq!(timings.slope_us(), Some(500.0));
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_samples_and_the_median_lies_in_the_middle() {
+    fn quantiles_are_samples_and_the_median_is_in_the_middle() {
         let spread = Spread::of([5.0, 1.0, 2.0, 4.0]).unwrap();
         assert_eq!((spread.min, spread.max, spread.mean), (1.0, 5.0, 3.0));
         assert_eq!((spread.p50, spread.p95, spread.n), (3.0, 5.0, 4));

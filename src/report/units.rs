@@ -1,4 +1,4 @@
-//! Numbers as people read them: three digits and a unit.
+//! Numbers for people: three digits and a unit.
 use std::time::Duration;
 
 /// A count: `812`, `1.23 k`, `45.6 M`, `1.50 G`, `2.00 T`.
@@ -6,7 +6,7 @@ pub fn count(n: u64) -> String {
     scaled(n, &["", " k", " M", " G", " T", " P", " E"])
 }
 
-/// So many things: `1 document`, `2 documents`.
+/// A count with a noun: `1 document`, `2 documents`.
 pub fn many(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
@@ -16,7 +16,7 @@ pub fn bytes(n: u64) -> String {
     scaled(n, &[" B", " kB", " MB", " GB", " TB", " PB", " EB"])
 }
 
-/// A length of time: `12.3 us`, `45.6 ms`, `1.23 s`, `45 s`, `1m 02s`, `2h 03m`, `1d 04h`.
+/// A duration: `12.3 us`, `45.6 ms`, `1.23 s`, `45 s`, `1m 02s`, `2h 03m`, `1d 04h`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let whole = seconds.round() as u64;
@@ -35,7 +35,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// Events per second: `1.23 k/s`, `0.42 /s`, with the unit of the event: `45.6 ktok/s`.
+/// Events per second, with the unit of the event: `0.42 step/s`, `45.6 ktok/s`.
 pub fn rate(per_second: f64, unit: &str) -> String {
     if !per_second.is_finite() || per_second < 0.0 {
         return format!("- {unit}/s");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_not_known_is_a_dash() {
+    fn an_unknown_rate_is_a_dash() {
         assert_eq!(rate(1234.0, "tok"), "1.23 ktok/s");
         assert_eq!(rate(0.421, "step"), "0.42 step/s");
         assert_eq!(rate(f64::NAN, "tok"), "- tok/s");

@@ -1,4 +1,4 @@
-//! What a run was trained on, by digest: a resume with other data is refused.
+//! Digests of the training data of a run. A resume with other data is rejected.
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,27 +10,27 @@ use sha2::{Digest, Sha256};
 use super::{Error, Result};
 use crate::config::{RunConfig, Task};
 use crate::model::chat::{BUILT_IN, Options};
+use crate::model::data::Tokens;
 use crate::model::tokenizer::Tokenizer;
-use crate::training::Source;
 
-/// Bytes of a file that are hashed at a time.
+/// Block size of hashing, in bytes.
 const BLOCK: usize = 1 << 20;
 
-/// Bytes of a record that are read, at most.
-const MOST: u64 = 1 << 20;
+/// Maximum size of a record, in bytes.
+const MAX_RECORD: u64 = 1 << 20;
 
 /// A file and its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Digested {
-    /// The file, as the configuration names it; `bytes` for the built-in tokenizer.
+    /// The file, as named in the configuration; `bytes` for the built-in tokenizer.
     pub file: String,
-    /// `sha256:` of all bytes of a text; `crc32c:` of a packed token file, which is in its header;
-    /// `fnv1a:` of what each id of a tokenizer means.
+    /// `sha256:` of the bytes of a text file; `crc32c:` of the tokens of a packed token file, from its header;
+    /// `fnv1a:` of the vocabulary of a tokenizer.
     pub digest: String,
 }
 
-/// `data.json` of a run: the files that it trains on and the tokenizer that made tokens of them.
+/// `data.json` of a run: the training files and the tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataRecord {
@@ -38,38 +38,38 @@ pub struct DataRecord {
     pub files: Vec<Digested>,
     /// The tokenizer.
     pub tokenizer: Digested,
-    /// `sha256:` of the tokenizer's chat templates where texts are tokenised by the run; of the built-in one where
-    /// it has none and the run is a fine-tuning.
+    /// `sha256:` of the tokenizer's chat templates, or of the built-in one if it has none and the task is sft.
+    /// `None`: the training data is packed, or no template is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
 }
 
 impl DataRecord {
-    /// The digests of `source`, which `config` names. Texts are read once more; a packed token file is not: its
-    /// header holds the checksum of its tokens.
+    /// The digests of the training data of `config`. Text files are read again; the checksum of a packed token file
+    /// is in its header.
     ///
     /// # Errors
-    /// A file that cannot be read.
-    pub fn of(config: &RunConfig, source: &Source) -> Result<DataRecord> {
+    /// A file cannot be read.
+    pub fn of(config: &RunConfig, tokens: &Tokens, tokenizer: &Tokenizer) -> Result<DataRecord> {
         let data = &config.data;
-        let one = |file: &String| {
-            let digest = match source.tokens.file() {
+        let digest = |file: &String| {
+            let digest = match tokens.file() {
                 Some(packed) => format!("crc32c:{:08x}", packed.checksum()),
                 None => sha256(Path::new(file))?,
             };
             Ok(Digested { file: file.clone(), digest })
         };
         Ok(DataRecord {
-            files: data.files.iter().map(one).collect::<Result<_>>()?,
-            tokenizer: tokenizer_digest(&data.tokenizer, &source.tokenizer),
-            chat_template: template_digest(source, config.train.task),
+            files: data.files.iter().map(digest).collect::<Result<_>>()?,
+            tokenizer: tokenizer_digest(&data.tokenizer, tokenizer),
+            chat_template: template_digest(tokens, tokenizer, config.train.task),
         })
     }
 
-    /// Refuses data that is not what this record was made of.
+    /// Checks that `found` has the digests of this record.
     ///
     /// # Errors
-    /// [`Error::Changed`] with the first file whose digest is another.
+    /// [`Error::Changed`] for the first file that differs.
     pub fn check(&self, found: &DataRecord) -> Result<()> {
         let names = |record: &DataRecord| record.files.iter().map(|f| f.file.clone()).collect::<Vec<_>>();
         let changed = |file: &str, want: &str, got: &str| Error::Changed {
@@ -82,11 +82,11 @@ impl DataRecord {
         }
         let all = |record: &DataRecord| record.files.iter().chain([&record.tokenizer]).cloned().collect();
         let (want, got): (Vec<Digested>, Vec<Digested>) = (all(self), all(found));
-        let other = want.iter().zip(&got).find(|(want, got)| want.digest != got.digest);
-        if let Some((want, got)) = other {
+        let difference = want.iter().zip(&got).find(|(want, got)| want.digest != got.digest);
+        if let Some((want, got)) = difference {
             return Err(changed(&want.file, &want.digest, &got.digest));
         }
-        // a run of an earlier version does not say
+        // Runs of earlier versions have no digest of the chat template.
         match (&self.chat_template, &found.chat_template) {
             (Some(want), got) if got.as_ref() != Some(want) => {
                 let file = format!("the chat template of {}", self.tokenizer.file);
@@ -96,23 +96,23 @@ impl DataRecord {
         }
     }
 
-    /// The record in the file `path`.
+    /// Reads a record.
     ///
     /// # Errors
-    /// A file that is not there, cannot be read, or is no record.
+    /// The file does not exist, cannot be read, or is not a record.
     pub(super) fn read(path: &Path) -> Result<DataRecord> {
         let mut bytes = Vec::new();
         File::open(path)
-            .and_then(|file| file.take(MOST).read_to_end(&mut bytes))
+            .and_then(|file| file.take(MAX_RECORD).read_to_end(&mut bytes))
             .map_err(|error| Error::io(path, error))?;
         serde_json::from_slice(&bytes).map_err(|error| Error::Line {
             path: path.to_path_buf(),
             line: error.line(),
-            what: format!("not a record of the run's data: {error}"),
+            reason: format!("expected a record of the training data: {error}"),
         })
     }
 
-    /// The record as the text of its file.
+    /// The record as JSON.
     pub(super) fn to_json(&self) -> String {
         format!("{}\n", serde_json::to_string_pretty(self).expect("a struct of strings is JSON"))
     }
@@ -122,26 +122,26 @@ fn tokenizer_digest(name: &str, tokenizer: &Tokenizer) -> Digested {
     Digested { file: name.to_string(), digest: format!("fnv1a:{:016x}", tokenizer.digest()) }
 }
 
-fn template_digest(source: &Source, task: Task) -> Option<String> {
-    let mut templates = Cow::Borrowed(source.tokenizer.chat_templates());
+fn template_digest(tokens: &Tokens, tokenizer: &Tokenizer, task: Task) -> Option<String> {
+    let mut templates = Cow::Borrowed(tokenizer.chat_templates());
     if templates.is_empty() && task == Task::Sft {
         templates.to_mut().push(("built-in".into(), BUILT_IN.into()));
     }
-    if templates.is_empty() || source.tokens.file().is_some() {
+    if templates.is_empty() || tokens.file().is_some() {
         return None;
     }
     let mut hash = Sha256::new();
-    // what templates are given, too, and what ends a turn
-    let special = Options::of(&source.tokenizer).special_tokens;
+    // The special tokens that templates use and the end-of-text ids are included.
+    let special = Options::of(tokenizer).special_tokens;
     for part in templates.iter().chain(&special).flat_map(|(name, text)| [name, text]) {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    source.tokenizer.eos_ids().iter().for_each(|id| hash.update(id.to_le_bytes()));
+    tokenizer.eos_ids().iter().for_each(|id| hash.update(id.to_le_bytes()));
     Some(format!("sha256:{}", hex(&hash.finalize())))
 }
 
-/// `sha256:` and the hash of a file's bytes.
+/// `sha256:` and the hash of the bytes of a file.
 fn sha256(path: &Path) -> Result<String> {
     let io = |error| Error::io(path, error);
     let mut file = fs::File::open(path).map_err(io)?;

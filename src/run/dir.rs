@@ -1,4 +1,4 @@
-//! Where the files of a run lie.
+//! Run directories.
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directory of a new run with its `config.toml`, and the directories above it where they
-    /// are missing. Of two runs that start with one name, one is refused.
+    /// Creates the directory of a new run with its `config.toml`, and missing parent directories. If two runs are
+    /// created with the same name at the same time, one of them fails.
     ///
     /// # Errors
-    /// Something is there already, or cannot be written.
+    /// The directory exists, or cannot be written.
     pub fn create(path: &Path, config: &RunConfig) -> Result<RunDir> {
         let io = |error| Error::io(path, error);
-        if let Some(above) = path.parent() {
-            fs::create_dir_all(above).map_err(|error| Error::io(above, error))?;
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| Error::io(parent, error))?;
         }
         fs::create_dir(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::Exists { path: path.to_path_buf() },
@@ -35,15 +35,15 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Writes the configuration that the run goes on with over the one that it had.
+    /// Replaces the configuration of the run.
     ///
     /// # Errors
-    /// The file cannot be written; the old one stays then.
+    /// The file cannot be written; the old one is kept.
     pub fn write_config(&self, config: &RunConfig) -> Result<()> {
         write_durably(&self.config(), &config.to_toml())
     }
 
-    /// Writes down what the run is trained on.
+    /// Writes the digests of the training data.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -51,22 +51,22 @@ impl RunDir {
         write_durably(&self.data(), &record.to_json())
     }
 
-    /// Refuses to go on with other data than the run began with.
+    /// Checks that the training data is the data that the run was started with.
     ///
     /// # Errors
-    /// `data.json` is not there or cannot be read; [`Error::Changed`].
+    /// `data.json` does not exist or cannot be read; [`Error::Changed`].
     pub fn check_data(&self, found: &DataRecord) -> Result<()> {
         DataRecord::read(&self.data())?.check(found)
     }
 
-    /// The run at `path`, or of that name under `runs/` where `path` is a bare name.
+    /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
     ///
     /// # Errors
-    /// There is no such directory.
+    /// The directory does not exist.
     pub fn open(path: &Path) -> Result<RunDir> {
-        let named = Path::new("runs").join(path);
+        let in_runs = Path::new("runs").join(path);
         let bare = path.components().count() == 1;
-        for path in [Some(path), bare.then_some(named.as_path())].into_iter().flatten() {
+        for path in [Some(path), bare.then_some(in_runs.as_path())].into_iter().flatten() {
             if path.is_dir() {
                 return Ok(RunDir { path: path.to_path_buf() });
             }
@@ -90,17 +90,17 @@ impl RunDir {
         self.path.join("config.toml")
     }
 
-    /// `data.json`: digests of what the run is trained on.
+    /// `data.json`: digests of the training data.
     pub fn data(&self) -> PathBuf {
         self.path.join("data.json")
     }
 
-    /// `metrics.jsonl`: a line per step.
+    /// `metrics.jsonl`: one line per step.
     pub fn metrics(&self) -> PathBuf {
         self.path.join("metrics.jsonl")
     }
 
-    /// `timings.jsonl`: whatever a clock says.
+    /// `timings.jsonl`: wall-clock times per step.
     pub fn timings(&self) -> PathBuf {
         self.path.join("timings.jsonl")
     }
@@ -120,32 +120,32 @@ impl RunDir {
         self.path.join("logs")
     }
 
-    /// Opens `metrics.jsonl` and `timings.jsonl` to write on after `step`: lines of later steps, which a
-    /// resumed run writes again, are cut off, as is a last line that was not finished.
+    /// Opens `metrics.jsonl` and `timings.jsonl` to append after `step`. Lines of later steps and an incomplete last
+    /// line are removed; a resumed run writes them again.
     ///
     /// # Errors
-    /// A file cannot be read or written, or holds a line before its last that is not of the log's kind.
+    /// A file cannot be read or written, or has an invalid line before its last.
     pub fn logs_after(&self, step: u64) -> Result<(JsonLines, JsonLines)> {
         Ok((JsonLines::after(&self.metrics(), step)?, JsonLines::after(&self.timings(), step)?))
     }
 
-    /// The curves of `metrics.jsonl`.
+    /// Reads `metrics.jsonl`.
     ///
     /// # Errors
-    /// The file is not there, cannot be read, or has a line that is not an object with a `step`.
+    /// The file does not exist, cannot be read, or has a line that is not an object with a `step`.
     pub fn read_metrics(&self) -> Result<Metrics> {
         Metrics::read(&self.metrics())
     }
 }
 
-/// A file that is there whole or as it was, also after a power cut.
+/// Replaces a file atomically. It is either complete or unchanged, also after a power failure.
 fn write_durably(path: &Path, text: &str) -> Result<()> {
-    let draft = path.with_extension("tmp");
+    let temporary = path.with_extension("tmp");
     let write = || {
-        let mut file = File::create(&draft)?;
+        let mut file = File::create(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&draft, path)?;
+        fs::rename(&temporary, path)?;
         match path.parent() {
             Some(dir) if cfg!(unix) => File::open(dir)?.sync_all(),
             _ => Ok(()),

@@ -1,82 +1,63 @@
-//! Why a run directory is refused.
-use std::fmt;
+//! Errors of run directories.
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The result of using a run directory.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A run directory, or a file in it, that cannot be used.
-#[derive(Debug)]
+/// Why a run directory, or a file in it, cannot be used.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A run of that name exists already.
+    /// The directory of a new run already exists.
+    #[error("{}: the run already exists", path.display())]
     Exists {
-        /// Its directory.
+        /// The directory.
         path: PathBuf,
     },
-    /// A run, or a file of it, is not there.
+    /// A run, or a file of it, does not exist.
+    #[error("{}: no such file or directory", path.display())]
     Missing {
         /// The directory or file.
         path: PathBuf,
     },
-    /// A line of a log that cannot be read.
+    /// A line of a log is invalid.
+    #[error("{}:{line}: {reason}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line, counted from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it.
-        what: String,
+        /// What is wrong.
+        reason: String,
     },
-    /// Data that is not what the run was trained on so far.
+    /// The training data differs from the data that the run was started with.
+    #[error("{}: differs from the data that the run was started with: expected {want}, found {got}", file.display())]
     Changed {
         /// The file.
         file: PathBuf,
-        /// Its digest when the run began.
+        /// Its digest when the run started.
         want: String,
         /// Its digest now.
         got: String,
     },
-    /// The system refused to read or write.
+    /// Reading or writing failed.
+    #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// What the system said about `path`; [`Error::Missing`] where it is not there.
+    /// An I/O error on `path`; [`Error::Missing`] if it does not exist.
     pub(super) fn io(path: &Path, source: io::Error) -> Error {
         let path = path.to_path_buf();
         match source.kind() {
             io::ErrorKind::NotFound => Error::Missing { path },
             _ => Error::Io { path, source },
-        }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Exists { path } => write!(f, "{}: a run is there already", path.display()),
-            Error::Missing { path } => write!(f, "{}: no such file or directory", path.display()),
-            Error::Line { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
-            Error::Changed { file, want, got } => {
-                write!(f, "{}: not what the run was trained on: want {want}, found {got}", file.display())
-            }
-            Error::Io { path, source } => write!(f, "{}: {source}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Io { source, .. } => Some(source),
-            _ => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A log of JSON objects, one a line, each written whole.
+//! JSON Lines logs.
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Error, Result};
 
-/// A log that is written to at its end.
+/// A log that is appended to.
 #[derive(Debug)]
 pub struct JsonLines {
     path: PathBuf,
@@ -17,9 +17,9 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens the log at `path`, made where it is missing, to write on after `step`: it is cut before the
-    /// first line of a later step, and before a last line that was not finished. What stands behind a
-    /// line of `step` itself need not be a log: a power cut leaves what it likes.
+    /// Opens or creates the log at `path` to append after `step`. Truncates it before the first line of a later step
+    /// and before an incomplete last line. The text after the line of `step` may be invalid, for example after a
+    /// power failure.
     ///
     /// # Errors
     /// The file cannot be read or written; a line before `step` is not an object with a `step`.
@@ -27,12 +27,12 @@ impl JsonLines {
         let io = |error| Error::io(path, error);
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
-        let (mut keep, mut last) = (0, 0);
+        let (mut keep, mut last_step) = (0, 0);
         for line in Lines::new(path, &file) {
             let line = line?;
             match object(path, &line).and_then(|object| step_of(path, &line, &object)) {
-                Ok(at) if line.finished && at <= step => last = at,
-                Err(error) if line.finished && last < step => return Err(error),
+                Ok(at) if line.finished && at <= step => last_step = at,
+                Err(error) if line.finished && last_step < step => return Err(error),
                 _ => break,
             }
             keep += line.bytes.len() as u64 + 1;
@@ -41,14 +41,13 @@ impl JsonLines {
         Ok(JsonLines { path: path.to_path_buf(), file, line: Vec::new() })
     }
 
-    /// Writes one object as one line, in one write: whoever reads along sees whole lines.
+    /// Writes one object as one line in a single write, so that concurrent readers see complete lines.
     ///
     /// # Errors
-    /// The file cannot be written. What was written of the line is cut off again where the system
-    /// allows it.
+    /// Writing failed. A partially written line is truncated again if possible.
     ///
     /// # Panics
-    /// Never for a value whose `Serialize` does not fail.
+    /// If `object` cannot be serialized.
     pub fn write(&mut self, object: &impl Serialize) -> Result<()> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, object).expect("a record with string keys is JSON");
@@ -60,10 +59,10 @@ impl JsonLines {
         })
     }
 
-    /// Makes the lines survive a power cut.
+    /// Flushes the lines to the disk.
     ///
     /// # Errors
-    /// The system cannot write them.
+    /// The operating system fails to write them.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| Error::io(&self.path, error))
     }
@@ -71,24 +70,24 @@ impl JsonLines {
 
 /// A line of a log.
 pub(super) struct Line {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub(super) number: usize,
-    /// Its text, without the line's end.
+    /// Its text without the line break.
     pub(super) bytes: Vec<u8>,
-    /// Whether it has an end.
+    /// Whether it has a line break.
     pub(super) finished: bool,
 }
 
 /// The lines of a log.
 pub(super) struct Lines<'a> {
     path: &'a Path,
-    from: BufReader<&'a File>,
+    reader: BufReader<&'a File>,
     number: usize,
 }
 
 impl<'a> Lines<'a> {
     pub(super) fn new(path: &'a Path, file: &'a File) -> Lines<'a> {
-        Lines { path, from: BufReader::new(file), number: 0 }
+        Lines { path, reader: BufReader::new(file), number: 0 }
     }
 }
 
@@ -97,7 +96,7 @@ impl Iterator for Lines<'_> {
 
     fn next(&mut self) -> Option<Result<Line>> {
         let mut bytes = Vec::new();
-        match self.from.read_until(b'\n', &mut bytes) {
+        match self.reader.read_until(b'\n', &mut bytes) {
             Err(error) => return Some(Err(Error::io(self.path, error))),
             Ok(0) => return None,
             Ok(_) => {}
@@ -110,11 +109,11 @@ impl Iterator for Lines<'_> {
 
 /// The object of a line.
 pub(super) fn object(path: &Path, line: &Line) -> Result<serde_json::Map<String, Value>> {
-    let bad = |what: String| Error::Line { path: path.to_path_buf(), line: line.number, what };
+    let bad = |reason: String| Error::Line { path: path.to_path_buf(), line: line.number, reason };
     match serde_json::from_slice(&line.bytes) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(bad("expected a JSON object".to_string())),
-        Err(error) => Err(bad(format!("not JSON: {error}"))),
+        Err(error) => Err(bad(format!("invalid JSON: {error}"))),
     }
 }
 
@@ -123,6 +122,6 @@ pub(super) fn step_of(path: &Path, line: &Line, object: &serde_json::Map<String,
     object.get("step").and_then(Value::as_u64).ok_or_else(|| Error::Line {
         path: path.to_path_buf(),
         line: line.number,
-        what: "expected a whole number as `step`".to_string(),
+        reason: "expected a whole number as `step`".to_string(),
     })
 }

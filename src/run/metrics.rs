@@ -1,23 +1,23 @@
-//! The curves of a run, from its `metrics.jsonl`.
+//! The metrics of a run, from its `metrics.jsonl`.
 use std::fs::File;
 use std::path::Path;
 
 use super::jsonl::{Lines, object, step_of};
 use super::{Error, Result};
 
-/// Every number of a log over the steps.
+/// All numbers of a log as curves over the steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metrics {
     curves: Vec<(String, Vec<(f64, f64)>)>,
 }
 
 impl Metrics {
-    /// Reads a log. A value that is not a number (JSON has no NaN: it is written as `null`) leaves a gap
-    /// in its curve.
+    /// Reads a log. A value that is not a number leaves a gap in its curve; NaN is written as `null`, because JSON
+    /// has no NaN.
     ///
     /// # Errors
-    /// The file is not there or cannot be read; a line is not an object with a whole number as `step`;
-    /// the log has no line.
+    /// The file does not exist or cannot be read; a line is not an object with a whole number as `step`; the log is
+    /// empty.
     pub fn read(path: &Path) -> Result<Metrics> {
         let file = File::open(path).map_err(|error| Error::io(path, error))?;
         let mut metrics = Metrics::default();
@@ -35,17 +35,17 @@ impl Metrics {
         }
         if lines == 0 {
             let path = path.to_path_buf();
-            return Err(Error::Line { path, line: 1, what: "the log has no line yet".to_string() });
+            return Err(Error::Line { path, line: 1, reason: "the log is empty".to_string() });
         }
         Ok(metrics)
     }
 
-    /// The names of the curves, in the order in which they begin; in alphabetical order within a line.
+    /// The names of the curves in order of first appearance, alphabetical within a line.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.curves.iter().map(|curve| curve.0.as_str())
     }
 
-    /// Step and value of the curve of that name.
+    /// Steps and values of a curve. `None`: there is no curve with this name.
     pub fn curve(&self, key: &str) -> Option<&[(f64, f64)]> {
         self.curves.iter().find(|curve| curve.0 == key).map(|curve| curve.1.as_slice())
     }

@@ -1,9 +1,13 @@
-//! A run directory and what is logged in it.
+//! Run directories and logs.
 //!
-//! `config.toml` holds the resolved configuration, `data.json` the digests of what is trained on,
-//! `metrics.jsonl` a line per step that is a pure
-//! function of configuration, seed and step, `timings.jsonl` whatever a clock says, `checkpoints/` the
-//! weights, `rollouts/` and `logs/` what their names say.
+//! | file | contents |
+//! |---|---|
+//! | `config.toml` | the resolved configuration |
+//! | `data.json` | digests of the training data |
+//! | `metrics.jsonl` | one line per step, a pure function of configuration, seed and step |
+//! | `timings.jsonl` | wall-clock times per step |
+//! | `checkpoints/` | checkpoints |
+//! | `rollouts/`, `logs/` | rollouts and logs |
 mod data;
 mod dir;
 mod error;

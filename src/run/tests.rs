@@ -1,4 +1,4 @@
-//! Directories that exist, logs that were cut short.
+//! Existing directories, truncated and invalid logs.
 use std::fs;
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::config::RunConfig;
 
-/// A directory of its own for each test, removed with the value.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -25,7 +25,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn a_new_run_holds_its_configuration_and_its_name_is_taken_once() {
+fn a_new_run_has_its_configuration_and_cannot_be_created_twice() {
     let scratch = Scratch::new("create");
     let path = scratch.0.join("runs/a");
     let run = RunDir::create(&path, &RunConfig::default()).unwrap();
@@ -38,7 +38,7 @@ fn a_new_run_holds_its_configuration_and_its_name_is_taken_once() {
 }
 
 #[test]
-fn a_resumed_log_has_the_bytes_of_one_that_was_never_cut() {
+fn a_resumed_log_is_identical_to_an_uninterrupted_one() {
     let scratch = Scratch::new("resume");
     let (whole, cut) = (scratch.0.join("whole.jsonl"), scratch.0.join("cut.jsonl"));
     let record = |step: u64| json!({ "step": step, "loss": 1.0 / step as f64 });
@@ -62,17 +62,17 @@ fn a_resumed_log_has_the_bytes_of_one_that_was_never_cut() {
 }
 
 #[test]
-fn a_bad_line_names_file_and_line() {
+fn an_invalid_line_is_reported_with_file_and_line() {
     let scratch = Scratch::new("bad");
     let path = scratch.0.join("metrics.jsonl");
     for (text, line, part) in [
-        ("", 1, "no line"),
-        ("{\"step\":1}\nxx\n", 2, "not JSON"),
-        ("{\"step\":1}\n\n", 2, "not JSON"),
+        ("", 1, "empty"),
+        ("{\"step\":1}\nxx\n", 2, "invalid JSON"),
+        ("{\"step\":1}\n\n", 2, "invalid JSON"),
         ("[1]\n", 1, "a JSON object"),
         ("{\"loss\":1}\n", 1, "`step`"),
         ("{\"step\":-1}\n", 1, "`step`"),
-        ("{\"step\":1}\n{\"step\":2,\"lo", 2, "not JSON"),
+        ("{\"step\":1}\n{\"step\":2,\"lo", 2, "invalid JSON"),
     ] {
         fs::write(&path, text).unwrap();
         let message = Metrics::read(&path).unwrap_err().to_string();

@@ -1,52 +1,51 @@
-//! The ways in which the same rollouts are computed.
+//! The settings in which the same rollouts are computed.
 use crate::decode::KvKind;
 use crate::tensor::{Device, Simd};
 
 /// One way to compute the same rollouts.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// Where keys and values are kept.
+    /// KV cache.
     pub kv: KvKind,
-    /// The most rows of one prompt in a step; none: the whole prompt.
+    /// Maximum prompt tokens per forward pass. `None`: the whole prompt.
     pub chunk: Option<usize>,
-    /// Whether completions of one prompt share it.
+    /// Whether the completions of a prompt share its prefill.
     pub prompts: Prompts,
-    /// The most sequences at a time.
+    /// Maximum number of concurrent sequences.
     pub batch: usize,
-    /// Who computes: a processor with its threads and instructions, or a GPU.
+    /// The device: the CPU with its threads and SIMD instruction set, or a GPU.
     pub device: Device,
 }
 
-/// How completions of one prompt get it.
+/// How the completions of one prompt are prefilled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prompts {
-    /// Each computes it.
+    /// Each completion computes the prompt.
     Own,
-    /// One computes it for all whose ids follow each other; the others fork.
+    /// The prompt is computed once for completions with consecutive ids.
     Shared,
 }
 
-/// What a caller asks to be checked beside the fixed settings.
+/// The setting that the caller requests in addition to the fixed ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResolvedGeneration {
-    /// Threads.
+pub struct RequestedSetting {
+    /// CPU threads.
     pub threads: usize,
-    /// Where keys and values are kept.
+    /// KV cache.
     pub kv: KvKind,
-    /// The most rows of one prompt in a step.
+    /// Maximum prompt tokens per forward pass. `None`: the whole prompt.
     pub chunk: Option<usize>,
 }
 
-/// The settings that are checked: what was asked for first; then every cache, pages smaller and larger
-/// than a chunk of keys, prompts whole and in pieces, computed by each and shared, one sequence at a time
-/// and all at once; on the processor with one thread and `threads`, and every instruction set of this
-/// machine; on a GPU, there alone.
-pub fn settings(requests: usize, asked: &ResolvedGeneration, device: &Device) -> Vec<Setting> {
+/// The settings to verify: first the requested one; then every cache, pages smaller and larger than an attention
+/// chunk, whole and chunked prompts, own and shared prompts, one sequence at a time and all at once. On the CPU with
+/// one thread and with `threads`, and with every SIMD instruction set of this machine; on a GPU only on that GPU.
+pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
-    let threads = asked.threads;
+    let threads = requested.threads;
     let all = requests.max(1);
     let widest = Simd::detect();
-    let row = |kv, (chunk, prompts), (batch, threads)| {
+    let setting = |kv, chunk, prompts, batch, threads| {
         let device = match device {
             Device::Cpu(_) => Device::cpu_with(threads, widest),
             other => other.clone(),
@@ -54,21 +53,21 @@ pub fn settings(requests: usize, asked: &ResolvedGeneration, device: &Device) ->
         Setting { kv, chunk, prompts, batch, device }
     };
     let mut rows = vec![
-        row(asked.kv, (asked.chunk, Shared), (all, threads)),
-        row(KvKind::Off, (None, Own), (all, 1)),
-        row(KvKind::Growing, (None, Own), (1, 1)),
-        row(KvKind::Growing, (Some(7), Shared), (all, threads)),
-        row(KvKind::Contiguous, (None, Shared), (2, threads)),
-        row(KvKind::Contiguous, (Some(1), Own), (all, 1)),
-        row(KvKind::Paged { page: 1 }, (None, Shared), (all, threads)),
-        row(KvKind::Paged { page: 5 }, (Some(3), Shared), (2, 1)),
-        row(KvKind::Paged { page: 16 }, (None, Own), (all, threads)),
-        row(KvKind::Paged { page: 16 }, (Some(1), Shared), (3, threads + 1)),
-        row(KvKind::Paged { page: 100 }, (Some(11), Own), (all, threads)),
+        setting(requested.kv, requested.chunk, Shared, all, threads),
+        setting(KvKind::Off, None, Own, all, 1),
+        setting(KvKind::Growing, None, Own, 1, 1),
+        setting(KvKind::Growing, Some(7), Shared, all, threads),
+        setting(KvKind::Contiguous, None, Shared, 2, threads),
+        setting(KvKind::Contiguous, Some(1), Own, all, 1),
+        setting(KvKind::Paged { page: 1 }, None, Shared, all, threads),
+        setting(KvKind::Paged { page: 5 }, Some(3), Shared, 2, 1),
+        setting(KvKind::Paged { page: 16 }, None, Own, all, threads),
+        setting(KvKind::Paged { page: 16 }, Some(1), Shared, 3, threads + 1),
+        setting(KvKind::Paged { page: 100 }, Some(11), Own, all, threads),
     ];
     if let Device::Cpu(_) = device {
         let others = Simd::available().filter(|&s| s != widest);
-        let paged = row(KvKind::Paged { page: 16 }, (None, Shared), (all, 1));
+        let paged = setting(KvKind::Paged { page: 16 }, None, Shared, all, 1);
         rows.extend(others.map(|simd| Setting { device: Device::cpu_with(1, simd), ..paged.clone() }));
     }
     rows

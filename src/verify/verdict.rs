@@ -1,66 +1,75 @@
-//! What was compared, and the first difference.
+//! The result of verifying one setting.
 use std::fmt;
 
 use super::Setting;
 use crate::decode::Completion;
 
-/// What a setting was found to be.
+/// The result of verifying one setting.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     /// The setting.
     pub setting: Setting,
-    /// Rows of logits that were compared.
+    /// Number of compared rows of logits.
     pub rows: u64,
-    /// Rows of logits that there are to compare in this setting.
-    pub rows_due: u64,
-    /// Values that were compared: logits, and two log-probabilities a token.
+    /// Expected number of rows of logits.
+    pub rows_expected: u64,
+    /// Number of compared values: logits, and two log-probabilities per token.
     pub values: u64,
-    /// Values whose bits differ.
+    /// Number of values that differ in any bit.
     pub differing: u64,
-    /// New tokens that differ from the naive rollout's.
+    /// Number of new tokens that differ from the naive rollout.
     pub tokens_differing: u64,
-    /// The first difference.
+    /// The first difference. `None`: there is none.
     pub first: Option<Difference>,
 }
 
-/// Where a rollout left the training forward.
+/// A difference between a rollout and the training forward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
-    /// The sequence's own number.
+    /// Id of the sequence.
     pub id: u64,
     /// The position of the row.
     pub position: usize,
-    /// What differs: `logit 17`, `token`, `log-probability`.
+    /// The value that differs: `logit 17`, `token`, `log-probability`.
     pub what: String,
-    /// The bits of the training forward (of a token its id), in hexadecimal.
+    /// Expected bits in hexadecimal, of a token its id.
     pub want: String,
-    /// The bits that were found.
+    /// Found bits in hexadecimal.
     pub got: String,
+}
+
+/// The location of a compared value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Location {
+    pub(super) id: u64,
+    pub(super) position: usize,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Difference { id, position, what, want, got } = self;
-        write!(f, "sequence {id}, position {position}, {what}: want {want}, got {got}")
+        write!(f, "sequence {id}, position {position}, {what}: expected {want}, found {got}")
     }
 }
 
 impl Verdict {
-    /// Whether every row was compared, and every value and token is the same.
+    /// Whether all expected rows were compared and nothing differs.
     pub fn holds(&self) -> bool {
-        self.differing == 0 && self.tokens_differing == 0 && self.rows == self.rows_due
+        self.differing == 0 && self.tokens_differing == 0 && self.rows == self.rows_expected
     }
 
-    fn note(&mut self, (id, position): (u64, usize), what: String, [want, got]: [u32; 2]) {
+    /// Records the first difference.
+    fn record(&mut self, at: Location, what: String, [want, got]: [u32; 2]) {
+        let Location { id, position } = at;
         let hex = |bits: u32| format!("{bits:08x}");
         let difference = || Difference { id, position, what, want: hex(want), got: hex(got) };
         self.first.get_or_insert_with(difference);
     }
 
-    /// Values of one row, by bits.
+    /// Compares the values of one row bit for bit. `name` names the value at an index.
     pub(super) fn compare(
         &mut self,
-        place: (u64, usize),
+        location: Location,
         got: &[f32],
         want: &[f32],
         name: impl Fn(usize) -> String,
@@ -72,20 +81,23 @@ impl Verdict {
         let first = differ.next();
         self.differing += missing + u64::from(first.is_some()) + differ.count() as u64;
         match first {
-            Some((at, bits)) => self.note(place, name(at), bits),
-            None if missing > 0 => self.note(place, "values".into(), [want.len() as u32, got.len() as u32]),
+            Some((at, bits)) => self.record(location, name(at), bits),
+            None if missing > 0 => {
+                self.record(location, "values".into(), [want.len() as u32, got.len() as u32])
+            }
             None => (),
         }
     }
 
-    /// Tokens and log-probabilities.
+    /// Compares tokens and log-probabilities.
     pub(super) fn compare_completion(&mut self, got: &Completion, want: &Completion) {
-        let place = |at: usize| (got.id, want.prompt_len + at);
+        let id = got.id;
+        let location = |at: usize| Location { id, position: want.prompt_len + at };
         for at in 0..got.tokens.len().max(want.tokens.len()) {
             let pair = [want, got].map(|c| c.tokens.get(at).copied());
             if pair[0] != pair[1] {
                 self.tokens_differing += 1;
-                self.note(place(at), "token".into(), pair.map(|id| id.unwrap_or(u32::MAX)));
+                self.record(location(at), "token".into(), pair.map(|id| id.unwrap_or(u32::MAX)));
             }
         }
         for (what, got, want) in [
@@ -94,7 +106,7 @@ impl Verdict {
         ] {
             for at in 0..got.len().max(want.len()) {
                 let one = |all: &'_ [f32]| all.get(at..at + 1).unwrap_or(&[]).to_vec();
-                self.compare(place(at), &one(got), &one(want), |_| what.to_string());
+                self.compare(location(at), &one(got), &one(want), |_| what.to_string());
             }
         }
     }

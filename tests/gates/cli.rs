@@ -124,7 +124,7 @@ fn a_wrong_command_line_exits_with_2_and_one_line() {
         (&["generate", "m", "--tokens", "1,x"], &["'x'"]),
         (
             &["generate", "m", "--prompt", "a", "--temperature", "nan"],
-            &["--temperature", "a number from 1e-30"],
+            &["--temperature", "a number of at least 1e-30"],
         ),
         (&["generate", "m", "--prompt", "a", "--top-p", "0"], &["--top-p"]),
         (&["rollout", "m", "-n", "0"], &["-n", "G"]),

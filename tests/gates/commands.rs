@@ -103,7 +103,7 @@ fn rollout_numbers_its_samples_prompt_by_prompt_and_each_equals_a_single_generat
     let printed = done(&scratch.0, &[&args[..], &common].concat());
     done(
         &scratch.0,
-        &[&args[..], &common, &["--out", "c.jsonl", "--batch", "2", "--kv", "growing"]].concat(),
+        &[&args[..], &common, &["--out", "c.jsonl", "--max-batch-size", "2", "--kv", "growing"]].concat(),
     );
     assert_eq!(
         fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(),
@@ -151,8 +151,8 @@ fn input_that_a_model_cannot_run_is_refused_in_one_line() {
         (&["logits", &m, "--tokens", "1", "--out", "no/x"], 66, &["no/x"]),
         (&["rollout", &m, "--prompts", "gone.jsonl"], 66, &["gone.jsonl"]),
         (&["rollout", &m, "--prompts", "bad.jsonl", "--out", "o"], 65, &["bad.jsonl:2", "512"]),
-        (&["rollout", &m, "--prompts", "none.jsonl"], 65, &["none.jsonl", "no prompt"]),
-        (&["rollout", &m, "--prompts", "text.jsonl"], 65, &["text.jsonl:1", "not JSON", "prompt_ids"]),
+        (&["rollout", &m, "--prompts", "none.jsonl"], 65, &["none.jsonl", "no prompts"]),
+        (&["rollout", &m, "--prompts", "text.jsonl"], 65, &["text.jsonl:1", "invalid JSON", "prompt_ids"]),
         (&["rollout", &m, "--prompts", "bad.jsonl", "--max-new", "0"], 2, &["--max-new"]),
         (&["eval", &m, "--data", "gone.txt"], 66, &["gone.txt"]),
         (&["eval", &m, "--data", "bad.jsonl", "--context", "300"], 2, &["--context", "256"]),
@@ -238,7 +238,7 @@ fn data_prepared_with_a_trained_tokenizer_can_be_trained_on() {
     scratch.file("t.jsonl", "{\"prompt\": \"the cat\", \"completion\": \" sat\"}\n");
     let made =
         done(&scratch.0, &["tokenizer", "train", "t.txt", "t.jsonl", "--vocab", "280", "--out", "b.json"]);
-    assert!(made.starts_with("wrote b.json: 2"), "{made}");
+    assert!(made.starts_with("wrote b.json: vocabulary of 2"), "{made}");
     let made = done(&scratch.0, &["prepare", "t.txt", "t.jsonl", "--tokenizer", "b.json", "--out", "t.tok"]);
     assert!(made.contains("2 documents"), "{made}");
     let set = |keys: &[&'static str]| keys.iter().flat_map(|key| ["--set", key]).collect::<Vec<_>>();
@@ -321,13 +321,13 @@ fn the_decode_benchmark_on_a_gpu_counts_bytes_read_and_synchronizations() {
         "1",
         "--json",
     ];
-    for (prompt, look, passes) in [("3", "4", [1, 4, 4]), ("20", "8", [1, 8, 0])] {
-        let sizes = ["--prompt-len", prompt, "--max-new", "9", "--look", look];
+    for (prompt, sync_every, passes) in [("3", "4", [1, 4, 4]), ("20", "8", [1, 8, 0])] {
+        let sizes = ["--prompt-len", prompt, "--max-new", "9", "--sync-every", sync_every];
         let got = parsed(&ok(&scratch.0, &[&decode[..], &sizes].concat()));
         let times = got["kv_read_over_needed"].as_f64().unwrap();
         assert!((1.0..=1.1).contains(&times), "{got}");
-        let looks = passes.iter().filter(|&&n| n > 0).count() as f64;
-        assert_eq!(got["per_token"]["looks"].as_f64().unwrap(), looks / 18.0, "{got}");
+        let syncs = passes.iter().filter(|&&n| n > 0).count() as f64;
+        assert_eq!(got["per_token"]["syncs"].as_f64().unwrap(), syncs / 18.0, "{got}");
         assert_eq!(got["per_token"]["bytes_to_host"], 16.0, "{got}");
         assert!(got["per_token"]["partial_bytes"].as_f64().unwrap() > 0.0, "{got}");
     }
@@ -348,7 +348,7 @@ fn the_load_benchmark_reads_every_weight_and_removes_its_files() {
         text(&random.output().unwrap().stdout)
     };
     let shown = random(&["--dtype", "bf16", "--set", "model.n_layers=2"]);
-    for part in ["(2 layers of 128)", "bf16", "1 file of weights", "open the model", "peak memory"] {
+    for part in ["(2 layers, dim 128)", "bf16", "weights in 1 file", "open model", "peak memory"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     // 38 MB of weights, or 19 MB in bf16, each held once, packed or in f32. The rest is the program itself, 1 MiB
@@ -370,7 +370,7 @@ fn a_dry_run_estimates_the_memory_of_training() {
     let scratch = Scratch::new("memory");
     let shown = ok(&scratch.0, &["train", "--dry-run", "--set", "model.preset=tiny-1m"]);
     let line = shown.lines().find(|line| line.starts_with("# memory: about ")).unwrap();
-    for part in ["weights", "gradients", "moments", "packed copies", "activations"] {
+    for part in ["weights", "gradients", "optimizer state", "packed weights", "activations"] {
         assert!(line.contains(part), "{line}");
     }
 }

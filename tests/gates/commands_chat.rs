@@ -29,8 +29,12 @@ fn each_turn_is_the_completion_of_the_conversation_and_reuses_cached_rows() {
         let got = replies(&scratch, &[&flags[..], &pages[..]].concat(), talk);
         for (n, pair) in got.windows(2).enumerate() {
             let seen = ids(&pair[0]["prompt_ids"]).len() + ids(&pair[0]["ids"]).len();
-            // all full pages of what the model has computed, which is everything except the reply's last token
-            assert_eq!(pair[1]["recalled"].as_u64(), Some(((seen - 1) / page * page) as u64), "turn {n}");
+            // all whole pages of what the model computed: all but the reply's last token
+            assert_eq!(
+                pair[1]["cached_tokens"].as_u64(),
+                Some(((seen - 1) / page * page) as u64),
+                "turn {n}"
+            );
         }
     }
     let got = replies(&scratch, &flags, "Hi\n\nWhat is 2+2?\nand?\n");
@@ -53,7 +57,7 @@ fn each_turn_is_the_completion_of_the_conversation_and_reuses_cached_rows() {
     }
     let off = replies(&scratch, &[&flags[..], &["--kv", "off"]].concat(), "Hi\n\nWhat is 2+2?\nand?\n");
     for (with, without) in got.iter().zip(&off) {
-        assert_eq!((&with["ids"], &without["recalled"]), (&without["ids"], &0.into()));
+        assert_eq!((&with["ids"], &without["cached_tokens"]), (&without["ids"], &0.into()));
     }
 }
 
@@ -67,7 +71,7 @@ fn a_pipe_gets_one_line_per_reply_and_slash_commands_work() {
     assert_eq!(shown.matches('\n').count(), 3, "{shown:?}");
     assert!(shown.ends_with('\n') && !shown.contains('>'.to_string().repeat(3).as_str()));
     let said = text(&done.stderr);
-    assert!(said.contains("/exit ends") && said.contains("[the conversation is forgotten]"), "{said}");
+    assert!(said.contains("/exit or Ctrl-D exits") && said.contains("[conversation cleared]"), "{said}");
     let got = replies(&scratch, &[], "one\n/reset\none\ntwo\n/exit\nthree\n");
     assert_eq!(got.len(), 3);
     assert_eq!(got[0]["prompt_ids"], got[1]["prompt_ids"], "the conversation survived a reset");
@@ -83,7 +87,7 @@ fn a_conversation_beyond_the_context_drops_its_oldest_turns_with_a_note() {
     let done = with_input(&scratch.0, &args, turn.repeat(9).as_bytes());
     assert_eq!(done.status.code(), Some(0), "{done:?}");
     let (lines, said) = (text(&done.stdout), text(&done.stderr));
-    assert!(said.contains("beyond the model's 256 positions: the 2 oldest messages are forgotten"), "{said}");
+    assert!(said.contains("exceeds the context of 256 tokens: dropped the 2 oldest messages"), "{said}");
     assert_eq!(lines.lines().count(), 9);
     let first = ids(&parsed(lines.lines().next().unwrap())["prompt_ids"]);
     for line in lines.lines().map(parsed) {
@@ -105,14 +109,14 @@ fn a_chat_that_cannot_start_is_refused_in_one_line() {
     scratch.file("t.jinja", "{{ raise_exception('no ' + messages[0].content) }}");
     refused(&scratch.0, &["chat"], 2, &["MODEL"]);
     refused(&scratch.0, &["chat", "gone"], 66, &["gone"]);
-    refused(&scratch.0, &["chat", &bare], 66, &["no tokenizer.json", "a conversation"]);
+    refused(&scratch.0, &["chat", &bare], 66, &["no tokenizer.json", "xtrain chat"]);
     refused(&scratch.0, &["chat", &model(), "--template", "gone.jinja"], 66, &["gone.jinja"]);
     let done = with_input(&scratch.0, &["chat", &model(), "--template", "t.jinja"], b"way\n");
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(65), "{said}");
     assert!(said.contains("standard input:1: chat template: it rejects the messages: no way"), "{said}");
     let done = with_input(&scratch.0, &["chat", &model()], b"\xff\n");
-    assert!(text(&done.stderr).contains("standard input:1: want UTF-8"), "{done:?}");
+    assert!(text(&done.stderr).contains("standard input:1: expected UTF-8"), "{done:?}");
 }
 
 #[test]

@@ -44,8 +44,8 @@ fn only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data() {
     let shown = xtrain(dir, &sft("r", "c.jsonl", &["train.steps=4", "train.save_every=2"]));
     let said = text(&shown.stderr);
     assert!(shown.status.success(), "{said}");
-    // 6 conversations to train on, each of 23 or 24 inputs: windows of 64 hold two
-    assert!(said.contains("6 conversations in 3 windows of at most 64 tokens (73.4 % full)"), "{said}");
+    // 6 to train on, of 23 or 24 inputs in windows of 64: two of them each
+    assert!(said.contains("6 conversations packed into 3 windows of 64 tokens (73.4 % full)"), "{said}");
     assert!(!said.contains("note: "), "{said}");
     // three windows per epoch, two per step: after three steps each answer and its end token counted twice
     let targets = 3 * (3 + 4);
@@ -92,9 +92,9 @@ fn a_conversation_longer_than_a_window_is_truncated_counted_and_reported() {
     let shown = xtrain(dir, &[&tiny("r", "c.jsonl", &["train.steps=1"])[..], &["--task", "sft"]].concat());
     let said = text(&shown.stderr);
     for part in [
-        "3 conversations in 2 windows",
-        "note: 2 conversations longer than train.context = 64: cut off there",
-        "note: 1 conversation with nothing to learn within 64 tokens, left out",
+        "3 conversations packed into 2 windows",
+        "note: 2 conversations longer than train.context = 64: truncated",
+        "note: 1 conversation without target tokens in the first 64 tokens: skipped",
     ] {
         assert!(shown.status.success() && said.contains(part), "{said}");
     }
@@ -138,7 +138,7 @@ fn an_invalid_conversation_is_refused_by_file_line_and_field() {
     done(dir, &["prepare", "t.txt", "--out", "t.tok"]);
     for (file, parts) in [
         ("t.txt", &["t.txt", "\"messages\"", "found text"][..]),
-        ("t.tok", &["t.tok", "every token is to be learnt", "hint: "]),
+        ("t.tok", &["t.tok", "expected conversations", "hint: "]),
         ("a.jsonl", &["a.jsonl: line 2: expected \"messages\"", "\"assistant\"", "found the roles \"user\""]),
         ("b.jsonl", &["b.jsonl: line 1: expected \"messages\"", "content has to be text"]),
         ("c.jsonl", &["c.jsonl: line 1: expected \"messages\" as [", "a string"]),
@@ -166,7 +166,7 @@ fn windows_of_whole_documents_read_text_as_well() {
     };
     let shown = xtrain(dir, &documents(&["train.steps=3"]));
     let said = text(&shown.stderr);
-    assert!(shown.status.success() && said.contains(" documents in "), "{said}");
+    assert!(shown.status.success() && said.contains(" documents packed into "), "{said}");
     assert!(said.contains("documents longer than train.context = 64: split"), "{said}");
     let whole: Value =
         serde_json::from_str(&done(dir, &["eval", "r", "--data", "t.jsonl", "--json"])).unwrap();

@@ -118,7 +118,7 @@ fn assistant_tokens_are_marked_and_a_file_can_replace_the_template() {
     let marked: Vec<&str> = shown.lines().filter(|line| line.ends_with('*')).collect();
     assert_eq!(marked, ["     99  \"c\" *", "    100  \"d\" *", "    256  \"<|endoftext|>\" *"], "{shown}");
     assert!(shown.starts_with("user\nab<|endoftext|>assistant\ncd<|endoftext|>\n"), "{shown}");
-    assert!(shown.ends_with("21 tokens, 3 of the assistant, 45 bytes, 45 characters\n"), "{shown}");
+    assert!(shown.ends_with("21 tokens (3 of the assistant), 45 bytes, 45 characters\n"), "{shown}");
     scratch.file("t.jinja", "{% for m in messages %}{{ m.content | upper }}{{ sep }}{% endfor %}");
     let args = ["tokenize", "--chat", "--template", "t.jinja", "--var", "sep=/", "--json"];
     let got = with_input(&scratch.0, &args, line);
@@ -154,11 +154,11 @@ fn invalid_input_is_refused_in_one_line() {
     std::fs::write(scratch.0.join("bytes"), b"a\xff").unwrap();
     let qwen = tokenizer("qwen_bpe");
     let chat = |more: &[&'static str]| [&["tokenize", "--chat"][..], more].concat();
-    refused(&scratch.0, &["tokenize", "--ids", "72,257"], 2, &["257", "place 1", "vocabulary of 257"]);
+    refused(&scratch.0, &["tokenize", "--ids", "72,257"], 2, &["257", "index 1", "vocabulary of 257"]);
     refused(&scratch.0, &["tokenize", "a", "--file", "m.jsonl"], 2, &["--file"]);
     refused(&scratch.0, &["tokenize", "a", "--var", "x=1"], 2, &["--chat"]);
     refused(&scratch.0, &["tokenize", "--file", "gone"], 66, &["gone"]);
-    refused(&scratch.0, &["tokenize", "--file", "bytes"], 65, &["bytes", "UTF-8", "at 1"]);
+    refused(&scratch.0, &["tokenize", "--file", "bytes"], 65, &["bytes", "UTF-8", "offset 1"]);
     refused(&scratch.0, &["tokenize", "a", "--tokenizer", "not.json"], 65, &["not.json"]);
     refused(&scratch.0, &["tokenize", "a", "--tokenizer", "gone"], 66, &["gone"]);
     refused(&scratch.0, &chat(&["--file", "bad.jsonl"]), 65, &["bad.jsonl:2", "empty", "messages"]);

@@ -60,7 +60,7 @@ fn a_token_file_is_recognised_and_damage_is_found_before_the_first_step() {
     done(dir, &["prepare", "a.txt", "--out", "t.tok"]);
     done(dir, &tiny("r", "t.tok", &["train.steps=2"]));
     done(dir, &["prepare", "b.txt", "--out", "t.tok"]);
-    refused(dir, &resume("r", "train.steps=4"), 65, &["t.tok", "want crc32c:", "found crc32c:"]);
+    refused(dir, &resume("r", "train.steps=4"), 65, &["t.tok", "expected crc32c:", "found crc32c:"]);
 
     let mut bytes = fs::read(dir.join("t.tok")).unwrap();
     bytes[100] ^= 1;
@@ -75,7 +75,7 @@ fn resuming_a_complete_run_prints_how_to_continue() {
     scratch.file("t.txt", &LINE.repeat(20));
     done(&scratch.0, &tiny("r", "t.txt", &["train.steps=3"]));
     let said = ok(&scratch.0, &["train", "--resume", "r"]);
-    assert!(said.starts_with("r is complete at step 3; raise train.steps"), "{said}");
+    assert!(said.starts_with("r is complete at step 3; to continue, increase train.steps"), "{said}");
     assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), said);
     let words: Vec<&str> = said.split_once("xtrain ").unwrap().1.split_whitespace().collect();
     done(&scratch.0, &words);
@@ -90,7 +90,7 @@ fn a_resumed_run_that_diverges_names_the_checkpoint_that_it_resumed_from() {
     let scratch = Scratch::new("diverged");
     scratch.file("t.txt", &LINE.repeat(20));
     let keys = ["train.steps=9", "train.learning_rate=1e30", "train.min_learning_rate=1e30"];
-    let last = "the last good checkpoint is r/checkpoints/step_00000";
+    let last = "the last checkpoint is r/checkpoints/step_00000";
     fails(&scratch.0, &tiny("r", "t.txt", &keys), 75, &["is not finite", last]);
     fails(&scratch.0, &["train", "--resume", "r"], 75, &["resuming r", "is not finite", last]);
 }
@@ -103,7 +103,7 @@ fn a_held_out_share_without_a_target_token_is_refused() {
     refused(&scratch.0, &with("data.val_fraction=1e-9"), 2, &["`data.val_fraction`", "1 of 861 tokens"]);
     assert!(!scratch.0.join("r").exists());
     let shown = xtrain(&scratch.0, &with("data.val_fraction=0.005"));
-    assert!(text(&shown.stderr).contains("shorter than a context"), "{shown:?}");
+    assert!(text(&shown.stderr).contains("shorter than train.context"), "{shown:?}");
     assert!(text(&shown.stderr).contains("validation loss"), "{shown:?}");
 }
 

@@ -1,7 +1,7 @@
 //! `verify`: what it compares, and which faults it finds.
 use xtrain::decode::KvKind;
 use xtrain::tensor::Dtype;
-use xtrain::verify::{Prompts, ResolvedGeneration, Verdict, prompts, requests, verify};
+use xtrain::verify::{Prompts, RequestedSetting, Verdict, prompts, requests, verify};
 
 use crate::cli::{Scratch, ok};
 use crate::commands::{model, parsed};
@@ -9,9 +9,9 @@ use crate::decode::qwen3;
 
 fn verdicts() -> Vec<Verdict> {
     let model = qwen3(Dtype::F32);
-    let requests = requests(&prompts(&model, (3, 4), 9), 9, 3);
-    let generation = ResolvedGeneration { threads: 2, kv: KvKind::default(), chunk: Some(16) };
-    verify(&model, &requests, &generation, &mut |_| ()).unwrap()
+    let requests = requests(&prompts(&model, 3, 4, 9), 9, 3);
+    let setting = RequestedSetting { threads: 2, kv: KvKind::default(), chunk: Some(16) };
+    verify(&model, &requests, &setting, &mut |_| ()).unwrap()
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn verify_prints_its_verdict_as_json() {
     let got = parsed(&crate::cli::text(&output.stdout));
     assert_eq!(got["holds"], true);
     for setting in got["settings"].as_array().unwrap() {
-        assert!(setting["first"].is_null() && setting["rows"] == setting["rows_due"], "{setting}");
+        assert!(setting["first"].is_null() && setting["rows"] == setting["rows_expected"], "{setting}");
         assert!(["own", "shared"].contains(&setting["prompts"].as_str().unwrap()));
     }
     assert!(ok(&scratch.0, &["verify", "--help"]).contains("log-probability"));

@@ -13,7 +13,7 @@ use xtrain::tensor::testing::{arbitrary, gpus};
 use xtrain::tensor::{Device, Dtype, GpuCounters, Schedule as Order};
 
 use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, Request};
-use xtrain::verify::{self, ResolvedGeneration};
+use xtrain::verify::{self, RequestedSetting};
 
 use crate::cli::Scratch;
 use crate::rng::CaseRng;
@@ -178,9 +178,9 @@ fn rollouts(compute: Dtype) {
 
 fn rollouts_on(device: &Device, model: &Model) {
     let (model, compute) = (model.clone(), model.compute());
-    let requests = verify::requests(&verify::prompts(&model, (1, 3), 5), 5, 1);
-    let generation = ResolvedGeneration { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
-    let verdicts = verify::verify(&model, &requests, &generation, &mut |_| ()).unwrap();
+    let requests = verify::requests(&verify::prompts(&model, 1, 3, 5), 5, 1);
+    let setting = RequestedSetting { threads: 1, kv: KvKind::Paged { page: 7 }, chunk: Some(5) };
+    let verdicts = verify::verify(&model, &requests, &setting, &mut |_| ()).unwrap();
     for verdict in &verdicts {
         assert!(verdict.holds(), "{verdict:?}");
     }

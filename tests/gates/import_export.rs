@@ -50,7 +50,7 @@ fn import_and_export_keep_the_bytes_of_every_tensor() {
             same(&open(&scratch.0.join(got)), &want);
         }
     }
-    refused(&scratch.0, &["export", "run0", "hf0"], 2, &["hf0", "there is something already"]);
+    refused(&scratch.0, &["export", "run0", "hf0"], 2, &["hf0", "already exists"]);
     refused(&scratch.0, &["export", "run0", "other", "--type", "q8_0"], 2, &["q8_0", "Hugging Face"]);
     refused(&scratch.0, &["import", "hf0", "run0"], 2, &["run0"]);
 }
@@ -117,9 +117,14 @@ fn shards_hold_every_tensor_once_and_respect_the_maximum_size() {
         &scratch.0,
         &["export", "run0", "m.gguf", "--max-shard-size", "5GB"],
         2,
-        &["a GGUF file is one file"],
+        &["a GGUF file has no shards"],
     );
-    refused(&scratch.0, &["export", "run0", "other", "--max-shard-size", "5TB"], 2, &["5TB", "want a size"]);
+    refused(
+        &scratch.0,
+        &["export", "run0", "other", "--max-shard-size", "5TB"],
+        2,
+        &["5TB", "expected a size"],
+    );
 }
 
 #[test]

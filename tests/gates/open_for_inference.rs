@@ -143,7 +143,7 @@ fn threads_that_the_system_refuses_are_reported_and_not_needed() {
         let output = command.output().unwrap();
         (output.status.code(), text(&output.stderr))
     };
-    let refused = "note: 1 of 3 threads, the system refuses more\n";
+    let refused = "note: the system granted 1 of 3 threads\n";
     for (out, stack, note) in [("with", 1 << 20, ""), ("without", 1 << 50, refused)] {
         let args = ["logits", "hf", "--tokens", "0,9000,4242,77", "--out", out, "--threads", "3"];
         assert_eq!(run(stack, &args), (Some(0), note.into()));
@@ -154,7 +154,7 @@ fn threads_that_the_system_refuses_are_reported_and_not_needed() {
     let chat = ["chat", "--threads", "1", "--model", &path("models/qwen3_tied").display().to_string()];
     let (code, errors) = run(1 << 50, &chat);
     assert!(
-        code == Some(74) && errors.contains("error: no thread to read standard input: "),
+        code == Some(74) && errors.contains("error: cannot start a thread to read standard input: "),
         "{code:?} {errors}"
     );
 }

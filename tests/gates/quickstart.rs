@@ -22,7 +22,7 @@ fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
     let done = xtrain(&scratch.0, &[&["quickstart", "--threads", "2"], &SHORT[..]].concat());
     let out = text(&done.stdout);
     assert!(done.status.success(), "{}", text(&done.stderr));
-    assert!(out.contains("Sums that were never trained on") && out.contains("Eight completions"), "{out}");
+    assert!(out.contains("Held-out sums: ") && out.contains("Eight completions"), "{out}");
     assert!(out.contains("values compared with the training forward, 0 differ."), "{out}");
     let resumed = xtrain(&scratch.0, &["train", "--resume", "runs/quickstart", "--set", "train.steps=14"]);
     assert!(resumed.status.success(), "{}", text(&resumed.stderr));
@@ -48,7 +48,7 @@ fn answered(seed: u64, steps: u64) -> f64 {
     let done = xtrain(&scratch.0, &words);
     let out = text(&done.stdout);
     assert!(done.status.success(), "{}", text(&done.stderr));
-    let share = out.split_once(" right (").and_then(|(_, rest)| rest.split_once(" %)"));
+    let share = out.split_once(" correct (").and_then(|(_, rest)| rest.split_once(" %)"));
     share.unwrap_or_else(|| panic!("{out}")).0.parse().unwrap()
 }
 

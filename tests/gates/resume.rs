@@ -12,7 +12,7 @@ use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Model, StepReport, Trainer};
 use xtrain::run::RunDir;
 use xtrain::tensor::Device;
-use xtrain::training::{self, End, Error, Observer, Reading, Source, Training};
+use xtrain::training::{self, DataLoader, End, Error, Observer, Source, Training};
 
 use crate::rng::CaseRng;
 use crate::training::{Bits, Difference, GateCase, failed, state as trainer_state};
@@ -105,15 +105,15 @@ fn train(
     let checkpoints =
         CheckpointDir::open(Arc::new(RealFs), run.path(), case.config.train.keep).map_err(failed)?;
     let (mut metrics, _) = run.logs_after(trainer.step_number()).map_err(failed)?;
-    let reading = Reading::new(&case.config, &source, state.seed).map_err(failed)?;
+    let loader = DataLoader::new(&case.config, &source, state.seed).map_err(failed)?;
     let end = Training {
         config: &case.config,
         source: &source,
-        reading: &reading,
+        loader: &loader,
         checkpoints: &checkpoints,
         metrics: &mut metrics,
         trainer: &mut trainer,
-        standing: state,
+        state,
     }
     .run(&mut Stopper { at, step: 0 })
     .map_err(failed)?;
@@ -128,7 +128,7 @@ fn train(
 fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunState), Difference> {
     let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
     let vocab = Tokenizer::byte().vocab_size();
-    let trainer = training::begin(&case.config, vocab, &device).map_err(failed)?;
+    let trainer = training::new_trainer(&case.config, vocab, &device).map_err(failed)?;
     let run = RunDir::create(dir, &case.config).map_err(failed)?;
     Ok((run, trainer, RunState { seed: case.config.train.seed, best: None }))
 }

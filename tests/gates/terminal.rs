@@ -1,7 +1,7 @@
 //! `xtrain chat` in a pseudo-terminal: the test types keys and reads the screen.
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
@@ -13,6 +13,22 @@ use crate::fixtures::path;
 /// Ctrl-C and Ctrl-D, as a terminal sends them.
 const STOP: &str = "\x03";
 const END: &str = "\x04";
+
+/// The text that a terminal shows: the line editor moves the cursor with escape sequences and carriage returns.
+fn plain(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let (mut shown, mut rest) = (String::new(), text.chars().peekable());
+    while let Some(c) = rest.next() {
+        match c {
+            '\x1b' if rest.next_if_eq(&'[').is_some() => {
+                while rest.next().is_some_and(|c| !c.is_ascii_alphabetic()) {}
+            }
+            '\r' if rest.peek() != Some(&'\n') => {}
+            c => shown.push(c),
+        }
+    }
+    shown
+}
 
 /// A program in a pseudo-terminal, and its output so far.
 struct Terminal {
@@ -68,7 +84,7 @@ impl Terminal {
         let since = Instant::now();
         loop {
             let all = self.shown.lock().unwrap().clone();
-            let new = String::from_utf8_lossy(&all[self.seen..]).into_owned();
+            let new = plain(&all[self.seen..]);
             if enough(&new) {
                 self.seen = all.len();
                 return new;
@@ -83,8 +99,8 @@ impl Terminal {
         let from = self.seen;
         self.until(text, |new| new.contains(text));
         let all = self.shown.lock().unwrap();
-        let at = all[from..].windows(text.len()).position(|part| part == text.as_bytes()).unwrap();
-        self.seen = from + at + text.len();
+        let shown = |end: usize| plain(&all[from..end]).contains(text);
+        self.seen = (from..=all.len()).find(|&end| shown(end)).unwrap();
     }
 
     fn prompt(&mut self) -> String {
@@ -104,7 +120,7 @@ impl Terminal {
         }
         self.types(STOP);
         let shown = self.until("note about the stop", |new| {
-            (new.contains("[stopped]") || new.contains("[Ctrl-C again")) && new.ends_with("> ")
+            (new.contains("[stopped]") || new.contains("[press Ctrl-C again")) && new.ends_with("> ")
         });
         shown.contains("[stopped]")
     }
@@ -166,13 +182,13 @@ fn at_the_prompt_an_interrupt_prints_how_to_exit_and_the_end_of_input_exits() {
     let scratch = Scratch::new("terminal-end");
     let mut chat = chat(&scratch, 256, &["--max-new", "4"]);
     chat.types(STOP);
-    chat.shows("[Ctrl-C again or Ctrl-D ends]");
+    chat.shows("[press Ctrl-C again or Ctrl-D to exit]");
     chat.prompt();
     chat.types("Hi\n");
-    chat.shows("[ended by --max-new 4]");
+    chat.shows("[reached --max-new 4]");
     chat.prompt();
     chat.types(STOP);
-    chat.shows("[Ctrl-C again or Ctrl-D ends]");
+    chat.shows("[press Ctrl-C again or Ctrl-D to exit]");
     chat.types(END);
     assert_eq!(chat.wait(), Some(0));
 }
@@ -189,11 +205,53 @@ fn a_long_conversation_drops_its_oldest_turns_with_a_note() {
         shown += &chat.prompt();
     }
     assert!(
-        shown.contains("[beyond the model's 256 positions: the 2 oldest messages are forgotten]"),
+        shown.contains("[the conversation exceeds the context of 256 tokens: dropped the 2 oldest messages]"),
         "{shown}"
     );
     chat.types("/reset\n");
-    chat.shows("[the conversation is forgotten]");
+    chat.shows("[conversation cleared]");
     chat.types(END);
     assert_eq!(chat.wait(), Some(0));
+}
+
+/// The cursor keys and the history of the line editor.
+#[test]
+fn a_line_can_be_edited_and_comes_back_from_the_history() {
+    const UP: &str = "\x1b[A";
+    const LEFT: &str = "\x1b[D";
+    let scratch = Scratch::new("terminal-history");
+    let mut chat = chat(&scratch, 256, &["--max-new", "4"]);
+    // "/wrng" with an "o" before its last two letters.
+    chat.types(&format!("/wrng{LEFT}{LEFT}o\n"));
+    chat.shows("[unknown command /wrong; ");
+    chat.prompt();
+    chat.types(&format!("{UP}er\n"));
+    chat.shows("[unknown command /wronger; ");
+    chat.prompt();
+    chat.types(END);
+    assert_eq!(chat.wait(), Some(0));
+}
+
+/// SIGTERM at the prompt exits with its code and leaves the terminal in the mode that it had.
+#[test]
+fn a_termination_at_the_prompt_restores_the_terminal() {
+    let scratch = Scratch::new("terminal-term");
+    let mut chat = chat(&scratch, 256, &[]);
+    let mode = |keys: &File| {
+        let mut mode = std::mem::MaybeUninit::<libc::termios>::uninit();
+        // SAFETY: an open descriptor of a terminal; the call fills the structure when it succeeds.
+        let mode = unsafe {
+            assert_eq!(libc::tcgetattr(keys.as_raw_fd(), mode.as_mut_ptr()), 0);
+            mode.assume_init()
+        };
+        mode.c_lflag & (libc::ICANON | libc::ECHO | libc::ISIG)
+    };
+    let keys = chat.keys.try_clone().unwrap();
+    assert_eq!(mode(&keys), 0, "the line editor reads single keys");
+    let sent = Command::new("sh").args(["-c", &format!("kill -TERM {}", chat.child.id())]).status().unwrap();
+    assert!(sent.success());
+    chat.until("error", |new| new.contains("stopped by a signal"));
+    let cooked = mode(&keys);
+    assert_eq!(chat.wait(), Some(143));
+    assert_eq!(cooked, libc::ICANON | libc::ECHO | libc::ISIG);
 }

@@ -3,22 +3,24 @@ use std::num::NonZeroUsize;
 
 use serde::Serialize;
 
-use super::DecodeArgs;
+use super::args::DecodeArgs;
+use super::bench_model::{self, BenchModel};
+use super::gpu_counters::{Meter, PerUnit};
 use super::ideal::Ideal;
-use super::subject::{self, BenchModel, Load};
-use super::traffic::{Meter, PerUnit};
-use crate::cli::{CliError, out};
+use super::workload::Workload;
+use crate::cli::exit::CliError;
+use crate::cli::out;
 use crate::decode::{CacheShape, EngineOptions};
 use crate::report::{Column, Pass, Spread, Table, Timings, units};
 
-/// Tokens of a prompt, and new ones, unless told otherwise.
-const USUAL: usize = 128;
+/// Default prompt length and number of new tokens.
+const DEFAULT_LEN: usize = 128;
 
-/// What `--json` prints; numbers without a plural are medians over the samples.
+/// The output of `--json`. Scalars are medians over the samples.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
-    subject: BenchModel,
+    model: BenchModel,
     kv: String,
     batch: usize,
     one_prompt: bool,
@@ -33,7 +35,7 @@ struct Report {
     ideal_step: Ideal,
     #[serde(skip_serializing_if = "Option::is_none")]
     per_token: Option<PerUnit>,
-    /// Bytes of keys and values read by the attention of new tokens, over those that they need.
+    /// Bytes of keys and values that the attention of new tokens read, divided by the lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     kv_read_over_needed: Option<f64>,
     samples: Vec<Timings>,
@@ -46,41 +48,41 @@ struct PerForward {
 }
 
 pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
-    let given = |n: Option<NonZeroUsize>| n.map(NonZeroUsize::get);
-    let (prompt_len, max_new) = (given(args.prompt_len), given(args.max_new));
-    let positions = prompt_len.unwrap_or(USUAL) + max_new.unwrap_or(USUAL);
-    let (model, subject) = subject::open(args.model.as_deref(), &args.shared, positions)?;
-    let usual = USUAL.min(model.config().max_positions / 2).max(1);
-    let load = Load {
+    let get = |n: Option<NonZeroUsize>| n.map(NonZeroUsize::get);
+    let (prompt_len, max_new) = (get(args.prompt_len), get(args.max_new));
+    let context = prompt_len.unwrap_or(DEFAULT_LEN) + max_new.unwrap_or(DEFAULT_LEN);
+    let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, context)?;
+    let default_len = DEFAULT_LEN.min(model.config().max_positions / 2).max(1);
+    let workload = Workload {
         batch: args.batch.get(),
         one_prompt: args.one_prompt,
-        prompt_len: prompt_len.unwrap_or(usual),
-        max_new: max_new.unwrap_or(usual),
+        prompt_len: prompt_len.unwrap_or(default_len),
+        max_new: max_new.unwrap_or(default_len),
     };
-    load.check(&model, "lower --prompt-len or --max-new")?;
-    let options = EngineOptions { steps_per_sync: args.look.get(), ..args.cache.engine() };
-    subject::measure(&model, load, options)?;
+    workload.check(&model, "reduce --prompt-len or --max-new")?;
+    let options = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
+    bench_model::measure(&model, workload, options)?;
     let (mut samples, mut cache_bytes, mut kv) = (Vec::new(), 0, None);
     let meter = Meter::start(model.device());
     for _ in 0..args.repeats.get() {
-        let measured = subject::measure(&model, load, options)?;
+        let measured = bench_model::measure(&model, workload, options)?;
         samples.push(measured.timings);
         (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
     }
-    let per_token = meter.stop(model.device(), args.repeats.get() * load.batch * load.max_new);
+    let per_token = meter.stop(model.device(), args.repeats.get() * workload.batch * workload.max_new);
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| Spread::of(samples.iter().filter_map(of));
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
     let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };
-    // a mean: on a GPU one pass waits for several
+    // The mean, because on a GPU one pass waits for several.
     let step = per_forward_ms.decode.as_ref().map(|passes| passes.mean);
-    let ideal_step = Ideal::decode(&model, &load, step);
+    let ideal_step = Ideal::decode(&model, &workload, step);
     let report = Report {
-        subject,
+        model: description,
         kv: options.kv.to_string(),
-        batch: load.batch,
-        one_prompt: load.one_prompt,
-        prompt_len: load.prompt_len,
-        max_new: load.max_new,
+        batch: workload.batch,
+        one_prompt: workload.one_prompt,
+        prompt_len: workload.prompt_len,
+        max_new: workload.max_new,
         time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())).map_or(0.0, |s| s.p50),
         decode_tokens_per_second: median(&Timings::decode_tokens_per_second).map(|s| s.p50),
         slope_us_per_token: median(&Timings::slope_us).map(|s| s.p50),
@@ -97,14 +99,14 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
 
 impl Report {
     fn text(&self) -> String {
-        let what = match (self.one_prompt, self.batch) {
-            (true, batch) => format!("{batch} of one prompt"),
+        let prompts = match (self.one_prompt, self.batch) {
+            (true, batch) => format!("{batch} sequences of one prompt"),
             (false, batch) => units::many(batch as u64, "prompt"),
         };
-        let mut text = self.subject.title();
+        let mut text = self.model.title();
         text.push_str(&format!(
-            "{} of {} tokens, {} new, cache {}\n\n",
-            what, self.prompt_len, self.max_new, self.kv
+            "{} of {} tokens, {} new tokens each, cache {}\n\n",
+            prompts, self.prompt_len, self.max_new, self.kv
         ));
         let mut table = Table::new([Column::words("median"), Column::numbers("")]);
         table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);
@@ -125,11 +127,10 @@ impl Report {
                 table.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
             }
         }
-        let mut traffic = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
+        let mut counters = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
         if let Some(times) = self.kv_read_over_needed {
-            traffic
-                .push_str(&format!("keys and values are read {times:.3} times as much as they have to be\n"));
+            counters.push_str(&format!("keys and values read / lower bound: {times:.3}\n"));
         }
-        format!("{text}\n{}\n{}{traffic}", table.render(), self.ideal_step.table())
+        format!("{text}\n{}\n{}{counters}", table.render(), self.ideal_step.table())
     }
 }

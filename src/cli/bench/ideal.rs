@@ -1,154 +1,154 @@
-//! What a step cannot do without, from shapes alone, and the bound that a device's peaks set to its time.
+//! Lower bounds of a step: bytes and operations from the shapes, and the time that the device's peak rates allow.
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use super::subject::Load;
+use super::workload::Workload;
 use crate::decode::CacheShape;
 use crate::model::{Config, Model};
 use crate::report::{Column, Table, units};
 use crate::tensor::{Dtype, Peak};
 
-/// Of one step, beside the time that it took.
+/// The lower bounds of one step, next to its measured time.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Ideal {
     #[serde(flatten)]
     needs: Needs,
-    /// Multiplications and additions of products and attention.
+    /// Multiplications and additions of matrix products and attention.
     operations: u64,
-    /// As many of them as were done in a second.
+    /// Achieved operations per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     operations_per_second: Option<f64>,
-    /// The longer of moving the bytes and doing the operations, where the device's peaks are known.
+    /// Lower bound of the time. `None`: the peak rates of the device are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<Bound>,
 }
 
-/// Bytes that are moved at least.
+/// Lower bound of the bytes moved.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(untagged)]
 enum Needs {
-    /// By a decode step of a batch.
+    /// A decode step of a batch.
     Decode {
-        /// Of the weights in compute type: each is read once for the whole batch; of a table of its own for the input
-        /// only the rows of the batch.
+        /// Weights in the compute dtype, each read once for the whole batch. Of an untied embedding, only the rows of
+        /// the batch.
         weight_bytes: u64,
-        /// Of keys and values that the rows see, each read once for a group of query heads, and those of a prompt
-        /// that all rows complete once for all.
+        /// Keys and values that the rows attend to, each read once per group of query heads; those of a shared prompt
+        /// once for all rows.
         cache_bytes: u64,
     },
-    /// By a step of training.
+    /// A training step.
     Train {
-        /// Of parameters, both moments and gradients in f32, each read once and written once.
+        /// Parameters, both moments and gradients in f32, each read once and written once.
         state_bytes: u64,
     },
 }
 
-/// What the device's peaks allow, which nothing reaches.
+/// The lower bound that the peak rates of the device set.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Bound {
     bytes_per_second: f64,
     operations_per_second: f64,
     ms: f64,
-    /// The measured time over it.
+    /// Measured time divided by `ms`.
     times: f64,
 }
 
 impl Ideal {
-    /// A decode step of `load` that took `ms`, if there was any: the mean over its steps.
-    pub(super) fn decode(model: &Model, load: &Load, ms: Option<f64>) -> Ideal {
+    /// The mean over the decode steps of `workload`, which took `ms`. `None`: there was no decode step.
+    pub(super) fn decode(model: &Model, workload: &Workload, ms: Option<f64>) -> Ideal {
         let (cfg, bytes) = (model.config(), model.compute().bytes());
-        let table = if cfg.tie_embeddings { 0 } else { load.batch * cfg.dim };
-        let steps = load.prompt_len + 1..=load.prompt_len + load.max_new.saturating_sub(1).max(1);
+        let table = if cfg.tie_embeddings { 0 } else { workload.batch * cfg.dim };
+        let steps = workload.prompt_len + 1..=workload.prompt_len + workload.max_new.saturating_sub(1).max(1);
         let n = steps.clone().count() as u64;
-        let seen_by_all = if load.one_prompt { Ideal::kv_before(model, load.prompt_len) } else { 0 };
-        let of_a_row = steps.clone().map(|at| Ideal::kv_before(model, at).saturating_sub(seen_by_all));
+        let shared = if workload.one_prompt { Ideal::kv_before(model, workload.prompt_len) } else { 0 };
+        let per_row = steps.clone().map(|at| Ideal::kv_before(model, at).saturating_sub(shared));
         let needs = Needs::Decode {
             weight_bytes: ((read(cfg) + table) * bytes) as u64,
-            cache_bytes: seen_by_all + load.batch as u64 * of_a_row.sum::<u64>() / n,
+            cache_bytes: shared + workload.batch as u64 * per_row.sum::<u64>() / n,
         };
         let attention = attention(cfg, steps) as u64 / n;
-        Ideal::of(model, needs, load.batch as u64 * (2 * read(cfg) as u64 + attention), ms)
+        Ideal::new(model, needs, workload.batch as u64 * (2 * read(cfg) as u64 + attention), ms)
     }
 
-    /// A step of training on `samples` of `context` tokens that took `ms`. The operations are those of the forward and
-    /// twice as many for the backward; what is computed anew is not counted.
-    pub(super) fn train(model: &Model, [samples, context]: [usize; 2], ms: f64) -> Ideal {
+    /// A training step on `samples` windows of `context` tokens that took `ms`. The backward has twice the operations
+    /// of the forward; recomputed activations are not counted.
+    pub(super) fn train(model: &Model, samples: usize, context: usize, ms: f64) -> Ideal {
         let cfg = model.config();
         let needs = Needs::Train { state_bytes: (8 * 4 * cfg.n_params()) as u64 };
         let forward = 2 * context * read(cfg) + attention(cfg, 1..=context);
-        Ideal::of(model, needs, (3 * samples * forward) as u64, Some(ms))
+        Ideal::new(model, needs, (3 * samples * forward) as u64, Some(ms))
     }
 
-    fn of(model: &Model, needs: Needs, operations: u64, ms: Option<f64>) -> Ideal {
+    fn new(model: &Model, needs: Needs, operations: u64, ms: Option<f64>) -> Ideal {
         let bytes = match needs {
             Needs::Decode { weight_bytes, cache_bytes } => weight_bytes + cache_bytes,
             Needs::Train { state_bytes } => state_bytes,
         };
-        let bound = |(peak, ms)| Bound::of(peak, model.compute(), (bytes, operations), ms);
+        let bound = |(peak, ms)| Bound::new(peak, model.compute(), bytes, operations, ms);
         let bound = model.device().peak().zip(ms).map(bound);
         let operations_per_second = ms.map(|ms| 1e3 * operations as f64 / ms);
         Ideal { needs, operations, operations_per_second, bound }
     }
 
-    /// Bytes of keys and values that the row before position `at` sees: those of all positions up to its own, or of a
-    /// window, in each layer, once for a group of query heads.
+    /// Bytes of keys and values that the row at position `at - 1` attends to: all positions up to its own, or those
+    /// of the sliding window, in every layer, once per group of query heads.
     pub(super) fn kv_before(model: &Model, at: usize) -> u64 {
         let cfg = model.config();
         let positions: usize = (0..cfg.n_layers).map(|layer| seen(cfg, layer, at)).sum();
         (positions * CacheShape::of(model).bytes_per_token() / cfg.n_layers) as u64
     }
 
-    /// As a table.
+    /// Formats the bounds as a table.
     pub(super) fn table(self) -> String {
-        let mut table = Table::new([Column::words("a step needs at least"), Column::numbers("")]);
+        let mut table = Table::new([Column::words("lower bounds of a step"), Column::numbers("")]);
         match self.needs {
             Needs::Decode { weight_bytes, cache_bytes } => {
                 table.row(["weights read", &units::bytes(weight_bytes)]);
                 table.row(["keys and values read", &units::bytes(cache_bytes)]);
             }
             Needs::Train { state_bytes } => {
-                table.row(["parameters, moments, gradients read and written", &units::bytes(state_bytes)]);
+                table.row(["parameters, moments, gradients", &units::bytes(state_bytes)]);
             }
         }
         table.row(["operations", &units::count(self.operations)]);
         if let Some(done) = self.operations_per_second {
-            table.row(["operations done", &units::rate(done, "op")]);
+            table.row(["achieved", &units::rate(done, "op")]);
         }
         if let Some(bound) = self.bound {
-            table.row(["most that the device can move", &units::rate(bound.bytes_per_second, "B")]);
-            table.row(["most that it can do", &units::rate(bound.operations_per_second, "op")]);
-            table.row(["least time by these", &format!("{:.3} ms", bound.ms)]);
-            table.row(["measured over that", &format!("{:.2}", bound.times)]);
+            table.row(["peak memory bandwidth", &units::rate(bound.bytes_per_second, "B")]);
+            table.row(["peak compute", &units::rate(bound.operations_per_second, "op")]);
+            table.row(["lower bound of time", &format!("{:.3} ms", bound.ms)]);
+            table.row(["measured / lower bound", &format!("{:.2}", bound.times)]);
         }
         table.render()
     }
 }
 
 impl Bound {
-    fn of(peak: Peak, compute: Dtype, (bytes, operations): (u64, u64), ms: f64) -> Bound {
+    fn new(peak: Peak, compute: Dtype, bytes: u64, operations: u64, ms: f64) -> Bound {
         let operations_per_second = match compute {
             Dtype::BF16 => peak.bf16_per_second,
             _ => peak.f32_per_second,
         };
         let moving = bytes as f64 / peak.bytes_per_second;
-        let least = 1e3 * moving.max(operations as f64 / operations_per_second);
-        Bound { bytes_per_second: peak.bytes_per_second, operations_per_second, ms: least, times: ms / least }
+        let bound = 1e3 * moving.max(operations as f64 / operations_per_second);
+        Bound { bytes_per_second: peak.bytes_per_second, operations_per_second, ms: bound, times: ms / bound }
     }
 }
 
-/// Parameters that a pass reads whole: all but a table for the input alone.
+/// Parameters that a pass reads completely: all except an untied embedding.
 fn read(cfg: &Config) -> usize {
     cfg.n_params() - if cfg.tie_embeddings { 0 } else { cfg.vocab * cfg.dim }
 }
 
-/// Operations of attention for the rows before some positions: a product with each key and one with each value.
+/// Operations of attention for the rows at positions `rows - 1`: one product with each key and one with each value.
 fn attention(cfg: &Config, rows: RangeInclusive<usize>) -> usize {
     let keys: usize = rows.flat_map(|at| (0..cfg.n_layers).map(move |layer| seen(cfg, layer, at))).sum();
     4 * keys * cfg.n_heads * cfg.head_dim
 }
 
-/// Positions that the row before position `at` sees in a layer.
+/// Number of positions that the row at position `at - 1` attends to in a layer.
 fn seen(cfg: &Config, layer: usize, at: usize) -> usize {
     cfg.window(layer).unwrap_or(usize::MAX).min(at)
 }
@@ -159,9 +159,9 @@ mod tests {
     use crate::tensor::Device;
 
     #[test]
-    fn a_bound_is_the_longer_of_moving_and_computing() {
+    fn the_bound_is_the_maximum_of_memory_time_and_compute_time() {
         let peak = Peak { bytes_per_second: 1e9, f32_per_second: 1e9, bf16_per_second: 4e9 };
-        let bound = |dtype, needs| Bound::of(peak, dtype, needs, 10.0);
+        let bound = |dtype, (bytes, operations)| Bound::new(peak, dtype, bytes, operations, 10.0);
         let shown = |b: Bound| [b.operations_per_second, b.ms, b.times];
         assert_eq!(shown(bound(Dtype::F32, (1_000_000, 5_000_000))), [1e9, 5.0, 2.0]);
         assert_eq!(shown(bound(Dtype::BF16, (1_000_000, 5_000_000))), [4e9, 1.25, 8.0]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decode_step_needs_what_its_shapes_say() {
+    fn the_bounds_of_a_decode_step_follow_from_its_shapes() {
         let cfg = Config {
             vocab: 100,
             dim: 8,
@@ -185,20 +185,21 @@ mod tests {
             ..Config::default()
         };
         let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
-        let load = Load { batch: 3, one_prompt: false, prompt_len: 4, max_new: 4 };
-        let needs = |load: Load| serde_json::to_value(Ideal::decode(&model, &load, Some(2.0))).unwrap();
-        let got = needs(load);
+        let workload = Workload { batch: 3, one_prompt: false, prompt_len: 4, max_new: 4 };
+        let needs = |w: Workload| serde_json::to_value(Ideal::decode(&model, &w, Some(2.0))).unwrap();
+        let got = needs(workload);
         let read = cfg.n_params() - 800;
         assert_eq!(got["weight_bytes"], 4 * (read + 3 * 8));
-        // rows before positions 5, 6, 7; a key and a value of 4 channels in 2 layers
-        let of_a_position = 2 * 2 * 4 * 4;
-        assert_eq!(got["cache_bytes"], 3 * 6 * of_a_position);
+        // Rows at positions 4, 5, 6; a key and a value of 4 channels in 2 layers.
+        let per_position = 2 * 2 * 4 * 4;
+        assert_eq!(got["cache_bytes"], 3 * 6 * per_position);
         assert_eq!(got["operations"], 3 * (2 * read + 4 * 2 * 6 * 2 * 4));
         assert_eq!(got["operations_per_second"].as_f64(), got["operations"].as_f64().map(|n| n * 500.0));
-        let got = needs(Load { one_prompt: true, ..load });
-        assert_eq!(got["cache_bytes"], (4 + 3 * 2) * of_a_position);
+        let got = needs(Workload { one_prompt: true, ..workload });
+        assert_eq!(got["cache_bytes"], (4 + 3 * 2) * per_position);
         assert!(
-            needs(Load { max_new: 1, ..load })["cache_bytes"].as_u64() == Some(3 * 5 * of_a_position as u64)
+            needs(Workload { max_new: 1, ..workload })["cache_bytes"].as_u64()
+                == Some(3 * 5 * per_position as u64)
         );
     }
 }

@@ -1,25 +1,27 @@
 //! `xtrain bench kv`.
 use serde::Serialize;
 
-use super::KvArgs;
-use super::subject::{self, BenchModel, Load, Measured};
-use crate::cli::{CliError, out};
+use super::args::KvArgs;
+use super::bench_model::{self, BenchModel, Measured};
+use super::workload::Workload;
+use crate::cli::exit::CliError;
+use crate::cli::out;
 use crate::decode::KvKind;
 use crate::report::{Column, Spread, Table, Timings, units};
 
-/// New tokens of the rollouts; the last with `--long` alone.
+/// Numbers of new tokens; the last one only with `--long`.
 const LENGTHS: [usize; 4] = [32, 128, 256, 1024];
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
-    subject: BenchModel,
+    model: BenchModel,
     prompt_len: usize,
     cells: Vec<Cell>,
 }
 
-/// One cache at one length; numbers are medians over the samples.
+/// One cache at one length. The numbers are medians over the samples.
 #[derive(Debug, Serialize)]
 struct Cell {
     kv: String,
@@ -33,44 +35,44 @@ struct Cell {
 
 pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let lengths = if args.long { &LENGTHS[..] } else { &LENGTHS[..3] };
-    let longest = lengths.iter().max().expect("there are lengths");
+    let longest = lengths.iter().max().expect("the list is not empty");
     let prompt_len = args.prompt_len.get();
-    let (model, subject) = subject::open(args.model.as_deref(), &args.shared, prompt_len + longest)?;
+    let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, prompt_len + longest)?;
     let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
     let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
     if lengths.is_empty() {
-        Load { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(
+        Workload { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(
             &model,
-            "the shortest cell has 32 new tokens: lower --prompt-len, or take a longer model",
+            "reduce --prompt-len (the shortest rollout has 32 new tokens), or use a model with a longer context",
         )?;
     }
     let page = args.sizes.page_size;
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }];
     let mut cells = Vec::new();
     for n in lengths {
-        let load = Load { batch: 1, one_prompt: false, prompt_len, max_new: n };
+        let workload = Workload { batch: 1, one_prompt: false, prompt_len, max_new: n };
         let mut row = kinds.map(|kv| (kv, 0, Vec::new()));
         for round in 0..=args.repeats.get() {
-            // there and back: what drifts, drifts for all
+            // Alternate the direction, so that drift affects all caches equally.
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let Measured { timings, cache_bytes: held, .. } =
-                    subject::measure(&model, load, args.sizes.engine(*kv))?;
-                *bytes = held;
+                let Measured { timings, cache_bytes, .. } =
+                    bench_model::measure(&model, workload, args.sizes.engine(*kv))?;
+                *bytes = cache_bytes;
                 if round > 0 {
                     samples.push(timings);
                 }
             }
         }
-        cells.extend(row.map(|(kv, bytes, samples)| Cell::of((kv, n), bytes, samples)));
+        cells.extend(row.map(|(kv, bytes, samples)| Cell::new(kv, n, bytes, samples)));
     }
-    let report = Report { subject, prompt_len, cells };
+    let report = Report { model: description, prompt_len, cells };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
 impl Cell {
-    fn of((kv, n): (KvKind, usize), cache_bytes: usize, samples: Vec<Timings>) -> Cell {
+    fn new(kv: KvKind, n: usize, cache_bytes: usize, samples: Vec<Timings>) -> Cell {
         let median = |of: &dyn Fn(&Timings) -> Option<f64>| {
             Spread::of(samples.iter().filter_map(of)).map_or(0.0, |spread| spread.p50)
         };
@@ -88,22 +90,27 @@ impl Cell {
 
 impl Report {
     fn text(&self) -> String {
-        let heads = ["n", "first token ms", "tok/s", "total ms", "x off", "cache"];
+        let heads = ["n", "first token ms", "tok/s", "total ms", "speedup", "cache size"];
         let columns = [Column::words("cache")].into_iter().chain(heads.map(Column::numbers));
         let mut table = Table::new(columns);
         for cell in &self.cells {
             let off = self.cells.iter().find(|c| c.n == cell.n && c.kv == KvKind::Off.to_string());
-            let times = off.map_or(1.0, |off| off.total_ms / cell.total_ms);
+            let speedup = off.map_or(1.0, |off| off.total_ms / cell.total_ms);
             table.row([
                 cell.kv.clone(),
                 cell.n.to_string(),
                 format!("{:.2}", cell.time_to_first_token_ms),
                 format!("{:.0}", cell.decode_tokens_per_second),
                 format!("{:.1}", cell.total_ms),
-                format!("{times:.1}"),
+                format!("{speedup:.1}"),
                 units::bytes(cell.cache_bytes as u64),
             ]);
         }
-        format!("{}a prompt of {} tokens, n new\n\n{}", self.subject.title(), self.prompt_len, table.render())
+        format!(
+            "{}prompt of {} tokens, n new tokens\n\n{}",
+            self.model.title(),
+            self.prompt_len,
+            table.render()
+        )
     }
 }

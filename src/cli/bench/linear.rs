@@ -3,9 +3,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::LinearArgs;
-use super::subject;
-use crate::cli::{CliError, out, source};
+use super::args::LinearArgs;
+use super::bench_model;
+use crate::cli::exit::CliError;
+use crate::cli::{out, source};
 use crate::config::RunConfig;
 use crate::model::{self, Config};
 use crate::report::{Column, Spread, Table, units};
@@ -13,16 +14,16 @@ use crate::tensor::ops::{self, Weight};
 use crate::tensor::{Device, Dtype, Tensor, fill_normal};
 use crate::training;
 
-/// Bytes of the copies of a matrix that are read in turn: more than fits in a GPU's cache.
-const IN_TURN: usize = 128 << 20;
-/// The fewest copies, of which a GPU's queue makes a graph, and the most.
+/// Total size of the copies of a matrix in bytes: more than fits in a GPU cache.
+const TOTAL_COPY_BYTES: usize = 128 << 20;
+/// Minimum and maximum number of copies. From 4 on, the queue of a GPU records a graph.
 const COPIES: [usize; 2] = [4, 512];
-/// Rounds over the copies in a sample: the host asks for one while a GPU is busy with the round before.
+/// Rounds over the copies per sample: the host submits a round while the GPU executes the previous one.
 const ROUNDS: usize = 4;
-/// Samples before the first that counts.
+/// Warmup samples.
 const WARM_UP: usize = 2;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
@@ -31,7 +32,7 @@ struct Report {
     products: Vec<Product>,
 }
 
-/// `rows` rows of `inputs` values, times a matrix.
+/// The product of `rows` rows of `inputs` values with a matrix.
 #[derive(Debug, Serialize)]
 struct Product {
     matrix: &'static str,
@@ -53,20 +54,21 @@ pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
     let seed = args.shared.seed.unwrap_or(config.train.seed);
     let mut products = Vec::new();
     for (matrix, shape) in matrices(&cfg) {
-        let usual = IN_TURN.div_ceil(shape[0] * shape[1] * compute.bytes()).clamp(COPIES[0], COPIES[1]);
-        let copies = args.copies.unwrap_or(usual);
-        let weights = copied(&device, (shape, compute), seed, copies)?;
+        let default_copies =
+            TOTAL_COPY_BYTES.div_ceil(shape[0] * shape[1] * compute.bytes()).clamp(COPIES[0], COPIES[1]);
+        let copies = args.copies.unwrap_or(default_copies);
+        let weights = random_weights(&device, shape, compute, seed, copies)?;
         for &rows in &args.rows {
             let samples_us = measure(&weights, rows, seed, args.repeats)?;
-            products.push(Product::new(matrix, shape, (rows, copies), samples_us));
+            products.push(Product::new(matrix, shape, rows, copies, samples_us));
         }
     }
-    let (model, compute) = (subject::name(&config), compute.to_string());
+    let (model, compute) = (bench_model::name(&config), compute.to_string());
     let report = Report { model, device: device.to_string(), compute, products };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
-/// The matrices of a block and the head, by name: `[out, in]`.
+/// The matrices of a layer and the output head, with their shapes `[out, in]`.
 fn matrices(cfg: &Config) -> [(&'static str, [usize; 2]); 6] {
     let (q, kv) = (cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim);
     [
@@ -79,17 +81,18 @@ fn matrices(cfg: &Config) -> [(&'static str, [usize; 2]); 6] {
     ]
 }
 
-/// `n` normal deviates.
+/// `n` normally distributed values.
 fn normal(n: usize, seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; n];
     fill_normal(seed, 0, 1.0, &mut values);
     values
 }
 
-/// A random matrix `[out, in]` in its compute type, as often as asked for.
-fn copied(
+/// `copies` packed copies of a random matrix of shape `[out, in]`.
+fn random_weights(
     device: &Device,
-    (shape, compute): ([usize; 2], Dtype),
+    shape: [usize; 2],
+    compute: Dtype,
     seed: u64,
     copies: usize,
 ) -> model::Result<Vec<Weight>> {
@@ -98,13 +101,13 @@ fn copied(
     (0..copies).map(copy).collect()
 }
 
-/// Microseconds of a product: the time until all of a sample are done, over their number.
+/// Microseconds per product: the time of all products of a sample, divided by their number.
 fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model::Result<Vec<f64>> {
     let (first, mut samples) = (&weights[0], Vec::new());
     let x =
         Tensor::new(first.device(), &[rows, first.in_features()], normal(rows * first.in_features(), seed))?;
     let x = x.cast(first.dtype())?;
-    for turn in 0..WARM_UP + repeats {
+    for sample in 0..WARM_UP + repeats {
         let clock = Instant::now();
         for _ in 0..ROUNDS {
             for w in weights {
@@ -113,7 +116,7 @@ fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model:
             first.device().submit_step()?;
         }
         first.device().wait()?;
-        if turn >= WARM_UP {
+        if sample >= WARM_UP {
             samples.push(clock.elapsed().as_secs_f64() * 1e6 / (ROUNDS * weights.len()) as f64);
         }
     }
@@ -124,7 +127,8 @@ impl Product {
     fn new(
         matrix: &'static str,
         [outputs, inputs]: [usize; 2],
-        (rows, copies): (usize, usize),
+        rows: usize,
+        copies: usize,
         samples_us: Vec<f64>,
     ) -> Product {
         let us = Spread::of(samples_us.iter().copied()).expect("at least one sample was measured");
@@ -137,7 +141,7 @@ impl Report {
     fn text(&self) -> String {
         let Report { model, device, compute, products } = self;
         let words = ["matrix"].map(Column::words);
-        let heads = ["out", "in", "rows", "min us", "p50 us", "p95 us", ""].map(Column::numbers);
+        let heads = ["out", "in", "rows", "min us", "p50 us", "p95 us", "throughput"].map(Column::numbers);
         let mut table = Table::new(words.into_iter().chain(heads));
         for p in products {
             let sizes = [p.outputs, p.inputs, p.rows].map(|n| n.to_string());
@@ -145,6 +149,6 @@ impl Report {
             let rate = units::rate(p.operations_per_second, "op");
             table.row([p.matrix.to_string()].into_iter().chain(sizes).chain(times).chain([rate]));
         }
-        format!("{model}: products in {compute}, {device}\n\n{}", table.render())
+        format!("{model}: matrix products, {compute}, {device}\n\n{}", table.render())
     }
 }

@@ -3,24 +3,25 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::TrainArgs;
+use super::args::TrainArgs;
+use super::bench_model::{self, BenchModel};
+use super::gpu_counters::{Meter, PerUnit};
 use super::ideal::Ideal;
-use super::subject::{self, BenchModel};
-use super::traffic::{Meter, PerUnit};
-use crate::cli::{CliError, out, source};
+use crate::cli::exit::CliError;
+use crate::cli::{out, source};
 use crate::config::RunConfig;
 use crate::model::TrainingExample;
 use crate::report::{Column, Spread, Table, units};
 use crate::training;
 
-/// Steps before the first that counts.
+/// Warmup steps.
 const WARM_UP: usize = 3;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
-    subject: BenchModel,
+    model: BenchModel,
     context: usize,
     batch: usize,
     micro_batch: usize,
@@ -38,14 +39,17 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     config.train.dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
     config.train.seed = args.shared.seed.unwrap_or(config.train.seed);
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
-    let mut trainer = training::begin(&config, vocab, &device)?;
+    let mut trainer = training::new_trainer(&config, vocab, &device)?;
     let (batch, context) = (config.train.batch, config.train.context);
     let vocab = trainer.model.config().vocab;
     let (mut samples_ms, mut meter) = (Vec::new(), Meter::start(&device));
     for step in 0..WARM_UP + args.steps {
         let sample = |at: usize| {
             let id = (step * batch + at) as u64;
-            TrainingExample::window(&subject::tokens((config.train.seed, id), context + 1, vocab), 1.0)
+            TrainingExample::window(
+                &bench_model::random_tokens(config.train.seed, id, context + 1, vocab),
+                1.0,
+            )
         };
         let samples: Vec<TrainingExample> = (0..batch).map(sample).collect();
         if step == WARM_UP {
@@ -59,12 +63,12 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     }
     let ms_per_step = Spread::of(samples_ms.iter().copied()).expect("at least one step was measured");
     let report = Report {
-        subject: BenchModel::new(subject::name(&config), &trainer.model),
+        model: BenchModel::new(bench_model::name(&config), &trainer.model),
         context,
         batch,
         micro_batch: config.train.micro_batch,
         tokens_per_second: (batch * context) as f64 / ms_per_step.p50 * 1e3,
-        ideal_step: Ideal::train(&trainer.model, [batch, context], ms_per_step.p50),
+        ideal_step: Ideal::train(&trainer.model, batch, context, ms_per_step.p50),
         ms_per_step,
         per_step: meter.stop(&device, args.steps),
         samples_ms,
@@ -79,10 +83,10 @@ impl Report {
         let s = &self.ms_per_step;
         let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.2}"));
         table.row(["".to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
-        let traffic = self.per_step.map_or(String::new(), |t| format!("\n{}", t.table("step")));
+        let counters = self.per_step.map_or(String::new(), |t| format!("\n{}", t.table("step")));
         format!(
-            "{}{} samples of {} tokens a step: {}\n\n{}\n{}{traffic}",
-            self.subject.title(),
+            "{}{} windows of {} tokens per step: {}\n\n{}\n{}{counters}",
+            self.model.title(),
             self.batch,
             self.context,
             units::rate(self.tokens_per_second, "tok"),

@@ -1,125 +1,127 @@
-//! What was said so far, as messages and as the tokens that the model has seen.
-use std::fmt;
-
-use crate::cli::CliError;
+//! The messages of a conversation and their tokens.
+use crate::cli::exit::{CliError, Exit};
 use crate::decode::Completion;
 use crate::model::chat::{ChatTemplate, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
 /// A conversation.
 ///
-/// The tokens of a reply stay those that were drawn: a later turn appends to them and does not encode their
-/// text again, which may have other tokens. So what the model's cache holds stays the beginning of what comes.
+/// The tokens of a reply are kept as they were sampled. A later turn appends to them instead of encoding their text
+/// again, which could yield other tokens. So the contents of the KV cache remain a prefix of the next prompt.
 #[derive(Debug)]
 pub(super) struct Conversation<'t> {
     tokenizer: &'t Tokenizer,
     template: ChatTemplate,
     options: Options,
     messages: Vec<Message>,
-    /// How many of the messages stay: the system's.
-    fixed: usize,
-    /// The text that the model has seen, and its tokens.
-    seen: (String, Vec<u32>),
-    positions: usize,
+    /// Number of messages that are never dropped: the system prompt.
+    pinned: usize,
+    /// Text that the model has processed.
+    text: String,
+    /// Tokens of `text`.
+    ids: Vec<u32>,
+    /// Context length of the model.
+    context: usize,
 }
 
-/// A turn that waits for its reply.
+/// A user turn with its prompt, before the reply.
 #[derive(Debug)]
-pub(super) struct ResolvedGeneration {
+pub(super) struct PendingTurn {
     text: String,
     pub(super) ids: Vec<u32>,
     messages: Vec<Message>,
-    /// Messages that had to go.
-    pub(super) forgotten: usize,
+    /// Number of old messages that were dropped.
+    pub(super) dropped: usize,
 }
 
-/// A message that fits into no conversation.
-#[derive(Debug)]
+/// A message that does not fit in the context.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the message is too long: the prompt has {tokens} tokens, expected at most {} (context {context}, of which \
+     {reserved} are reserved for the reply)",
+    context - reserved
+)]
 pub(super) struct TooLong {
     tokens: usize,
-    room: usize,
-    positions: usize,
+    reserved: usize,
+    context: usize,
 }
 
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TooLong { tokens, room, positions } = self;
-        write!(
-            f,
-            "the message is too long: with what stays before it {tokens} tokens, want at most {} (the model has \
-             {positions} positions, {room} are for the reply)",
-            positions - room
-        )
+impl From<TooLong> for CliError {
+    fn from(error: TooLong) -> CliError {
+        CliError::from_source(Exit::Data, error)
     }
 }
 
 impl<'t> Conversation<'t> {
     pub(super) fn new(
-        (tokenizer, template): (&'t Tokenizer, ChatTemplate),
+        tokenizer: &'t Tokenizer,
+        template: ChatTemplate,
         options: Options,
         system: Option<&str>,
-        positions: usize,
+        context: usize,
     ) -> Conversation<'t> {
         let messages: Vec<Message> = system.map(|text| Message::new("system", text)).into_iter().collect();
         Conversation {
             tokenizer,
             template,
             options: Options { add_generation_prompt: true, ..options },
-            fixed: messages.len(),
+            pinned: messages.len(),
             messages,
-            seen: (String::new(), Vec::new()),
-            positions,
+            text: String::new(),
+            ids: Vec::new(),
+            context,
         }
     }
 
-    /// Forgets all but the system's message.
+    /// Removes all messages except the system prompt.
     pub(super) fn reset(&mut self) {
-        self.messages.truncate(self.fixed);
-        self.seen = (String::new(), Vec::new());
+        self.messages.truncate(self.pinned);
+        self.text.clear();
+        self.ids.clear();
     }
 
-    /// The tokens of the conversation with `said` at its end and the beginning of a reply; the oldest turns are
-    /// left out as far as that is needed for `room` more tokens. Nothing is said until [`answered`].
+    /// Renders the conversation with `message` and the start of a reply. Drops the oldest turns as needed to leave
+    /// `reserved` tokens for the reply. The conversation does not change until [`commit`].
     ///
     /// # Errors
-    /// [`TooLong`]; what the template refuses.
+    /// [`TooLong`]; the template rejects the messages.
     ///
-    /// [`answered`]: Conversation::answered
-    pub(super) fn ask(&self, said: &str, room: usize) -> Result<ResolvedGeneration, CliError> {
+    /// [`commit`]: Conversation::commit
+    pub(super) fn prepare_turn(&self, message: &str, reserved: usize) -> Result<PendingTurn, CliError> {
         let mut messages = self.messages.clone();
-        messages.push(Message::new("user", said));
-        let all = messages.len();
+        messages.push(Message::new("user", message));
+        let total = messages.len();
         loop {
             let text = self.template.render(&messages, &self.options)?.text;
-            let ids = self.ids(&text)?;
-            if ids.len() + room <= self.positions && !ids.is_empty() {
-                return Ok(ResolvedGeneration { text, ids, forgotten: all - messages.len(), messages });
+            let ids = self.encode(&text)?;
+            if ids.len() + reserved <= self.context && !ids.is_empty() {
+                return Ok(PendingTurn { text, ids, dropped: total - messages.len(), messages });
             }
-            let next = (self.fixed + 1..messages.len()).find(|&at| messages[at].role() == "user");
-            let Some(next) = next else {
-                return Err(TooLong { tokens: ids.len(), room, positions: self.positions }.into());
+            let next_turn = (self.pinned + 1..messages.len()).find(|&at| messages[at].role() == "user");
+            let Some(next_turn) = next_turn else {
+                return Err(TooLong { tokens: ids.len(), reserved, context: self.context }.into());
             };
-            messages.drain(self.fixed..next);
+            messages.drain(self.pinned..next_turn);
         }
     }
 
-    /// The tokens of `text`: those that the model has seen, as far as they are its beginning.
-    fn ids(&self, text: &str) -> Result<Vec<u32>, CliError> {
-        let (seen, ids) = &self.seen;
-        match text.strip_prefix(seen.as_str()) {
-            Some(rest) => Ok([&ids[..], &self.tokenizer.encode(rest)?].concat()),
+    /// Encodes `text`. If it starts with the processed text, the tokens of that prefix are reused.
+    fn encode(&self, text: &str) -> Result<Vec<u32>, CliError> {
+        match text.strip_prefix(self.text.as_str()) {
+            Some(rest) => Ok([&self.ids[..], &self.tokenizer.encode(rest)?].concat()),
             None => Ok(self.tokenizer.encode(text)?),
         }
     }
 
-    /// Takes the turn and its reply into the conversation.
-    pub(super) fn answered(&mut self, asked: ResolvedGeneration, reply: &Completion) {
-        let ResolvedGeneration { mut text, mut ids, messages, .. } = asked;
+    /// Adds the turn and its reply to the conversation.
+    pub(super) fn commit(&mut self, turn: PendingTurn, reply: &Completion) {
+        let PendingTurn { mut text, mut ids, messages, .. } = turn;
         text += &self.tokenizer.decode(&reply.tokens);
         ids.extend(&reply.tokens);
         self.messages = messages;
         self.messages.push(Message::new("assistant", &reply.text(self.tokenizer)));
-        self.seen = (text, ids);
+        (self.text, self.ids) = (text, ids);
     }
 }
 
@@ -134,58 +136,62 @@ mod tests {
         Completion { index: 0, id: 0, prompt_len: 0, tokens, logprobs, processed_logprobs, finish_reason }
     }
 
-    fn talk<'t>(tokenizer: &'t Tokenizer, system: Option<&str>, positions: usize) -> Conversation<'t> {
+    fn conversation<'t>(tokenizer: &'t Tokenizer, system: Option<&str>, context: usize) -> Conversation<'t> {
         let options = Options::of(tokenizer);
         let template = ChatTemplate::of(tokenizer, None, &options).unwrap();
-        Conversation::new((tokenizer, template), options, system, positions)
+        Conversation::new(tokenizer, template, options, system, context)
     }
 
     #[test]
-    fn a_turn_begins_with_the_tokens_that_the_model_has_seen() {
+    fn a_prompt_starts_with_the_tokens_of_earlier_turns() {
         let bytes = Tokenizer::byte();
-        let mut talk = talk(&bytes, None, 1000);
-        let first = talk.ask("hi", 8).unwrap();
+        let mut chat = conversation(&bytes, None, 1000);
+        let first = chat.prepare_turn("hi", 8).unwrap();
         assert_eq!(first.text, "user\nhi<|endoftext|>assistant\n");
         let seen = [&first.ids[..], b"yes".map(u32::from).as_slice(), &[256]].concat();
-        talk.answered(first, &reply(&[121, 101, 115, 256], FinishReason::Eos));
-        let second = talk.ask("ok", 8).unwrap();
+        chat.commit(first, &reply(&[121, 101, 115, 256], FinishReason::Eos));
+        let second = chat.prepare_turn("ok", 8).unwrap();
         assert_eq!(
             second.text,
             "user\nhi<|endoftext|>assistant\nyes<|endoftext|>user\nok<|endoftext|>assistant\n"
         );
         assert_eq!(second.ids, bytes.encode(&second.text).unwrap());
         assert!(second.ids.starts_with(&seen));
-        // a byte that is no text is drawn: its tokens stay, and are not the three of U+FFFD
+        // The reply has a byte that is not valid UTF-8: its token is kept, not replaced by the three of U+FFFD.
         let seen = [&second.ids[..], &[0xff, 256]].concat();
-        talk.answered(second, &reply(&[0xff, 256], FinishReason::Eos));
-        let third = talk.ask("?", 8).unwrap();
+        chat.commit(second, &reply(&[0xff, 256], FinishReason::Eos));
+        let third = chat.prepare_turn("?", 8).unwrap();
         assert!(third.ids.starts_with(&seen) && third.text.contains('\u{fffd}'));
-        // one that was stopped, without the end of text, is ended by the template
+        // The template ends a reply that was stopped before its end-of-text token.
         let seen = [&third.ids[..], &[120]].concat();
-        talk.answered(third, &reply(&[120], FinishReason::Stop));
-        let fourth = talk.ask("!", 8).unwrap();
+        chat.commit(third, &reply(&[120], FinishReason::Stop));
+        let fourth = chat.prepare_turn("!", 8).unwrap();
         assert!(fourth.ids.starts_with(&seen) && fourth.ids[seen.len()] == 256);
-        talk.reset();
-        assert_eq!(talk.ask("hi", 8).unwrap().text, "user\nhi<|endoftext|>assistant\n");
+        chat.reset();
+        assert_eq!(chat.prepare_turn("hi", 8).unwrap().text, "user\nhi<|endoftext|>assistant\n");
     }
 
     #[test]
-    fn the_oldest_turns_go_first_and_the_system_stays() {
+    fn the_oldest_turns_are_dropped_and_the_system_prompt_is_kept() {
         let bytes = Tokenizer::byte();
-        // system 10, a user's turn 6 + n, a reply 11 + n
-        let mut talk = talk(&bytes, Some("S"), 60);
+        // Tokens: system prompt 10, user turn 6 + n, reply 11 + n.
+        let mut chat = conversation(&bytes, Some("S"), 60);
         let sizes: Vec<[usize; 2]> = (0..6)
             .map(|_| {
-                let asked = talk.ask("abc", 5).unwrap();
-                let n = [asked.ids.len(), asked.forgotten];
-                assert!(asked.text.starts_with("system\nS<|endoftext|>user\nabc"), "{}", asked.text);
-                talk.answered(asked, &reply(&[120, 256], FinishReason::Eos));
-                n
+                let turn = chat.prepare_turn("abc", 5).unwrap();
+                let counts = [turn.ids.len(), turn.dropped];
+                assert!(turn.text.starts_with("system\nS<|endoftext|>user\nabc"), "{}", turn.text);
+                chat.commit(turn, &reply(&[120, 256], FinishReason::Eos));
+                counts
             })
             .collect();
         assert_eq!(sizes, [[28, 0], [49, 0], [49, 2], [49, 2], [49, 2], [49, 2]]);
-        let error = talk.ask(&"x".repeat(50), 5).unwrap_err().to_string();
-        assert!(error.contains("75 tokens, want at most 55") && error.contains("60 positions"), "{error}");
-        assert_eq!(talk.ask("abc", 5).unwrap().ids.len(), 49, "what was too long was not said");
+        let error = chat.prepare_turn(&"x".repeat(50), 5).unwrap_err().to_string();
+        assert!(error.contains("75 tokens, expected at most 55") && error.contains("context 60"), "{error}");
+        assert_eq!(
+            chat.prepare_turn("abc", 5).unwrap().ids.len(),
+            49,
+            "the message that was too long is not part of the conversation"
+        );
     }
 }

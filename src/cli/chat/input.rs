@@ -1,19 +1,22 @@
-//! What is said: lines of a terminal or of a pipe.
+//! User input: lines of a terminal or of a pipe.
 use std::io::{BufRead, ErrorKind, Read};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::Duration;
 
-use super::stops::Stops;
-use super::{CliError, Exit};
-use crate::cli::out;
+use super::line_editor::{self, Line, TerminalMode};
+use super::signals::ChatSignals;
+use crate::cli::exit::{CliError, Exit};
 
-/// The longest line that is read, in bytes.
+/// Maximum length of a line, in bytes.
 const MAX_LINE: u64 = 16 << 20;
 
-/// A line, by what it means.
+/// Interval at which signals are checked while waiting for a line.
+const POLL: Duration = Duration::from_millis(50);
+
+/// The meaning of a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum UserInput {
     Message(String),
     Reset,
     Help,
@@ -21,129 +24,159 @@ pub(super) enum Said {
     End,
 }
 
-type Line = Result<Option<String>, CliError>;
-
-/// Standard input, read beside the conversation so that a signal is seen while nobody types.
+/// Standard input. A thread reads it, so that signals are noticed while waiting for a line.
 #[derive(Debug)]
 pub(super) struct Input {
-    lines: Receiver<Line>,
-    terminal: bool,
-    /// Lines so far.
-    read: usize,
+    lines: Receiver<Result<Line, CliError>>,
+    /// The line editor. `None`: standard input is not a terminal.
+    editor: Option<Editor>,
+    /// Number of lines read so far.
+    line: usize,
+}
+
+#[derive(Debug)]
+struct Editor {
+    /// Requests one line.
+    requests: Sender<()>,
+    _mode: TerminalMode,
 }
 
 impl Input {
     /// # Errors
-    /// The system refuses the thread.
+    /// The operating system refuses the thread.
     pub(super) fn new(terminal: bool) -> Result<Input, CliError> {
-        let (tx, lines) = sync_channel(1);
-        // ends with the process, or when nobody wants a line any more
-        let reader = move || {
+        let refused =
+            |e| CliError::new(Exit::Io, format_args!("cannot start a thread to read standard input: {e}"));
+        let spawn = |reader: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().spawn(reader).map(drop).map_err(refused)
+        };
+        if terminal {
+            let ((requests, requested), (sender, lines)) = (channel(), channel());
+            let mode = TerminalMode::save();
+            spawn(Box::new(move || line_editor::run(&requested, &sender)))?;
+            return Ok(Input { lines, editor: Some(Editor { requests, _mode: mode }), line: 0 });
+        }
+        let (sender, lines) = sync_channel(1);
+        // The thread ends with the process, or when the receiver is dropped.
+        spawn(Box::new(move || {
             loop {
-                let line = read();
-                let last = !matches!(line, Ok(Some(_)));
-                if tx.send(line).is_err() || last {
+                let line = read_line();
+                let last = !matches!(line, Ok(Line::Text(_)));
+                if sender.send(line).is_err() || last {
                     return;
                 }
             }
-        };
-        let refused = |e| CliError::new(Exit::Io, format_args!("no thread to read standard input: {e}"));
-        std::thread::Builder::new().spawn(reader).map_err(refused)?;
-        Ok(Input { lines, terminal, read: 0 })
+        }))?;
+        Ok(Input { lines, editor: None, line: 0 })
     }
 
-    /// The next line that says something; `told`: an interrupt so far has been answered.
+    /// Returns the next line that is not blank. `reported`: the last interrupt stopped a reply, so no hint is printed
+    /// for it.
     ///
     /// # Errors
-    /// Input that cannot be read or is no text; a signal that ends.
-    pub(super) fn next(&mut self, stops: &Stops, mut told: bool) -> Result<Said, CliError> {
-        self.prompt()?;
+    /// The input cannot be read or is not text; a signal or a second Ctrl-C ends the conversation.
+    pub(super) fn next(&mut self, signals: &ChatSignals, mut reported: bool) -> Result<UserInput, CliError> {
+        let terminal = self.editor.is_some();
+        self.request_line();
         loop {
-            if let Some(exit) = stops.ended(self.terminal) {
+            if let Some(exit) = signals.exit(terminal) {
                 return Err(CliError::new(exit, "stopped by a signal"));
             }
-            if stops.asked() && !told {
-                told = true;
-                eprintln!("\n[Ctrl-C again or Ctrl-D ends]");
-                self.prompt()?;
+            if signals.interrupted() && !reported {
+                // A SIGINT from another process, or from a terminal that the editor does not support.
+                reported = true;
+                eprint!("\r\n{INTERRUPT_HINT}\r\n> ");
             }
-            let line = match self.lines.recv_timeout(Duration::from_millis(50)) {
-                Ok(line) => line.map_err(|error| self.place_of(self.read + 1, error))?,
+            let line = match self.lines.recv_timeout(POLL) {
+                Ok(line) => line.map_err(|error| self.at(self.line + 1, error))?,
                 Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => None,
+                Err(RecvTimeoutError::Disconnected) => Line::End,
             };
-            let Some(line) = line else {
-                out::print(if self.terminal { "\n" } else { "" })?;
-                return Ok(Said::End);
-            };
-            self.read += 1;
-            stops.begin();
-            told = false;
-            match meaning(&line, self.terminal) {
-                Some(said) => return Ok(said),
-                None => self.prompt()?,
+            match line {
+                Line::End => return Ok(UserInput::End),
+                Line::Interrupt if signals.interrupted() => {
+                    return Err(CliError::new(Exit::Interrupted, "interrupted"));
+                }
+                Line::Interrupt => {
+                    signals.interrupt();
+                    reported = true;
+                    eprintln!("{INTERRUPT_HINT}");
+                }
+                Line::Text(text) => {
+                    self.line += 1;
+                    signals.clear_interrupt();
+                    reported = false;
+                    if let Some(input) = parse(&text, terminal) {
+                        return Ok(input);
+                    }
+                }
             }
+            self.request_line();
         }
     }
 
-    /// An error of the line that was read last, by its number where nobody types.
-    pub(super) fn place(&self, error: CliError) -> CliError {
-        self.place_of(self.read, error)
+    /// Adds the number of the last line to an error, unless the input is a terminal.
+    pub(super) fn at_line(&self, error: CliError) -> CliError {
+        self.at(self.line, error)
     }
 
-    fn place_of(&self, line: usize, error: CliError) -> CliError {
-        if self.terminal {
+    fn at(&self, line: usize, error: CliError) -> CliError {
+        if self.editor.is_some() {
             return error;
         }
         let text = error.to_string();
-        CliError::new(
-            error.exit(),
-            format_args!("standard input:{line}: {}", text.trim_start_matches("error: ")),
-        )
+        let message = format!("standard input:{line}: {}", text.trim_start_matches("error: "));
+        CliError::new(error.exit(), message)
     }
 
-    fn prompt(&self) -> Result<(), CliError> {
-        out::print(if self.terminal { "> " } else { "" })
+    /// Prompts for a line on a terminal. A pipe is read without requests.
+    fn request_line(&self) {
+        if let Some(editor) = &self.editor {
+            // If the editor failed, the next receive returns its error.
+            let _ = editor.requests.send(());
+        }
     }
 }
 
-/// What a line means; nothing where it is blank. In a pipe only the commands that exist are commands.
-fn meaning(line: &str, terminal: bool) -> Option<Said> {
-    let said = line.trim();
-    Some(match said {
+const INTERRUPT_HINT: &str = "[press Ctrl-C again or Ctrl-D to exit]";
+
+/// The meaning of a line. `None`: it is blank. In a pipe, an unknown command is a message.
+fn parse(line: &str, terminal: bool) -> Option<UserInput> {
+    let text = line.trim();
+    Some(match text {
         "" => return None,
-        "/exit" | "/quit" => Said::End,
-        "/reset" => Said::Reset,
-        "/help" => Said::Help,
-        _ if said.starts_with("//") => Said::Message(said[1..].into()),
-        _ if terminal && said.starts_with('/') => {
-            Said::Unknown(said.split_whitespace().next().unwrap_or_default().into())
+        "/exit" | "/quit" => UserInput::End,
+        "/reset" => UserInput::Reset,
+        "/help" => UserInput::Help,
+        _ if text.starts_with("//") => UserInput::Message(text[1..].into()),
+        _ if terminal && text.starts_with('/') => {
+            UserInput::Unknown(text.split_whitespace().next().unwrap_or_default().into())
         }
-        _ => Said::Message(line.into()),
+        _ => UserInput::Message(line.into()),
     })
 }
 
-/// The next line without its end; none at the end of the input.
-fn read() -> Line {
+/// Reads the next line of a pipe.
+fn read_line() -> Result<Line, CliError> {
     let mut bytes = Vec::new();
-    let mut from = std::io::stdin().lock();
+    let mut stdin = std::io::stdin().lock();
     loop {
-        match from.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut bytes) {
+        match stdin.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut bytes) {
             Ok(_) => break,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(CliError::io(Path::new("standard input"), &error)),
         }
     }
     if bytes.is_empty() {
-        return Ok(None);
+        return Ok(Line::End);
     }
     if bytes.len() as u64 > MAX_LINE {
-        return Err(CliError::new(Exit::Data, "want a line of at most 16 MiB, found more"));
+        return Err(CliError::new(Exit::Data, "expected a line of at most 16 MiB"));
     }
     let line = String::from_utf8(bytes);
-    let mut line = line.map_err(|_| CliError::new(Exit::Data, "want UTF-8 text, found other bytes"))?;
+    let mut line = line.map_err(|_| CliError::new(Exit::Data, "expected UTF-8 text"))?;
     line.truncate(line.trim_end_matches(['\n', '\r']).len());
-    Ok(Some(line))
+    Ok(Line::Text(line))
 }
 
 #[cfg(test)]
@@ -154,15 +187,15 @@ mod tests {
     fn a_line_is_a_command_or_a_message() {
         for (line, terminal, want) in [
             (" ", true, None),
-            ("/exit", false, Some(Said::End)),
-            (" /reset ", true, Some(Said::Reset)),
-            ("/help", false, Some(Said::Help)),
-            ("/rest now", true, Some(Said::Unknown("/rest".into()))),
-            ("/rest now", false, Some(Said::Message("/rest now".into()))),
-            ("//exit", true, Some(Said::Message("/exit".into()))),
-            ("  hi ", true, Some(Said::Message("  hi ".into()))),
+            ("/exit", false, Some(UserInput::End)),
+            (" /reset ", true, Some(UserInput::Reset)),
+            ("/help", false, Some(UserInput::Help)),
+            ("/rest now", true, Some(UserInput::Unknown("/rest".into()))),
+            ("/rest now", false, Some(UserInput::Message("/rest now".into()))),
+            ("//exit", true, Some(UserInput::Message("/exit".into()))),
+            ("  hi ", true, Some(UserInput::Message("  hi ".into()))),
         ] {
-            assert_eq!(meaning(line, terminal), want, "{line:?}");
+            assert_eq!(parse(line, terminal), want, "{line:?}");
         }
     }
 }

@@ -1,68 +1,79 @@
-//! The model's turn: drawn token by token, shown as it comes.
+//! Generates, streams and prints the replies.
 use serde::Serialize;
 
-use super::stops::Stops;
-use super::{ChatArgs, CliError};
-use crate::cli::loaded::Loaded;
+use super::signals::ChatSignals;
+use crate::cli::exit::CliError;
 use crate::cli::out;
-use crate::decode::{Completion, Engine, FinishReason, Request, StopConditions};
+use crate::decode::{Completion, Engine, FinishReason, Request, SampleOptions, StopConditions};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::printable;
 
-/// Who answers.
+/// How replies are generated and printed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReplyOptions {
+    /// Maximum number of new tokens.
+    pub(super) max_new: usize,
+    pub(super) seed: u64,
+    pub(super) sampling: SampleOptions,
+    /// Print JSON.
+    pub(super) json: bool,
+    /// Whether the output is a terminal.
+    pub(super) terminal: bool,
+}
+
+/// Generates the replies of a conversation.
 pub(super) struct Replies<'m> {
     engine: Engine<'m>,
     tokenizer: &'m Tokenizer,
-    args: &'m ChatArgs,
+    options: ReplyOptions,
     eos: Vec<u32>,
-    terminal: bool,
-    /// Replies so far.
-    n: u64,
+    /// Number of replies so far.
+    count: u64,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Line<'a> {
     prompt_ids: &'a [u32],
     ids: &'a [u32],
     text: String,
     finish_reason: String,
-    recalled: u64,
+    /// Prompt tokens whose keys and values were in the cache.
+    cached_tokens: u64,
 }
 
 impl<'m> Replies<'m> {
     pub(super) fn new(
-        args: &'m ChatArgs,
-        loaded: &'m Loaded,
+        tokenizer: &'m Tokenizer,
+        eos: &[u32],
         engine: Engine<'m>,
-        terminal: bool,
+        options: ReplyOptions,
     ) -> Replies<'m> {
-        let tokenizer = loaded.tokenizer.as_ref().expect("a conversation begins with a tokenizer");
-        // a turn ends with the tokenizer's end of text, also where the model names others alone
-        let more = tokenizer.eos_ids().iter().filter(|id| !loaded.eos.contains(id));
-        let eos = loaded.eos.iter().chain(more).copied().collect();
-        Replies { engine, tokenizer, args, eos, terminal, n: 0 }
+        // A turn also ends with the tokenizer's end-of-text ids, even if the model lists only others.
+        let more = tokenizer.eos_ids().iter().filter(|id| !eos.contains(id));
+        let eos = eos.iter().chain(more).copied().collect();
+        Replies { engine, tokenizer, options, eos, count: 0 }
     }
 
-    /// DeviceSampler the reply to `prompt` and shows it, until it ends or a signal stops it.
+    /// Generates and prints the reply to `prompt`, until it ends or a signal stops it.
     ///
     /// # Errors
-    /// The engine's; standard output's.
-    pub(super) fn reply(&mut self, prompt: Vec<u32>, stops: &Stops) -> Result<Completion, CliError> {
-        let before = self.engine.counters().prefix_cache_hits;
+    /// The engine fails, or standard output cannot be written.
+    pub(super) fn reply(&mut self, prompt: Vec<u32>, signals: &ChatSignals) -> Result<Completion, CliError> {
+        let hits_before = self.engine.counters().prefix_cache_hits;
         let request = Request {
-            id: self.n,
-            seed: self.args.seed,
+            id: self.count,
+            seed: self.options.seed,
             prompt: prompt.clone(),
-            options: self.args.sampling.options(),
-            max_new: self.args.max_new,
+            options: self.options.sampling,
+            max_new: self.options.max_new,
             stop: StopConditions { eos: self.eos.clone(), tokens: Vec::new() },
         };
-        self.n += 1;
+        self.count += 1;
         let index = self.engine.submit(request)?;
         let (mut stream, streams) = (self.tokenizer.stream(), self.streams());
         while !self.engine.is_idle() {
-            if stops.asked() {
+            if signals.stop_requested() {
                 self.engine.stop(index);
                 break;
             }
@@ -73,39 +84,41 @@ impl<'m> Replies<'m> {
                 }
             }
         }
-        let done = self.engine.take_finished().pop().expect("one request is one completion");
+        let done = self.engine.take_finished().pop().expect("one request yields one completion");
         if streams {
             out::print(printable(&stream.finish()) + "\n")?;
         }
-        let recalled = self.engine.counters().prefix_cache_hits - before;
-        self.tell(&done, (&prompt, recalled))?;
+        let cached_tokens = self.engine.counters().prefix_cache_hits - hits_before;
+        self.print_end(&done, &prompt, cached_tokens)?;
         Ok(done)
     }
 
+    /// Whether replies are printed token by token.
     fn streams(&self) -> bool {
-        self.terminal && !self.args.json
+        self.options.terminal && !self.options.json
     }
 
-    fn tell(&self, done: &Completion, (prompt_ids, recalled): (&[u32], u64)) -> Result<(), CliError> {
+    /// Prints the whole reply, or after a streamed one the reason why it ended.
+    fn print_end(&self, done: &Completion, prompt_ids: &[u32], cached_tokens: u64) -> Result<(), CliError> {
         let text = done.text(self.tokenizer);
-        if self.args.json {
+        if self.options.json {
             let (ids, finish_reason) = (&done.tokens[..], done.finish_reason.to_string());
-            return out::print_json(&Line { prompt_ids, ids, text, finish_reason, recalled });
+            return out::print_json(&Line { prompt_ids, ids, text, finish_reason, cached_tokens });
         }
-        if !self.terminal {
+        if !self.options.terminal {
             return out::print(one_line(&text) + "\n");
         }
         match done.finish_reason {
             FinishReason::Eos => {}
             FinishReason::Stop => eprintln!("[stopped]"),
-            FinishReason::Length => eprintln!("[ended by --max-new {}]", self.args.max_new),
-            FinishReason::Context => eprintln!("[ended where the model's positions are full]"),
+            FinishReason::Length => eprintln!("[reached --max-new {}]", self.options.max_new),
+            FinishReason::Context => eprintln!("[the model's context is full]"),
         }
         Ok(())
     }
 }
 
-/// A reply as one line.
+/// Replaces line breaks by spaces.
 fn one_line(text: &str) -> String {
     text.replace("\r\n", " ").replace(['\n', '\r'], " ")
 }
@@ -115,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_is_one_line_whatever_breaks_it() {
+    fn every_line_break_of_a_reply_becomes_a_space() {
         assert_eq!(one_line("a\nb\r\nc\rd"), "a b c d");
     }
 }

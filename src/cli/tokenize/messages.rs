@@ -1,60 +1,75 @@
-//! `xtrain tokenize --chat`: conversations, a line each.
-use super::{CliError, Exit, Shown, TokenizeArgs, print};
+//! `xtrain tokenize --chat`: renders conversations, one per line.
+use super::print::{TokenizedText, print};
+use crate::cli::exit::{CliError, Exit};
+use crate::cli::out;
+use crate::cli::template::TemplateFlags;
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
-const HINT: &str = "a line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}";
+const HINT: &str = "each line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}";
 
-/// Prints every conversation of `text`, which is from `name`.
+/// How conversations are rendered and printed.
+pub(super) struct ChatOptions<'a> {
+    pub(super) template: &'a TemplateFlags,
+    pub(super) add_generation_prompt: bool,
+    pub(super) json: bool,
+}
+
+/// Prints every conversation of `text`. `name` is the file, for error messages.
+///
+/// # Errors
+/// A line is not a conversation, the template rejects it, or the text has no conversation.
 pub(super) fn run(
-    args: &TokenizeArgs,
+    chat: &ChatOptions<'_>,
     tokenizer: &Tokenizer,
-    (name, text): (&str, &str),
+    name: &str,
+    text: &str,
 ) -> Result<(), CliError> {
-    let (mut seen, usual) = (false, args.template.options(tokenizer));
-    // without tools, and with them: a tokenizer may have a template of its own for those, a file is for both
-    let two = args.template.template.is_none();
+    let (mut found, defaults) = (false, chat.template.options(tokenizer));
+    // A tokenizer may have separate templates without and with tools; the file of --template serves both.
+    let separate = chat.template.template.is_none();
     let mut templates: [Option<ChatTemplate>; 2] = [None, None];
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
-        seen = true;
+        found = true;
         let place = format!("{name}:{}", at + 1);
         let refuse = |error: ChatError| {
-            let of_line = CliError::new(Exit::Data, format_args!("{place}: {error}"));
-            if let ChatError::Message { .. } = error { of_line.hint(HINT) } else { of_line }
+            let at_line = CliError::new(Exit::Data, format_args!("{place}: {error}"));
+            if let ChatError::Message { .. } = error { at_line.hint(HINT) } else { at_line }
         };
         let (messages, tools) = parse(line).map_err(refuse)?;
-        let template = &mut templates[usize::from(two && tools.is_some())];
-        let options = Options { tools, ..usual.clone() };
+        let template = &mut templates[usize::from(separate && tools.is_some())];
+        let options = Options { tools, ..defaults.clone() };
         let template = match template {
             Some(template) => template,
-            none => none.insert(args.template.open(tokenizer, &options)?),
+            none => none.insert(chat.template.open(tokenizer, &options)?),
         };
-        conversation(args, (tokenizer, template), (&messages, options)).map_err(|error| match error {
-            Error::Chat(error) => refuse(error),
-            Error::Cli(error) => error,
-        })?;
+        let options = Options { add_generation_prompt: chat.add_generation_prompt, ..options };
+        print_conversation(tokenizer, template, &messages, &options, chat.json).map_err(
+            |error| match error {
+                Error::Chat(error) => refuse(error),
+                Error::Cli(error) => error,
+            },
+        )?;
     }
-    match seen {
+    match found {
         true => Ok(()),
-        false => Err(CliError::new(Exit::Data, format_args!("{name}: no conversation in it")).hint(HINT)),
+        false => Err(CliError::new(Exit::Data, format_args!("{name}: no conversations found")).hint(HINT)),
     }
 }
 
+#[derive(Debug, thiserror::Error)]
 enum Error {
-    Chat(ChatError),
+    /// The template rejects the messages; the caller adds the line number.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    #[error(transparent)]
     Cli(CliError),
 }
 
-impl From<ChatError> for Error {
-    fn from(error: ChatError) -> Error {
-        Error::Chat(error)
-    }
-}
-
-/// The messages of a line, and the tools beside them.
+/// The messages of a line and its tools. `None`: the line has no tools.
 fn parse(line: &str) -> Result<(Vec<Message>, Option<Json>), ChatError> {
     let json = Json::parse(line)?;
     match json.get("messages") {
@@ -63,15 +78,16 @@ fn parse(line: &str) -> Result<(Vec<Message>, Option<Json>), ChatError> {
     }
 }
 
-fn conversation(
-    args: &TokenizeArgs,
-    (tokenizer, template): (&Tokenizer, &ChatTemplate),
-    (messages, options): (&[Message], Options),
+fn print_conversation(
+    tokenizer: &Tokenizer,
+    template: &ChatTemplate,
+    messages: &[Message],
+    options: &Options,
+    json: bool,
 ) -> Result<(), Error> {
-    let options = Options { add_generation_prompt: args.add_generation_prompt, ..options };
-    let text = template.render(messages, &options)?.text;
-    let parts = match template.assistant(messages, &options) {
-        // what the assistant said stands before a generation prompt
+    let text = template.render(messages, options)?.text;
+    let parts = match template.assistant(messages, options) {
+        // The assistant turns precede a generation prompt.
         Ok((whole, parts)) if text.starts_with(&whole) => Some(parts),
         Ok(_) => None,
         Err(error @ ChatError::Turn { .. }) => {
@@ -83,11 +99,11 @@ fn conversation(
     let encoded = tokenizer.encode_masked(&text, parts.as_deref().unwrap_or_default());
     let (ids, mask) = encoded.map_err(|error| Error::Cli(error.into()))?;
     let mask = parts.map(|_| &mask[..]);
-    let shown = Shown { text: &text, ids: &ids, mask, is_chat: true };
-    if !args.json {
-        super::out::print(&text).map_err(Error::Cli)?;
+    let tokenized = TokenizedText { text: &text, ids: &ids, mask, print_text: true };
+    if !json {
+        out::print(&text).map_err(Error::Cli)?;
         let end = if text.ends_with('\n') { "" } else { "\n" };
-        super::out::print(end).map_err(Error::Cli)?;
+        out::print(end).map_err(Error::Cli)?;
     }
-    print(tokenizer, &shown, args.json).map_err(Error::Cli)
+    print(tokenizer, &tokenized, json).map_err(Error::Cli)
 }

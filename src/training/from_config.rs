@@ -1,9 +1,9 @@
-//! What a configuration asks for: model, optimizer, schedule.
+//! Model, optimizer and schedule of a configuration.
 use crate::config::{self, Precision, RunConfig};
 use crate::model::{self, ActivationCheckpointing, Config, Decay, Model, OptimConfig, Schedule, Trainer};
 use crate::tensor::{Device, Dtype};
 
-/// The model's shape in a configuration, for a vocabulary of `tokens`.
+/// The model of a configuration. If `model.vocab` is 0, its vocabulary size is `tokens`.
 pub fn model_config(config: &RunConfig, tokens: usize) -> Config {
     let m = &config.model;
     Config {
@@ -23,7 +23,7 @@ pub fn model_config(config: &RunConfig, tokens: usize) -> Config {
     }
 }
 
-/// The type that a configuration computes in.
+/// The compute dtype of a configuration.
 pub fn compute(precision: Precision) -> Dtype {
     match precision {
         Precision::F32 => Dtype::F32,
@@ -31,14 +31,14 @@ pub fn compute(precision: Precision) -> Dtype {
     }
 }
 
-/// The optimizer of a configuration; no clipping is an infinite bound.
+/// The optimizer of a configuration. Without clipping, the maximum gradient norm is infinite.
 pub fn optim_config(config: &RunConfig) -> OptimConfig {
     let t = &config.train;
     let clip = if t.clip == 0.0 { f64::INFINITY } else { t.clip };
     OptimConfig { beta1: t.beta1, beta2: t.beta2, eps: t.eps, weight_decay: t.weight_decay, clip }
 }
 
-/// The learning rates of a configuration.
+/// The learning rate schedule of a configuration.
 pub fn schedule(config: &RunConfig) -> Schedule {
     let t = &config.train;
     let decay = match t.schedule {
@@ -60,19 +60,19 @@ pub fn schedule(config: &RunConfig) -> Schedule {
     }
 }
 
-/// What a pass keeps for its backward.
-pub fn keep(config: &RunConfig) -> ActivationCheckpointing {
-    match config.train.recompute {
+/// The activation checkpointing of a configuration.
+pub fn activation_checkpointing(config: &RunConfig) -> ActivationCheckpointing {
+    match config.train.gradient_checkpointing {
         true => ActivationCheckpointing::PerLayer,
         false => ActivationCheckpointing::Off,
     }
 }
 
-/// A trainer at step 0, its weights drawn from the configuration's seed.
+/// A trainer at step 0 with random weights.
 ///
 /// # Errors
-/// [`model::Error::Config`] for a shape that no model can have.
-pub fn begin(config: &RunConfig, tokens: usize, device: &Device) -> Result<Trainer, model::Error> {
+/// [`model::Error::Config`] if no model can have these sizes.
+pub fn new_trainer(config: &RunConfig, tokens: usize, device: &Device) -> Result<Trainer, model::Error> {
     let model =
         Model::init(&model_config(config, tokens), compute(config.train.dtype), device, config.train.seed)?;
     Trainer::new(model, optim_config(config), schedule(config))

@@ -1,46 +1,46 @@
-//! What `generate` and `rollout` are both asked: the model, how far and how to draw.
+//! Flags shared by `generate` and `rollout`: model, length, sampling.
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
 use super::common::{CacheFlags, Common, Sampling};
+use super::exit::CliError;
 use super::loaded::{self, Loaded};
 use crate::decode::{EngineOptions, Request, StopConditions};
 
-/// What the help of both commands says of how a completion ends.
-pub(super) const ENDS: &str = "\
-finish_reason: eos (the model's end-of-text token, which is in the ids and not in the text), length \
-(--max-new tokens), context (prompt and completion fill the model's positions, as many as it was trained \
-with unless model.max_positions gave it more; a larger --max-new is no error).";
+/// Help text about finish reasons.
+pub(super) const FINISH_REASONS: &str = "\
+finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
+length (--max-new tokens were generated) or context (prompt and completion fill the model's context: \
+model.max_positions, by default the training context; --max-new may be larger).";
 
 /// Flags of a command that completes prompts.
 #[derive(Debug, Clone, Args)]
 pub struct GenerationArgs {
-    /// A run (its newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
+    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     pub model: PathBuf,
-    /// New tokens, at most; a completion that fills the model's positions ends there.
+    /// Maximum number of new tokens. A completion also ends when the model's context is full.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
     pub max_new: usize,
-    /// Goes on after the end-of-text token.
+    /// Continue after end-of-text tokens.
     #[arg(long)]
     pub ignore_eos: bool,
-    /// Seed of every random number, from 0 to 2^64 - 1.
+    /// Random seed, 0 to 2^64 - 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// How tokens are drawn.
+    /// Sampling.
     #[command(flatten)]
     pub sampling: Sampling,
-    /// Where and how the model runs.
+    /// Device.
     #[command(flatten)]
     pub common: Common,
-    /// How keys and values are kept.
+    /// KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
 }
 
 impl GenerationArgs {
-    /// The model.
+    /// Opens the model for inference.
     ///
     /// # Errors
     /// As [`loaded::open`].
@@ -48,7 +48,7 @@ impl GenerationArgs {
         loaded::open(&self.model, &self.common)
     }
 
-    /// The completion numbered `id` of `prompt`.
+    /// The request for the completion `id` of `prompt`.
     pub fn request(&self, loaded: &Loaded, id: u64, prompt: Vec<u32>) -> Request {
         let eos = if self.ignore_eos { Vec::new() } else { loaded.eos.clone() };
         Request {
@@ -61,13 +61,14 @@ impl GenerationArgs {
         }
     }
 
-    /// An engine's options for sequences of at most `positions`, so many at a time.
-    pub fn engine(&self, positions: Option<usize>, max_batch: usize) -> EngineOptions {
-        EngineOptions { max_seq_len: positions, max_batch, ..self.cache.engine() }
+    /// The engine options for at most `max_batch` concurrent sequences of at most `max_seq_len` tokens. `None`: the
+    /// model's context.
+    pub fn engine(&self, max_seq_len: Option<usize>, max_batch: usize) -> EngineOptions {
+        EngineOptions { max_seq_len, max_batch, ..self.cache.engine() }
     }
 }
 
-/// A number of new tokens.
+/// Parses a number of new tokens.
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n >= 1).ok_or_else(|| "expected at least 1 new token".to_string())
+    text.parse().ok().filter(|&n| n >= 1).ok_or_else(|| "expected a number of at least 1".to_string())
 }

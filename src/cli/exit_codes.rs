@@ -1,7 +1,6 @@
-//! Which exit code each library error ends with.
-use std::io::ErrorKind;
+//! The exit code of each library error.
 
-use super::{CliError, Exit};
+use super::exit::{CliError, Exit};
 use crate::decode::sampler::SampleError;
 use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
@@ -10,17 +9,13 @@ use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
 use crate::{decode, evaluate, model, tensor, training, verify};
 
-fn of_kind(kind: ErrorKind) -> Exit {
-    if kind == ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
-}
-
 impl From<DataError> for CliError {
     fn from(error: DataError) -> CliError {
         let exit = match &error {
-            DataError::Io { source, .. } => of_kind(source.kind()),
+            DataError::Io { source, .. } => Exit::of_io(source.kind()),
             _ => Exit::Data,
         };
-        CliError::new(exit, error)
+        CliError::from_source(exit, error)
     }
 }
 
@@ -31,26 +26,26 @@ impl From<TokenizerError> for CliError {
             TokenizerError::Argument { .. } => Exit::Usage,
             _ => Exit::Data,
         };
-        CliError::new(exit, error)
+        CliError::from_source(exit, error)
     }
 }
 
 impl From<ChatError> for CliError {
     fn from(error: ChatError) -> CliError {
         let exit = if let ChatError::Missing { .. } = error { Exit::Usage } else { Exit::Data };
-        CliError::new(exit, error)
+        CliError::from_source(exit, error)
     }
 }
 
 impl From<CheckpointError> for CliError {
     fn from(error: CheckpointError) -> CliError {
         let exit = match &error {
-            CheckpointError::Io { source, .. } => of_kind(source.kind()),
+            CheckpointError::Io { source, .. } => Exit::of_io(source.kind()),
             CheckpointError::Missing { .. } => Exit::Missing,
             CheckpointError::Locked { .. } => Exit::Usage,
             _ => Exit::Data,
         };
-        CliError::new(exit, error)
+        CliError::from_source(exit, error)
     }
 }
 
@@ -62,7 +57,7 @@ impl From<model::Error> for CliError {
             model::Error::Tensor(tensor::Error::Device { .. }) => Exit::Device,
             _ => Exit::Data,
         };
-        CliError::new(exit, error)
+        CliError::from_source(exit, error)
     }
 }
 
@@ -74,19 +69,19 @@ impl From<decode::Error> for CliError {
             decode::Error::Sample { .. } => Exit::Data,
             _ => Exit::Usage,
         };
-        CliError::new(exit, error)
+        CliError::from_source(exit, error)
     }
 }
 
 impl CliError {
-    /// A request that no engine takes: `what` it is, for the number of its sequence.
-    pub(super) fn of_request(exit: Exit, what: &str, error: &decode::Error) -> CliError {
+    /// A request that the engine rejects. `place` replaces the sequence number at the start of the message.
+    pub(super) fn of_request(exit: Exit, place: &str, error: &decode::Error) -> CliError {
         let text = error.to_string();
-        let why = match (error, text.split_once(": ")) {
+        let reason = match (error, text.split_once(": ")) {
             (decode::Error::Model(_), _) | (_, None) => text.as_str(),
-            (_, Some((_number, why))) => why,
+            (_, Some((_number, reason))) => reason,
         };
-        CliError::new(exit, format_args!("{what}: {why}"))
+        CliError::new(exit, format_args!("{place}: {reason}"))
     }
 }
 
@@ -96,7 +91,7 @@ impl From<StoreError> for CliError {
             StoreError::Checkpoint(e) => e.into(),
             StoreError::Tokenizer(e) => e.into(),
             StoreError::Model(e @ model::Error::Tensor(tensor::Error::Device { .. })) => e.into(),
-            other => CliError::new(Exit::Data, other),
+            other => CliError::from_source(Exit::Data, other),
         }
     }
 }
@@ -106,7 +101,7 @@ impl From<evaluate::Error> for CliError {
         match error {
             evaluate::Error::Data(e) => e.into(),
             evaluate::Error::Model(e) => e.into(),
-            evaluate::Error::Empty => CliError::new(Exit::Data, error),
+            error => CliError::from_source(Exit::Data, error),
         }
     }
 }

@@ -1,0 +1,193 @@
+//! Flags of `xtrain bench`.
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Subcommand};
+
+use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers};
+
+/// Commands of `xtrain bench`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum BenchCommand {
+    /// Benchmark training steps on random tokens: milliseconds per step, tokens per second.
+    #[command(after_help = "\
+A sample is the wall-clock time of one step (forward, backward, optimizer) on a batch of random tokens, after three \
+warmup steps in the same process. The table summarizes the samples; --json lists all of them.
+
+Examples:
+  xtrain bench train --set model.preset=tiny-1m
+  xtrain bench train -c configs/shakespeare.toml --threads 1 --json")]
+    Train(TrainArgs),
+    /// Benchmark decoding: time to first token, tokens per second, slope over the position.
+    #[command(after_help = "\
+A sample is one complete rollout, after one warmup rollout in the same process. Every forward pass is timed with the \
+wall clock. The table shows medians over the samples; --json lists every pass of every sample. \
+decode_tokens_per_second is the number of tokens after the first of each sequence, divided by the total time of \
+their passes. time_to_first_token_ms is the total time of the passes until every sequence has its first token.
+
+Examples:
+  xtrain bench decode --model runs/shakespeare --batch 32
+  xtrain bench decode --set model.preset=tiny-3m --prompt-len 512 --max-new 128 --json")]
+    Decode(DecodeArgs),
+    /// Compare the KV caches off, growing, contiguous and paged at n = 32, 128, 256 new tokens.
+    #[command(after_help = "\
+A row is one cache at one n: greedy rollouts of one random prompt, one warmup rollout and --repeats measured ones, \
+in the same process. The caches alternate, forward and backward, so that drift affects all of them equally. The \
+table shows medians of wall-clock times; --json lists every pass of every rollout. The column `speedup` is the total \
+time without a cache, divided by the total time of the row.
+
+Examples:
+  xtrain bench kv --set model.preset=tiny-1m
+  xtrain bench kv --long --repeats 1 --json")]
+    Kv(KvArgs),
+    /// Benchmark each matrix product of a model: microseconds, operations per second.
+    #[command(after_help = "\
+A product is x W^T, with --rows rows of x and one matrix of the configured sizes, random values, in the compute \
+dtype. A sample is the time of four passes over several copies of the matrix, so that no copy stays in the GPU \
+cache, divided by the number of products. Two warmup samples are not counted.
+
+Examples:
+  xtrain bench linear --set model.preset=tiny-3m --threads 1
+  xtrain bench linear --set model.preset=base-125m --rows 1,256 --dtype bf16 --json")]
+    Linear(LinearArgs),
+    /// Benchmark opening a model: time compared with a plain read of the files, and peak memory.
+    #[command(after_help = "\
+A sample is one plain read of the weight files, one open, and with --masters one packing of the matrices, in the \
+same process. One read is not measured: it loads the files into the page cache. Peak memory is the maximum resident \
+memory of the first sample minus the resident memory before it; it is available on Linux only. Without --model, a \
+child process writes random bf16 weights to a temporary directory, which is removed at the end.
+
+Examples:
+  xtrain bench load --model runs/shakespeare
+  xtrain bench load --set model.preset=qwen3-0.6b --dtype bf16 --json")]
+    Load(LoadArgs),
+}
+
+/// Flags of every `xtrain bench` command.
+#[derive(Debug, Clone, Args)]
+pub struct Shared {
+    /// Print one JSON object with all samples.
+    #[arg(long)]
+    pub json: bool,
+    /// Configuration.
+    #[command(flatten)]
+    pub layers: Layers,
+    /// Random seed of the weights [default: train.seed of the configuration].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Device.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Flags of `xtrain bench train`.
+#[derive(Debug, Clone, Args)]
+pub struct TrainArgs {
+    /// Number of measured steps, after three warmup steps.
+    #[arg(long, value_name = "N", default_value = "20", value_parser = up_to(1 << 32))]
+    pub steps: usize,
+    /// Model, device and output format.
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
+/// Flags of `xtrain bench decode`.
+#[derive(Debug, Clone, Args)]
+pub struct DecodeArgs {
+    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
+    /// sizes].
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    pub model: Option<PathBuf>,
+    /// Batch size: number of sequences.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub batch: NonZeroUsize,
+    /// All sequences share one prompt, which is prefilled once.
+    #[arg(long)]
+    pub one_prompt: bool,
+    /// Prompt length [default: 128, or half of the model's context].
+    #[arg(long, value_name = "TOKENS")]
+    pub prompt_len: Option<NonZeroUsize>,
+    /// New tokens per sequence [default: 128, or half of the model's context].
+    #[arg(long, value_name = "N")]
+    pub max_new: Option<NonZeroUsize>,
+    /// Number of measured rollouts, after one warmup rollout.
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub repeats: NonZeroUsize,
+    /// GPU: decode steps between two synchronizations with the host.
+    #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
+    pub sync_every: NonZeroUsize,
+    /// Model, device and output format.
+    #[command(flatten)]
+    pub shared: Shared,
+    /// KV cache.
+    #[command(flatten)]
+    pub cache: CacheFlags,
+}
+
+/// Flags of `xtrain bench kv`.
+#[derive(Debug, Clone, Args)]
+pub struct KvArgs {
+    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
+    /// sizes].
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    pub model: Option<PathBuf>,
+    /// Prompt length.
+    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    pub prompt_len: NonZeroUsize,
+    /// Also measure n = 1024. Lengths that exceed the context of a loaded model are skipped.
+    #[arg(long)]
+    pub long: bool,
+    /// Number of measured rollouts per row, after one warmup rollout.
+    #[arg(long, value_name = "N", default_value = "3")]
+    pub repeats: NonZeroUsize,
+    /// Model, device and output format.
+    #[command(flatten)]
+    pub shared: Shared,
+    /// Page size and prefill chunk size.
+    #[command(flatten)]
+    pub sizes: CacheSizes,
+}
+
+/// Flags of `xtrain bench linear`.
+#[derive(Debug, Clone, Args)]
+pub struct LinearArgs {
+    /// Numbers of rows of x; each is measured separately.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,256", value_parser = up_to(1 << 16))]
+    pub rows: Vec<usize>,
+    /// Number of copies of each matrix [default: 128 MiB in total, 4 to 512 copies].
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 16))]
+    pub copies: Option<usize>,
+    /// Number of samples.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = up_to(1 << 20))]
+    pub repeats: usize,
+    /// Model, device and output format.
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
+/// Parses a number from 1 to `max`.
+fn up_to(max: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=max)
+}
+
+/// Flags of `xtrain bench load`.
+#[derive(Debug, Clone, Args)]
+pub struct LoadArgs {
+    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
+    /// sizes].
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    pub model: Option<PathBuf>,
+    /// Number of samples.
+    #[arg(long, value_name = "N", default_value = "3")]
+    pub repeats: NonZeroUsize,
+    /// Open the model for training: keep f32 master weights, and pack the matrices afterwards.
+    #[arg(long)]
+    pub masters: bool,
+    /// Write the random weights to OUT and exit.
+    #[arg(long, value_name = "OUT", hide = true, conflicts_with = "model")]
+    pub make: Option<PathBuf>,
+    /// Model, device and output format.
+    #[command(flatten)]
+    pub shared: Shared,
+}

@@ -1,0 +1,126 @@
+//! The model of a benchmark, and measured rollouts.
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::args::Shared;
+use super::ideal::Ideal;
+use super::workload::Workload;
+use crate::cli::exit::CliError;
+use crate::cli::{loaded, source, timed};
+use crate::config::RunConfig;
+use crate::decode::{Engine, EngineOptions, Request};
+use crate::model::Model;
+use crate::report::{Timings, units};
+use crate::tensor::rng::{Purpose, uniform_u64};
+use crate::training;
+
+/// Description of the model, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct BenchModel {
+    model: String,
+    parameters: u64,
+    compute: String,
+    device: String,
+}
+
+impl BenchModel {
+    pub(super) fn new(name: String, model: &Model) -> BenchModel {
+        BenchModel {
+            model: name,
+            parameters: model.config().n_params() as u64,
+            compute: model.compute().to_string(),
+            device: model.device().to_string(),
+        }
+    }
+
+    /// The title of the tables.
+    pub(super) fn title(&self) -> String {
+        let BenchModel { model, parameters, compute, device } = self;
+        format!("{model}: {} parameters, {compute}, {device}\n", units::count(*parameters))
+    }
+}
+
+/// Opens the model at `path`, or creates one with random weights, the configured sizes and a context of at least
+/// `context` tokens.
+///
+/// # Errors
+/// The model cannot be opened; the configuration or the device is invalid.
+pub(super) fn open(
+    path: Option<&Path>,
+    shared: &Shared,
+    context: usize,
+) -> Result<(Model, BenchModel), CliError> {
+    if let Some(path) = path {
+        let loaded = loaded::open(path, &shared.common)?;
+        let description = BenchModel::new(loaded.path.display().to_string(), &loaded.model);
+        return Ok((loaded.model, description));
+    }
+    let config = RunConfig::load(&shared.layers.layers())?;
+    let device = shared.common.open()?;
+    let mut cfg = training::model_config(&config, source::tokenizer(&config.data.tokenizer)?.vocab_size());
+    cfg.max_positions = cfg.max_positions.max(context);
+    let compute = training::compute(shared.common.dtype.unwrap_or(config.train.dtype));
+    let seed = shared.seed.unwrap_or(config.train.seed);
+    let model = Model::init(&cfg, compute, &device, seed)?;
+    let description = BenchModel::new(name(&config), &model);
+    Ok((model, description))
+}
+
+/// The name of the model of a configuration.
+pub(super) fn name(config: &RunConfig) -> String {
+    let model = &config.model;
+    let preset = if model.preset.is_empty() { "random weights" } else { model.preset.as_str() };
+    format!("{preset} ({}, dim {})", units::many(model.n_layers as u64, "layer"), model.dim)
+}
+
+/// `n` random token ids below `vocab`, determined by `seed` and `id`.
+pub(super) fn random_tokens(seed: u64, id: u64, n: usize, vocab: usize) -> Vec<u32> {
+    let draw = |at: usize| uniform_u64(seed, id, at as u32, Purpose::DataOrder);
+    (0..n).map(|at| ((u128::from(draw(at)) * vocab as u128) >> 64) as u32).collect()
+}
+
+/// The measurements of one rollout.
+pub(super) struct Measured {
+    pub(super) timings: Timings,
+    pub(super) cache_bytes: usize,
+    /// GPU: bytes of keys and values that were read after all sequences had their first token, and the lower bound.
+    /// `None`: the device is the CPU, or there were no such tokens.
+    pub(super) kv: Option<[u64; 2]>,
+}
+
+/// Runs one rollout and measures its passes, the size of its KV cache and the bytes read from it.
+///
+/// # Errors
+/// The errors of the engine.
+pub(super) fn measure(
+    model: &Model,
+    workload: Workload,
+    options: EngineOptions,
+) -> Result<Measured, CliError> {
+    let max_seq_len = Some(workload.prompt_len + workload.max_new);
+    let mut engine = Engine::new(model, EngineOptions { max_seq_len, max_batch: workload.batch, ..options })?;
+    let request = |id| Request {
+        id,
+        ..Request::greedy(&random_tokens(0, id, workload.prompt_len, model.config().vocab), workload.max_new)
+    };
+    if workload.one_prompt {
+        engine.submit_group(request(0), workload.batch)?;
+    } else {
+        (0..workload.batch as u64).try_for_each(|id| engine.submit(request(id)).map(|_| ()))?;
+    }
+    let (mut has_token, mut start, mut needed) = (vec![false; workload.batch], None, 0);
+    let timings = timed::run(&mut engine, &mut |events| {
+        if start.is_some() {
+            needed += events.iter().map(|e| Ideal::kv_before(model, e.position)).sum::<u64>();
+        }
+        events.iter().for_each(|e| has_token[e.index] = true);
+        if start.is_none() && has_token.iter().all(|&b| b) {
+            start = model.device().gpu_counters();
+        }
+        Ok(())
+    })?;
+    let read = |start| model.device().gpu_counters().map(|t| t.since(start).kv_read);
+    let kv = start.and_then(read).filter(|_| needed > 0).map(|read| [read, needed]);
+    Ok(Measured { timings, cache_bytes: engine.cache().map_or(0, |cache| cache.bytes()), kv })
+}

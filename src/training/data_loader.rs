@@ -1,0 +1,162 @@
+//! The training data of a run, split into windows.
+use std::ops::Range;
+
+use crate::config::{self, Packing, RunConfig, Task};
+use crate::model::data::{
+    DataError, DocumentWindows, Overflow, PackingStats, Pieces, Split, TokenWindow, Tokens, WindowOrder,
+    Windows, evaluation_windows,
+};
+use crate::model::tokenizer::Tokenizer;
+
+/// The training data of a run.
+#[derive(Debug)]
+pub struct Source {
+    /// The tokens.
+    pub tokens: Tokens,
+    /// The tokenizer that produced them.
+    pub tokenizer: Tokenizer,
+    /// The training and validation splits.
+    pub split: Split,
+}
+
+impl Source {
+    /// Splits off the configured validation fraction at the end: of the tokens, or of the conversations.
+    ///
+    /// # Errors
+    /// A packed token file does not record where conversations end.
+    pub fn new(config: &RunConfig, tokens: Tokens, tokenizer: Tokenizer) -> Result<Source, DataError> {
+        let split = split(&tokens, config.train.task, config.data.val_fraction)?;
+        Ok(Source { tokens, tokenizer, split })
+    }
+}
+
+/// Splits off the last `fraction` of the tokens, or of the conversations, for validation.
+///
+/// # Errors
+/// `fraction` is outside 0 <= fraction < 1; a packed token file does not record where conversations end.
+pub fn split(tokens: &Tokens, task: Task, fraction: f64) -> Result<Split, DataError> {
+    match task {
+        Task::Lm => Split::tail(tokens.len(), fraction),
+        Task::Sft => Split::of_documents(&tokens.ends()?, fraction),
+    }
+}
+
+/// How tokens are split into windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowSpec {
+    /// Maximum number of predictions per window.
+    pub context: usize,
+    /// Whether windows hold whole documents.
+    pub packing: Packing,
+    /// Training objective. Conversations longer than a window are truncated, documents are split.
+    pub task: Task,
+}
+
+impl WindowSpec {
+    /// The windows of a configuration.
+    pub fn new(config: &RunConfig) -> WindowSpec {
+        WindowSpec { context: config.train.context, packing: config.data.packing, task: config.train.task }
+    }
+
+    fn pieces(&self, tokens: &Tokens, part: &Range<u64>) -> Result<Pieces, DataError> {
+        let overflow = if self.task == Task::Sft { Overflow::Truncate } else { Overflow::Split };
+        Pieces::cut(tokens, part, self.context as u64, overflow)
+    }
+
+    /// The windows of an evaluation of `part`, with at most `limit` predictions from the start (0: no limit), but at
+    /// least one document. Empty if there is nothing to predict.
+    ///
+    /// # Errors
+    /// A packed token file does not record where documents end; reading fails.
+    pub fn evaluation(
+        &self,
+        tokens: &Tokens,
+        part: Range<u64>,
+        limit: usize,
+    ) -> Result<Vec<Range<u64>>, DataError> {
+        let limit = if limit == 0 { u64::MAX } else { limit as u64 };
+        if self.packing == Packing::Stream {
+            let end = part.end.min(part.start.saturating_add(limit).saturating_add(1));
+            return Ok(evaluation_windows(&(part.start..end), self.context as u64).collect());
+        }
+        let (mut windows, mut read) = (self.pieces(tokens, &part)?.ranges, 0);
+        let beyond = windows.iter().position(|window| {
+            read += window.end - window.start - 1;
+            read > limit
+        });
+        windows.truncate(beyond.map_or(windows.len(), |at| at.max(1)));
+        Ok(windows)
+    }
+}
+
+/// The windows of a run, for each step and for its evaluations.
+#[derive(Debug)]
+pub struct DataLoader {
+    training: TrainingWindows,
+    validation: Vec<Range<u64>>,
+    packing_stats: Option<PackingStats>,
+}
+
+#[derive(Debug)]
+enum TrainingWindows {
+    Stream(Windows),
+    Documents(DocumentWindows),
+}
+
+impl DataLoader {
+    /// The windows of a configuration, in an order determined by `seed`.
+    ///
+    /// # Errors
+    /// The training split has fewer tokens than a window and one more, or no document with a target token; a packed
+    /// token file does not record where documents end; reading fails.
+    pub fn new(config: &RunConfig, source: &Source, seed: u64) -> Result<DataLoader, DataError> {
+        let (spec, split) = (WindowSpec::new(config), &source.split);
+        let order = match config.train.order {
+            config::Order::Random => WindowOrder::Random,
+            config::Order::Shuffled => WindowOrder::Epochs,
+        };
+        let validation =
+            spec.evaluation(&source.tokens, split.validation.clone(), config.train.eval_tokens)?;
+        let context = spec.context as u64;
+        let (training, packing_stats) = match spec.packing {
+            Packing::Stream => {
+                (TrainingWindows::Stream(Windows::new(split.train.clone(), context, seed, order)?), None)
+            }
+            Packing::Documents => {
+                let pieces = spec.pieces(&source.tokens, &split.train)?;
+                let packed = DocumentWindows::pack(&pieces, context, seed, order)?;
+                (TrainingWindows::Documents(packed), Some(pieces.packing_stats))
+            }
+        };
+        Ok(DataLoader { training, validation, packing_stats })
+    }
+
+    /// The `batch` windows of `step`, a function of the tokens, the configuration and the seed only.
+    ///
+    /// # Errors
+    /// Reading fails, or an id is outside the vocabulary.
+    pub fn batch(&self, tokens: &Tokens, step: u64, batch: u32) -> Result<Vec<TokenWindow>, DataError> {
+        match &self.training {
+            TrainingWindows::Stream(windows) => windows.batch(tokens, step, batch),
+            TrainingWindows::Documents(windows) => windows.batch(tokens, step, batch),
+        }
+    }
+
+    /// Number of windows per epoch.
+    pub fn per_epoch(&self) -> u64 {
+        match &self.training {
+            TrainingWindows::Stream(windows) => windows.per_epoch(),
+            TrainingWindows::Documents(windows) => windows.per_epoch(),
+        }
+    }
+
+    /// The windows of an evaluation. Empty if the validation split has nothing to predict.
+    pub fn validation(&self) -> &[Range<u64>] {
+        &self.validation
+    }
+
+    /// Statistics of packing the training documents. `None`: windows do not hold whole documents.
+    pub fn packing_stats(&self) -> Option<PackingStats> {
+        self.packing_stats
+    }
+}
