@@ -1,6 +1,6 @@
 //! Attention over a pool of keys and values: tiles of rows for training and prompts, chunks of keys for
 //! single rows. The same bits either way.
-mod backward;
+pub(super) mod backward;
 mod decode;
 #[cfg(test)]
 #[cfg(all(feature = "emu", xtrain_emu))]
@@ -12,7 +12,7 @@ mod tiles;
 
 use std::ops::Range;
 
-pub(crate) use backward::attention_backward;
+use tiles::CHUNK;
 
 use super::{Arg, At, Gpu, Grid, args};
 use crate::operands::{AttnMask, Heads, Slots};
@@ -21,8 +21,6 @@ use crate::{Dtype, Error, Result, Tensor};
 /// The head sizes that the kernels have.
 pub(crate) const HEAD_SIZES: &str = "a head size that is a multiple of 8, to 256, on a GPU";
 
-/// Keys of a chunk.
-const CHUNK: usize = 64;
 /// Rows of a tile in f32.
 const TILE: usize = 32;
 /// Floats of a row of 64 in shared memory.

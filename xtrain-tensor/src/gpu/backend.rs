@@ -1,7 +1,9 @@
 //! The operations of the GPU backend. Each holds the device's issue lock while it launches its kernels: lists of
 //! indices and counters on the device are not shared between operations of two threads.
+use super::attention::backward::attention_backward;
 use super::attention::{self, check_head_size};
-use super::linear::{self, After, NORMED_INSIDE, Source};
+use super::linear::several::{self, NORMED_INSIDE, Source};
+use super::linear::{self, After};
 use super::pack::{self, DeviceMatrix};
 use super::rope::RopeKernel;
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
@@ -16,8 +18,8 @@ use crate::tensor::Tensor;
 
 /// `linear` by each weight, in the weights' dtype: one launch if the kernels take these operands.
 fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-    if linear::takes(source, ws) {
-        return linear::linears(gpu, source, ws);
+    if several::takes(source, ws) {
+        return several::linears(gpu, source, ws);
     }
     let dtype = ws[0].weight.dtype();
     match source {
@@ -30,8 +32,8 @@ fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tenso
 
 /// `silu_mul` of two `linear`: one launch if the kernels take these operands.
 fn swiglu(gpu: &Gpu, source: Source<'_>, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-    if linear::takes(source, &gate_up) {
-        return linear::swiglu(gpu, source, gate_up);
+    if several::takes(source, &gate_up) {
+        return several::swiglu(gpu, source, gate_up);
     }
     let dtype = gate_up[0].weight.dtype();
     match source {
@@ -285,7 +287,7 @@ impl Backend for Gpu {
     ) -> Result<[Tensor; 3]> {
         check_head_size("attention_backward", heads.hd)?;
         let _issue = self.issue();
-        attention::attention_backward(self, saved, dy, heads, mask)
+        attention_backward(self, saved, dy, heads, mask)
     }
 
     fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {

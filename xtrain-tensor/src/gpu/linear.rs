@@ -1,7 +1,5 @@
 //! Matrix products: which kernel, over which grid.
-mod several;
-
-pub(crate) use several::{NORMED_INSIDE, Source, linears, swiglu, takes};
+pub(super) mod several;
 
 use super::{At, Gpu, Grid, args};
 use crate::operands::{Samples, Weight};

@@ -1,5 +1,5 @@
 //! Causal grouped-query attention over a pool of KV slots.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{AttnMask, Heads, Saved};

@@ -1,5 +1,5 @@
 //! Rows of a table by index.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

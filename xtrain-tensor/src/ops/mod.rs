@@ -18,6 +18,7 @@ mod rms_norm;
 mod rope;
 mod rows;
 mod sample;
+mod shapes;
 mod silu_mul;
 mod weight;
 
@@ -50,9 +51,3 @@ pub use operands::{
 };
 
 use crate::operands;
-use crate::tensor::Tensor;
-
-/// The shapes of operands, for an error.
-pub(crate) fn shapes(xs: &[&Tensor]) -> Vec<Vec<usize>> {
-    xs.iter().map(|x| x.shape().to_vec()).collect()
-}

@@ -1,7 +1,7 @@
 //! Several linear maps of one input, with or without a norm before them: the first half of an attention or MLP block. A
 //! GPU runs each in one launch; for up to 8 rows the kernel computes the norm too.
 use super::linear::check_bias;
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

@@ -1,6 +1,7 @@
 //! The gradient of attention, in two passes: one over the rows for `dq`, one over the keys for `dk` and
 //! `dv`.
-use super::{CHUNK, Scene, TILE, TILE_LD, mma_ld, sized, tiles};
+use super::tiles::{self, CHUNK};
+use super::{Scene, TILE, TILE_LD, mma_ld, sized};
 use crate::gpu::{Arg, Gpu, Grid, args};
 use crate::operands::{AttnMask, Heads, Saved};
 use crate::{Device, Dtype, Result, Tensor};
@@ -75,7 +76,7 @@ impl Shape {
 }
 
 /// `[dq, dk, dv]`, operands checked; `dy` in the dtype of `q`.
-pub(crate) fn attention_backward(
+pub(in crate::gpu) fn attention_backward(
     gpu: &Gpu,
     saved: &Saved<'_>,
     dy: &Tensor,

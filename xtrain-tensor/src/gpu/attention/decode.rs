@@ -1,5 +1,6 @@
 //! Single rows: a block for each chunk of their keys; the last one of a row merges them in rising order.
-use super::{CHUNK, Operands, TILE_LD, mma_ld, tiles};
+use super::tiles::{self, CHUNK};
+use super::{Operands, TILE_LD, mma_ld};
 use crate::gpu::{Arg, Grid, args};
 use crate::operands::{AttnMask, Heads};
 use crate::{Dtype, Result};

@@ -2,8 +2,10 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::CHUNK;
 use crate::operands::AttnMask;
+
+/// Keys of a chunk.
+pub(super) const CHUNK: usize = 64;
 
 /// Rows at neighbouring positions of one sequence.
 pub(super) fn runs(see: &AttnMask<'_>) -> Vec<Range<usize>> {

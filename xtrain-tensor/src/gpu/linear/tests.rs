@@ -2,6 +2,7 @@
 //! and no row's bits depend on the rows beside it.
 use half::bf16;
 
+use super::several::Source;
 use super::*;
 use crate::gpu::mma_dot16;
 use crate::ops::{Affine, Norm};
