@@ -1,11 +1,11 @@
 //! Reverse-mode differentiation: a tape of rules, run backwards.
 use std::rc::Rc;
 
-use xtrain_tensor::ops::{self, Norm, Samples, Slots};
+use xtrain_tensor::ops::{self, Norm, RopeArgs, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::functional::{AttnRows, Functional, KvView, RopeArgs, split_heads};
+use crate::functional::{AttnRows, Functional, KvView, split_heads};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::params::Linear;
@@ -228,22 +228,22 @@ impl<'t> Functional for Tape<'t> {
 
     fn norm_rope(&mut self, x: &Var, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Var> {
         let heads = split_heads(&x.value, turn.table.head_dim())?;
-        let (table, pos): (RopeTable, Vec<u32>) = (turn.table.clone(), turn.pos.to_vec());
+        let (table, pos): (RopeTable, Vec<u32>) = (turn.table.clone(), turn.positions.to_vec());
         let Some((w, eps)) = norm else {
-            let rope = ops::RopeArgs { table: &table, positions: &pos };
+            let rope = RopeArgs { table: &table, positions: &pos };
             let y = ops::rope_rows(&heads, rope, heads.dtype())?;
             let x = x.clone();
             return Ok(self.record(y, move |b, dy| {
-                let rope = ops::RopeArgs { table: &table, positions: &pos };
+                let rope = RopeArgs { table: &table, positions: &pos };
                 b.add(&x, ops::rope_backward(&dy, rope)?.reshape(x.value.shape())?)
             }));
         };
-        let rope = ops::RopeArgs { table: &table, positions: &pos };
+        let rope = RopeArgs { table: &table, positions: &pos };
         let y = ops::norm_rope(&heads, Norm { gain: w.value()?, eps }, rope)?;
         let (x, gain, slot) = (x.clone(), w.value()?.clone(), w.index());
         Ok(self.record(y, move |b, dy| {
             let (norm, dw) = (Norm { gain: &gain, eps }, b.grads.slot_mut(slot));
-            let rope = ops::RopeArgs { table: &table, positions: &pos };
+            let rope = RopeArgs { table: &table, positions: &pos };
             let dx = ops::norm_rope_backward(&heads, norm, rope, &dy, dw, b.samples)?;
             b.add(&x, dx.reshape(x.value.shape())?)
         }))
@@ -255,7 +255,7 @@ impl<'t> Functional for Tape<'t> {
         let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &see.attn_mask(&slots))?;
         let kept = y.clone();
         Ok(self.record(y, move |b, dy| {
-            let saved = ops::Saved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
+            let saved = ops::AttnSaved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
             let [dq, dk, dv] =
                 ops::attention_backward(&saved, &dy, &AttnRows { rows: &rows, window }.attn_mask(&slots))?;
             b.add(&q, dq)?;

@@ -1,6 +1,6 @@
 //! The operations a forward pass may use, over values that a tape may or may not watch.
-use xtrain_tensor::ops::{self, Affine, AttnMask, Norm, Slots};
-use xtrain_tensor::{RopeTable, Tensor};
+use xtrain_tensor::Tensor;
+use xtrain_tensor::ops::{self, Affine, AttnMask, Norm, RopeArgs, Slots};
 
 use crate::error::Result;
 use crate::param::Param;
@@ -35,15 +35,6 @@ pub trait Functional {
     /// a window.
     fn attention(&mut self, q: &Self::X, kv: KvView<'_, Self::X>, see: AttnRows<'_>) -> Result<Self::X>;
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
-}
-
-/// By what angles rows are rotated.
-#[derive(Debug, Clone, Copy)]
-pub struct RopeArgs<'a> {
-    /// Cosines and sines by position.
-    pub table: &'a RopeTable,
-    /// The position of each row.
-    pub pos: &'a [u32],
 }
 
 /// New rows on their way to an attention: projections that are not yet normed or turned.
@@ -164,10 +155,9 @@ impl Functional for Eager {
 
     fn norm_rope(&mut self, x: &Tensor, norm: Option<(&Param, f32)>, turn: &RopeArgs<'_>) -> Result<Tensor> {
         let x = split_heads(x, turn.table.head_dim())?;
-        let rope = ops::RopeArgs { table: turn.table, positions: turn.pos };
         Ok(match norm {
-            Some((w, eps)) => ops::norm_rope(&x, Norm { gain: w.value()?, eps }, rope)?,
-            None => ops::rope_rows(&x, rope, x.dtype())?,
+            Some((w, eps)) => ops::norm_rope(&x, Norm { gain: w.value()?, eps }, *turn)?,
+            None => ops::rope_rows(&x, *turn, x.dtype())?,
         })
     }
 

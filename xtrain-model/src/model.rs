@@ -1,11 +1,11 @@
 //! The Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with QK-norm or without, RoPE, SwiGLU.
 //! The forward, written once.
-use xtrain_tensor::ops::{self, DeviceSampler};
+use xtrain_tensor::ops::{self, DeviceSampler, RopeArgs};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::functional::{AttnRows, Functional, Qkv, Residual, RopeArgs};
+use crate::functional::{AttnRows, Functional, Qkv, Residual};
 use crate::kv::KvStore;
 use crate::params::{Block, Params};
 use crate::rows::Rows;
@@ -171,7 +171,7 @@ impl Model {
         let [q, k, v] = f.norm_linears(h, (&w.input_norm, eps), [&w.q, &w.k, &w.v])?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
         let norms = w.qk_norm.as_ref().map(|[q, k]| ([q, k], eps));
-        let turn = RopeArgs { table: &self.rope, pos: &rows.pos };
+        let turn = RopeArgs { table: &self.rope, positions: &rows.pos };
         let (q, seen) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, turn }, rows)?;
         let y = f.attention(&q, seen, AttnRows { rows, window: self.cfg.window(layer) })?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;

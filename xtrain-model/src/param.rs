@@ -1,7 +1,7 @@
 //! One trained tensor: its f32 master values, the packed form that products read, or both.
 use std::sync::{Arc, OnceLock};
 
-use xtrain_tensor::ops::{self, DeviceSampler, Packing, Piece, Weight};
+use xtrain_tensor::ops::{self, DeviceSampler, Piece, Weight, WeightPacker};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use crate::error::{Error, Result};
@@ -181,7 +181,7 @@ pub(crate) const TABLE: &str = "model.embed_tokens.weight";
 #[derive(Debug)]
 pub(crate) enum Reading {
     Master { shape: Vec<usize>, values: Vec<f32>, device: Device },
-    Packed { shape: [usize; 2], packing: Packing },
+    Packed { shape: [usize; 2], packing: WeightPacker },
 }
 
 impl Reading {
@@ -189,7 +189,7 @@ impl Reading {
     pub(crate) fn new(form: &Form<'_>, name: &str, shape: &[usize]) -> Result<Reading> {
         match (form.masters, <[usize; 2]>::try_from(shape)) {
             (Masters::Drop, Ok(shape)) => {
-                let packing = Packing::new(form.device, &shape, form.compute)?;
+                let packing = WeightPacker::new(form.device, &shape, form.compute)?;
                 Ok(Reading::Packed { shape, packing: if name == TABLE { packing.table() } else { packing } })
             }
             _ => {

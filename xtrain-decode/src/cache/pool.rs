@@ -1,6 +1,6 @@
 //! The keys and values of every layer, by slot.
 use xtrain_model::{Qkv, Result, Rows};
-use xtrain_tensor::ops::{self, QkNorm, RopeArgs, SlotRange, Slots, UnrotatedHeads};
+use xtrain_tensor::ops::{self, QkNorm, SlotRange, Slots, UnrotatedHeads};
 use xtrain_tensor::{
     Error, Tensor,
     faults::{self, Fault},
@@ -87,7 +87,7 @@ impl Pool {
                 Some(([q, k], eps)) => Some(QkNorm { q_gain: q.value()?, k_gain: k.value()?, eps }),
                 None => None,
             },
-            rope: RopeArgs { table: new.turn.table, positions: new.turn.pos },
+            rope: new.turn,
             slots: &places,
         };
         let q = ops::write_heads(&new, &mut self.k[layer], &mut self.v[layer])?;

@@ -11,8 +11,8 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs, SampleRing,
-    SampleRow, Samples, Saved, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
+    SampleRing, SampleRow, Samples, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -280,7 +280,7 @@ impl Backend for Gpu {
 
     fn attention_backward(
         &self,
-        saved: &Saved<'_>,
+        saved: &AttnSaved<'_>,
         dy: &Tensor,
         heads: Heads,
         mask: &AttnMask<'_>,

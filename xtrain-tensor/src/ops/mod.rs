@@ -37,7 +37,7 @@ pub use linear::{
 pub use log_prob::log_prob;
 pub use normed::{linears, norm_linears, norm_swiglu, swiglu};
 pub use optim::{adamw, adamw_all, global_norm, sum_of_squares};
-pub use packing::Packing;
+pub use packing::WeightPacker;
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
@@ -45,9 +45,9 @@ pub use sample::sample_rows;
 pub use silu_mul::{silu_mul, silu_mul_backward};
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, LogProb, LossRows, Norm, Outcome, Piece, QkNorm, RopeArgs, SampleFailure,
-    SampleRow, Sampled, Samples, Saved, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated,
-    Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, LogProb, LossRows, Norm, Outcome, Piece, QkNorm, RopeArgs,
+    SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update,
+    Updated, Weight,
 };
 
 use crate::operands;

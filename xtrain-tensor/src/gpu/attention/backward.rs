@@ -3,7 +3,7 @@
 use super::tiles::{self, CHUNK};
 use super::{Scene, TILE, TILE_LD, mma_ld, sized};
 use crate::gpu::{Arg, Gpu, Grid, args};
-use crate::operands::{AttnMask, Heads, Saved};
+use crate::operands::{AttnMask, AttnSaved, Heads};
 use crate::{Device, Dtype, Result, Tensor};
 
 /// The kernels of one dtype and the shapes that they were written for.
@@ -78,12 +78,12 @@ impl Shape {
 /// `[dq, dk, dv]`, operands checked; `dy` in the dtype of `q`.
 pub(in crate::gpu) fn attention_backward(
     gpu: &Gpu,
-    saved: &Saved<'_>,
+    saved: &AttnSaved<'_>,
     dy: &Tensor,
     heads: Heads,
     see: &AttnMask<'_>,
 ) -> Result<[Tensor; 3]> {
-    let Saved { q, k, v, y, lse } = *saved;
+    let AttnSaved { q, k, v, y, lse } = *saved;
     let shape = if q.dtype() == Dtype::BF16 { Shape::bf16(heads.hd) } else { Shape::f32(heads.hd) };
     let scene = Scene::upload(gpu, heads, see)?;
     let at = |x: &Tensor| x.at(gpu, q.dtype());

@@ -94,6 +94,6 @@ impl<T: RowSink> Lines<T> {
             return Ok(sink);
         }
         let got = vec![vec![out, width], vec![rows * width + waiting.len() + beyond]];
-        Err(Error::Shape { op: "Packing", want: "as many values as the shape holds", got })
+        Err(Error::Shape { op: "WeightPacker", want: "as many values as the shape holds", got })
     }
 }
