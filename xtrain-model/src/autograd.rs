@@ -252,7 +252,7 @@ impl Functional for Tape<'_> {
         let (y, lse) = ops::attention(&q.value, &k.value, &v.value, &attn_mask(&rows, &slots, window))?;
         let kept = y.clone();
         Ok(self.record(y, move |b, dy| {
-            let saved = ops::Saved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
+            let saved = ops::AttnSaved { q: &q.value, k: &k.value, v: &v.value, y: &kept, lse: &lse };
             let [dq, dk, dv] = ops::attention_backward(&saved, &dy, &attn_mask(&rows, &slots, window))?;
             b.add(&q, dq)?;
             b.add(&k, dk)?;

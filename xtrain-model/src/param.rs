@@ -1,7 +1,7 @@
 //! One trained tensor: its f32 master weights, its packed weights, or both.
 use std::sync::{Arc, OnceLock};
 
-use xtrain_tensor::ops::{self, DeviceSampler, Packing, Piece, Weight};
+use xtrain_tensor::ops::{self, DeviceSampler, Piece, Weight, WeightPacker};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use crate::error::{Error, Result};
@@ -182,14 +182,14 @@ pub(crate) const TABLE: &str = "model.embed_tokens.weight";
 #[derive(Debug)]
 pub(crate) enum ParamReader {
     Master { shape: Vec<usize>, values: Vec<f32>, device: Device },
-    Packed { shape: [usize; 2], packing: Packing },
+    Packed { shape: [usize; 2], packing: WeightPacker },
 }
 
 impl ParamReader {
     /// A reader for the parameter `name`, without values yet.
     pub(crate) fn new(options: &ParamOptions<'_>, name: &str, shape: &[usize]) -> Result<ParamReader> {
         if let (MasterWeights::Discard, Ok(shape)) = (options.master_weights, <[usize; 2]>::try_from(shape)) {
-            let packing = Packing::new(options.device, &shape, options.compute)?;
+            let packing = WeightPacker::new(options.device, &shape, options.compute)?;
             let packing = if name == TABLE { packing.table() } else { packing };
             return Ok(ParamReader::Packed { shape, packing });
         }

@@ -2,8 +2,8 @@
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs, SampleRing,
-    SampleRow, Samples, Saved, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
+    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -104,7 +104,7 @@ pub(crate) trait Backend {
     /// `dy` is in the dtype of `q`.
     fn attention_backward(
         &self,
-        saved: &Saved<'_>,
+        saved: &AttnSaved<'_>,
         dy: &Tensor,
         heads: Heads,
         mask: &AttnMask<'_>,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use half::bf16;
 
-/// The type of a tensor's elements.
+/// The element type of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// IEEE binary32.
@@ -52,9 +52,9 @@ impl FromStr for Dtype {
     }
 }
 
-/// A Rust type that a tensor can hold.
+/// A Rust type of tensor elements.
 pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// Its name among the dtypes.
+    /// Its dtype.
     const DTYPE: Dtype;
 }
 
@@ -80,13 +80,13 @@ pub fn to_bf16(x: f32) -> bf16 {
     bf16::from_bits(if x.is_nan() { 0x7fff } else { rounded as u16 })
 }
 
-/// Widens a bf16, exactly.
+/// Widens a bf16. Exact.
 #[inline]
 pub fn from_bf16(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// The f32 nearest to `x` that a bf16 can hold.
+/// Rounds to bf16 and widens.
 #[inline]
 pub fn round_bf16(x: f32) -> f32 {
     from_bf16(to_bf16(x))

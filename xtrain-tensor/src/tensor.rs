@@ -73,10 +73,11 @@ macro_rules! stored {
 stored!(f32 => F32, bf16 => BF16, u32 => U32, i32 => I32);
 
 impl Tensor {
-    /// A tensor of `shape` over `values`.
+    /// Creates a tensor of `shape` from `values`, row-major.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the product of `shape` is not the number of values.
+    /// [`Error::Shape`] if the product of `shape` is not the number of values; [`Error::Device`] if the device has no
+    /// memory for them.
     pub fn new<T: Stored>(device: &Device, shape: &[usize], values: Vec<T>) -> Result<Tensor> {
         if count(shape) != Some(values.len()) {
             let got = vec![shape.to_vec(), vec![values.len()]];
@@ -88,7 +89,7 @@ impl Tensor {
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// [`Error::Device`] when the device has no memory for it.
+    /// [`Error::Device`] if the device has no memory for it.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         fn blank<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
             let values = match device {
@@ -112,7 +113,7 @@ impl Tensor {
         Ok(Tensor { shape: shape.to_vec(), storage, device: device.clone() })
     }
 
-    /// f32 zeros of each of `shapes`: on a processor one walk, not one each.
+    /// Creates an f32 tensor of zeros for each of `shapes`. The SIMD CPU fills all of them in one job.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -128,11 +129,11 @@ impl Tensor {
         shapes.iter().zip(all).map(|(shape, zeros)| Tensor::new(device, shape, zeros)).collect()
     }
 
-    /// A tensor on a GPU of whatever values: a kernel writes all of them.
+    /// Creates an uninitialized tensor on a GPU. A kernel must write all of it.
     pub(crate) fn on_gpu(gpu: &Gpu, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         let n: usize = shape.iter().product();
         if u32::try_from(n).is_err() {
-            let want = "fewer than 2^32 elements, which kernels count to";
+            let want = "fewer than 2^32 elements, the limit of the kernels' counters";
             return Err(Error::Argument { op: "Tensor on a GPU", want, got: format!("{shape:?}") });
         }
         let buffer = gpu.buffer(n * dtype.bytes())?;
@@ -140,7 +141,7 @@ impl Tensor {
         Ok(Tensor { shape: shape.to_vec(), storage, device: Device::Gpu(gpu.clone()) })
     }
 
-    /// The address of the values, for a kernel of `gpu` that reads them as `dtype`.
+    /// The device address of the values, for a kernel of `gpu` that reads them as `dtype`.
     pub(crate) fn at(&self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
         match &self.storage {
             Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
@@ -174,7 +175,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// The address of the values, for a kernel that changes them. Copies them first if they are shared.
+    /// The device address of the values, for a kernel that writes them. Copies them first if they are shared.
     pub(crate) fn at_mut(&mut self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
         match &mut self.storage {
             Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
@@ -193,12 +194,12 @@ impl Tensor {
         Error::device(format!("want an operand in {dtype} on {}, got {got}", gpu.name()))
     }
 
-    /// The extent of each dimension, outermost first.
+    /// The size of each dimension, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The extent of the last dimension; 1 for a scalar.
+    /// The size of the last dimension; 1 for a scalar.
     pub fn width(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
@@ -213,7 +214,7 @@ impl Tensor {
         self.len() == 0
     }
 
-    /// The type of the elements.
+    /// The element type.
     pub fn dtype(&self) -> Dtype {
         match self.storage {
             Storage::F32(_) => Dtype::F32,
@@ -224,15 +225,15 @@ impl Tensor {
         }
     }
 
-    /// Where the values live.
+    /// The device of the values.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The same values on `device`: shared between processors, copied to and from a GPU.
+    /// Returns the same values on `device`: shared between CPU devices, copied to and from a GPU.
     ///
     /// # Errors
-    /// [`Error::Device`] when a device has no memory for them.
+    /// [`Error::Device`] if a device has no memory for them.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         fn moved<T: Stored>(x: &Tensor, device: &Device) -> Result<Storage> {
             T::wrap(x.to_vec::<T>()?, device)
@@ -250,10 +251,10 @@ impl Tensor {
         Ok(Tensor { shape: self.shape.clone(), storage, device: device.clone() })
     }
 
-    /// The same values in this machine's memory: shared if they lie there, else copied.
+    /// Returns the same values in host memory: shared if they are there, otherwise copied.
     ///
     /// # Errors
-    /// [`Error::Device`] when a device fails.
+    /// [`Error::Device`] if a device fails.
     pub fn to_host(&self) -> Result<Tensor> {
         match self.storage {
             Storage::Gpu(..) => self.to_device(&Device::cpu()),
@@ -261,7 +262,7 @@ impl Tensor {
         }
     }
 
-    /// The values, row-major: in place if they lie in this machine's memory, else copied.
+    /// Returns the values, row-major: borrowed if they are in host memory, otherwise copied.
     ///
     /// # Errors
     /// As [`to_vec`](Self::to_vec).
@@ -272,10 +273,10 @@ impl Tensor {
         }
     }
 
-    /// A copy of the values in this machine's memory, row-major.
+    /// Returns a copy of the values in host memory, row-major.
     ///
     /// # Errors
-    /// [`Error::Dtype`] when the elements are of another type; [`Error::Device`] when a device fails.
+    /// [`Error::Dtype`] if the elements are of another type; [`Error::Device`] if a device fails.
     pub fn to_vec<T: Stored>(&self) -> Result<Vec<T>> {
         match &self.storage {
             Storage::Gpu(buffer, dtype) if *dtype == T::DTYPE => {
@@ -288,16 +289,16 @@ impl Tensor {
         }
     }
 
-    /// The values in this machine's memory, row-major.
+    /// Borrows the values, which are in host memory, row-major.
     ///
     /// # Errors
-    /// [`Error::Dtype`] when the elements are of another type; [`Error::Device`] when they lie on a GPU
+    /// [`Error::Dtype`] if the elements have another type; [`Error::Device`] if they are on a GPU
     /// ([`to_vec`](Self::to_vec) copies them).
     pub fn data<T: Stored>(&self) -> Result<&[T]> {
         T::get(&self.storage).ok_or_else(|| self.unread("Tensor::data", name::<T>()))
     }
 
-    /// Why the host cannot read the values in place.
+    /// The error of an access to values that the host cannot borrow.
     fn unread(&self, op: &'static str, want: &'static str) -> Error {
         match &self.device {
             Device::Reference(_) | Device::Cpu(_) => Error::Dtype { op, want, got: self.dtype() },
@@ -305,7 +306,7 @@ impl Tensor {
         }
     }
 
-    /// The values, to be written. Copies them first if they are shared.
+    /// Borrows the values mutably. Copies them first if they are shared.
     ///
     /// # Errors
     /// As [`data`](Self::data).
@@ -316,10 +317,10 @@ impl Tensor {
         Ok(T::get_mut(&mut self.storage).expect("what can be read can be written"))
     }
 
-    /// The same values under another shape of the same count.
+    /// Returns the same values with another shape of the same number of elements.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the counts differ.
+    /// [`Error::Shape`] if the numbers of elements differ.
     pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
         if count(shape) != Some(self.len()) {
             let got = vec![self.shape.clone(), shape.to_vec()];

@@ -15,8 +15,8 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::host_ring::HostRing;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs, SampleRing,
-    SampleRow, Samples, Saved, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
+    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::reference::{self, rows};
 use crate::tensor::{Stored, Tensor};
@@ -48,12 +48,12 @@ impl Cpu {
 
     fn attention_backward_of<E: Stored + Number>(
         &self,
-        saved: &Saved<'_>,
+        saved: &AttnSaved<'_>,
         dy: &Tensor,
         heads: Heads,
         mask: &AttnMask<'_>,
     ) -> Result<[Vec<f32>; 3]> {
-        let Saved { q, k, v, y, lse } = *saved;
+        let AttnSaved { q, k, v, y, lse } = *saved;
         let [q, k, v, y, dy] = [q.data::<E>()?, k.data()?, v.data()?, y.data()?, dy.data()?];
         let saved = attention::Saved { q, k, v, y, dy, lse: lse.data()? };
         Ok(attention::attention_backward(self, saved, heads, mask))
@@ -294,7 +294,7 @@ impl Backend for Cpu {
 
     fn attention_backward(
         &self,
-        saved: &Saved<'_>,
+        saved: &AttnSaved<'_>,
         dy: &Tensor,
         heads: Heads,
         mask: &AttnMask<'_>,

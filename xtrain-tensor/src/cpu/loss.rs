@@ -15,7 +15,7 @@ use crate::tensor::{Stored, Tensor};
 
 mod rows;
 
-use rows::{GRAIN, Known, Rows, Then, of_row};
+use rows::{Action, GRAIN, RowState, Rows, of_row};
 
 /// Logits in memory at a time: 16 MiB.
 const LOGITS: usize = 1 << 22;
@@ -27,7 +27,7 @@ pub(super) fn values(
     head: &Weight,
     rows: &LossRows<'_>,
 ) -> Result<Vec<Option<LogProb>>> {
-    Ok(values_of(Walk { cpu, x, head, rows, most: LOGITS }.values()?))
+    Ok(values_of(LossPass { cpu, x, head, rows, max_logits: LOGITS }.values()?))
 }
 
 /// The values of each row with a target, and `dx`; the head's gradient is added into `dhead`.
@@ -38,7 +38,7 @@ pub(super) fn gradients(
     rows: &LossRows<'_>,
     dhead: &mut Tensor,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-    let (known, dx) = Walk { cpu, x, head, rows, most: LOGITS }.gradients(dhead)?;
+    let (known, dx) = LossPass { cpu, x, head, rows, max_logits: LOGITS }.gradients(dhead)?;
     Ok((values_of(known), dx))
 }
 
@@ -56,26 +56,26 @@ pub(super) fn log_prob(cpu: &Cpu, z: &[f32], target: &[u32]) -> Result<Vec<LogPr
     Ok(values)
 }
 
-fn values_of(known: Vec<Option<Known>>) -> Vec<Option<LogProb>> {
+fn values_of(known: Vec<Option<RowState>>) -> Vec<Option<LogProb>> {
     known.into_iter().map(|k| k.map(|k| k.value)).collect()
 }
 
-/// What the logits of a loss are made of, and how many of them may be there at a time.
+/// The operands of a loss, and the maximum number of logits in memory.
 #[derive(Clone, Copy)]
-struct Walk<'a> {
+struct LossPass<'a> {
     cpu: &'a Cpu,
     x: &'a Tensor,
     head: &'a Weight,
     rows: &'a LossRows<'a>,
-    most: usize,
+    max_logits: usize,
 }
 
-impl Walk<'_> {
-    /// What each row with a target gives, a few rows of the whole vocabulary at a time.
-    fn values(&self) -> Result<Vec<Option<Known>>> {
+impl LossPass<'_> {
+    /// The values of each row with a target, from blocks of rows over the whole vocabulary.
+    fn values(&self) -> Result<Vec<Option<RowState>>> {
         let n = self.x.shape()[0];
         let mut known = vec![None; n];
-        let step = (self.most / self.head.out_features()).max(1);
+        let step = (self.max_logits / self.head.out_features()).max(1);
         for start in (0..n).step_by(step) {
             let block = start..n.min(start + step);
             let mut z = linear::outputs(
@@ -84,33 +84,38 @@ impl Walk<'_> {
                 self.head,
                 0..self.head.out_features(),
             )?;
-            let these = Rows { cpu: self.cpu, loss: self.rows, first: start, column: 0, then: Then::Nothing };
-            these.walk(&mut z, &mut known[block])?;
+            let rows = Rows { cpu: self.cpu, loss: self.rows, first: start, column: 0, action: Action::None };
+            rows.process(&mut z, &mut known[block])?;
         }
         Ok(known)
     }
 
     /// The values of the rows and `dx`; the head's gradient is added into `dhead`.
     ///
-    /// Where 256 rows of logits fit, each block of rows is one product with the whole head, and its
-    /// logits become the gradient in place. Otherwise the vocabulary is taken in chunks, whose logits
-    /// are computed a second time: a chunk's columns are a slice of `dhead`, and `dx` runs on from one
-    /// chunk to the next, since each but the last is a multiple of 256.
-    fn gradients(&self, dhead: &mut Tensor) -> Result<(Vec<Option<Known>>, Tensor)> {
+    /// If 256 rows of logits fit, each block of rows is one product with the whole head, and its logits become the
+    /// gradient in place. Otherwise the vocabulary is split into chunks, whose logits are computed a second time: the
+    /// columns of a chunk are a slice of `dhead`, and `dx` continues from one chunk to the next, since each chunk but the
+    /// last is a multiple of 256.
+    fn gradients(&self, dhead: &mut Tensor) -> Result<(Vec<Option<RowState>>, Tensor)> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
-        let whole = 256 * out <= self.most;
+        let whole = 256 * out <= self.max_logits;
         let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values()? };
         let mut dx = self.cpu.recycler.acquire::<f32>(self.x.len());
         let dhead = dhead.data_mut::<f32>()?;
-        for (block, samples) in blocks::of_rows(self.rows.samples, self.most, out) {
+        for (block, samples) in blocks::of_rows(self.rows.samples, self.max_logits, out) {
             let xs = part(self.cpu, self.x, &block)?;
             let dx = &mut dx[block.start * width..block.end * width];
-            for columns in blocks::of_columns(out, if whole { out } else { self.most / block.len() }) {
+            for columns in blocks::of_columns(out, if whole { out } else { self.max_logits / block.len() }) {
                 let mut z = linear::outputs(self.cpu, &xs, self.head, columns.clone())?;
-                let then = Then::Gradient;
-                let these =
-                    Rows { cpu: self.cpu, loss: self.rows, first: block.start, column: columns.start, then };
-                these.walk(&mut z, &mut known[block.clone()])?;
+                let action = Action::Gradient;
+                let rows = Rows {
+                    cpu: self.cpu,
+                    loss: self.rows,
+                    first: block.start,
+                    column: columns.start,
+                    action,
+                };
+                rows.process(&mut z, &mut known[block.clone()])?;
                 let dz = match self.head.dtype() {
                     Dtype::BF16 => self.cpu.cast(&z, Dtype::BF16)?,
                     _ => z,
@@ -124,7 +129,7 @@ impl Walk<'_> {
     }
 }
 
-/// `dx` goes on with the outputs `columns`; the first ones begin it.
+/// Continues `dx` with the outputs `columns`; the first columns start it.
 fn add_input(cpu: &Cpu, dx: &mut [f32], dz: &Tensor, (head, columns): (&Weight, Range<usize>)) -> Result<()> {
     if columns.start == 0 {
         return linear::input_part(cpu, dx, dz, (head, columns), Beta::Zero);

@@ -1,6 +1,6 @@
 //! Attention over a KV pool: tiles of rows for training and prefill, split-K over chunks of keys for decode. Both
 //! compute the same bits.
-mod backward;
+pub(super) mod backward;
 mod decode;
 #[cfg(test)]
 #[cfg(all(feature = "emu", xtrain_emu))]
@@ -12,7 +12,7 @@ mod tiles;
 
 use std::ops::Range;
 
-pub(crate) use backward::attention_backward;
+use tiles::CHUNK;
 
 use super::{Arg, At, Gpu, Grid, args};
 use crate::operands::{AttnMask, Heads, Slots};
@@ -21,8 +21,6 @@ use crate::{Dtype, Error, Result, Tensor};
 /// Head sizes supported by the GPU kernels.
 pub(crate) const HEAD_SIZES: &str = "a head size that is a multiple of 8, to 256, on a GPU";
 
-/// Keys per chunk.
-const CHUNK: usize = 64;
 /// Rows per f32 tile.
 const TILE: usize = 32;
 /// Row pitch, in floats, of 64 columns in shared memory.

@@ -1,8 +1,10 @@
 //! The operations of the GPU backend. Each holds the device's issue lock while it launches its kernels: lists of
 //! indices and counters on the device are not shared between operations of two threads.
+use super::attention::backward::attention_backward;
 use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
-use super::linear::{self, Epilogue, Source};
+use super::linear::several::{self, Source};
+use super::linear::{self, Epilogue};
 use super::pack::{self, DeviceMatrix};
 use super::rope::RopeKernel;
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
@@ -10,8 +12,8 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs, SampleRing,
-    SampleRow, Samples, Saved, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
+    SampleRing, SampleRow, Samples, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -19,12 +21,12 @@ use crate::tensor::Tensor;
 fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
-        if linear::supports_fused(source, ws) {
-            return linear::linears(gpu, source, ws);
+        if several::supports_fused(source, ws) {
+            return several::linears(gpu, source, ws);
         }
     }
-    if linear::supports_fused(Source::Plain(x), ws) {
-        return linear::linears(gpu, Source::Plain(x), ws);
+    if several::supports_fused(Source::Plain(x), ws) {
+        return several::linears(gpu, Source::Plain(x), ws);
     }
     ws.iter().map(|w| linear_of(gpu, x, *w, w.weight.dtype())).collect()
 }
@@ -33,12 +35,12 @@ fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
 fn swiglu(gpu: &Gpu, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
-        if linear::supports_fused(source, &gate_up) {
-            return linear::swiglu(gpu, source, gate_up);
+        if several::supports_fused(source, &gate_up) {
+            return several::swiglu(gpu, source, gate_up);
         }
     }
-    if linear::supports_fused(Source::Plain(x), &gate_up) {
-        return linear::swiglu(gpu, Source::Plain(x), gate_up);
+    if several::supports_fused(Source::Plain(x), &gate_up) {
+        return several::swiglu(gpu, Source::Plain(x), gate_up);
     }
     let dtype = gate_up[0].weight.dtype();
     let [gate, up] = gate_up.map(|w| linear_of(gpu, x, w, dtype));
@@ -251,14 +253,14 @@ impl Backend for Gpu {
 
     fn attention_backward(
         &self,
-        saved: &Saved<'_>,
+        saved: &AttnSaved<'_>,
         dy: &Tensor,
         heads: Heads,
         mask: &AttnMask<'_>,
     ) -> Result<[Tensor; 3]> {
         check_head_size("attention_backward", heads.hd)?;
         let _issue = self.issue();
-        attention::attention_backward(self, saved, dy, heads, mask)
+        attention_backward(self, saved, dy, heads, mask)
     }
 
     fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {

@@ -1,7 +1,5 @@
 //! Matrix products: choice of kernel and launch geometry.
-mod several;
-
-pub(crate) use several::{FUSED_NORM_MAX_ROWS, Source, linears, supports_fused, swiglu};
+pub(super) mod several;
 
 use super::{At, Gpu, Grid, args};
 use crate::operands::{Norm, Samples, Weight};

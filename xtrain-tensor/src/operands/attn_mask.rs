@@ -1,23 +1,21 @@
-//! Who sees what: the keys that a row of an attention may read, and where they lie.
+//! The visible keys of each row of an attention, and their slots in the pool.
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{
-    Error, Result,
-    faults::{self, Fault},
-};
+use crate::error::{Error, Result};
+use crate::faults::{self, Fault};
 
-/// Where position `pos` of sequence `seq` lies in a pool of keys and values.
+/// The slot of position `pos` of sequence `seq` in a pool of keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Slots {
-    /// Each sequence in one run: slot `base[seq] + pos`. A training batch, a contiguous cache.
+    /// Each sequence is contiguous: slot `base[seq] + pos`. A training batch, a contiguous cache.
     Runs {
         /// The first slot of each sequence.
         base: Vec<usize>,
     },
-    /// Each sequence in pages: slot `table[seq][pos / page] * page + pos % page`.
+    /// Each sequence is in KV pages: slot `table[seq][pos / page] * page + pos % page`.
     Pages {
-        /// Positions in a page.
+        /// Positions per page.
         page: usize,
         /// The pages of each sequence, in the order of its positions.
         table: Vec<Vec<u32>>,
@@ -34,7 +32,7 @@ impl Slots {
         }
     }
 
-    /// The slot of a position, where the sequence has one for it.
+    /// The slot of a position. `None`: the sequence has no slot for it.
     #[inline]
     pub(crate) fn get(&self, seq: u32, pos: usize) -> Option<usize> {
         match self {
@@ -45,7 +43,7 @@ impl Slots {
         }
     }
 
-    /// Whether two sequences have the same slots at all positions of `range`.
+    /// Whether two sequences share their slots at all positions of `range`.
     #[inline]
     pub(crate) fn same(&self, a: u32, b: u32, range: Range<usize>) -> bool {
         if a == b {
@@ -64,7 +62,7 @@ impl Slots {
         }
     }
 
-    /// Positions from `pos` on that lie in consecutive slots, at least one.
+    /// The number of positions from `pos` on that are in consecutive slots, at least 1.
     #[inline]
     pub fn run_length(&self, pos: usize) -> usize {
         match self {
@@ -74,17 +72,17 @@ impl Slots {
     }
 }
 
-/// The rows of an attention and the keys they see: row `n` at position `pos[n]` of sequence `seq[n]`
-/// sees positions `0..=pos[n]` of its sequence, the last `window` of them where a window is set.
+/// The rows of an attention and their visible keys: row `n` is at position `pos[n]` of sequence `seq[n]`. Its visible keys
+/// are positions `0..=pos[n]` of that sequence, or the last `window` of them.
 #[derive(Debug, Clone, Copy)]
 pub struct AttnMask<'a> {
     /// The sequence of each row.
     pub seq: &'a [u32],
     /// The position of each row in its sequence.
     pub pos: &'a [u32],
-    /// Where keys and values lie.
+    /// The slots of keys and values.
     pub slots: &'a Slots,
-    /// How many positions back a row sees, its own included.
+    /// Sliding-window size, including the current position. `None`: full attention.
     pub window: Option<usize>,
 }
 
@@ -94,7 +92,7 @@ impl AttnMask<'_> {
         self.seq.len()
     }
 
-    /// The positions that row `n` sees.
+    /// The visible positions of row `n`.
     #[inline]
     pub fn keys(&self, n: usize) -> Range<usize> {
         let own = usize::from(!faults::on(Fault::MaskOffByOne) || self.pos[n] == 0);
@@ -103,13 +101,13 @@ impl AttnMask<'_> {
         end - self.window.map_or(end, |w| w + more).min(end)..end
     }
 
-    /// The first position that does not see position `pos`, in a sequence of `len` positions.
+    /// One past the last position at which `pos` is visible, in a sequence of `len` positions.
     #[inline]
     pub(crate) fn last_seeing(&self, pos: usize, len: usize) -> usize {
         self.window.map_or(len, |w| len.min(pos + w))
     }
 
-    /// The rows of each sequence by position; for a pass over whole sequences from position 0.
+    /// The rows of each sequence, ordered by position; for whole sequences from position 0.
     pub(crate) fn rows_by_sequence(&self) -> Vec<(u32, Vec<usize>)> {
         let mut rows: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut from = 0;
@@ -118,12 +116,12 @@ impl AttnMask<'_> {
             from += run.len();
         }
         for rows in rows.values_mut() {
-            rows.sort_by_key(|&n| self.pos[n]); // one look at rows that are in order
+            rows.sort_by_key(|&n| self.pos[n]); // linear if the rows are already in order
         }
         rows.into_iter().collect()
     }
 
-    /// Refuses a row whose keys do not all lie in a pool of `n_slots` slots.
+    /// Refuses a row with a visible key outside a pool of `n_slots` slots.
     pub(crate) fn check(&self, op: &'static str, rows: usize, n_slots: usize) -> Result<()> {
         if self.seq.len() != rows || self.pos.len() != rows {
             let got = vec![vec![rows], vec![self.seq.len()], vec![self.pos.len()]];

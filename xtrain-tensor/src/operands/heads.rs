@@ -39,7 +39,7 @@ impl Heads {
 
 /// The operands and results of an attention that its backward reads.
 #[derive(Debug, Clone, Copy)]
-pub struct Saved<'a> {
+pub struct AttnSaved<'a> {
     /// Queries `[N, nh, hd]`.
     pub q: &'a Tensor,
     /// Keys `[N, nkv, hd]`.

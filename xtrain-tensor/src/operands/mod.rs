@@ -18,7 +18,7 @@ pub use adamw::{AdamWScalars, Update, Updated};
 pub use affine::Affine;
 pub use attn_mask::{AttnMask, Slots};
 pub(crate) use heads::Heads;
-pub use heads::{QkNorm, Saved, UnrotatedHeads};
+pub use heads::{AttnSaved, QkNorm, UnrotatedHeads};
 pub use loss::{LogProb, LossRows, Target};
 pub use norm::Norm;
 pub use packing::Piece;

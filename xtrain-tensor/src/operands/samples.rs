@@ -1,17 +1,17 @@
-//! The samples of a pass: what a micro-batch may not split.
+//! The samples of a batch: the smallest units that a micro-batch can hold.
 use std::ops::Range;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
-/// Consecutive groups of rows. Sums over rows restart their chunks at each sample's first row, so a
-/// gradient does not depend on how a step's samples are split into micro-batches.
+/// Consecutive groups of rows. Sums over rows restart their chunks at the first row of each sample, so a gradient does
+/// not depend on how the samples of a step are split into micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Samples {
     bounds: Vec<usize>,
 }
 
 impl Samples {
-    /// Samples of these numbers of rows, one after another.
+    /// Creates consecutive samples with these numbers of rows.
     pub fn of_lengths(lengths: impl IntoIterator<Item = usize>) -> Samples {
         let mut bounds = vec![0];
         bounds.extend(lengths.into_iter().scan(0, |at, n| {
@@ -21,22 +21,22 @@ impl Samples {
         Samples { bounds }
     }
 
-    /// The rows of all samples together.
+    /// The number of rows of all samples.
     pub fn rows(&self) -> usize {
         self.bounds.last().copied().unwrap_or(0)
     }
 
-    /// The rows of each sample.
+    /// The range of rows of each sample.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.bounds.windows(2).map(|w| w[0]..w[1])
     }
 
-    /// The same samples when each row is `n` rows (heads fastest), as in a norm over heads.
+    /// The same samples with `n` rows for each row (heads fastest), as in a norm over heads.
     pub fn times(&self, n: usize) -> Samples {
         Samples { bounds: self.bounds.iter().map(|b| b * n).collect() }
     }
 
-    /// First row and end of each chunk of at most `rows` rows, counted from each sample's first.
+    /// First row and end of each chunk of at most `rows` rows, counted from the first row of its sample.
     pub(crate) fn chunks(&self, rows: usize) -> Vec<u32> {
         let of = |sample: Range<usize>| {
             let end = sample.end;

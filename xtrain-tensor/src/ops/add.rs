@@ -1,5 +1,5 @@
 //! Addition.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;

@@ -1,8 +1,8 @@
 //! Causal grouped-query attention over a pool of KV slots.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
-use crate::operands::{AttnMask, Heads, Saved};
+use crate::operands::{AttnMask, AttnSaved, Heads};
 use crate::tensor::Tensor;
 
 /// `y[n][h] = softmax(q[n][h] kᵀ / sqrt(hd)) v` over the visible keys of row `n`, and `L`, the logarithm of
@@ -44,9 +44,9 @@ pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>)
 /// # Errors
 /// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every
 /// position has its own slot.
-pub fn attention_backward(saved: &Saved<'_>, dy: &Tensor, mask: &AttnMask<'_>) -> Result<[Tensor; 3]> {
+pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_>) -> Result<[Tensor; 3]> {
     const OP: &str = "attention_backward";
-    let Saved { q, k, v, y, lse } = *saved;
+    let AttnSaved { q, k, v, y, lse } = *saved;
     let heads = check(OP, [q, k, v], mask)?;
     if y.shape() != q.shape() || dy.shape() != q.shape() || lse.shape() != &q.shape()[..2] {
         return Err(Error::Shape {

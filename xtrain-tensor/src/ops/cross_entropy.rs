@@ -1,5 +1,5 @@
 //! Cross-entropy of weighted targets, fused with the product by the head.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{LogProb, LossRows, Target, Weight};

@@ -1,6 +1,6 @@
 //! Sampling whose tokens stay on the device.
 use super::sample::check_rows;
-use super::shapes;
+use super::shapes::shapes;
 use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;

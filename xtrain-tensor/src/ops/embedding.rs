@@ -1,5 +1,5 @@
 //! Rows of a table by index.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::Index`] for an id that is not below `out`; [`Error::Argument`] for bf16 panels that were not packed as a
-/// [table](super::Packing::table): they hold denormals as zeros.
+/// [table](super::WeightPacker::table): they hold denormals as zeros.
 pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
     check("weight_rows", id, w.out_features())?;
     backend(w.device()).weight_rows(w, id)

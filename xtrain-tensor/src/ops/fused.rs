@@ -1,7 +1,7 @@
 //! Steps of a forward pass that a GPU runs as one kernel. Each is bit-identical to its parts.
 use super::rope::check as check_rope;
 use super::rows::check_index;
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

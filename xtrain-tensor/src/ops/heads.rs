@@ -1,6 +1,6 @@
 //! RMSNorm over each head, then RoPE: queries and keys before an attention.
 use super::rope::check as check_rope;
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{Norm, RopeArgs, Samples};

@@ -1,5 +1,5 @@
 //! The linear map `x Wᵀ + b` and its three gradients.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

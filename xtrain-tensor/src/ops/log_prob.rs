@@ -1,5 +1,5 @@
 //! Log-probabilities of given tokens, and the entropy of each row.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::LogProb;

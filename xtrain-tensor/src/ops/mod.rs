@@ -18,6 +18,7 @@ mod rms_norm;
 mod rope;
 mod rows;
 mod sample;
+mod shapes;
 mod silu_mul;
 mod weight;
 
@@ -34,7 +35,7 @@ pub use linear::{linear, linear_add, linear_backward_bias, linear_backward_input
 pub use log_prob::log_prob;
 pub use normed::{linears, swiglu};
 pub use optim::{adamw, adamw_all, global_norm, sum_of_squares};
-pub use packing::Packing;
+pub use packing::WeightPacker;
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{RopeAngles, rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
@@ -42,15 +43,9 @@ pub use sample::sample_rows;
 pub use silu_mul::{silu_mul, silu_mul_backward};
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, LogProb, LossRows, Norm, Outcome, Piece, QkNorm, RopeArgs, SampleFailure,
-    SampleRow, Sampled, Samples, Saved, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated,
-    Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, LogProb, LossRows, Norm, Outcome, Piece, QkNorm, RopeArgs,
+    SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update,
+    Updated, Weight,
 };
 
 use crate::operands;
-use crate::tensor::Tensor;
-
-/// The shapes of operands, for an error.
-pub(crate) fn shapes(xs: &[&Tensor]) -> Vec<Vec<usize>> {
-    xs.iter().map(|x| x.shape().to_vec()).collect()
-}

@@ -1,6 +1,6 @@
 //! Linears that read the same `x`. A GPU runs them in one launch.
 use super::linear::check_bias;
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

@@ -1,5 +1,5 @@
 //! The optimizer: the AdamW update and gradient norms. All f32.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{AdamWScalars, Update, Updated};

@@ -10,17 +10,17 @@ use crate::operands::{Packer, Piece, Weight};
 /// The CPU packs about 65,536 values at a time, and at least 32 rows per thread, in the dtype of the products. The
 /// reference and a GPU collect all rows first.
 #[derive(Debug)]
-pub struct Packing {
+pub struct WeightPacker {
     packer: Box<dyn Packer>,
 }
 
-impl Packing {
+impl WeightPacker {
     /// Starts the weight `[out, in]` for products in `dtype` (f32 or bf16) on `device`.
     ///
     /// # Errors
     /// As [`Weight::new`].
-    pub fn new(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Packing> {
-        const OP: &str = "Packing::new";
+    pub fn new(device: &Device, shape: &[usize], dtype: Dtype) -> Result<WeightPacker> {
+        const OP: &str = "WeightPacker::new";
         let &[out, width] = shape else {
             return Err(Error::Shape { op: OP, want: "w [out, in]", got: vec![shape.to_vec()] });
         };
@@ -29,14 +29,16 @@ impl Packing {
             return Err(Error::Shape { op: OP, want, got: vec![shape.to_vec()] });
         }
         match dtype {
-            Dtype::F32 | Dtype::BF16 => Ok(Packing { packer: backend(device).packer([out, width], dtype)? }),
+            Dtype::F32 | Dtype::BF16 => {
+                Ok(WeightPacker { packer: backend(device).packer([out, width], dtype)? })
+            }
             Dtype::U32 | Dtype::I32 => Err(Error::Dtype { op: OP, want: "f32 or bf16", got: dtype }),
         }
     }
 
     /// Packs a table whose rows will be read by [`weight_rows`](super::weight_rows).
     #[must_use]
-    pub fn table(mut self) -> Packing {
+    pub fn table(mut self) -> WeightPacker {
         self.packer.keep_exact_rows();
         self
     }

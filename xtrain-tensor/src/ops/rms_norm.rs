@@ -1,5 +1,5 @@
 //! RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467).
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

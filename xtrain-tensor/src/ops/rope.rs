@@ -1,5 +1,5 @@
 //! Rotary position embedding over half-split pairs (Su et al. 2021, arXiv:2104.09864).
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

@@ -1,5 +1,5 @@
 //! Moves of rows: gathered, scattered into the slots of a pool, copied in ranges. Any dtype; no value changes.
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::SlotRange;

@@ -1,6 +1,6 @@
 //! Token sampling: greedy, or by integer weights after repetition penalty, temperature, top-k, top-p and min-p. The random
 //! number has an address (docs/numerics.md, section 7).
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{Outcome, SampleRow};

@@ -1,5 +1,5 @@
 //! The gate of SwiGLU (Shazeer 2020, arXiv:2002.05202).
-use super::shapes;
+use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

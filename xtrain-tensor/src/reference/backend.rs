@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::host_ring::HostRing;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs, SampleRing,
-    SampleRow, Samples, Saved, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
+    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -338,12 +338,12 @@ impl Backend for Reference {
 
     fn attention_backward(
         &self,
-        saved: &Saved<'_>,
+        saved: &AttnSaved<'_>,
         dy: &Tensor,
         heads: Heads,
         mask: &AttnMask<'_>,
     ) -> Result<[Tensor; 3]> {
-        let Saved { q, k, v, y, lse } = *saved;
+        let AttnSaved { q, k, v, y, lse } = *saved;
         let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
         let operands = super::AttentionSaved { q: q_, k: k_, v: v_, y: y_, lse: lse.data()?, dy: dy_ };
         let [dq, dk, dv] = match q.dtype() {

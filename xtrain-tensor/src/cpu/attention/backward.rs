@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use super::gather::{self, Chunk, HeadView, Prefetcher};
 use super::number::Number;
-use super::rows::{CHUNK, no_minus_zero, union, within};
-use super::{SERIAL, scratch};
+use super::rows::{CHUNK, SERIAL, no_minus_zero, union, within};
+use super::scratch;
 use crate::cpu::gemm_bf16::{MinExponent, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};

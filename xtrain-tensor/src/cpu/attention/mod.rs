@@ -24,6 +24,3 @@ mod tests;
 pub(crate) use backward::{Saved, attention_backward};
 pub(crate) use forward::attention;
 pub(crate) use number::Number;
-
-/// Below this number of multiplications (about 5 us) attention runs on the calling thread.
-const SERIAL: usize = 1 << 17;

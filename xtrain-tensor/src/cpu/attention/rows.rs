@@ -4,6 +4,9 @@ use std::ops::Range;
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::faults::{self, Fault};
 
+/// Below this number of multiplications (about 5 us) attention runs on the calling thread.
+pub(super) const SERIAL: usize = 1 << 17;
+
 /// Keys per chunk.
 pub(super) const CHUNK: usize = 64;
 

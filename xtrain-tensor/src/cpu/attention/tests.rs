@@ -1,6 +1,6 @@
 //! Checks every instruction set against the reference, bit for bit, on random cases.
 use crate::cpu::gemm_bf16::{NO_EXPONENT, on_lattice};
-use crate::ops::{AttnMask, Saved, Slots, attention, attention_backward};
+use crate::ops::{AttnMask, AttnSaved, Slots, attention, attention_backward};
 use crate::rng::{Purpose, draw};
 use crate::{Device, Dtype, Simd, Tensor};
 
@@ -167,7 +167,7 @@ fn compute(device: &Device, case: &Case, operands: &[Tensor; 4], backward: bool)
     let (y, lse) = attention(&q, &k, &v, &case.attn_mask()).unwrap();
     let mut all = vec![y, lse];
     if backward {
-        let saved = Saved { q: &q, k: &k, v: &v, y: &all[0], lse: &all[1] };
+        let saved = AttnSaved { q: &q, k: &k, v: &v, y: &all[0], lse: &all[1] };
         let gradients = attention_backward(&saved, &dy, &case.attn_mask()).unwrap();
         all.extend(gradients);
     }
@@ -277,7 +277,7 @@ fn two_positions_in_one_slot_are_an_error_of_the_backward() {
     let lse = Tensor::zeros(&device, &[2, 1], Dtype::F32).unwrap();
     let slots = Slots::Runs { base: vec![1, 1] };
     let mask = AttnMask { seq: &[0, 1], pos: &[0, 0], slots: &slots, window: None };
-    let saved = Saved { q: &x, k: &x, v: &x, y: &x, lse: &lse };
+    let saved = AttnSaved { q: &x, k: &x, v: &x, y: &x, lse: &lse };
     let error = attention_backward(&saved, &x, &mask).unwrap_err().to_string();
     assert!(error.contains("slot 1 twice, at position 0 of sequence 1"), "{error}");
 }

@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use super::panels::View;
+use super::split::{CHUNK, TileGroup, split, tile_groups};
 use super::tile::{Beta, Prefetch, TileJob, tile_rows};
-use super::{CHUNK, TileGroup, split, tile_groups};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};

@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use super::panels::Row;
+use super::split::{CHUNK, LINE, SERIAL, TileGroup, tile_groups};
 use super::tile::{Beta, Prefetch, TileJob, tile_rows};
-use super::{CHUNK, LINE, SERIAL, TileGroup, tile_groups};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::scratch::Buffer;

@@ -5,7 +5,7 @@ use super::super::gemm::{Beta, split, tiles};
 use super::super::lanes::LANES;
 use super::super::{Disjoint, Simd};
 use super::left::{Blocks, F32Block, PackedA};
-use super::on_lattice;
+use super::operand::on_lattice;
 use super::tile::{Tile, panels_across, tile_rows};
 use super::tiles::{Pairs, TILE, View};
 use crate::Cpu;

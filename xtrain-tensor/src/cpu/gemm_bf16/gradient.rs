@@ -2,7 +2,10 @@
 use std::ops::Range;
 
 use super::super::gemm::Beta;
-use super::{BLOCK, Operand, PackedA, TilePanels, product};
+use super::forward::product;
+use super::left::PackedA;
+use super::operand::{BLOCK, Operand};
+use super::tiles::TilePanels;
 use crate::Cpu;
 
 /// Rows packed at a time, a multiple of the block.

@@ -4,8 +4,8 @@ use std::ops::Range;
 use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Disjoint, Simd};
+use super::operand::{BLOCK, MinExponent, NO_EXPONENT, Operand, round_daz};
 use super::tiles::{MatrixRows, Pairs, TILE, transpose_pairs};
-use super::{BLOCK, MinExponent, NO_EXPONENT, Operand, round_daz};
 use crate::Cpu;
 
 /// A matrix A, packed as `[rows][ceil(depth / 32)][32]` and padded with +0.

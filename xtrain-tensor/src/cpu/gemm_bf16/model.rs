@@ -1,5 +1,5 @@
 //! The arithmetic of `tdpbf16ps` in scalar code.
-use super::BLOCK;
+use super::operand::BLOCK;
 
 /// Replaces a value with exponent field 0 by zero of its sign (denormals are zero).
 pub(super) fn daz(x: f32) -> f32 {

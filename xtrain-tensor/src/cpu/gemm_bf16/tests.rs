@@ -1,9 +1,12 @@
 //! Checks every kernel against the model, on values at the boundary of flush to zero.
 use std::ops::Range;
 
+use half::bf16;
+
 use super::super::Simd;
 use super::super::gemm::Beta;
 use super::left::{F32Block, RowMajor, Transposed, pack_rows};
+use super::operand::{BLOCK, Operand, widen};
 use super::tiles::{MatrixRows, Pairs};
 use super::*;
 use crate::device::Device;

@@ -7,8 +7,9 @@ use super::super::gemm::Beta;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::{Disjoint, Simd};
 use super::left::F32Block;
+use super::model;
+use super::operand::{BLOCK, LATTICE_MIN, widen};
 use super::tiles::{BLOCK_ROWS, Pairs, View};
-use super::{BLOCK, LATTICE_MIN, model, widen};
 
 /// `y = beta y + a b`, block by block.
 pub(super) struct Tile<'a> {

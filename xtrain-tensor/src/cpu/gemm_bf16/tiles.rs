@@ -7,7 +7,7 @@ use super::super::Disjoint;
 use super::super::gemm::first_panel;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
-use super::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
+use super::operand::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
 use crate::Cpu;
 
 /// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.

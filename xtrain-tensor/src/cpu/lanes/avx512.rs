@@ -3,7 +3,8 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::{Kernel, Reg};
+use super::reg::Reg;
+use super::vector::Kernel;
 
 type R = __m512;
 

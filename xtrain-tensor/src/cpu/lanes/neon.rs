@@ -4,7 +4,7 @@ use std::arch::asm;
 
 use half::bf16;
 
-use super::Reg;
+use super::reg::Reg;
 
 type R = float32x4_t;
 

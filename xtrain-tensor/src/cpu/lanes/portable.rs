@@ -1,7 +1,7 @@
 //! Lanes in plain Rust. The compiler vectorises the loops for the target.
 use half::bf16;
 
-use super::Reg;
+use super::reg::Reg;
 use crate::dtype::{from_bf16, round_bf16, to_bf16};
 
 const W: usize = 8;

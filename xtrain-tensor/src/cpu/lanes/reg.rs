@@ -4,6 +4,9 @@ use std::ops::IndexMut;
 
 use half::bf16;
 
+/// Lanes per value.
+pub(crate) const LANES: usize = 32;
+
 /// A zero-sized token of an instruction set, with the operations on one register of `WIDTH` f32 lanes.
 ///
 /// They are associated functions, not methods, so that `l.add(..)` is always the operation on 32 lanes. Each is one
@@ -18,7 +21,7 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     /// Lanes per register.
     const WIDTH: usize;
     /// Registers per 32 lanes.
-    const REGS: usize = super::LANES / Self::WIDTH;
+    const REGS: usize = LANES / Self::WIDTH;
     /// Maximum rows of a GEMM tile: as many as the register file holds for a tile two registers wide (register
     /// blocking), but at least [`Reg::WIDE_ROWS`].
     const TILE_ROWS: usize;

@@ -1,4 +1,4 @@
-//! What is done with each row of logits.
+//! Values and gradients of rows of logits.
 use crate::cpu::lanes::dispatch;
 use crate::cpu::{Cpu, Disjoint, softmax};
 use crate::error::{Error, Result};
@@ -15,43 +15,43 @@ pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize, parts: &mut Vec<[f32; 
     LogProb { lse, log_prob: z[target] - lse, entropy }
 }
 
-/// What a row has been found to be.
+/// The values of a row.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct RowState {
     pub(super) value: LogProb,
-    /// The last logit that the row keeps, in the order (falling, index rising): its value and its index.
+    /// The last logit that top-k keeps, in the order (falling, index rising): its value and its index. `None`: all are kept.
     cut: Option<(f32, usize)>,
 }
 
-/// What becomes of logits whose row is known.
+/// What is computed from the logits besides the values of their rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Nothing of use.
-    Nothing,
-    /// Their gradients, in place.
+pub(super) enum Action {
+    /// Nothing.
+    None,
+    /// Their gradient, in place.
     Gradient,
 }
 
-/// Rows of logits from the row `first` of a loss on; their columns begin at `column`.
+/// Consecutive rows of logits: row `first` of a loss and those after it, from column `column` on.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) cpu: &'a Cpu,
     pub(super) loss: &'a LossRows<'a>,
     pub(super) first: usize,
     pub(super) column: usize,
-    pub(super) then: Then,
+    pub(super) action: Action,
 }
 
 impl Rows<'_> {
-    /// Fills in what is not `known` of rows that have a target, which takes all of their columns; then does
-    /// with `logits` what is to be done. Those of a row without a target become zeros.
+    /// Computes the values of rows with a target that are not `known`, which requires all of their columns, then the
+    /// action. Logits of a row without a target become zeros.
     ///
     /// # Errors
     /// [`Error::NotFinite`] for the first row whose `lse` is not finite.
-    pub(super) fn walk(&self, logits: &mut Tensor, known: &mut [Option<Known>]) -> Result<()> {
+    pub(super) fn process(&self, logits: &mut Tensor, known: &mut [Option<RowState>]) -> Result<()> {
         let v = logits.width();
         let per_part = (GRAIN / v).max(1);
-        let work = |i: usize, z: &mut [f32], known: &mut [Option<Known>]| {
+        let work = |i: usize, z: &mut [f32], known: &mut [Option<RowState>]| {
             let mut scratch = Scratch::default();
             for (j, (z, known)) in z.chunks_exact_mut(v).zip(known).enumerate() {
                 match &self.loss.targets[self.first + i * per_part + j] {
@@ -72,7 +72,7 @@ impl Rows<'_> {
         }
     }
 
-    fn row(&self, z: &mut [f32], (target, known): (&Target, &mut Option<Known>), scratch: &mut Scratch) {
+    fn row(&self, z: &mut [f32], (target, known): (&Target, &mut Option<RowState>), scratch: &mut Scratch) {
         let t = self.loss.temperature;
         if t != 1.0 {
             z.iter_mut().for_each(|z| *z /= t);
@@ -85,24 +85,24 @@ impl Rows<'_> {
         if let Some(cut) = cut {
             remove_after(z, cut, (self.column, id));
         }
-        let Known { value, .. } = *known.get_or_insert_with(|| {
-            let id = id.expect("a row is made known from all of its columns");
-            Known { value: of_row(self.cpu, z, id, &mut scratch.parts), cut }
+        let RowState { value, .. } = *known.get_or_insert_with(|| {
+            let id = id.expect("the values of a row are computed from all of its columns");
+            RowState { value: of_row(self.cpu, z, id, &mut scratch.parts), cut }
         });
-        if self.then == Then::Gradient {
+        if self.action == Action::Gradient {
             gradient(self.cpu, z, id, (value, [target.weight, target.bonus, t]));
         }
     }
 }
 
-/// Lists that are used again for each row.
+/// Buffers that are reused for each row.
 #[derive(Default)]
 struct Scratch {
     parts: Vec<[f32; 2]>,
     order: Vec<u32>,
 }
 
-/// The `k`-th of the logits, the largest first and of equal ones the first; none where all are kept.
+/// The `k`-th logit, the largest first, of equal ones the first. `None`: all are kept.
 fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> {
     if k >= z.len() {
         return None;
@@ -116,7 +116,7 @@ fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> 
     Some((z[last as usize], last as usize))
 }
 
-/// Logits after the last kept one become -inf, except the target's; `z` begins at column `first`.
+/// Sets logits after the last kept one to -inf, except that of the target. `z` starts at column `first`.
 fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize, Option<usize>)) {
     for (i, z) in z.iter_mut().enumerate() {
         let kept = *z > last || *z == last && first + i <= at || z.is_nan();
@@ -126,7 +126,7 @@ fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize
     }
 }
 
-/// Logits become their gradients.
+/// Replaces logits by their gradients.
 fn gradient(cpu: &Cpu, z: &mut [f32], target: Option<usize>, (value, factors): (LogProb, [f32; 3])) {
     let (LogProb { lse, entropy, .. }, [weight, bonus, temperature]) = (value, factors);
     dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, weight, bonus, temperature });

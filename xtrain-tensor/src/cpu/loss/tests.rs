@@ -14,8 +14,8 @@ struct Case {
     top_k: Option<usize>,
 }
 
-/// Values of the rows, `dx` and `dhead`. The SIMD CPU holds at most `most` logits at a time.
-fn computed(case: &Case, device: &Device, most: usize) -> Result<[Vec<f32>; 3]> {
+/// Values of the rows, `dx` and `dhead`. The SIMD CPU holds at most `max_logits` logits at a time.
+fn computed(case: &Case, device: &Device, max_logits: usize) -> Result<[Vec<f32>; 3]> {
     let (n, v, c) = (case.lengths.iter().sum::<usize>(), case.out, case.width);
     let x = Tensor::new(device, &[n, c], arbitrary(n * c, 1))?.cast(case.dtype)?;
     let head = Weight::new(&Tensor::new(device, &[v, c], arbitrary(v * c, 2))?, case.dtype)?;
@@ -30,7 +30,8 @@ fn computed(case: &Case, device: &Device, most: usize) -> Result<[Vec<f32>; 3]> 
     let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32).unwrap();
     let (values, dx) = match device.as_cpu() {
         Some(cpu) => {
-            let (known, dx) = Walk { cpu, x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead)?;
+            let (known, dx) =
+                LossPass { cpu, x: &x, head: &head, rows: &rows, max_logits }.gradients(&mut dhead)?;
             (values_of(known), dx)
         }
         None => ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead)?,
@@ -110,7 +111,7 @@ fn peak() -> Option<u64> {
 }
 
 /// How much a loss and its gradient over 512 rows and a vocabulary of 50,000 add to the peak, in MiB.
-fn growth(most: usize) -> Option<u64> {
+fn growth(max_logits: usize) -> Option<u64> {
     let (n, v, c, device) = (512, 50_000, 16, Device::cpu());
     let x = Tensor::new(&device, &[n, c], arbitrary(n * c, 1)).unwrap();
     let head = Weight::new(&Tensor::new(&device, &[v, c], arbitrary(v * c, 2)).unwrap(), Dtype::F32).unwrap();
@@ -123,7 +124,7 @@ fn growth(most: usize) -> Option<u64> {
     let cpu = device.as_cpu().unwrap();
     super::super::pack::backward_of(cpu, &head).unwrap();
     let before = peak()?;
-    let _ = Walk { cpu, x: &x, head: &head, rows: &rows, most }.gradients(&mut dhead).unwrap();
+    let _ = LossPass { cpu, x: &x, head: &head, rows: &rows, max_logits }.gradients(&mut dhead).unwrap();
     Some((peak()? - before) / 1024)
 }
 
@@ -131,20 +132,20 @@ fn growth(most: usize) -> Option<u64> {
 fn a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100() {
     const CHILD: &str = "XTRAIN_TEST_LOGITS";
     const NAME: &str = "cpu::loss::tests::a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100";
-    if let Ok(most) = std::env::var(CHILD) {
-        return println!("grown by {:?}", growth(most.parse().unwrap()));
+    if let Ok(max_logits) = std::env::var(CHILD) {
+        return println!("grown by {:?}", growth(max_logits.parse().unwrap()));
     }
     // 16 MiB of logits, and as much kept for the next product of another size
-    for (most, fits) in [(LOGITS, true), (512 * 50_000, false)] {
+    for (max_logits, fits) in [(LOGITS, true), (512 * 50_000, false)] {
         // a process of its own: other tests add to the peak
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let child = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, most.to_string());
+        let child = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, max_logits.to_string());
         let out = String::from_utf8(child.output().unwrap().stdout).unwrap();
         let Some((_, rest)) = out.split_once("grown by Some(") else {
             return println!("not measured: this system does not say how much memory a process has");
         };
         let grown: u64 = rest.split(')').next().unwrap().parse().unwrap();
-        println!("{most} logits at a time: {grown} MiB");
-        assert_eq!(grown <= 40, fits, "{most} logits at a time: {grown} MiB");
+        println!("{max_logits} logits at a time: {grown} MiB");
+        assert_eq!(grown <= 40, fits, "{max_logits} logits at a time: {grown} MiB");
     }
 }

@@ -4,7 +4,7 @@ use crate::gates::Rows;
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::scene::{HeadCounts, Layout, Pool, edges};
 use crate::gates::values::{Values, label};
-use crate::ops::{self, AttnMask, Saved, Slots};
+use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::{Device, Dtype, Result};
 
 /// Heads, lengths of the sequences, window.
@@ -155,7 +155,7 @@ pub(crate) fn attention_backward() -> Vec<Case> {
                 };
                 let (q, k, v) = (of(&q, nh, dtype)?, of(&k, nkv, dtype)?, of(&v, nkv, dtype)?);
                 let (y, lse) = ops::attention(&q, &k, &v, &mask)?;
-                let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
+                let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
                 let [dq, dk, dv] = ops::attention_backward(&saved, &of(&dy, nh, Dtype::F32)?, &mask)?;
                 let (mut at, mut out) = (0, Vec::new());
                 for &s in seqs {

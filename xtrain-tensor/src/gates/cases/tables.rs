@@ -2,7 +2,7 @@
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, chunks, pick, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
-use crate::ops::{self, Packing};
+use crate::ops::{self, WeightPacker};
 use crate::{Dtype, Tensor};
 
 pub(crate) fn embedding() -> Vec<Case> {
@@ -34,7 +34,7 @@ pub(crate) fn weight_rows() -> Vec<Case> {
             let (w, id) = (values.fill(v * c, seed), CaseRng::new(seed).ids(n, v));
             let name = format!("{n}x{v}x{c}-{}", label(dtype, values));
             cases.push(Case::rows("weight_rows", name, seed, n, move |dev, rows| {
-                let mut packing = Packing::new(dev, &[v, c], dtype)?.table();
+                let mut packing = WeightPacker::new(dev, &[v, c], dtype)?.table();
                 w.chunks(97 + 50_000 * rows.len()).for_each(|piece| packing.push(piece));
                 split(&ops::weight_rows(&packing.finish()?, &pick(&id, 1, rows))?, rows.len())
             }));

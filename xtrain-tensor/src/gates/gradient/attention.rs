@@ -1,7 +1,7 @@
 //! Gradient samples of attention: grouped heads, windows, several sequences.
 use super::check::{Sample, operand};
 use crate::gates::values::CaseRng;
-use crate::ops::{self, AttnMask, Saved, Slots};
+use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::reference::{self, F64, Heads};
 use crate::{Dtype, Tensor};
 
@@ -58,7 +58,7 @@ pub(crate) fn attention(seed: u64) -> Sample {
             let of = |x: &[f32], heads: usize| Tensor::new(device, &[n, heads, hd], x.to_vec())?.cast(dtype);
             let (q, k, v) = (of(&x[0], nh)?, of(&x[1], nkv)?, of(&x[2], nkv)?);
             let (y, lse) = ops::attention(&q, &k, &v, &sequences.mask())?;
-            let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
+            let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
             let dy = of(dy, nh)?.cast(Dtype::F32)?;
             let gradients = ops::attention_backward(&saved, &dy, &sequences.mask())?;
             let vec = |x: &Tensor| -> crate::Result<Vec<f32>> { Ok(x.to_f32()?.data::<f32>()?.to_vec()) };

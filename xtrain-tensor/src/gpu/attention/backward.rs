@@ -1,7 +1,8 @@
 //! The gradient of attention in two passes: over rows for `dq`, over keys for `dk` and `dv`.
-use super::{CHUNK, MaskArgs, TILE, TILE_LD, mma_ld, sized, tiles};
+use super::tiles::{self, CHUNK};
+use super::{MaskArgs, TILE, TILE_LD, mma_ld, sized};
 use crate::gpu::{Arg, Gpu, Grid, args};
-use crate::operands::{AttnMask, Heads, Saved};
+use crate::operands::{AttnMask, AttnSaved, Heads};
 use crate::{Device, Dtype, Result, Tensor};
 
 /// Kernels and launch geometry of one dtype and head size.
@@ -74,14 +75,14 @@ impl Shape {
 }
 
 /// `[dq, dk, dv]`. `dy` has the dtype of `q`. The operands have been checked.
-pub(crate) fn attention_backward(
+pub(in crate::gpu) fn attention_backward(
     gpu: &Gpu,
-    saved: &Saved<'_>,
+    saved: &AttnSaved<'_>,
     dy: &Tensor,
     heads: Heads,
     mask: &AttnMask<'_>,
 ) -> Result<[Tensor; 3]> {
-    let Saved { q, k, v, y, lse } = *saved;
+    let AttnSaved { q, k, v, y, lse } = *saved;
     let shape = if q.dtype() == Dtype::BF16 { Shape::bf16(heads.hd) } else { Shape::f32(heads.hd) };
     let mask_args = MaskArgs::upload(gpu, heads, mask)?;
     let at = |x: &Tensor| x.at(gpu, q.dtype());

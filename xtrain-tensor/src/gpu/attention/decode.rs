@@ -1,6 +1,7 @@
 //! Decode attention: one block per chunk of a row's keys; the last block of a row merges the chunks in ascending
 //! order.
-use super::{CHUNK, Operands, TILE_LD, mma_ld, tiles};
+use super::tiles::{self, CHUNK};
+use super::{Operands, TILE_LD, mma_ld};
 use crate::gpu::{Arg, Grid, args};
 use crate::operands::{AttnMask, Heads};
 use crate::{Dtype, Result};

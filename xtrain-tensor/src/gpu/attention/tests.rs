@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::{HEAD_SIZES, Operands, tiles};
 use crate::gpu::mma_dot16;
-use crate::ops::{self, AttnMask, Saved, Slots};
+use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::reference::{self, F32, Heads, Mode};
 use crate::testing::arbitrary;
 use crate::{Device, Dtype, Error, Schedule, Tensor, round_bf16};
@@ -235,7 +235,7 @@ fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
         let [k, v] = scene.pools(&device, Dtype::BF16);
         let (y, lse) = ops::attention(&q, &k, &v, &see).unwrap();
         let dy = arbitrary(q.len(), 4);
-        let saved = Saved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
+        let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
         let got =
             ops::attention_backward(&saved, &scene.on(&device, &dy, heads.nh, Dtype::F32), &see).unwrap();
         let (y, lse) = (y.to_f32().unwrap().to_vec::<f32>().unwrap(), lse.to_vec::<f32>().unwrap());

@@ -2,8 +2,10 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::CHUNK;
 use crate::operands::AttnMask;
+
+/// Keys per chunk.
+pub(super) const CHUNK: usize = 64;
 
 /// Maximal runs of rows at consecutive positions of one sequence.
 pub(super) fn runs(mask: &AttnMask<'_>) -> Vec<Range<usize>> {

@@ -2,6 +2,7 @@
 //! a row do not depend on the other rows.
 use half::bf16;
 
+use super::several::Source;
 use super::*;
 use crate::gpu::mma_dot16;
 use crate::ops::Affine;

@@ -1,11 +1,10 @@
-//! How the rows and the vocabulary of a loss are cut, so that no chunk of a reduction is.
+//! How the rows and the vocabulary of a loss are split, so that no chunk of a reduction is split.
 use std::ops::Range;
 
 use crate::operands::Samples;
 
-/// Rows that are taken together, so that up to `logits` of them, of `out` columns each, are there at a
-/// time: whole samples, or 256 rows of a sample and multiples. Where 256 rows have more, the columns are
-/// to be cut as well, and the blocks are those of 4,096 columns.
+/// Splits rows into blocks of at most `logits` logits, with `out` columns per row: whole samples, or multiples of 256 rows
+/// of a sample. If 256 rows have more logits, the columns must be split too; the blocks are then those of 4,096 columns.
 pub(crate) fn of_rows(samples: &Samples, logits: usize, out: usize) -> Vec<(Range<usize>, Samples)> {
     let columns = if 256 * out <= logits { out } else { out.min(4096) };
     let most = (logits / columns / 256 * 256).max(256);

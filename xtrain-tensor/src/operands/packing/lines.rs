@@ -1,11 +1,11 @@
-//! Values that come in pieces, and leave as whole rows.
+//! From values in pieces to whole rows.
 use std::fmt;
 
 use super::piece::PackValue;
 use crate::error::{Error, Result};
 use crate::operands::weight::Weight;
 
-/// Elements that wait to be packed together.
+/// Elements that are packed together.
 const WAITING: usize = 1 << 16;
 /// Rows of a panel.
 const PANEL: usize = 32;
@@ -25,17 +25,17 @@ pub(crate) trait RowSink: fmt::Debug + Send {
     fn write(&mut self, first: usize, width: usize, w: &[Self::Value]);
 }
 
-/// Gives its values on in whole panels, the same number for each thread.
+/// Collects values and writes them as whole panels, the same number for each thread.
 #[derive(Debug)]
 pub(crate) struct Lines<T: RowSink> {
     pub(crate) sink: T,
     shape: [usize; 2],
-    /// Elements that are packed together.
+    /// Elements per write.
     most: usize,
     waiting: Vec<T::Value>,
-    /// That were written.
+    /// Rows written so far.
     rows: usize,
-    /// Values beyond the shape.
+    /// Number of values beyond the shape.
     beyond: usize,
 }
 
@@ -46,7 +46,7 @@ impl<T: RowSink> Lines<T> {
         Lines { sink, shape, most: rows * width, waiting: Vec::new(), rows: 0, beyond: 0 }
     }
 
-    /// The next values. Those that make whole panels where they lie are not copied.
+    /// The next values. Values that already make whole panels are not copied.
     pub(crate) fn push_values(&mut self, mut values: &[T::Value]) {
         let [out, width] = self.shape;
         while !values.is_empty() {
@@ -68,7 +68,7 @@ impl<T: RowSink> Lines<T> {
             if self.waiting.len() == most {
                 let mut waiting = std::mem::take(&mut self.waiting);
                 self.write(&waiting);
-                // a matrix that is complete may wait long for others: it keeps nothing but its panels
+                // a complete matrix keeps only its panels
                 if self.rows < out {
                     waiting.clear();
                     self.waiting = waiting;
@@ -84,7 +84,7 @@ impl<T: RowSink> Lines<T> {
         self.rows += w.len() / width;
     }
 
-    /// What took all of them.
+    /// Returns the sink after all values.
     ///
     /// # Errors
     /// [`Error::Shape`] unless there were as many values as the shape holds.
@@ -94,6 +94,6 @@ impl<T: RowSink> Lines<T> {
             return Ok(sink);
         }
         let got = vec![vec![out, width], vec![rows * width + waiting.len() + beyond]];
-        Err(Error::Shape { op: "Packing", want: "as many values as the shape holds", got })
+        Err(Error::Shape { op: "WeightPacker", want: "as many values as the shape holds", got })
     }
 }

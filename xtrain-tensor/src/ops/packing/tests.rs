@@ -33,7 +33,7 @@ fn bits(x: &Tensor) -> Vec<u32> {
 }
 
 fn packed(device: &Device, [out, width]: [usize; 2], dtype: Dtype, piece: usize) -> Weight {
-    let mut packing = Packing::new(device, &[out, width], dtype).unwrap().table();
+    let mut packing = WeightPacker::new(device, &[out, width], dtype).unwrap().table();
     values(out * width).chunks(piece).for_each(|piece| packing.push(piece));
     packing.finish().unwrap()
 }
@@ -77,7 +77,7 @@ fn bf16_pieces_are_packed_as_their_values_in_f32() {
         for [out, width] in SHAPES {
             let (narrow, wide) = narrowed(&values(out * width));
             let of = |piece: usize, as_bf16: bool| {
-                let mut packing = Packing::new(&device, &[out, width], dtype).unwrap().table();
+                let mut packing = WeightPacker::new(&device, &[out, width], dtype).unwrap().table();
                 match as_bf16 {
                     true => narrow.chunks(piece).for_each(|piece| packing.push(piece)),
                     false => wide.chunks(piece).for_each(|piece| packing.push(piece)),
@@ -121,10 +121,10 @@ fn the_first_that_is_not_finite_is_found_in_either_type() {
 fn values_that_are_too_few_or_too_many_are_an_error() {
     let device = Device::cpu_with(2, Simd::detect());
     for got in [0, 32, 65, 67, 500] {
-        let mut packing = Packing::new(&device, &[33, 2], Dtype::BF16).unwrap();
+        let mut packing = WeightPacker::new(&device, &[33, 2], Dtype::BF16).unwrap();
         vec![1.0; got].chunks(9).for_each(|piece| packing.push(piece));
         let error = packing.finish().unwrap_err().to_string();
-        let want = format!("Packing: want as many values as the shape holds, got [[33, 2], [{got}]]");
+        let want = format!("WeightPacker: want as many values as the shape holds, got [[33, 2], [{got}]]");
         assert_eq!(error, want);
     }
 }
@@ -133,10 +133,13 @@ fn values_that_are_too_few_or_too_many_are_an_error() {
 fn what_is_no_matrix_of_floats_and_no_table_is_refused() {
     let device = Device::cpu();
     for shape in [&[3][..], &[2, 0], &[1, 2, 3], &[usize::MAX, 2]] {
-        assert!(matches!(Packing::new(&device, shape, Dtype::F32), Err(Error::Shape { .. })), "{shape:?}");
+        assert!(
+            matches!(WeightPacker::new(&device, shape, Dtype::F32), Err(Error::Shape { .. })),
+            "{shape:?}"
+        );
     }
-    assert!(matches!(Packing::new(&device, &[1, 1], Dtype::U32), Err(Error::Dtype { .. })));
-    let mut packing = Packing::new(&device, &[1, 2], Dtype::BF16).unwrap();
+    assert!(matches!(WeightPacker::new(&device, &[1, 1], Dtype::U32), Err(Error::Dtype { .. })));
+    let mut packing = WeightPacker::new(&device, &[1, 2], Dtype::BF16).unwrap();
     packing.push(&[1.0, 2.0]);
     let weight = packing.finish().unwrap();
     assert!(matches!(weight_rows(&weight, &[0]), Err(Error::Argument { .. })));

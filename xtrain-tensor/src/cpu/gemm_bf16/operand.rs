@@ -1,0 +1,90 @@
+//! Operands of bf16 products: their conversion, their smallest exponents, and the lattice of their products.
+use half::bf16;
+
+use crate::cpu::lanes::{Lanes, Reg};
+use crate::dtype::{from_bf16, to_bf16};
+
+/// Depth of a block.
+pub(crate) const BLOCK: usize = 32;
+
+/// The exponent field of an operand whose finite elements are all zero.
+pub(crate) const NO_EXPONENT: u8 = u8::MAX;
+
+/// An element type of the operands of bf16 products.
+pub(crate) trait Operand: Copy + Send + Sync {
+    /// Rounds to bf16 if the type is wider. A denormal becomes zero of its sign.
+    fn round_daz(self) -> bf16;
+}
+
+impl Operand for bf16 {
+    #[inline(always)]
+    fn round_daz(self) -> bf16 {
+        let b = self.to_bits();
+        bf16::from_bits(if b & 0x7f80 == 0 { b & 0x8000 } else { b })
+    }
+}
+
+impl Operand for f32 {
+    #[inline(always)]
+    fn round_daz(self) -> bf16 {
+        to_bf16(self).round_daz()
+    }
+}
+
+/// Converts up to N values; the rest of `out` becomes +0.
+#[inline(always)]
+pub(super) fn round_daz<T: Operand, const N: usize>(values: &[T], out: &mut [bf16; N]) {
+    if let Ok(values) = <&[T; N]>::try_from(values) {
+        // a loop of constant length is vectorised
+        for (to, x) in out.iter_mut().zip(values) {
+            *to = x.round_daz();
+        }
+    } else {
+        out.fill(bf16::ZERO);
+        for (to, x) in out.iter_mut().zip(values) {
+            *to = x.round_daz();
+        }
+    }
+}
+
+/// The running minimum of the exponents of an operand's non-zero values, in lanes. It holds their smallest magnitude,
+/// negated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MinExponent<L: Reg>(L::F);
+
+impl<L: Lanes> MinExponent<L> {
+    /// The minimum of no values.
+    #[inline(always)]
+    pub(crate) fn new(l: L) -> Self {
+        MinExponent(Lanes::splat(l, f32::NEG_INFINITY))
+    }
+
+    /// Takes values with these magnitudes into account. Zeros and denormals are ignored.
+    #[inline(always)]
+    pub(crate) fn update(&mut self, l: L, magnitude: L::F) {
+        let bound = Lanes::splat(l, f32::MIN_POSITIVE);
+        let none = Lanes::splat(l, f32::NEG_INFINITY);
+        self.0 = l.max(self.0, l.select_lt(magnitude, bound, none, l.neg(magnitude)));
+    }
+
+    /// The smallest exponent field over all lanes. Without a non-zero finite value it is that of infinity, which is
+    /// [`NO_EXPONENT`].
+    #[inline(always)]
+    pub(crate) fn field(self, l: L) -> u8 {
+        ((-l.max32(self.0)).to_bits() >> 23) as u8
+    }
+}
+
+/// Whether all products of two operands with these smallest exponent fields are multiples of 2^-126.
+#[inline(always)]
+pub(crate) fn on_lattice(a: u8, b: u8) -> bool {
+    a == NO_EXPONENT || b == NO_EXPONENT || u32::from(a) + u32::from(b) >= 142
+}
+
+/// The smallest non-zero magnitude of an old y that is on the lattice: 2^-103.
+pub(super) const LATTICE_MIN: f32 = f32::from_bits(24 << 23);
+
+#[inline]
+pub(super) fn widen(x: bf16) -> f32 {
+    from_bf16(x)
+}
