@@ -47,7 +47,7 @@ fn row(at: At, row: usize, bytes: usize) -> At {
 }
 
 impl RowBuffers {
-    fn from_row(self, first: usize) -> RowBuffers {
+    fn starting_at(self, first: usize) -> RowBuffers {
         RowBuffers {
             target: row(self.target, first, 4),
             factors: row(self.factors, first, 8),
@@ -250,7 +250,8 @@ impl LossPass<'_> {
 
     /// Computes the values of the rows `block` from all of their logits.
     fn row_values(&self, block: &Range<usize>, z: &Buffer, entropy: Entropy) -> Result<()> {
-        let (buffers, shape) = (self.buffers.from_row(block.start), [block.len(), self.head.out_features()]);
+        let (buffers, shape) =
+            (self.buffers.starting_at(block.start), [block.len(), self.head.out_features()]);
         let t = self.rows.temperature;
         if let (Some(k), true) = (self.rows.top_k, buffers.last != At(0)) {
             let (v, k) = (shape[1] as u32, k as u32);
@@ -273,7 +274,7 @@ impl LossPass<'_> {
         rounded: &Buffer,
         entropy: Entropy,
     ) -> Result<At> {
-        let (gpu, buffers) = (self.gpu, self.buffers.from_row(block.start));
+        let (gpu, buffers) = (self.gpu, self.buffers.starting_at(block.start));
         let (rows, chunks) = (block.len(), columns.len().div_ceil(128));
         let entropies = match entropy {
             Entropy::WithGradient => Some(gpu.buffer(4 * rows * chunks)?),
