@@ -1,6 +1,6 @@
 // add          y[i] = a[i] + b[i]
 // accumulate   a[i] = a[i] + b[i]
-// Launch: one thread per element, 256 threads per block. Order: element-wise. CPU twin: ops/add.rs.
+// Launch: one thread per element, 256 threads per block. Order: element-wise. CPU twin: cpu/pointwise.rs.
 #include "xt.cuh"
 
 XT_KERNEL(add_f32, 256)(const float* a, const float* b, float* y, uint32_t n) {

@@ -8,7 +8,7 @@
 // Order: docs/numerics.md, section 3: chunks of 64 keys at absolute positions, merged in ascending order.
 // Shared memory: (32 (hd + 4) + 96 * 68) floats + 64 slots: 35 KB at hd = 64, so 6 blocks per SM; 60 KB at 256.
 // Cost: reads 2 * 4 * hd bytes per key for 32 vectors: 16 flop per byte of L2; bound by the FFMA units.
-// CPU twin: ops/attention.rs.
+// CPU twin: cpu/attention.
 #include "attention.cuh"
 
 template <uint32_t SLICES>

@@ -5,7 +5,7 @@
 //                       q, y, dy, dq [N, nh, hd]; k, v, dk, dv [S, nkv, hd]; L, D [N, nh]
 // Order: docs/numerics.md, section 4: one chain from +0 per element. Two passes, each of which recomputes the scores
 //   (7 products instead of 5), so no two blocks write the same gradient and no atomics are needed.
-// CPU twin: ops/attention.rs.
+// CPU twin: cpu/attention.
 #include "attention.cuh"
 #include "attention_backward.cuh"
 

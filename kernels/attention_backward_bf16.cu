@@ -5,7 +5,7 @@
 //   running sum, p and ds rounded, dy rounded at the entry. Masked entries are zero; a step of zeros changes no bit.
 //   For s and dp, dq uses the queries as the 16-row A operand, and dk, dv use the keys (same bits: a product
 //   commutes).
-// CPU twin: ops/attention.rs.
+// CPU twin: cpu/attention.
 #include "attention_backward.cuh"
 #include "attention_mma.cuh"
 

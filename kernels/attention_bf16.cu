@@ -10,7 +10,7 @@
 // Registers: o takes hd / 2, scores 32, queries hd / 4.
 // Cost: reads 4 hd bytes per key for 64 vectors: 64 flop per byte of L2. Bound by the softmax (about 20 instructions
 //   per exp) at hd = 64.
-// CPU twin: ops/attention.rs.
+// CPU twin: cpu/attention.
 #include "attention_mma.cuh"
 
 template <uint32_t D, uint32_t WARPS>

@@ -1,6 +1,6 @@
 // cat_seq      y = concat(a, b) along the sequence: a [m values], b [n values] -> y [m + n values]
 // Launch: one thread per element, 256 threads per block. Not on the hot path, which appends in place.
-// CPU twin: ops/kv.rs.
+// CPU twin: reference/rows.rs.
 #include "xt.cuh"
 
 XT_KERNEL(cat_seq_f32, 256)(const float* a, const float* b, float* y, uint32_t m, uint32_t n) {

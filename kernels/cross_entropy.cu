@@ -3,7 +3,7 @@
 // Launch: one block of 256 threads per row.
 // Order: integers only: a radix select over four 8-bit digits of the value, then equal values by ascending column.
 // Cost: five reads of the row, four of them with an integer atomic in shared memory per logit.
-// CPU twin: ops/cross_entropy/rows.rs.
+// CPU twin: cpu/loss/rows.rs.
 #include "logits.cuh"
 
 XT_KERNEL(cross_entropy_cutoff_f32, 256)(const float* logits, const uint32_t* target, uint32_t* last, float* cutoff,

@@ -4,7 +4,7 @@
 //                     -> y [N, nh, hd] and, unless null, L [N, nh], for the rows listed in `rows` [R]
 // Order: as attention.cu. A partial result is exactly one chunk of 64 keys, never a merged one (merging is not
 //   associative); the merge takes a row's chunks in ascending order. C: the largest number of chunks of any row.
-// CPU twin: ops/attention.rs.
+// CPU twin: cpu/attention.
 #include "attention.cuh"
 #include "decode_attention.cuh"
 

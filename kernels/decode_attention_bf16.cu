@@ -9,7 +9,7 @@
 //   blocks per SM and 128 KB in flight, which covers the latency at 4 TB/s.
 // Cost: K and V once for the group, (2 + hd) * 4 bytes of partial results per head: at hd = 64 and two heads per
 //   group, 1/16 of the bytes of keys and values.
-// CPU twin: ops/attention.rs.
+// CPU twin: cpu/attention.
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"
 

@@ -1,5 +1,5 @@
 // embedding    y[n] = w[id[n]] in f32 (bf16 variant: rounded to bf16, then widened)      w [V, C], id [N] -> y [N, C]
-// Launch: one block per row, threads over the columns. Order: element-wise. CPU twin: ops/embedding.rs.
+// Launch: one block per row, threads over the columns. Order: element-wise. CPU twin: cpu/embedding.rs.
 #include "contract.cuh"
 
 template <bool ROUND> XT_DEV void embedding_row(const float* w, const uint32_t* id, float* y, uint32_t c) {
@@ -19,7 +19,7 @@ XT_KERNEL(embedding_bf16, 256)(const float* w, const uint32_t* id, float* y, uin
 XT_EXPORT(embedding_bf16)
 
 // table_rows   y[n] = w[id[n]], widened to f32                       w [V, C] bf16, id [N] -> y [N, C] f32
-// Launch: as embedding. CPU twin: ops/embedding.rs, weight_rows.
+// Launch: as embedding. CPU twin: cpu/embedding.rs, weight_rows.
 XT_KERNEL(table_rows_bf16, 256)(const bf16* w, const uint32_t* id, float* y, uint32_t c) {
   const bf16* row = w + (size_t)id[blockIdx.x] * c;
   float* out = y + (size_t)blockIdx.x * c;

@@ -1,6 +1,6 @@
 // all_finite   found = 1 if any x[i] is a NaN or an infinity; found is 0 before the launch
 // Launch: 256 threads per block, at most 1024 blocks, grid-stride loop over n. One integer atomicMax per warp that
-//   finds a non-finite value; it is independent of order. CPU twin: ops/finite.rs.
+//   finds a non-finite value; it is independent of order. CPU twin: cpu/pointwise.rs.
 #include "contract.cuh"
 
 template <class T> XT_DEV void find_not_finite(const T* x, uint32_t* found, uint64_t n) {

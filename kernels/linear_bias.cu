@@ -1,7 +1,7 @@
 // linear_db_f32    db[o] = db[o] + rowsum fma(dy[r][o], 1, .)          dy [R, out]
 // Launch: 32 columns per block, 8 warps. Each warp sums one chunk of at most 256 rows; then the first warp adds the
 //   chunks in ascending order.
-// Cost: R out / 132 SMs loads of 4 bytes, coalesced into 128-byte lines: bound by memory. CPU twin: ops/linear.rs.
+// Cost: R out / 132 SMs loads of 4 bytes, coalesced into 128-byte lines: bound by memory. CPU twin: cpu/rowsum.rs.
 #include "xt.cuh"
 
 XT_KERNEL(linear_db_f32, 256)(float* db, const float* dy, const uint32_t* bounds, uint32_t chunks, uint32_t outs) {

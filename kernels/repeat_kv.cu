@@ -1,7 +1,7 @@
 // repeat_kv             y[n][h] = x[n][h / group]                           x [N, nkv, hd] -> y [N, nkv group, hd]
 // repeat_kv_backward    dx[n][g] = sum of the group's dy, heads ascending, from +0    dy [N, nkv group, hd] -> dx [N,
 //   nkv, hd]
-// Launch: one thread per output element. Not on the hot path, which indexes the KV head. CPU twin: ops/kv.rs.
+// Launch: one thread per output element. Not on the hot path, which indexes the KV head. CPU twin: reference/rows.rs.
 #include "xt.cuh"
 
 XT_KERNEL(repeat_kv_f32, 256)(const float* x, float* y, uint32_t group, uint32_t hd, uint32_t n) {

@@ -6,7 +6,7 @@
 //   multiple of 8). Accesses are coalesced: 16 bytes in f32, 8 bytes in bf16.
 // Cost: bound by bandwidth (2 bytes moved per flop). The table rows are shared by the heads of a row and stay in L1;
 //   the block table costs one more dependent load, from L2.
-// Order: element-wise. CPU twin: ops/rope.rs.
+// Order: element-wise. CPU twin: cpu/rope.rs.
 
 #include "contract.cuh"
 #include "rope.cuh"

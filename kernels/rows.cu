@@ -1,7 +1,7 @@
 // gather_rows  y[n] = x[row[n]]          x [M, W] words, row [N] -> y [N, W]
 // scatter_rows pool[slot[n]] = x[n]      x [N, W], slot [N], all different -> pool [S, W]
 // A word is 16, 4 or 2 bytes: the widest that divides a row. The kernels copy bits of any dtype.
-// Launch: one block per (row, tile of 256 words). CPU twin: ops/rows.rs.
+// Launch: one block per (row, tile of 256 words). CPU twin: reference/rows.rs.
 #include "xt.cuh"
 
 template <class Word> XT_DEV void gather_row(const Word* x, const uint32_t* row, Word* y, uint32_t words) {
