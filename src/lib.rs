@@ -57,6 +57,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
+mod build_info;
 pub mod cli;
 pub mod config;
 pub mod evaluate;
@@ -68,12 +69,10 @@ pub mod run;
 pub mod training;
 pub mod verify;
 
+pub use build_info::COMMIT;
 pub use xtrain_decode as decode;
 pub use xtrain_model as model;
 pub use xtrain_tensor as tensor;
-
-/// The commit of this build: twelve hexadecimal digits, or `unknown` outside a repository.
-pub const COMMIT: &str = env!("XTRAIN_COMMIT");
 
 /// The README, so that its examples are compiled and run.
 #[cfg(doctest)]

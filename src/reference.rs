@@ -193,8 +193,8 @@ fn config_page() -> String {
 /// The accepted values of a key, with the doc comments of the variants.
 fn values(key: &str, names: &[&str]) -> String {
     let of = match key {
-        "train.task" => "Task",
-        "train.schedule" => "Schedule",
+        "train.task" => "TaskKind",
+        "train.schedule" => "DecayKind",
         "train.dtype" => "Precision",
         "train.order" => "Order",
         "data.packing" => "Packing",

@@ -31,7 +31,7 @@ pub struct Common {
 pub struct CacheFlags {
     /// KV cache implementation.
     #[arg(long, value_name = "KIND", default_value = "paged")]
-    pub kv: KvKind,
+    pub kv: KvCacheArg,
     /// Page size and prefill chunk size.
     #[command(flatten)]
     pub sizes: CacheSizes,
@@ -100,7 +100,7 @@ pub enum DeviceName {
 
 /// KV cache implementations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KvKind {
+pub enum KvCacheArg {
     /// No KV cache: recompute the prefix for every token.
     Off,
     /// Tensors that grow by concatenation.
@@ -166,10 +166,10 @@ impl CacheFlags {
     /// The engine options of these flags.
     pub fn engine(&self) -> EngineOptions {
         let kv = match self.kv {
-            KvKind::Off => decode::KvKind::Off,
-            KvKind::Growing => decode::KvKind::Growing,
-            KvKind::Contiguous => decode::KvKind::Contiguous,
-            KvKind::Paged => decode::KvKind::Paged { page: self.sizes.page_size },
+            KvCacheArg::Off => decode::KvKind::Off,
+            KvCacheArg::Growing => decode::KvKind::Growing,
+            KvCacheArg::Contiguous => decode::KvKind::Contiguous,
+            KvCacheArg::Paged => decode::KvKind::Paged { page: self.sizes.page_size },
         };
         self.sizes.engine(kv)
     }
@@ -213,8 +213,8 @@ pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
     }
     let typed = matches.try_contains_id("page_size").is_ok()
         && matches.value_source("page_size") == Some(ValueSource::CommandLine);
-    match matches.try_get_one::<KvKind>("kv") {
-        Ok(Some(kind)) if typed && *kind != KvKind::Paged => {
+    match matches.try_get_one::<KvCacheArg>("kv") {
+        Ok(Some(kind)) if typed && *kind != KvCacheArg::Paged => {
             let kind = kind.to_possible_value().map_or(String::new(), |name| name.get_name().to_string());
             let message = format!("--page-size requires --kv paged, found --kv {kind}");
             Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"))

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::exit::CliError;
 use super::out;
-use crate::COMMIT;
+use crate::build_info::COMMIT;
 use crate::report::units;
 use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};
 

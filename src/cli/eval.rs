@@ -125,7 +125,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
     let spec = WindowSpec {
         context,
         packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
-        task: run.map_or(config::Task::Lm, |config| config.train.task),
+        task: run.map_or(config::TaskKind::Lm, |config| config.train.task),
     };
     let tokens = source::tokens(&[file.to_path_buf()], tokenizer, Content::Any)?;
     let part = match args.val_fraction {

@@ -5,7 +5,7 @@ use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
 use super::sample;
-use crate::config::{Packing, RunConfig, Task};
+use crate::config::{Packing, RunConfig, TaskKind};
 use crate::decode::EngineOptions;
 use crate::model::checkpoint::CheckpointDir;
 use crate::model::data::PackingStats;
@@ -95,8 +95,8 @@ fn print_packing_stats(job: &Job) {
     let Some(PackingStats { documents, long, empty, inputs }) = job.loader.packing_stats() else { return };
     let (windows, context) = (job.loader.per_epoch(), job.config.train.context);
     let (kind, action) = match job.config.train.task {
-        Task::Lm => ("document", "split"),
-        Task::Sft => ("conversation", "truncated"),
+        TaskKind::Lm => ("document", "split"),
+        TaskKind::Sft => ("conversation", "truncated"),
     };
     eprintln!(
         "{} packed into {} of {context} tokens ({:.1} % full), {:.1} epochs",

@@ -15,7 +15,7 @@ use crate::run::JsonLines;
 use crate::training::{Error, Observer, Phase};
 
 /// Generates the text samples after a step.
-pub type Sampler<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
+pub type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
 pub struct Monitor<'a> {
@@ -26,7 +26,7 @@ pub struct Monitor<'a> {
     /// SIGINT and SIGTERM.
     pub interrupt: Interrupt,
     /// Generates the text samples.
-    pub sampler: Sampler<'a>,
+    pub sampler: SampleFn<'a>,
     /// The newest checkpoint.
     pub last_saved: Option<PathBuf>,
     phase: Option<Phase>,
@@ -57,7 +57,7 @@ impl<'a> Monitor<'a> {
         progress: Progress,
         timings: JsonLines,
         interrupt: Interrupt,
-        sampler: Sampler<'a>,
+        sampler: SampleFn<'a>,
         tokens: u64,
     ) -> Monitor<'a> {
         let (start, first_tokens, last_saved) = (Instant::now(), tokens, None);

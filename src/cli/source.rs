@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit};
-use crate::config::{RunConfig, Task};
+use crate::config::{RunConfig, TaskKind};
 use crate::model::data::{Content, Split, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
@@ -38,8 +38,8 @@ pub fn open(config: &RunConfig) -> Result<Source, CliError> {
     let tokenizer = tokenizer(&data.tokenizer)?;
     let files: Vec<PathBuf> = data.files.iter().map(PathBuf::from).collect();
     let content = match config.train.task {
-        Task::Lm => Content::Any,
-        Task::Sft => Content::Conversations,
+        TaskKind::Lm => Content::Any,
+        TaskKind::Sft => Content::Conversations,
     };
     let tokens = tokens(&files, &tokenizer, content)?;
     if let Some(packed) = tokens.file() {

@@ -10,7 +10,7 @@ use super::exit::{CliError, Exit};
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::{dry_run, init, out, source};
-use crate::config::{Layer, Precision, RunConfig, Task, seed_value};
+use crate::config::{Layer, Precision, RunConfig, TaskKind, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, Resumed, RunState};
 use crate::run::{self, DataRecord, RunDir};
@@ -40,7 +40,7 @@ pub struct TrainArgs {
     pub data: Vec<PathBuf>,
     /// Training objective; alias for train.task.
     #[arg(long, value_name = "TASK")]
-    pub task: Option<Task>,
+    pub task: Option<TaskKind>,
     /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,

@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 
 use xtrain_tensor::Simd;
 
-use crate::COMMIT;
+use crate::build_info::COMMIT;
 
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{} (commit {COMMIT}; devices: cpu [{}])", env!("CARGO_PKG_VERSION"), Simd::detect())

@@ -21,7 +21,7 @@ pub use layer::Layer;
 pub use nearest::nearest;
 pub use preset::{PRESETS, Preset, preset};
 pub use sections::{
-    DataSection, ModelSection, Order, Packing, Precision, RunConfig, SampleSection, Schedule, Task,
+    DataSection, DecayKind, ModelSection, Order, Packing, Precision, RunConfig, SampleSection, TaskKind,
     TrainSection,
 };
 pub use seed::seed_value;

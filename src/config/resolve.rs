@@ -5,7 +5,7 @@ use std::fmt::Display;
 use toml::Value;
 
 use super::check::{KnownKeys, tree};
-use super::{Error, Layer, ModelSection, Order, Packing, Result, RunConfig, Task, preset};
+use super::{Error, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
 
 impl RunConfig {
@@ -62,10 +62,10 @@ impl RunConfig {
         if !given("train.decay") {
             train.decay = train.steps / 5;
         }
-        if train.task == Task::Sft && !given("train.order") {
+        if train.task == TaskKind::Sft && !given("train.order") {
             train.order = Order::Shuffled;
         }
-        if train.task == Task::Sft && !given("data.packing") {
+        if train.task == TaskKind::Sft && !given("data.packing") {
             self.data.packing = Packing::Documents;
         }
         Ok(())
@@ -113,7 +113,7 @@ impl RunConfig {
         let divides = t == 0.0 || (SampleOptions::COLDEST..=f32::MAX).contains(&(t as f32));
         require(divides, "sample.temperature", t, "0, or a number of at least 1e-30")?;
         require(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
-        let packs = train.task == Task::Lm || self.data.packing == Packing::Documents;
+        let packs = train.task == TaskKind::Lm || self.data.packing == Packing::Documents;
         require(
             packs,
             "data.packing",

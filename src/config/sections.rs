@@ -50,7 +50,7 @@ pub struct ModelSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainSection {
     /// Training objective.
-    pub task: Task,
+    pub task: TaskKind,
     /// Model that provides the initial weights and the `[model]` section: a run, a checkpoint, a Hugging Face
     /// directory or a GGUF file. Empty: random weights.
     pub init: String,
@@ -74,7 +74,7 @@ pub struct TrainSection {
     /// Learning rate at the end of the schedule. Default: `learning_rate / 10`.
     pub min_learning_rate: f64,
     /// Learning rate schedule after warmup.
-    pub schedule: Schedule,
+    pub schedule: DecayKind,
     /// Linear warmup steps, from `initial_learning_rate` to `learning_rate`. Default: `min(100, steps / 10)`.
     pub warmup: usize,
     /// Decay steps at the end of the schedules `wsd`, `wsd-cosine` and `wsd-sqrt`. Default: `steps / 5`.
@@ -144,7 +144,7 @@ pub struct SampleSection {
 /// Training objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Task {
+pub enum TaskKind {
     /// Language modeling: loss on every token of the text, or on the `completion` of a `prompt`.
     Lm,
     /// Supervised fine-tuning: loss on the assistant turns of `messages`, or on the `completion` of a `prompt`.
@@ -174,7 +174,7 @@ pub enum Precision {
 /// Learning rate schedule after warmup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Schedule {
+pub enum DecayKind {
     /// Cosine decay to the minimum.
     Cosine,
     /// Linear decay to the minimum.
@@ -222,7 +222,7 @@ impl Default for ModelSection {
 impl Default for TrainSection {
     fn default() -> TrainSection {
         TrainSection {
-            task: Task::Lm,
+            task: TaskKind::Lm,
             init: String::new(),
             context: 256,
             batch: 16,
@@ -232,7 +232,7 @@ impl Default for TrainSection {
             learning_rate: 1e-3,
             initial_learning_rate: 0.0,
             min_learning_rate: 1e-4,
-            schedule: Schedule::Cosine,
+            schedule: DecayKind::Cosine,
             warmup: 100,
             decay: 200,
             weight_decay: 0.1,

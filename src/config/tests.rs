@@ -73,7 +73,7 @@ fn values_of_set_are_toml_and_bare_words_are_strings() {
         "data.files=[\"a\", 'b']",
     ])
     .unwrap();
-    assert_eq!((config.train.schedule, config.train.dtype), (Schedule::Wsd, Precision::Bf16));
+    assert_eq!((config.train.schedule, config.train.dtype), (DecayKind::Wsd, Precision::Bf16));
     assert_eq!((config.train.learning_rate, config.train.steps, config.model.qk_norm), (1.0, 2000, false));
     assert_eq!((config.data.tokenizer.as_str(), config.data.files), ("123", vec!["a".into(), "b".into()]));
     assert_eq!(with(&["data.files=a=b.txt"]).unwrap().data.files, ["a=b.txt"]);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Error, Result};
-use crate::config::{RunConfig, Task};
+use crate::config::{RunConfig, TaskKind};
 use crate::model::chat::{BUILT_IN, Options};
 use crate::model::data::Tokens;
 use crate::model::tokenizer::Tokenizer;
@@ -122,9 +122,9 @@ fn tokenizer_digest(name: &str, tokenizer: &Tokenizer) -> Digested {
     Digested { file: name.to_string(), digest: format!("fnv1a:{:016x}", tokenizer.digest()) }
 }
 
-fn template_digest(tokens: &Tokens, tokenizer: &Tokenizer, task: Task) -> Option<String> {
+fn template_digest(tokens: &Tokens, tokenizer: &Tokenizer, task: TaskKind) -> Option<String> {
     let mut templates = Cow::Borrowed(tokenizer.chat_templates());
-    if templates.is_empty() && task == Task::Sft {
+    if templates.is_empty() && task == TaskKind::Sft {
         templates.to_mut().push(("built-in".into(), BUILT_IN.into()));
     }
     if templates.is_empty() || tokens.file().is_some() {

@@ -1,7 +1,7 @@
 //! The training data of a run, split into windows.
 use std::ops::Range;
 
-use crate::config::{self, Packing, RunConfig, Task};
+use crate::config::{self, Packing, RunConfig, TaskKind};
 use crate::model::data::{
     DataError, DocumentWindows, Overflow, PackingStats, Pieces, Split, TokenWindow, Tokens, WindowOrder,
     Windows, evaluation_windows,
@@ -34,10 +34,10 @@ impl Source {
 ///
 /// # Errors
 /// `fraction` is outside 0 <= fraction < 1; a packed token file does not record where conversations end.
-pub fn split(tokens: &Tokens, task: Task, fraction: f64) -> Result<Split, DataError> {
+pub fn split(tokens: &Tokens, task: TaskKind, fraction: f64) -> Result<Split, DataError> {
     match task {
-        Task::Lm => Split::tail(tokens.len(), fraction),
-        Task::Sft => Split::of_documents(&tokens.ends()?, fraction),
+        TaskKind::Lm => Split::tail(tokens.len(), fraction),
+        TaskKind::Sft => Split::of_documents(&tokens.ends()?, fraction),
     }
 }
 
@@ -49,7 +49,7 @@ pub struct WindowSpec {
     /// Whether windows hold whole documents.
     pub packing: Packing,
     /// Training objective. Conversations longer than a window are truncated, documents are split.
-    pub task: Task,
+    pub task: TaskKind,
 }
 
 impl WindowSpec {
@@ -59,7 +59,7 @@ impl WindowSpec {
     }
 
     fn pieces(&self, tokens: &Tokens, part: &Range<u64>) -> Result<Pieces, DataError> {
-        let overflow = if self.task == Task::Sft { Overflow::Truncate } else { Overflow::Split };
+        let overflow = if self.task == TaskKind::Sft { Overflow::Truncate } else { Overflow::Split };
         Pieces::cut(tokens, part, self.context as u64, overflow)
     }
 

@@ -42,12 +42,12 @@ pub fn optim_config(config: &RunConfig) -> OptimConfig {
 pub fn schedule(config: &RunConfig) -> Schedule {
     let t = &config.train;
     let decay = match t.schedule {
-        config::Schedule::Constant => Decay::Constant,
-        config::Schedule::Linear => Decay::Linear,
-        config::Schedule::Cosine => Decay::Cosine,
-        config::Schedule::Wsd => Decay::Wsd,
-        config::Schedule::WsdCosine => Decay::WsdCosine,
-        config::Schedule::WsdSqrt => Decay::WsdSqrt,
+        config::DecayKind::Constant => Decay::Constant,
+        config::DecayKind::Linear => Decay::Linear,
+        config::DecayKind::Cosine => Decay::Cosine,
+        config::DecayKind::Wsd => Decay::Wsd,
+        config::DecayKind::WsdCosine => Decay::WsdCosine,
+        config::DecayKind::WsdSqrt => Decay::WsdSqrt,
     };
     Schedule {
         decay,

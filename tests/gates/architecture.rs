@@ -52,6 +52,7 @@ const CRATES: [Crate; 4] = [
             // checks
             ("ops/", 8),
             ("testing.rs", 8),
+            ("testing/", 8),
         ],
     },
     Crate {
@@ -113,6 +114,7 @@ const CRATES: [Crate; 4] = [
     Crate {
         directory: "",
         layers: &[
+            ("build_info.rs", 0),
             ("config/", 0),
             ("report/", 0),
             ("memory.rs", 1),
@@ -214,7 +216,6 @@ fn none(what: &str, problems: &[String]) {
 }
 
 #[test]
-#[ignore = "the crates still have import cycles"]
 fn files_do_not_import_each_other_in_a_cycle() {
     let found = CRATES.iter().flat_map(|krate| {
         cycles(&read(krate))
@@ -225,7 +226,6 @@ fn files_do_not_import_each_other_in_a_cycle() {
 }
 
 #[test]
-#[ignore = "the crates still have upward imports"]
 fn no_file_imports_a_higher_layer() {
     let found = CRATES.iter().flat_map(|krate| {
         let problems = upward_imports(&read(krate), krate.layers);
@@ -243,7 +243,6 @@ fn each_public_type_name_is_defined_once() {
 
 /// Without default bodies, a backend that lacks an operation does not compile.
 #[test]
-#[ignore = "the trait does not exist yet"]
 fn the_backend_trait_has_no_default_bodies() {
     let path = workspace().join("xtrain-tensor/src/backend.rs");
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -18,7 +18,7 @@ warmup steps in the same process. The table summarizes the samples; --json lists
 Examples:
   xtrain bench train --set model.preset=tiny-1m
   xtrain bench train -c configs/shakespeare.toml --threads 1 --json")]
-    Train(TrainArgs),
+    Train(BenchTrainArgs),
     /// Benchmark decoding: time to first token, tokens per second, slope over the position.
     #[command(after_help = "\
 A sample is one complete rollout, after one warmup rollout in the same process. Every forward pass is timed with the \
@@ -83,7 +83,7 @@ pub struct Shared {
 
 /// Flags of `xtrain bench train`.
 #[derive(Debug, Clone, Args)]
-pub struct TrainArgs {
+pub struct BenchTrainArgs {
     /// Number of measured steps, after three warmup steps.
     #[arg(long, value_name = "N", default_value = "20", value_parser = up_to(1 << 32))]
     pub steps: usize,

@@ -14,7 +14,7 @@ mod workload;
 
 use super::CliError;
 
-pub use args::{BenchCommand, DecodeArgs, KvArgs, LinearArgs, LoadArgs, Shared, TrainArgs};
+pub use args::{BenchCommand, BenchTrainArgs, DecodeArgs, KvArgs, LinearArgs, LoadArgs, Shared};
 
 /// Runs the benchmark.
 ///

@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::args::TrainArgs;
+use super::args::BenchTrainArgs;
 use super::bench_model::{self, BenchModel};
 use super::gpu_counters::{Meter, PerUnit};
 use super::ideal::Ideal;
@@ -33,7 +33,7 @@ struct Report {
     samples_ms: Vec<f64>,
 }
 
-pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
     let mut config = RunConfig::load(&args.shared.layers.layers())?;
     let device = args.shared.common.open()?;
     config.train.dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
