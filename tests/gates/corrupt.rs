@@ -8,9 +8,9 @@ use xtrain::tensor::{Device, Dtype};
 use crate::cli::Scratch;
 use crate::fixtures::{json, path};
 
-/// What the error of each case must contain besides the path. If the manifest's `should_say` names a thing, it is
-/// that thing.
-const SAYS: [(&str, &str); 62] = [
+/// The text that the error of each case must contain in addition to the path. It is taken from the manifest's
+/// `should_say` where possible.
+const EXPECTED: [(&str, &str); 62] = [
     ("st_empty_file", "found 0"),
     ("st_header_len_2pow63", "9223372036854775808"),
     ("st_header_len_past_eof", "end of the header"),
@@ -61,15 +61,15 @@ const SAYS: [(&str, &str); 62] = [
     ("no_weights", "model.safetensors"),
     ("g_bad_magic", "magic"),
     ("g_version_99", "99"),
-    ("g_truncated_header", "goes on"),
+    ("g_truncated_header", "is truncated"),
     ("g_truncated_data", "a file of"),
-    ("g_kv_count_2pow63", "values of metadata"),
-    ("g_string_len_2pow62", "a text in the header goes on"),
-    ("g_array_len_absurd", "a list in the header goes on"),
+    ("g_kv_count_2pow63", "metadata values"),
+    ("g_string_len_2pow62", "a string in the header is truncated"),
+    ("g_array_len_absurd", "a list in the header is truncated"),
     ("g_tensor_type_200", "type 200"),
     ("g_tensor_offset_past_eof", "blk.0.attn_q.weight"),
     ("g_tensor_offset_unaligned", "multiple of 32"),
-    ("g_dims_overflow", "56 bits"),
+    ("g_dims_overflow", "2^56 elements"),
     ("g_zero_dim", "zero"),
     ("g_duplicate_tensor", "twice"),
     ("g_missing_block_count", "block_count"),
@@ -104,9 +104,9 @@ fn every_damaged_model_is_refused_with_the_file_and_the_cause() {
         }
         let Err(error) = opened else { panic!("{name} was accepted: {}", case["should_say"]) };
         let text = error.to_string();
-        let says = SAYS.iter().chain(&MORE).find(|(case, _)| *case == name);
-        let (_, says) = says.unwrap_or_else(|| panic!("no expected text for {name}: {text}"));
-        assert!(text.contains(says), "{name}: {text:?} does not contain {says:?}");
+        let expected = EXPECTED.iter().chain(&MORE).find(|(case, _)| *case == name);
+        let (_, expected) = expected.unwrap_or_else(|| panic!("no expected text for {name}: {text}"));
+        assert!(text.contains(expected), "{name}: {text:?} does not contain {expected:?}");
         assert!(
             text.contains(name) && !text.contains('\n'),
             "{name}: no path, or more than one line: {text}"
@@ -114,5 +114,5 @@ fn every_damaged_model_is_refused_with_the_file_and_the_cause() {
         refused += 1;
     }
     println!("corrupt: {refused} damaged models refused");
-    assert_eq!(refused, SAYS.len() + MORE.len());
+    assert_eq!(refused, EXPECTED.len() + MORE.len());
 }

@@ -31,8 +31,8 @@
 //!    sequence. [`generate_naive_repeat_kv`] does the same with keys and values expanded to the query heads.
 //! 2. [`cache::Growing`] (`cache/growing.rs`): the simplest cache. [`rope_at`](xtrain_tensor::ops::rope_at) rotates
 //!    the new rows, [`cat_seq`](xtrain_tensor::ops::cat_seq) appends them to the sequence, and attention reads the
-//!    result. The only row of a sequence in its pass, a decode row, takes the kernels of
-//!    [`decode_attention`](xtrain_tensor::ops::decode_attention) on a GPU.
+//!    result. On a GPU, a decode row (the only row of its sequence in the pass) uses the kernels of
+//!    [`decode_attention`](xtrain_tensor::ops::decode_attention).
 //! 3. [`cache::Paged`] (`cache/paged.rs`): the default. It writes in place and shares pages.
 //! 4. [`Engine`] (`rollout/engine.rs`): continuous batching over any of the caches. A scheduler writes the plan of
 //!    each step, a runner executes it.

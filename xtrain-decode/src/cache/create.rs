@@ -1,4 +1,4 @@
-//! Creates a cache of a kind.
+//! Creation of a cache from its kind.
 use xtrain_model::{Model, Result};
 
 use super::contiguous::Contiguous;

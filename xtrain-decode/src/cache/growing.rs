@@ -2,9 +2,9 @@
 //!
 //! A forward pass does the following in each layer:
 //!
-//! 1. [`rope_at`](ops::rope_at) rotates the new queries and keys of one sequence, [`rope_pos`](ops::rope_pos) those
-//!    of several (`rotate.rs`).
-//! 2. [`cat_seq`](ops::cat_seq) appends the new keys and values to those of their sequence.
+//! 1. [`rope_at`](ops::rope_at) rotates the new queries and keys if all rows belong to one sequence; otherwise
+//!    [`rope_pos`](ops::rope_pos) does (`rotate.rs`).
+//! 2. [`cat_seq`](ops::cat_seq) appends the new keys and values to the cached ones of their sequence.
 //! 3. Attention reads the tensors of the sequence. With several sequences in the batch, their tensors are first
 //!    concatenated into one.
 //!
@@ -22,7 +22,7 @@ use super::ledger::Ledger;
 use super::rotate::rotate_heads;
 use super::shape::CacheShape;
 
-/// The classic baseline. Every step copies all that its sequences hold, so a sequence of `n` tokens costs O(n²)
+/// The classic baseline. Every step copies all keys and values of its sequences, so a sequence of `n` tokens costs O(n²)
 /// copies.
 #[derive(Debug)]
 pub struct Growing {
@@ -95,7 +95,7 @@ impl Growing {
     /// An empty cache. `room` limits its growth.
     ///
     /// # Errors
-    /// None: nothing is allocated. The other kinds of cache return an error here if the device has no memory.
+    /// Never: this cache allocates nothing in advance. The other kinds return an error if the device is out of memory.
     pub fn new(shape: CacheShape, room: Room) -> Result<Growing> {
         Ok(Growing {
             ledger: Ledger::new(shape.n_layers, room.sequences),

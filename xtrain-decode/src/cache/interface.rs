@@ -44,7 +44,7 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// Removes everything that `seq` holds and frees its room.
     fn free(&mut self, seq: u32);
 
-    /// Makes `to` hold the first `len` positions of `from`, shared or copied. What `to` held before is removed.
+    /// Replaces the content of `to` with the first `len` positions of `from`, shared or copied.
     ///
     /// # Errors
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if `from` holds fewer positions;
@@ -57,13 +57,13 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions.
     fn rewind(&mut self, mark: Snapshot) -> Result<()>;
 
-    /// Keeps the whole pages of `seq`, whose first tokens are `tokens`, for later sequences, even after `seq` is
+    /// Keeps the full pages of `seq`, whose first tokens are `tokens`, for later sequences, even after `seq` is
     /// freed. They are evicted when no other page is free. Only a paged cache keeps prefixes.
     fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
         let _ = (seq, tokens);
     }
 
-    /// Makes `seq`, which holds nothing, hold the longest kept prefix of `tokens`. Returns its length.
+    /// Fills the empty sequence `seq` with the longest kept prefix of `tokens`. Returns the length of the prefix.
     fn match_prefix(&mut self, seq: u32, tokens: &[u32]) -> usize {
         let _ = (seq, tokens);
         0

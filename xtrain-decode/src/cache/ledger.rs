@@ -88,7 +88,8 @@ impl Ledger {
         self.check(layer, rows).inspect_err(|_| self.abandon())
     }
 
-    /// The rows are written in `layer`. After the last layer they count.
+    /// Records that the rows of the pass are written in `layer`. After the last layer, the sequences have their new
+    /// lengths.
     pub(super) fn leave(&mut self, layer: usize) {
         self.next = layer + 1;
         if self.next == self.n_layers {

@@ -79,7 +79,7 @@ impl Paged {
     fn table(&mut self, seq: u32) -> &mut Vec<u32> {
         match &mut self.slots {
             Slots::Pages { table, .. } => &mut table[seq as usize],
-            Slots::Runs { .. } => unreachable!("the constructor makes pages"),
+            Slots::Runs { .. } => unreachable!("a paged cache has page slots"),
         }
     }
 
@@ -150,7 +150,7 @@ impl Paged {
         if done.is_err() {
             while let Some(Allocated { seq, at, old }) = self.journal.pop() {
                 let new = match old {
-                    None => self.table(seq).pop().expect("the journal says it was added"),
+                    None => self.table(seq).pop().expect("the journal lists a page that was added"),
                     Some(shared) => {
                         self.refs[shared as usize] += 1;
                         std::mem::replace(&mut self.table(seq)[at], shared)

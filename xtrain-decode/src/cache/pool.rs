@@ -29,7 +29,7 @@ impl Pool {
         &self.shape
     }
 
-    /// The keys and values of `layer`, which lie at `slots`.
+    /// A view of the keys and values of `layer` in `slots`.
     pub(super) fn view<'a>(&'a self, layer: usize, slots: &'a Slots) -> KvView<'a, Tensor> {
         KvView { k: &self.k[layer], v: &self.v[layer], slots }
     }

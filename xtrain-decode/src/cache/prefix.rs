@@ -58,7 +58,7 @@ impl PrefixIndex {
         added
     }
 
-    /// Removes the least recently used page, of those that no kept page follows and for which `idle` returns `true`.
+    /// Removes the least recently used page among the pages without a kept successor for which `idle` returns `true`.
     /// `None`: there is no such page.
     pub(super) fn evict(&mut self, idle: impl Fn(u32) -> bool) -> Option<u32> {
         let followed = |page: u32| {

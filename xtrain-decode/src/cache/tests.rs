@@ -99,7 +99,7 @@ fn lengths(cache: &dyn Cache, held: &[Vec<u32>], what: &str) {
 }
 
 #[test]
-fn any_order_of_calls_leaves_what_was_written() {
+fn any_order_of_calls_preserves_what_was_written() {
     for dtype in [Dtype::F32, Dtype::BF16] {
         for seed in 0..6u64 {
             for (name, mut cache) in kinds(dtype, room(4, 40)) {
@@ -273,7 +273,7 @@ fn a_write_in_place_copies_nothing() {
 }
 
 #[test]
-fn the_growing_cache_of_one_sequence_is_cat_seq() {
+fn the_growing_cache_of_one_sequence_equals_cat_seq() {
     for dtype in [Dtype::F32, Dtype::BF16] {
         let mut cache = Growing::new(shape(dtype), room(1, 64)).unwrap();
         let (mut held, mut want) =
@@ -305,7 +305,7 @@ fn the_growing_cache_holds_its_sequences_and_nothing_else() {
     held[0].clear();
     let rows = append(&mut held, &[(2, 5)]);
     pass(&mut cache, &rows, &held, "one sequence");
-    // alone in its pass, a sequence is read where it is; its old position is copied by the concatenation
+    // a sequence that is alone in its pass is read in place; its old position is copied by the concatenation
     assert_eq!(cache.usage().copied, 5 * per_token as u64);
 }
 

@@ -9,7 +9,7 @@ use super::sequence::Sequence;
 use crate::cache::Cache;
 use crate::error::Result;
 
-/// The running sequences and what limits a step.
+/// The running sequences and the limits of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch<'a> {
     pub(super) running: &'a [Sequence],

@@ -37,7 +37,7 @@ pub struct Engine<'m> {
     model: &'m Model,
     scheduler: Scheduler<'m>,
     runner: Runner<'m>,
-    /// The plan of the current step, kept for its memory.
+    /// The plan of the current step. Reused to avoid allocations.
     plan: Plan,
     /// Positions that a sequence may have.
     max_seq_len: usize,

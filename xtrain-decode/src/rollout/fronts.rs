@@ -1,4 +1,4 @@
-//! The usual calls as functions over the engine.
+//! Convenience functions over the engine.
 use xtrain_model::Model;
 
 use super::completion::Completion;

@@ -27,7 +27,7 @@ impl PromptGroups {
         self.groups.contains_key(&group)
     }
 
-    /// The logits after the prompt of `group`. `None`: they are not computed yet, or nobody needs them any more.
+    /// The logits after the prompt of `group`. `None`: not computed yet, or no longer needed.
     pub(super) fn logits(&self, group: usize) -> Option<Arc<[f32]>> {
         self.groups.get(&group)?.logits.clone()
     }

@@ -3,13 +3,13 @@
 //! | file | contents |
 //! |---|---|
 //! | `request`, `options`, `completion` | what callers pass in and get back |
-//! | `naive` | the oracle: the whole sequence again for every token |
+//! | `naive` | the oracle: recomputes the whole sequence for every token |
 //! | `engine` | the public API, composed of the scheduler and the runner |
 //! | `scheduler` | sequences, slots, admission, preemption, prefix reuse |
 //! | `batching`, `sequence`, `groups`, `slots` | parts of the scheduler |
-//! | `plan`, `outcome` | the data that goes from scheduler to runner, and back |
+//! | `plan`, `outcome` | the data passed from the scheduler to the runner and back |
 //! | `runner` | the model, the cache and the samplers |
-//! | `fronts` | the usual calls as functions |
+//! | `fronts` | convenience functions |
 mod batching;
 mod completion;
 mod engine;

@@ -10,8 +10,8 @@ use crate::cache::rotate_heads;
 use crate::error::{Error, Result};
 use crate::sampler::{Address, Sampler};
 
-/// The completion of `request`, with a new forward pass over the whole sequence for every token. It shares the model
-/// and the sampler with the engine and nothing else.
+/// The completion of `request`, with a new forward pass over the whole sequence for every token. It shares only the
+/// model and the sampler with the engine.
 ///
 /// # Errors
 /// As [`Engine::submit`](crate::Engine::submit) and [`Engine::step`](crate::Engine::step).
@@ -21,7 +21,7 @@ pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
 
 /// [`generate_naive`] with keys and values expanded to the query heads: [`rope_at`](ops::rope_at) rotates the
 /// sequence, [`repeat_kv`](ops::repeat_kv) copies each kv head once for each of its query heads, and the attention
-/// has as many kv heads as query heads. Same bits, by other operations.
+/// has as many kv heads as query heads. The results are bit-identical.
 ///
 /// # Errors
 /// As [`generate_naive`].

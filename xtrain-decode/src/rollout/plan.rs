@@ -68,7 +68,7 @@ pub(super) struct ForkedSample {
 }
 
 impl Plan {
-    /// Removes everything and keeps the memory.
+    /// Clears the plan. Keeps its allocations.
     pub(super) fn clear(&mut self) {
         self.rows.id.clear();
         self.rows.seq.clear();

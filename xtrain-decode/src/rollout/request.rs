@@ -1,11 +1,11 @@
-//! What the engine completes.
+//! Requests: the input of the engine.
 use xtrain_model::Config;
 
 use super::completion::FinishReason;
 use crate::error::{Error, Result};
 use crate::sampler::SampleOptions;
 
-/// One completion. Its tokens are a function of the weights and of these fields, and of nothing else.
+/// A request for one completion. Its tokens depend only on the weights and on these fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// The sequence id. With `seed` it is the address of the random numbers.
@@ -22,7 +22,7 @@ pub struct Request {
     pub stop: StopConditions,
 }
 
-/// The tokens that end a sequence. The token that did stays in the completion, with its log-probability.
+/// The tokens that end a sequence. The last token stays in the completion, with its log-probability.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopConditions {
     /// End-of-text tokens: [`FinishReason::Eos`]. Empty: end-of-text tokens do not end the sequence.
@@ -57,8 +57,8 @@ impl Request {
         self.prompt.len().saturating_add(self.max_new).min(cfg.max_positions)
     }
 
-    /// The finish reason if the sequence ends with `token` as its `n`-th new token. The first that applies of: end of
-    /// text, stop, length, context.
+    /// The finish reason if the sequence ends with `token` as its `n`-th new token. If several apply, the first of: end
+    /// of text, stop, length, context.
     pub(crate) fn finish_reason(&self, token: u32, n: usize, cfg: &Config) -> Option<FinishReason> {
         let full = if n >= self.max_new {
             Some(FinishReason::Length)

@@ -1,10 +1,10 @@
 //! The runner: executes plans with the model, the cache and the samplers.
 //!
-//! On a GPU it can take several decode steps before it synchronizes. Which rows run, at which positions and with
+//! On a GPU it can run several decode steps before it synchronizes. Which rows run, at which positions and with
 //! which random numbers does not depend on the sampled tokens, so the host uploads all of it before the first step.
 //! Tokens and log-probabilities stay on the device, where each step reads the tokens of the step before. The
-//! scheduler drops the tokens after the end of a sequence, so tokens, bits and the order of ends are those of one
-//! synchronization per step.
+//! scheduler drops the tokens after the end of a sequence, so tokens, bits and the order in which sequences
+//! finish are the same as with one synchronization per step.
 use xtrain_model::{Eager, Model, NoCache, Result as ModelResult};
 use xtrain_tensor::ops::{self, DeviceSampler, SampleRow, Sampled as DeviceSample};
 use xtrain_tensor::{Device, Dtype, Tensor};
@@ -30,7 +30,7 @@ pub(super) struct Runner<'m> {
     /// Tokens that are sampled and not yet on the host. `None`: none was needed so far.
     device_sampler: Option<DeviceSampler>,
     logits_rows: LogitsRows,
-    /// Most decode steps between two synchronizations. 0: it synchronizes after each forward pass.
+    /// Maximum number of decode steps between two synchronizations. 0: it synchronizes after each forward pass.
     max_steps: usize,
 }
 
@@ -63,7 +63,7 @@ impl<'m> Runner<'m> {
         Ok(SamplerId(self.samplers.len() - 1))
     }
 
-    /// Decode steps that it can take without synchronizing. 0: the host needs every token (on the CPU, without a
+    /// Number of decode steps that can run without synchronizing. 0: the host needs every token (on the CPU, without a
     /// cache, with the logits of all rows, or with one step per synchronization).
     pub(super) fn max_multi_steps(&self) -> usize {
         let on_gpu = matches!(self.model.device(), Device::Gpu(_));
@@ -153,7 +153,7 @@ impl<'m> Runner<'m> {
         forked.iter().map(&mut outcome).collect()
     }
 
-    /// Takes `steps` decode steps without synchronizing. Afterwards the positions of the plan are those of the last
+    /// Runs `steps` decode steps without synchronizing. Afterwards the positions of the plan are those of the last
     /// step.
     pub(super) fn decode_steps(&mut self, plan: &mut Plan, steps: usize) -> Result<Vec<DecodedStep>> {
         let rows = plan.runs.len();

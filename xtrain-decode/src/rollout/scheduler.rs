@@ -1,6 +1,6 @@
-//! The scheduler: which sequences run, which wait, and what each has so far.
+//! The scheduler: the running and waiting sequences and their state.
 //!
-//! It decides on tokens and on cache room alone and never touches the model. Each step it admits waiting sequences,
+//! Its decisions depend only on tokens and on cache room; it never uses the model. Each step it admits waiting sequences,
 //! plans the rows of the step, and takes the sampled tokens back:
 //!
 //! ```text
@@ -40,7 +40,7 @@ pub(super) struct Scheduler<'m> {
     groups: PromptGroups,
     /// The cache was too small for the running sequences: none is admitted until one ends.
     admission_blocked: bool,
-    /// The next step synchronizes after one forward pass, so that the host can tell why a row has no token.
+    /// The next step synchronizes after one forward pass, so that the host can determine why a row has no token.
     force_sync: bool,
     /// Sequences submitted so far.
     submitted: usize,
@@ -239,8 +239,8 @@ impl<'m> Scheduler<'m> {
         Ok(())
     }
 
-    /// Sequences whose prompt another sequence has computed fork it; their first token is due. Those whose prompt
-    /// nobody computes any more compute it themselves.
+    /// Sequences whose prompt another sequence has computed fork it; their first token is due. If no
+    /// sequence is computing the prompt any more, they compute it themselves.
     pub(super) fn fork_waiting(&mut self, cache: &mut KvCache, forked: &mut Vec<ForkedSample>) -> Result<()> {
         let mut result = Ok(());
         for at in 0..self.running.len() {
@@ -258,7 +258,7 @@ impl<'m> Scheduler<'m> {
     }
 
     /// Plans the next step. Preempts sequences until the others have cache room. `max_steps`: the number of decode
-    /// steps that the runner can take without synchronizing; 0: it synchronizes after each forward pass.
+    /// steps that the runner can run without synchronizing; 0: it synchronizes after each forward pass.
     pub(super) fn plan(&mut self, plan: &mut Plan, max_steps: usize, cache: &mut KvCache) -> Result<()> {
         while !self.batch().fill(plan, cache)? {
             self.preempt(cache);

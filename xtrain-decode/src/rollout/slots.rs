@@ -36,7 +36,7 @@ impl FreeSlots {
         self.free.push(slot);
     }
 
-    /// Forgets which prompts the slots hold. Returns the numbers of those that held one.
+    /// Clears the record of the prompts in the slots. Returns the numbers of the slots that held one.
     pub(super) fn take_prompts(&mut self) -> Vec<u32> {
         let held = self.free.iter_mut().filter_map(|slot| slot.prompt_of.take().map(|_| slot.number));
         held.collect()

@@ -1,4 +1,4 @@
-//! Scheduling, counters and refusals of the engine. That its bits are right is also tested in tests/gates.
+//! Tests of the engine: scheduling, counters, errors. tests/gates also checks its results bit for bit.
 use xtrain_model::{Config, Model};
 use xtrain_tensor::{Device, Dtype};
 
@@ -73,7 +73,7 @@ fn same_as_naive(model: &Model, requests: &[Request], got: &[Completion], what: 
 }
 
 #[test]
-fn the_oracle_with_expanded_heads_is_the_oracle() {
+fn the_oracle_with_expanded_heads_equals_the_oracle() {
     let f32 = model();
     let bf16 = Model::init(&config(), Dtype::BF16, &Device::cpu(), 11).unwrap();
     for (model, what) in [(&f32, "f32"), (&bf16, "bf16")] {
@@ -86,7 +86,7 @@ fn the_oracle_with_expanded_heads_is_the_oracle() {
 }
 
 #[test]
-fn no_row_runs_that_is_not_needed() {
+fn only_required_rows_run() {
     let model = model();
     for kv in KINDS {
         for prefill_chunk in [None, Some(1), Some(3)] {
@@ -255,7 +255,7 @@ fn the_streamed_pieces_of_a_completion_concatenate_to_its_text() {
         assert_eq!(completion.text(&tokenizer), want);
         let mut stream = tokenizer.stream();
         let pieces: Vec<String> = completion.text_tokens().iter().map(|&id| stream.push(id)).collect();
-        assert!(pieces.iter().all(|p| !p.contains('\u{fffd}')), "no half of a character: {pieces:?}");
+        assert!(pieces.iter().all(|p| !p.contains('\u{fffd}')), "part of a character: {pieces:?}");
         assert_eq!(pieces.concat() + &stream.finish(), want);
     }
 }

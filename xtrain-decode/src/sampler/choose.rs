@@ -31,8 +31,8 @@ pub struct Choice {
     pub processed_logprob: f32,
 }
 
-/// Samples tokens with one set of options. It holds buffers and no state: a choice depends on the arguments of
-/// [`pick`](Self::pick) alone. It allocates only if a row is longer than all rows before.
+/// Samples tokens with one set of options. It holds buffers and no state: a choice depends only on the
+/// arguments of [`pick`](Self::pick). It allocates only if a row is longer than all rows before.
 ///
 /// ```
 /// use xtrain_decode::SampleOptions;
@@ -74,7 +74,7 @@ impl Sampler {
     ///
     /// # Errors
     /// A row that is empty, too long, all -inf, or holds a NaN or +inf; an id of `history` that has no logit; logits
-    /// that penalty and temperature drive out of range. The error does not name the row, the caller knows it.
+    /// that penalty and temperature drive out of range. The caller adds the row number to the error.
     pub fn pick(&mut self, logits: &[f32], history: &[u32], address: Address) -> Result<Choice, SampleError> {
         let distribution = self.distribution(logits, history)?;
         let id = if faults::on(Fault::SamplerSharedState) { 0 } else { address.id };

@@ -144,7 +144,7 @@ fn log_probabilities_are_of_the_given_and_of_the_processed_logits() {
 }
 
 #[test]
-fn a_choice_depends_on_its_arguments_alone() {
+fn a_choice_depends_only_on_its_arguments() {
     let options =
         SampleOptions { top_k: Some(40), top_p: Some(0.95), min_p: Some(0.01), ..SampleOptions::default() };
     let mut used = sampler(options);
