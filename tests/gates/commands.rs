@@ -236,11 +236,12 @@ fn data_prepared_with_a_trained_tokenizer_can_be_trained_on() {
     let (scratch, line) = (Scratch::new("prepare"), "the cat sat on the mat and the dog sat too\n");
     scratch.file("t.txt", &line.repeat(60));
     scratch.file("t.jsonl", "{\"prompt\": \"the cat\", \"completion\": \" sat\"}\n");
-    let made =
+    let output =
         done(&scratch.0, &["tokenizer", "train", "t.txt", "t.jsonl", "--vocab", "280", "--out", "b.json"]);
-    assert!(made.starts_with("wrote b.json: vocabulary of 2"), "{made}");
-    let made = done(&scratch.0, &["prepare", "t.txt", "t.jsonl", "--tokenizer", "b.json", "--out", "t.tok"]);
-    assert!(made.contains("2 documents"), "{made}");
+    assert!(output.starts_with("wrote b.json: vocabulary of 2"), "{output}");
+    let output =
+        done(&scratch.0, &["prepare", "t.txt", "t.jsonl", "--tokenizer", "b.json", "--out", "t.tok"]);
+    assert!(output.contains("2 documents"), "{output}");
     let set = |keys: &[&'static str]| keys.iter().flat_map(|key| ["--set", key]).collect::<Vec<_>>();
     let keys = ["model.dim=16", "model.n_layers=1", "train.steps=2", "train.context=8", "train.batch=2"];
     let train = ["train", "--run", "r", "--data", "t.tok", "--set", "data.tokenizer=b.json"];

@@ -70,8 +70,11 @@ fn a_pipe_gets_one_line_per_reply_and_slash_commands_work() {
     let shown = String::from_utf8_lossy(&done.stdout).into_owned();
     assert_eq!(shown.matches('\n').count(), 3, "{shown:?}");
     assert!(shown.ends_with('\n') && !shown.contains('>'.to_string().repeat(3).as_str()));
-    let said = text(&done.stderr);
-    assert!(said.contains("/exit or Ctrl-D exits") && said.contains("[conversation cleared]"), "{said}");
+    let stderr = text(&done.stderr);
+    assert!(
+        stderr.contains("/exit or Ctrl-D exits") && stderr.contains("[conversation cleared]"),
+        "{stderr}"
+    );
     let got = replies(&scratch, &[], "one\n/reset\none\ntwo\n/exit\nthree\n");
     assert_eq!(got.len(), 3);
     assert_eq!(got[0]["prompt_ids"], got[1]["prompt_ids"], "the conversation survived a reset");
@@ -86,8 +89,8 @@ fn a_conversation_beyond_the_context_drops_its_oldest_turns_with_a_note() {
         ["chat", "--model", &m, "--json", "--max-new", "20", "--temperature", "0", "--system", "Be brief."];
     let done = with_input(&scratch.0, &args, turn.repeat(9).as_bytes());
     assert_eq!(done.status.code(), Some(0), "{done:?}");
-    let (lines, said) = (text(&done.stdout), text(&done.stderr));
-    assert!(said.contains("exceeds the context of 256 tokens: dropped the 2 oldest messages"), "{said}");
+    let (lines, stderr) = (text(&done.stdout), text(&done.stderr));
+    assert!(stderr.contains("exceeds the context of 256 tokens: dropped the 2 oldest messages"), "{stderr}");
     assert_eq!(lines.lines().count(), 9);
     let first = ids(&parsed(lines.lines().next().unwrap())["prompt_ids"]);
     for line in lines.lines().map(parsed) {
@@ -96,9 +99,9 @@ fn a_conversation_beyond_the_context_drops_its_oldest_turns_with_a_note() {
     }
     let long = format!("hi\n{}\n", "w".repeat(700));
     let done = with_input(&scratch.0, &args, long.as_bytes());
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(65), "{said}");
-    assert!(said.contains("error: standard input:2: the message is too long"), "{said}");
+    let stderr = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(65), "{stderr}");
+    assert!(stderr.contains("error: standard input:2: the message is too long"), "{stderr}");
     assert_eq!(text(&done.stdout).lines().count(), 1, "the reply to the first message");
 }
 
@@ -112,9 +115,9 @@ fn a_chat_that_cannot_start_is_refused_in_one_line() {
     refused(&scratch.0, &["chat", &bare], 66, &["no tokenizer.json", "xtrain chat"]);
     refused(&scratch.0, &["chat", &model(), "--template", "gone.jinja"], 66, &["gone.jinja"]);
     let done = with_input(&scratch.0, &["chat", &model(), "--template", "t.jinja"], b"way\n");
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(65), "{said}");
-    assert!(said.contains("standard input:1: chat template: it rejects the messages: no way"), "{said}");
+    let stderr = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(65), "{stderr}");
+    assert!(stderr.contains("standard input:1: chat template: it rejects the messages: no way"), "{stderr}");
     let done = with_input(&scratch.0, &["chat", &model()], b"\xff\n");
     assert!(text(&done.stderr).contains("standard input:1: expected UTF-8"), "{done:?}");
 }
@@ -167,6 +170,9 @@ fn training_from_a_model_without_a_tokenizer_needs_the_tokenizer_setting() {
     assert!(!scratch.0.join("r").exists());
     let named = ["--set", "data.tokenizer=bytes", "--set", "train.steps=1", "--set", "train.batch=2"];
     let done = crate::cli::xtrain(&scratch.0, &[&args[..], &named].concat());
-    let said = text(&done.stderr);
-    assert!(done.status.success() && said.contains("note: ") && said.contains("has no tokenizer"), "{said}");
+    let stderr = text(&done.stderr);
+    assert!(
+        done.status.success() && stderr.contains("note: ") && stderr.contains("has no tokenizer"),
+        "{stderr}"
+    );
 }

@@ -42,11 +42,11 @@ fn only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data() {
     scratch.file("c.jsonl", &conversations());
     let sft = |run, data, more: &[&'static str]| [&tiny(run, data, more)[..], &["--task", "sft"]].concat();
     let shown = xtrain(dir, &sft("r", "c.jsonl", &["train.steps=4", "train.save_every=2"]));
-    let said = text(&shown.stderr);
-    assert!(shown.status.success(), "{said}");
+    let stderr = text(&shown.stderr);
+    assert!(shown.status.success(), "{stderr}");
     // 6 to train on, of 23 or 24 inputs in windows of 64: two of them each
-    assert!(said.contains("6 conversations packed into 3 windows of 64 tokens (73.4 % full)"), "{said}");
-    assert!(!said.contains("note: "), "{said}");
+    assert!(stderr.contains("6 conversations packed into 3 windows of 64 tokens (73.4 % full)"), "{stderr}");
+    assert!(!stderr.contains("note: "), "{stderr}");
     // three windows per epoch, two per step: after three steps each answer and its end token counted twice
     let targets = 3 * (3 + 4);
     assert_eq!(metrics(dir, "r")[2]["num_tokens"], 2 * targets);
@@ -90,13 +90,13 @@ fn a_conversation_longer_than_a_window_is_truncated_counted_and_reported() {
     let rows = [row("a", "ok"), row("b", &long), row(&long, "ok"), row("c", "ok")];
     scratch.file("c.jsonl", &rows.concat());
     let shown = xtrain(dir, &[&tiny("r", "c.jsonl", &["train.steps=1"])[..], &["--task", "sft"]].concat());
-    let said = text(&shown.stderr);
+    let stderr = text(&shown.stderr);
     for part in [
         "3 conversations packed into 2 windows",
         "note: 2 conversations longer than train.context = 64: truncated",
         "note: 1 conversation without target tokens in the first 64 tokens: skipped",
     ] {
-        assert!(shown.status.success() && said.contains(part), "{said}");
+        assert!(shown.status.success() && stderr.contains(part), "{stderr}");
     }
 }
 
@@ -165,9 +165,9 @@ fn windows_of_whole_documents_read_text_as_well() {
         tiny("r", "t.jsonl", &[&["data.packing=documents", "train.order=shuffled"], more].concat())
     };
     let shown = xtrain(dir, &documents(&["train.steps=3"]));
-    let said = text(&shown.stderr);
-    assert!(shown.status.success() && said.contains(" documents packed into "), "{said}");
-    assert!(said.contains("documents longer than train.context = 64: split"), "{said}");
+    let stderr = text(&shown.stderr);
+    assert!(shown.status.success() && stderr.contains(" documents packed into "), "{stderr}");
+    assert!(stderr.contains("documents longer than train.context = 64: split"), "{stderr}");
     let whole: Value =
         serde_json::from_str(&done(dir, &["eval", "r", "--data", "t.jsonl", "--json"])).unwrap();
     let stream = ["eval", "r", "--data", "t.jsonl", "--packing", "stream", "--json"];

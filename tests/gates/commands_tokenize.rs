@@ -165,7 +165,7 @@ fn invalid_input_is_refused_in_one_line() {
     let template = chat(&["--file", "m.jsonl", "--template", "t.jinja"]);
     refused(&scratch.0, &template, 65, &["t.jinja", "line 1"]);
     let robot = xtrain(&scratch.0, &[&chat(&["--file", "m.jsonl", "--tokenizer"])[..], &[&qwen]].concat());
-    let said = text(&robot.stderr);
-    assert_eq!(robot.status.code(), Some(65), "{said}");
-    assert!(said.contains("m.jsonl:2") && said.contains("Unknown role: robot"), "{said}");
+    let stderr = text(&robot.stderr);
+    assert_eq!(robot.status.code(), Some(65), "{stderr}");
+    assert!(stderr.contains("m.jsonl:2") && stderr.contains("Unknown role: robot"), "{stderr}");
 }

@@ -74,12 +74,12 @@ fn resuming_a_complete_run_prints_how_to_continue() {
     let scratch = Scratch::new("complete");
     scratch.file("t.txt", &LINE.repeat(20));
     done(&scratch.0, &tiny("r", "t.txt", &["train.steps=3"]));
-    let said = ok(&scratch.0, &["train", "--resume", "r"]);
-    assert!(said.starts_with("r is complete at step 3; to continue, increase train.steps"), "{said}");
-    assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), said);
-    let words: Vec<&str> = said.split_once("xtrain ").unwrap().1.split_whitespace().collect();
+    let stderr = ok(&scratch.0, &["train", "--resume", "r"]);
+    assert!(stderr.starts_with("r is complete at step 3; to continue, increase train.steps"), "{stderr}");
+    assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), stderr);
+    let words: Vec<&str> = stderr.split_once("xtrain ").unwrap().1.split_whitespace().collect();
     done(&scratch.0, &words);
-    assert!(scratch.0.join("r/checkpoints/step_000006").is_dir(), "{said}");
+    assert!(scratch.0.join("r/checkpoints/step_000006").is_dir(), "{stderr}");
     let kept = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
     assert!(kept.contains("steps = 6\n"), "the next resume must read the new length: {kept}");
     assert!(!scratch.0.join("r/config.tmp").exists());

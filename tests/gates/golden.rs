@@ -145,8 +145,8 @@ fn every_tensor_of_the_golden_file_is_reproduced() {
             ["train", "grads_step0"] => {
                 let m = model(&format!("{PRETRAIN}/init"), Dtype::F32, &device);
                 let (mut loss, mut grads) = (0f32, Grads::zeros(&m.params).unwrap());
-                let how = LogitsProcessing::default();
-                objective::backward(&m, &batch(PRETRAIN, 0), how, &mut loss, &mut grads).unwrap();
+                let processing = LogitsProcessing::default();
+                objective::backward(&m, &batch(PRETRAIN, 0), processing, &mut loss, &mut grads).unwrap();
                 let all = grads.finish().unwrap();
                 all.iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()).collect()
             }

@@ -61,9 +61,9 @@ fn case(number: u64) -> Result<usize, Difference> {
         let got = windows.batch(&tokens, step, 1).map_err(failed)?.remove(0);
         let ranges = windows.ranges(step, 0, 1);
         let want: Vec<TrainingExample> = ranges.iter().map(|range| alone(&cut(&all, range))).collect();
-        let how = format!("documents of {lengths:?}, {long:?}, in {context}: window {ranges:?}");
+        let what = format!("documents of {lengths:?}, {long:?}, in {context}: window {ranges:?}");
         let (got, want) = (values(&model, &[TrainingExample::from(got)])?, values(&model, &want)?);
-        compared += same_bits(GateCase { gate: "packed data", number, seed: SEED }, &how, &got, &want)?;
+        compared += same_bits(GateCase { gate: "packed data", number, seed: SEED }, &what, &got, &want)?;
     }
     Ok(compared)
 }
@@ -136,10 +136,10 @@ fn documents_of_whole_chunks_have_the_same_gradients_packed_and_alone() {
         let together = TrainingExample::from(windows.batch(&tokens, 0, 1).unwrap().remove(0));
         let starts = together.starts.clone();
         let apart: Vec<TrainingExample> = all.iter().map(|document| alone(document)).collect();
-        let how = format!("{dtype}, tied: {tie_embeddings}");
+        let what = format!("{dtype}, tied: {tie_embeddings}");
         let (got, want) = (gradients(&model, vec![together]), gradients(&model, apart));
         let case = GateCase { gate: "gradients of packed data", number: 0, seed: SEED };
-        let n = same_bits(case, &how, &got, &want);
+        let n = same_bits(case, &what, &got, &want);
         let n = n.unwrap_or_else(|Difference(e)| panic!("{e}"));
         assert!(n > 1000 && starts == [512, 768], "{n}, {starts:?}");
     }

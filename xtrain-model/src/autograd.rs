@@ -17,7 +17,7 @@ pub struct Var {
     /// The value.
     pub value: Tensor,
     node: usize,
-    /// The dtype that the gradient may be rounded to: the compute dtype if only matrix products read the gradient.
+    /// The dtype to which the gradient may be rounded: the compute dtype if only matrix products read the gradient.
     grad_dtype: Dtype,
 }
 
@@ -172,7 +172,7 @@ impl Functional for Tape<'_> {
         let y = ops::rms_norm(&x.value, gain.value()?, eps, gain.compute())?;
         let (x, index, gain) = (x.clone(), gain.index(), gain.value()?.clone());
         Ok(self.record(y, move |b, dy| {
-            // the gradient of the other use of `x` is already there: the kernel adds to it
+            // if the other use of `x` already has its gradient, the kernel adds to it
             let (other, dw) = (b.nodes[x.node].take(), b.grads.accumulator_mut(index));
             let norm = Norm { gain: &gain, eps };
             let dx = ops::rms_norm_backward(&x.value, norm, &dy, dw, b.samples, other)?;

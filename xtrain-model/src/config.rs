@@ -96,12 +96,12 @@ impl Config {
             ("n_kv_heads", n_kv_heads, 1 << 10),
             ("max_positions", max_positions, (1 << 20) + 1),
         ];
-        for (field, got, most) in sizes {
-            if got == 0 || got > most {
+        for (field, got, max) in sizes {
+            if got == 0 || got > max {
                 return Err(Error::Config {
                     field,
                     want: "between 1 and its limit",
-                    got: format!("{got} (limit {most})"),
+                    got: format!("{got} (limit {max})"),
                 });
             }
         }

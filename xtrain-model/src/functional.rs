@@ -8,7 +8,7 @@ use crate::param::Param;
 use crate::params::Linear;
 use crate::rows::Rows;
 
-/// The operations [`Model::forward`](crate::Model::forward) is written in. Each is the operation of that name in
+/// The operations that [`Model::forward`](crate::Model::forward) uses. Each computes the operation of the same name in
 /// [`xtrain_tensor::ops`].
 ///
 /// Shapes: `N` rows, `C` model width, `nh` query heads, `nkv` key/value heads, `hd` head size, `F` MLP width.
@@ -99,7 +99,7 @@ pub struct Qkv<'a, X> {
     pub q: &'a X,
     /// Keys `[N, nkv hd]`.
     pub k: &'a X,
-    /// Values `[N, nkv, hd]`, final.
+    /// Values `[N, nkv, hd]`.
     pub v: &'a X,
     /// The norms of queries and of keys. `None`: no QK-norm.
     pub norms: Option<[HeadNorm<'a>; 2]>,
@@ -107,7 +107,7 @@ pub struct Qkv<'a, X> {
     pub rope: RopeArgs<'a>,
 }
 
-/// Keys and values `[S, nkv, hd]` that the rows of a pass may attend to.
+/// Keys and values `[S, nkv, hd]`, in `S` slots, that the rows of a pass may attend to.
 #[derive(Debug)]
 pub struct KvView<'a, X> {
     /// Keys, rotated.

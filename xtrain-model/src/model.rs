@@ -86,7 +86,7 @@ impl Model {
     /// function: there is no other forward pass.
     ///
     /// # Errors
-    /// When an id or a position is out of range, or when `kv` cannot take a row.
+    /// When an id or a position is out of range, or when `kv` rejects a row (no room, or not the next position).
     pub fn forward<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows) -> Result<F::X>
     where
         F: Functional,
@@ -96,7 +96,7 @@ impl Model {
         self.forward_embeds(f, kv, rows, h)
     }
 
-    /// [`Model::forward`] from embeddings `h [N, C]` in place of the ids of `rows`.
+    /// [`Model::forward`] with embeddings `h [N, C]` instead of the ids of `rows`.
     ///
     /// # Errors
     /// As [`Model::forward`].

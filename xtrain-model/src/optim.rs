@@ -17,7 +17,7 @@ pub struct OptimConfig {
     pub eps: f64,
     /// Decoupled weight decay of matrices. Gains and biases have none.
     pub weight_decay: f64,
-    /// Maximum norm of the gradient. Longer gradients are scaled down.
+    /// Maximum global norm of the gradients. Gradients with a larger norm are scaled down to it.
     pub clip: f64,
 }
 
@@ -58,8 +58,8 @@ impl AdamW {
         &self.cfg
     }
 
-    /// One update by `grads` (in walk order) at learning rate `lr`. If the norm of the gradient is not finite,
-    /// nothing changes.
+    /// Applies one update with `grads` (in walk order) at learning rate `lr`. If the norm of the gradients is not
+    /// finite, nothing changes.
     ///
     /// Order of the norm: the squares of each matrix row by row, the parameters in walk order (docs/numerics.md,
     /// section 5).

@@ -124,7 +124,7 @@ impl Param {
         Ok(Arc::clone(packed.get_or_init(|| w)))
     }
 
-    /// Packs those of `params` that are not packed, for both directions, as a training step needs them.
+    /// Packs the matrices in `params` that are not packed yet, for the forward and the backward pass.
     pub(crate) fn pack<'a>(params: impl Iterator<Item = &'a Param>) -> Result<()> {
         let unpacked = params.filter_map(|p| match &p.values {
             Values::Master(value, packed) if packed.get().is_none() => Some((value, packed, p.compute)),

@@ -16,7 +16,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// The packed weights and the bias, as the operations take them.
+    /// The packed weights and the bias as an operand.
     pub(crate) fn affine<'a>(&'a self, packed: &'a Weight) -> Result<Affine<'a>> {
         Ok(Affine { weight: packed, bias: self.bias()? })
     }
@@ -217,8 +217,8 @@ impl Params {
         self.head.as_ref().map_or(self.norm.index() + 1, Param::index)
     }
 
-    /// The parameters on another device. CPU devices share master weights; copies to and from a GPU are made. Packed
-    /// weights are created again at their next use.
+    /// The parameters on another device. CPU devices share master weights; a GPU gets a copy. Packed weights
+    /// are created again at their next use.
     ///
     /// # Errors
     /// If the device is out of memory; [`Error::NoMasterWeights`] for a model opened for inference.
@@ -245,8 +245,7 @@ impl Params {
         std::iter::once(embed).chain(blocks.iter().flat_map(Block::iter)).chain([norm]).chain(head)
     }
 
-    /// Packs all matrices that are not packed, for a training step: one job instead of one for each direction of each
-    /// matrix.
+    /// Packs all matrices that are not packed yet, for both directions of a training step, in one parallel job.
     ///
     /// # Errors
     /// If the device is out of memory.

@@ -115,8 +115,8 @@ impl Quant {
                 fits && bf16::from_f32(x).is_finite()
             }),
             Quant::Q8_0 => values.chunks(BLOCK).fold(true, |fits, block| {
-                let most = block.iter().fold(0f32, |most, x| most.max(x.abs()));
-                let scale = most / 127.0;
+                let largest = block.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+                let scale = largest / 127.0;
                 let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
                 out.extend(f16::from_f32(scale).to_le_bytes());
                 out.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));

@@ -1,6 +1,7 @@
 //! Activation checkpointing: only the input of each layer is kept, and the layer's forward runs again in the backward
-//! pass. One layer's activations are in memory at a time, at the cost of one more forward. The gradients are those of
-//! [`objective::backward`](crate::objective::backward) by bits: the same functions run on the same inputs.
+//! pass. One layer's activations are in memory at a time, at the cost of one more forward. The gradients are
+//! bit-identical to those of [`objective::backward`](crate::objective::backward): the same functions run on the same
+//! inputs.
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{LogProb, Samples};
@@ -20,12 +21,12 @@ use crate::rows::Rows;
 /// As [`objective::backward`](crate::objective::backward).
 pub(crate) fn backward(
     model: &Model,
-    samples: &[TrainingExample],
+    examples: &[TrainingExample],
     processing: LogitsProcessing,
     loss: &mut f32,
     grads: &mut Grads,
 ) -> Result<Vec<Option<LogProb>>> {
-    let batch = Batch::new(samples)?;
+    let batch = Batch::new(examples)?;
     let rows = &batch.rows;
     let mut h = Eager.embedding(&model.params.embed, &rows.id)?;
     let mut inputs = Vec::new();
@@ -52,7 +53,7 @@ pub(crate) fn backward(
     Ok(values)
 }
 
-/// A layer whose forward runs again.
+/// A layer whose forward is recomputed.
 struct Layer<'a> {
     model: &'a Model,
     rows: &'a Rows,

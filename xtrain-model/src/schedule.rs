@@ -56,9 +56,8 @@ impl Schedule {
         Schedule { decay, warmup_start_lr: 0.0, lr, min_lr: 0.0, warmup_steps: 0, steps: 0, decay_steps: 0 }
     }
 
-    /// The learning rate of step `step`, counted from 0. The warm-up rises by equal amounts; its last step has the
-    /// rate
-    /// `lr`.
+    /// The learning rate of step `step`, counted from 0. The warm-up rises in equal increments; its last step has the
+    /// rate `lr`.
     ///
     /// The rate is `lr * (share * (1 - r) + r)`, evaluated in the order of transformers. In the warm-up,
     /// `r = warmup_start_lr / lr` and `share = (step + 1) / warmup_steps`. Afterwards, `r = min_lr / lr` and `share`

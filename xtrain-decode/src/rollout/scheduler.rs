@@ -54,11 +54,11 @@ pub(super) struct Scheduler<'m> {
 /// Where a sequence gets the keys and values of its prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PromptSource {
-    /// It runs the prompt itself.
+    /// The sequence computes the prompt itself.
     Compute,
-    /// It forks from this slot, which holds the whole prompt and whose logits are known.
+    /// The sequence forks from this slot, which holds the whole prompt and whose logits are known.
     Fork(u32),
-    /// It waits until another sequence has computed the prompt.
+    /// The sequence waits until another one has computed the prompt.
     Wait,
 }
 
@@ -208,8 +208,8 @@ impl<'m> Scheduler<'m> {
         }
     }
 
-    /// The sequence at `at` takes its prompt from slot `from`; its first token is due. If there is no room for a copy
-    /// it computes the prompt itself.
+    /// Forks the prompt in slot `from` for the sequence at `at`, whose first token is then due. If there is no room for
+    /// a copy, the sequence computes the prompt itself.
     fn fork_prompt(
         &mut self,
         at: usize,
@@ -239,8 +239,8 @@ impl<'m> Scheduler<'m> {
         Ok(())
     }
 
-    /// Sequences whose prompt another sequence has computed fork it; their first token is due. If no
-    /// sequence is computing the prompt any more, they compute it themselves.
+    /// Forks computed prompts for the sequences that wait for them; their first token is then due. If no sequence
+    /// computes the prompt any more, a waiting sequence computes it itself.
     pub(super) fn fork_waiting(&mut self, cache: &mut KvCache, forked: &mut Vec<ForkedSample>) -> Result<()> {
         let mut result = Ok(());
         for at in 0..self.running.len() {
@@ -258,7 +258,7 @@ impl<'m> Scheduler<'m> {
     }
 
     /// Plans the next step. Preempts sequences until the others have cache room. `max_steps`: the number of decode
-    /// steps that the runner can run without synchronizing; 0: it synchronizes after each forward pass.
+    /// steps that the runner can execute without synchronizing; 0: it synchronizes after each forward pass.
     pub(super) fn plan(&mut self, plan: &mut Plan, max_steps: usize, cache: &mut KvCache) -> Result<()> {
         while !self.batch().fill(plan, cache)? {
             self.preempt(cache);
@@ -290,7 +290,7 @@ impl<'m> Scheduler<'m> {
         self.counters.preemptions += 1;
     }
 
-    /// The rows of a plan with one forward pass have run.
+    /// Records that the rows of a plan with one forward pass have run.
     pub(super) fn mark_computed(&mut self, plan: &Plan, cache: &mut KvCache) {
         self.force_sync = false;
         self.counters.passes += 1;

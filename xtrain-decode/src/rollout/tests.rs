@@ -222,14 +222,14 @@ fn completions_of_one_prompt_wait_if_the_cache_is_too_small_for_all() {
                 EngineOptions { kv_capacity: Some(kv_capacity), max_batch: g as usize, ..options(kv) };
             let mut engine = Engine::new(&model, tight).unwrap();
             engine.submit_group(all[0].clone(), g as usize).unwrap();
-            let mut most = 0;
+            let mut peak = 0;
             while !engine.is_idle() {
                 engine.step().unwrap();
-                most = most.max(engine.cache().unwrap().usage().slots);
+                peak = peak.max(engine.cache().unwrap().usage().slots);
             }
             let what = format!("{kv}, {kv_capacity} positions");
             same_as_naive(&model, &all, &engine.take_finished(), &what);
-            assert!(engine.counters().preemptions > 0 && most <= kv_capacity, "{what}: {most} slots");
+            assert!(engine.counters().preemptions > 0 && peak <= kv_capacity, "{what}: {peak} slots");
         }
     }
 }

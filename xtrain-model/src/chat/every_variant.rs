@@ -41,9 +41,9 @@ fn every_variant_is_reached_by_a_named_case() {
     check(
         &variants,
         &[
-            ("an open block", parsed("a\n{% if %}"), &["chat template: syntax error: ", "line 2"]),
+            ("an unclosed block", parsed("a\n{% if %}"), &["chat template: syntax error: ", "line 2"]),
             (
-                "its own words",
+                "raise_exception",
                 rendered("{{ raise_exception('no system') }}"),
                 &["rejects the messages: no system"],
             ),
@@ -57,12 +57,12 @@ fn every_variant_is_reached_by_a_named_case() {
             ("a list of numbers", messages("[1]"), &["messages: expected ", "found a number"]),
             ("no role", messages("[{}]"), &["messages: expected ", "no role"]),
             (
-                "a turn that changes",
+                "a turn that depends on later turns",
                 turn_that_changes(),
                 &["the text of message 1 depends on the messages after it"],
             ),
             (
-                "no such template",
+                "an unknown template",
                 unknown_name(),
                 &["chat template \"tools\" not found", "templates: default, rag"],
             ),

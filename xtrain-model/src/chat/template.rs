@@ -217,8 +217,8 @@ fn marks(source: &str, input: &str) -> Option<[char; 2]> {
 
 /// Rejects code that is nested too deep for the engine.
 fn check_code(source: &str) -> Result<(), ChatError> {
-    let limit = |what, most: usize, got: usize| {
-        Err(ChatError::Limit { what, want: format!("at most {most}"), got: got.to_string() })
+    let limit = |what, max: usize, got: usize| {
+        Err(ChatError::Limit { what, want: format!("at most {max}"), got: got.to_string() })
     };
     let longest = code_lengths(source).max().unwrap_or(0);
     if longest > MAX_CODE {

@@ -114,7 +114,7 @@ impl CheckpointDir {
         Ok(SavedCheckpoint { path, not_pruned })
     }
 
-    /// Everything up to the acknowledgement: writes into `temporary`, then renames it to `path`.
+    /// All steps up to the acknowledgement: writes into `temporary`, then renames it to `path`.
     fn write_and_publish(
         &self,
         snapshot: &CheckpointContents<'_>,

@@ -70,14 +70,14 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// A length, count or depth above its limit.
-    #[error("{}: {what}: expected at most {most}, found {got}", file.display())]
+    #[error("{}: {what}: expected at most {max}, found {got}", file.display())]
     Limit {
         /// The file.
         file: PathBuf,
         /// What is limited.
         what: &'static str,
         /// The limit.
-        most: u64,
+        max: u64,
         /// The value found.
         got: u64,
     },

@@ -127,7 +127,7 @@ pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<
     let mut prefix = [0; 8];
     from.read(&mut prefix).map_err(CheckpointError::io("read", file))?;
     let header = u64::from_le_bytes(prefix);
-    let limit = |what, most, got| CheckpointError::Limit { file: file.into(), what, most, got };
+    let limit = |what, max, got| CheckpointError::Limit { file: file.into(), what, max, got };
     if header > MAX_HEADER {
         return Err(limit("bytes of the header", MAX_HEADER, header));
     }
@@ -149,8 +149,8 @@ fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
     let mut names = HashSet::with_capacity(entries.len());
     for (name, _) in entries {
         if name.len() > MAX_NAME {
-            let (what, most, got) = ("bytes of a tensor's name", MAX_NAME as u64, name.len() as u64);
-            return Err(CheckpointError::Limit { file: file.into(), what, most, got });
+            let (what, max, got) = ("bytes of a tensor's name", MAX_NAME as u64, name.len() as u64);
+            return Err(CheckpointError::Limit { file: file.into(), what, max, got });
         }
         if !names.insert(name) {
             return Err(CheckpointError::Duplicate { file: file.into(), name: name.clone() });

@@ -15,8 +15,8 @@ pub(super) fn decode<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T
     let text =
         std::str::from_utf8(bytes).map_err(|error| CheckpointError::json(file, "not UTF-8: ", error))?;
     if too_deep(bytes).is_some() {
-        let (what, most) = ("depth of nested JSON", MAX_DEPTH as u64);
-        return Err(CheckpointError::Limit { file: file.into(), what, most, got: most + 1 });
+        let (what, max) = ("depth of nested JSON", MAX_DEPTH as u64);
+        return Err(CheckpointError::Limit { file: file.into(), what, max, got: max + 1 });
     }
     serde_json::from_str(text).map_err(|error| CheckpointError::json(file, "not the expected JSON: ", error))
 }

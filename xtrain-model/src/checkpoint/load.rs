@@ -258,12 +258,12 @@ pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Resu
 /// Reads a tensor from the current position of a file.
 type ReadTensor<'a> = dyn FnMut(&Path, TensorInfo, &mut ChecksummedReader<'_>) -> Result<TensorCheck> + 'a;
 
-/// Reads a whole file of at most `most` bytes.
-pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, most: u64) -> Result<Vec<u8>> {
+/// Reads a whole file of at most `max` bytes.
+pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, max: u64) -> Result<Vec<u8>> {
     let mut file = open(fs, path, what)?;
     let got = file.length();
-    if got > most {
-        return Err(CheckpointError::Limit { file: path.into(), what: "bytes of the file", most, got });
+    if got > max {
+        return Err(CheckpointError::Limit { file: path.into(), what: "bytes of the file", max, got });
     }
     let mut bytes = vec![0; got as usize];
     file.read(&mut bytes).map_err(CheckpointError::io("read", path))?;

@@ -76,11 +76,11 @@ pub(super) fn read(
     to: &mut dyn TensorSink,
 ) -> Result<TensorCheck> {
     let length = info.elements() * info.dtype.bytes();
-    let most = PIECE.min(length);
+    let size = PIECE.min(length);
     let begin = || match info.dtype {
-        StoredDtype::F32 => ReadBuffer::f32(most),
-        StoredDtype::BF16 => ReadBuffer::bf16(most),
-        StoredDtype::F16 => ReadBuffer::other(most, |bytes, to| {
+        StoredDtype::F32 => ReadBuffer::f32(size),
+        StoredDtype::BF16 => ReadBuffer::bf16(size),
+        StoredDtype::F16 => ReadBuffer::other(size, |bytes, to| {
             to.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()));
         }),
     };

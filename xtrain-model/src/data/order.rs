@@ -9,8 +9,8 @@ pub enum WindowOrder {
     /// Each window is drawn uniformly: example i of step t has the random number at address (seed, t, i). A window of
     /// running text starts anywhere.
     Random,
-    /// Each window once per epoch, in a random order per epoch. Windows of running text are adjacent. The rest at the
-    /// two ends, less than one window, varies from epoch to epoch.
+    /// Each window once per epoch, in a new random order for each epoch. Windows of running text are adjacent. The
+    /// remainder at the two ends, less than one window, varies between epochs.
     Epochs,
 }
 

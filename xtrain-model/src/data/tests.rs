@@ -163,7 +163,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
 }
 
 #[test]
-fn a_missing_input_and_an_output_nowhere_are_refused_by_name() {
+fn a_missing_input_and_an_invalid_output_path_are_refused_by_name() {
     let dir = Scratch::new("missing");
     let error = prepared(&dir, &[dir.0.join("nobody.txt")], &Tokenizer::byte()).unwrap_err();
     assert!(matches!(&error, DataError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
@@ -175,7 +175,7 @@ fn a_missing_input_and_an_output_nowhere_are_refused_by_name() {
 }
 
 #[test]
-fn progress_rises_to_the_whole() {
+fn progress_reaches_the_total() {
     let dir = Scratch::new("progress");
     let inputs = [dir.file("a.txt", "line\n".repeat(700_000)), dir.file("b.jsonl", "{\"text\":\"a\"}\n")];
     let mut seen = Vec::new();

@@ -15,13 +15,13 @@ pub(super) struct Shard<'a> {
 }
 
 /// Distributes a model's weights over files in walk order. A tensor starts a new file if the current one would exceed
-/// `most` bytes of tensors. A single file is named `model.safetensors`.
-pub(super) fn of(model: &Model, quant: Quant, most: u64) -> Vec<Shard<'_>> {
+/// `max` bytes of tensors. A single file is named `model.safetensors`.
+pub(super) fn of(model: &Model, quant: Quant, max: u64) -> Vec<Shard<'_>> {
     let mut shards: Vec<Shard<'_>> = Vec::new();
     for param in model.params.iter() {
         let bytes = (param.shape().iter().product::<usize>() * quant.block().bytes) as u64;
         match shards.last_mut() {
-            Some(last) if last.bytes + bytes <= most => {
+            Some(last) if last.bytes + bytes <= max => {
                 last.params.push(param);
                 last.bytes += bytes;
             }

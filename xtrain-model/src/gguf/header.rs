@@ -180,11 +180,11 @@ impl Entry {
         from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
         let (quant, length) = (self.quant, self.bytes() as usize);
         let block = quant.block().bytes;
-        let most = length.min(PIECE / block * block);
+        let size = length.min(PIECE / block * block);
         let begin = || match quant {
-            Quant::F32 => ReadBuffer::f32(most),
-            Quant::BF16 => ReadBuffer::bf16(most),
-            _ => ReadBuffer::other(most, move |bytes, to| quant.widen(bytes, to)),
+            Quant::F32 => ReadBuffer::f32(size),
+            Quant::BF16 => ReadBuffer::bf16(size),
+            _ => ReadBuffer::other(size, move |bytes, to| quant.widen(bytes, to)),
         };
         ReadBuffer::each(begin, length, |bytes| from.read_exact(bytes), |piece| to.push(piece))
             .map_err(CheckpointError::io("read", file))
@@ -207,9 +207,9 @@ impl<R: Read> Source<'_, R> {
         CheckpointError::Key { file: self.file.into(), key, want, got: got.to_string() }
     }
 
-    fn limit(&self, what: &'static str, most: u64, got: u64) -> Result<()> {
-        if got > most {
-            return Err(CheckpointError::Limit { file: self.file.into(), what, most, got });
+    fn limit(&self, what: &'static str, max: u64, got: u64) -> Result<()> {
+        if got > max {
+            return Err(CheckpointError::Limit { file: self.file.into(), what, max, got });
         }
         Ok(())
     }
@@ -238,10 +238,10 @@ impl<R: Read> Source<'_, R> {
         self.number().map(u64::from_le_bytes)
     }
 
-    fn string(&mut self, most: u64) -> Result<String> {
+    fn string(&mut self, max: u64) -> Result<String> {
         let length = self.u64()?;
         if length <= self.length - self.at {
-            self.limit("bytes of a string", most, length)?;
+            self.limit("bytes of a string", max, length)?;
         }
         let bytes = self.bytes(length, "a string in the header is truncated")?;
         String::from_utf8(bytes).map_err(|error| self.key("a string", "UTF-8", error))
@@ -284,7 +284,7 @@ impl<R: Read> Source<'_, R> {
     }
 
     fn list(&mut self, key: &str, kind: u32, count: u64) -> Result<Value> {
-        let least = match kind {
+        let min_bytes = match kind {
             0 | 1 | 7 => 1,
             2 | 3 => 2,
             4..=6 => 4,
@@ -294,8 +294,8 @@ impl<R: Read> Source<'_, R> {
             }
         };
         let what = "a list in the header is truncated";
-        if count.checked_mul(least).is_none_or(|bytes| bytes > self.length - self.at) {
-            let want = self.at.saturating_add(count.saturating_mul(least));
+        if count.checked_mul(min_bytes).is_none_or(|bytes| bytes > self.length - self.at) {
+            let want = self.at.saturating_add(count.saturating_mul(min_bytes));
             return Err(CheckpointError::Length { file: self.file.into(), what, want, got: self.length });
         }
         self.elements = self.elements.saturating_add(count);

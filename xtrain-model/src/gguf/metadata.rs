@@ -6,7 +6,7 @@ use crate::checkpoint::{CheckpointError, Result};
 
 /// A metadata value. Numbers are widened.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are sufficient")]
 pub enum Value {
     Int(i64),
     Float(f64),

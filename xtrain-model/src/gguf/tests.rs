@@ -196,7 +196,7 @@ fn the_scaling_rule_of_divisors_is_recovered() {
 }
 
 #[test]
-fn what_gguf_cannot_represent_is_not_written() {
+fn a_model_that_gguf_cannot_represent_is_not_written() {
     let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
     let windowed = opened.model.clone().with_windows(vec![Some(4), None]).unwrap();
     let subject = |model| ExportSource { model, tokenizer: None, eos: &[] };

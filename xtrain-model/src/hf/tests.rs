@@ -32,7 +32,7 @@ fn round_trip(cfg: &Config) {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_written_config_is_read_back() {
     round_trip(&from_json(&json()).unwrap());
     let ids = |ids: &[u32]| eos_ids(&to_json(&from_json(&json()).unwrap(), ids).unwrap()).unwrap();
     assert_eq!((ids(&[2, 5]), ids(&[2]), ids(&[])), (vec![2, 5], vec![2], vec![]));

@@ -51,8 +51,7 @@ const PLACES: [&str; 12] = [
 ];
 
 /// One sentence, such as `The old farmer feeds two white geese near the river.` `draw(n)` returns a random number
-/// below
-/// `n`. The verb agrees with its subject, `a` and `an` with the following word.
+/// below `n`. The verb agrees with its subject, `a` and `an` with the following word.
 pub(super) fn sentence(draw: &mut impl FnMut(usize) -> usize) -> String {
     let (subject, number) = noun_phrase(draw);
     let (singular, plural) = VERBS[draw(VERBS.len())];

@@ -232,8 +232,7 @@ impl Tokenizer {
     }
 
     /// The files of the tokenizer as (name, content): `tokenizer.json`, `tokenizer_config.json` and, if it was
-    /// loaded,
-    /// `chat_template.jinja`. For a loaded tokenizer, the content is byte-identical to the loaded files.
+    /// loaded, `chat_template.jinja`. For a loaded tokenizer, the content is byte-identical to the loaded files.
     pub fn files(&self) -> Vec<(&'static str, &[u8])> {
         let mut files = vec![(FILE, &self.json[..]), (CONFIG, &self.config[..])];
         files.extend(self.template.as_ref().map(|bytes| (TEMPLATE, &bytes[..])));
@@ -241,8 +240,7 @@ impl Tokenizer {
     }
 
     /// Writes [`files`](Tokenizer::files) into the existing directory `dir`. HF `transformers` opens the directory
-    /// with
-    /// `AutoTokenizer`.
+    /// with `AutoTokenizer`.
     ///
     /// # Errors
     /// A file that cannot be written.

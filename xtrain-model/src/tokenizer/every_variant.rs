@@ -38,7 +38,7 @@ fn every_variant_is_reached_by_a_named_case() {
             ("no JSON", from_bytes("{"), &["some/tokenizer.json: expected a tokenizer.json", "line 1"]),
             ("too deep", from_bytes(&"[".repeat(65)), &["some/tokenizer.json: ", "at byte 64"]),
             (
-                "an end of text of no id",
+                "an unknown end-of-text token",
                 unknown_end_of_text(),
                 &["some/tokenizer_config.json: ", "eos_token", "</s>"],
             ),

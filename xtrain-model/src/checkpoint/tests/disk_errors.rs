@@ -61,7 +61,7 @@ fn a_directory_that_cannot_be_written_loses_nothing() {
 }
 
 #[test]
-fn the_error_of_a_full_disk_says_so() {
+fn a_full_disk_is_reported_as_such() {
     let (fs, _) = saved(&Sample::small(1, 0));
     let checkpoints = opened(&fs);
     fs.inject(Some(Injected::DiskFull(fs.calls())));

@@ -109,8 +109,12 @@ fn every_variant_is_reached_by_a_named_case() {
                 &["model.gguf: ", "truncated: expected "],
             ),
             ("a flipped bit", flipped_bit(), &[&weights, "tensor lm_head.weight: expected crc32c "]),
-            ("no JSON", fixture("c_not_json"), &["c_not_json/config.json: not the expected JSON", "line "]),
-            ("no JSON in a header", fixture("st_header_not_json"), &["model.safetensors: ", "column 2"]),
+            (
+                "invalid JSON",
+                fixture("c_not_json"),
+                &["c_not_json/config.json: not the expected JSON", "line "],
+            ),
+            ("invalid JSON in a header", fixture("st_header_not_json"), &["model.safetensors: ", "column 2"]),
             (
                 "a later manifest",
                 forged_manifest(|m| m.format_version = 2),
@@ -119,7 +123,7 @@ fn every_variant_is_reached_by_a_named_case() {
             ("a later GGUF", gguf_fixture("g_version_99"), &["g_version_99/model.gguf: ", "found 99"]),
             ("a tensor twice", gguf_fixture("g_duplicate_tensor"), &["model.gguf: ", " occurs twice"]),
             ("a hole", fixture("st_hole"), &[hole, "expected data from offset 2352"]),
-            ("a type of no name", fixture("st_unknown_dtype"), &["model.safetensors: ", q, "found F33"]),
+            ("an unknown type", fixture("st_unknown_dtype"), &["model.safetensors: ", q, "found F33"]),
             ("another magic", gguf_fixture("g_bad_magic"), &["g_bad_magic/model.gguf: magic: expected GGUF"]),
             (
                 "no heads",
@@ -133,14 +137,14 @@ fn every_variant_is_reached_by_a_named_case() {
                 &["model.safetensors: tensor lm_head.weight is missing"],
             ),
             (
-                "one layer more",
+                "one layer too many",
                 fixture("w_unexpected_tensor"),
                 &["model.safetensors: tensor model.layers.7."],
             ),
             ("a NaN", fixture("w_nan"), &["w_nan/model.safetensors: ", q, "is NaN"]),
-            ("a path for a shard", fixture("i_path_traversal"), &["index.json: ", "\"../base_ok/model"]),
+            ("a path as a shard name", fixture("i_path_traversal"), &["index.json: ", "\"../base_ok/model"]),
             (
-                "a control record cut",
+                "a truncated control record",
                 forged("trainer/control.bin", |b| b.truncate(9)),
                 &[&file("trainer/control.bin")],
             ),
@@ -155,7 +159,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 &["trainer/control.bin: step: expected 2, found 1"],
             ),
             ("a NaN to save", nan_to_save(), &["model tensors: ", "NaN at element 3 of lm_head.weight"]),
-            ("nothing good", run_of_damaged_checkpoints(), &["run: no checkpoint can be loaded; ", step]),
+            (
+                "no loadable checkpoint",
+                run_of_damaged_checkpoints(),
+                &["run: no checkpoint can be loaded; ", step],
+            ),
         ],
     );
 }

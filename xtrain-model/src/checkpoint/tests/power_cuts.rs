@@ -59,10 +59,10 @@ fn judge(moment: &Moment, after: &SimulatedFs) -> Result<Option<Sample>, String>
     }
 }
 
-/// Simulates power failures at each moment until `most` different disks were checked or no new one occurs. Returns
+/// Simulates power failures at each moment until `max` different disks were checked or no new one occurs. Returns
 /// the hashes of all disks. A disk is checked again after another save was acknowledged: a state that is valid before
 /// the acknowledgement is a loss after it.
-fn cut(moments: &[Moment], seed: u64, most: usize) -> Result<HashSet<u64>, String> {
+fn cut(moments: &[Moment], seed: u64, max: usize) -> Result<HashSet<u64>, String> {
     let (mut seen, mut judged, mut promise) = (HashSet::new(), HashSet::new(), (None, None));
     for (at, moment) in moments.iter().enumerate() {
         let control = |sample: &Option<Sample>| sample.as_ref().map(|sample| sample.control.clone());
@@ -86,7 +86,7 @@ fn cut(moments: &[Moment], seed: u64, most: usize) -> Result<HashSet<u64>, Strin
             } else {
                 old += 1;
             }
-            if new == most || old == 16 {
+            if new == max || old == 16 {
                 break;
             }
         }
@@ -117,7 +117,7 @@ fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
     let halves = [(&first, 800 * more as usize), (&again, times(100, 300) as usize)];
     let seen = std::thread::scope(|scope| {
         halves
-            .map(|(moments, most)| scope.spawn(move || cut(moments, 7, most)))
+            .map(|(moments, max)| scope.spawn(move || cut(moments, 7, max)))
             .map(|half| half.join().unwrap())
     });
     let seen: HashSet<u64> =

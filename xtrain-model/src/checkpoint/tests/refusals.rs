@@ -184,7 +184,7 @@ fn shapes_are_checked_before_tensors_are_read() {
 }
 
 #[test]
-fn a_run_without_checkpoints_says_so() {
+fn a_run_without_checkpoints_is_reported_as_such() {
     let error = newest(&SimulatedFs::default()).unwrap_err();
     assert!(matches!(error, CheckpointError::Missing { .. }), "{error}");
 }

@@ -100,7 +100,7 @@ fn a_long_conversation_is_truncated_and_one_without_a_target_is_omitted() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_refused() {
+fn documents_that_cannot_be_packed_are_refused() {
     let tokens = tokens(&[1, 1, 2]);
     assert!(Pieces::cut(&tokens, &(0..4), 0, Overflow::Split).is_err());
     let pieces = Pieces::cut(&tokens, &(0..2), 4, Overflow::Split).unwrap();

@@ -27,21 +27,25 @@ fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
         + r#"{"role":"user","content":"3"},{"role":"assistant","content":"c"}]}"#;
     let path = dir.file("in.jsonl", format!("{row}\n{{\"prompt\":\"p\",\"completion\":\"q\"}}\n"));
     let turns = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
-    let said = "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}";
+    let generation =
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}";
     // `.` and `!` are the end-of-text token; capitals and `!` are targets
     for (template, want) in [
         (None, "user\n2.assistant\nAB!user\n3.assistant\nC!"),
         (Some(turns("{{ m.role[0] }}{{ m.content }}{{ eos_token }}")), "u2.AAB!u3.AC!"),
-        (Some(turns(&format!("{said}{{{{ m.content }}}}{{% endif %}}{{{{ eos_token }}}}"))), "2.AB!3.C!"),
+        (
+            Some(turns(&format!("{generation}{{{{ m.content }}}}{{% endif %}}{{{{ eos_token }}}}"))),
+            "2.AB!3.C!",
+        ),
         (Some(turns("{{ m.content }}")), "2AB3C!"),
-        (Some(turns(&format!("{said}{{{{ m.content }}}}{{% endif %}};"))), "2;AB;3;C;!"),
+        (Some(turns(&format!("{generation}{{{{ m.content }}}}{{% endif %}};"))), "2;AB;3;C;!"),
     ] {
         let tokenizer = template.map_or_else(Tokenizer::byte, |template| with_template(&template));
         let file = prepared(&dir, std::slice::from_ref(&path), &tokenizer).unwrap();
         let count = file.count();
         let shown: String =
             (file.ids(0..count).unwrap().into_iter().zip(file.target_mask(0..count).unwrap()))
-                .map(|(id, learnt)| match (id, learnt) {
+                .map(|(id, is_target)| match (id, is_target) {
                     (256, false) => '.',
                     (256, true) => '!',
                     (id, false) => id as u8 as char,

@@ -37,12 +37,12 @@ fn every_variant_is_reached_by_a_named_case() {
         &[
             ("no file", missing, &["nowhere/in.tok: cannot open: "]),
             (
-                "bytes that are no text",
+                "bytes that are not text",
                 file("in.txt", b"ab\xffc"),
                 &["in.txt: expected UTF-8 text, ", "at byte 2"],
             ),
             (
-                "a line that is no JSON",
+                "a line that is not JSON",
                 file("in.jsonl", b"{\"text\": \"a\"}\n[\n"),
                 &["in.jsonl: line 2: expected "],
             ),
@@ -57,7 +57,7 @@ fn every_variant_is_reached_by_a_named_case() {
                 &["in.txt: the tokenizer could not"],
             ),
             (
-                "such a word in a line",
+                "a word without a token, in a line",
                 word_without_a_token("in.jsonl", "{\"text\": \"b\"}"),
                 &["in.jsonl: line 1: expected"],
             ),

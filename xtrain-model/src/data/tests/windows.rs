@@ -79,7 +79,7 @@ fn an_epoch_shows_every_window_once() {
 }
 
 #[test]
-fn a_permutation_is_one() {
+fn a_permutation_contains_each_index_once() {
     for n in [1, 2, 3, 4, 5, 16, 17, 37, 1000, 10_000] {
         let permutation = Permutation::new(n, [1, 2, 3, 4, 5, n]);
         let mut seen: Vec<u64> = (0..n).map(|i| permutation.at(i)).collect();
