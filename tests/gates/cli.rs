@@ -265,7 +265,7 @@ fn completions_exist_for_every_shell() {
 
 #[test]
 #[cfg(unix)]
-fn a_closed_pipe_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let scratch = Scratch::new("pipe");
     let script = format!("('{}' completions zsh; echo $? >&2) | true", program_path().display());
     let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();

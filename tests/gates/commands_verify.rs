@@ -51,7 +51,7 @@ fn verify_prints_its_verdict_as_json() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn verify_finds_a_planted_fault_and_reports_the_place_and_the_bits() {
+fn verify_finds_a_planted_fault_and_reports_the_position_and_the_bits() {
     for fault in [
         xtrain::tensor::faults::Fault::DroppedCacheWrite,
         xtrain::tensor::faults::Fault::PageOffByOne,
@@ -60,7 +60,7 @@ fn verify_finds_a_planted_fault_and_reports_the_place_and_the_bits() {
         let all = xtrain::tensor::faults::with(fault, verdicts);
         let bad: Vec<&Verdict> = all.iter().filter(|v| !v.holds()).collect();
         let first = bad.first().unwrap_or_else(|| panic!("{fault} was not found")).first.clone();
-        let first = first.expect("a difference has a place");
+        let first = first.expect("a difference has a position");
         println!("verify, {fault}, seed 3: {} settings, {first}", bad.len());
         assert_ne!(first.want, first.got, "{fault}: {first}");
     }

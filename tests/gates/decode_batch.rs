@@ -1,4 +1,4 @@
-//! Batched decoding has the bits of decoding each sequence alone.
+//! Batched decoding is bit-identical to decoding each sequence alone.
 use xtrain::decode::{
     Completion, Engine, EngineOptions, KvKind, Request, SampleOptions, generate, generate_cached_batch,
     generate_naive,

@@ -1,4 +1,4 @@
-//! Cached decoding has the tokens, log-probabilities and logits of naive recomputation, bit for bit.
+//! Tokens, log-probabilities and logits of cached decoding are bit-identical to those of naive recomputation.
 use xtrain::decode::cache::{Cache, CacheShape};
 use xtrain::decode::{
     EngineOptions, FinishReason, KvKind, Request, Room, SampleOptions, StopConditions, generate,
@@ -106,7 +106,7 @@ struct Continuation {
 }
 
 impl Continuation {
-    /// Truncates the tokens after the first of `eos`, if there is one.
+    /// Truncates the tokens after the first end-of-text token of `eos`, if any.
     fn new(prompt: Vec<u32>, mut greedy: Vec<u32>, eos: Vec<u32>) -> Continuation {
         let end = greedy.iter().position(|t| eos.contains(t));
         greedy.truncate(end.map_or(greedy.len(), |n| n + 1));

@@ -44,7 +44,7 @@ pub(crate) fn ties() -> Checked {
     Ok(200)
 }
 
-/// The smallest number of each token's range draws that token.
+/// The smallest random number of each token's range samples that token.
 pub(crate) fn ranges() -> Checked {
     let mut row = vec![0.0; 5000];
     xtrain::tensor::fill_normal(SEED, 0, 12.0, &mut row);

@@ -1,4 +1,4 @@
-//! The GPU gates. In f32, a complete training run on the GPU or the emulator has the bits of the CPU, for any order
+//! The GPU gates. In f32, a complete training run on the GPU or the emulator is bit-identical to the CPU, for any order
 //! of the emulator's threads and any split into micro-batches.
 use std::sync::Arc;
 
@@ -162,7 +162,7 @@ fn check_warm_step(device: &Device) {
     assert!(t.syncs <= 3, "{t:?}");
     // the loss, the norm, a flag per tensor, and (lse, log-probability, entropy) of 108 rows
     assert!(t.downloaded <= 4096, "{} bytes downloaded", t.downloaded);
-    // one graph between two synchronizations: neither copies nor zeros nor targets end it
+    // one graph between two synchronizations: copies, zeros and targets do not end it
     assert!(t.graphs <= t.syncs && t.launches > 40 * t.graphs, "{t:?}");
 }
 

@@ -79,7 +79,7 @@ fn the_error_of_a_failing_nvcc_is_reported() {
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();
     let why = nvcc.compile(&["-ptx".to_string()], &scratch.0.join("out")).unwrap_err();
     assert_eq!(why, format!("{} failed: all.cu(3): error: no", path.canonicalize().unwrap().display()));
-    // one that prints nothing and writes nothing
+    // an nvcc that prints nothing and writes nothing
     let path = fake(&scratch.0, &format!("case $1 in --version) {};; esac", version("13.0")));
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();
     assert!(nvcc.compile(&[], &scratch.0.join("out")).is_err());

@@ -1,5 +1,5 @@
-//! Gate: a model opened for inference, whose matrices are packed while they are read, has the bits of the same model
-//! opened with its f32 master weights.
+//! Gate: a model opened for inference, whose matrices are packed while they are read, is bit-identical to the same
+//! model opened with its f32 master weights.
 use std::path::Path;
 use std::process::Stdio;
 
@@ -49,7 +49,7 @@ fn same([whole, packed]: &[Model; 2], tokens: &[u32], what: &str) -> Result<usiz
     let differ = |e: String| format!("gate {GATE}, seed {SEED}: {what}: {e}");
     compare_bits(&logits(packed, tokens), &logits(whole, tokens)).map_err(differ)?;
     let mut rows = tokens.len();
-    // on a GPU the pass is enough: other gates compare its rollouts with it
+    // on a GPU, one pass is sufficient: other gates compare its rollouts with the pass
     if !matches!(packed.device(), Device::Gpu(_)) {
         let requests = vec![Request::sampled(tokens, 6, 1.0, SEED), Request::greedy(&tokens[..3], 5)];
         let oracle = Oracle::new(whole, requests);

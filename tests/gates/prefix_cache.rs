@@ -1,4 +1,4 @@
-//! Rows from the prefix cache have the bits of computed rows, and they are counted.
+//! Rows from the prefix cache are bit-identical to computed rows, and are counted.
 use xtrain::decode::{Engine, EngineOptions, KvKind, PrefixCaching, Request};
 use xtrain::tensor::Dtype;
 use xtrain::tensor::rng::{Purpose, draw};

@@ -37,7 +37,7 @@ fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
     assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
 }
 
-/// The percentage of the held-out sums that a quickstart of `steps` steps answers.
+/// The percentage of the held-out sums that a quickstart of `steps` steps answers correctly.
 fn answered(seed: u64, steps: u64) -> f64 {
     let scratch = Scratch::new(&format!("sums-{seed}-{steps}"));
     let (seed, steps) = (seed.to_string(), format!("train.steps={steps}"));

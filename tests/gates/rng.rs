@@ -48,7 +48,7 @@ impl CaseRng {
     }
 }
 
-/// Values of the kinds that break kernels. Most are uniform within 1.5 `scale`; the others are zeros of both signs,
+/// Values that are likely to expose errors in kernels. Most are uniform within 1.5 `scale`; the others are zeros of both signs,
 /// denormals, exact ties and a few large values.
 pub(crate) fn values(n: usize, scale: f32, rng: &mut CaseRng) -> Vec<f32> {
     let value = |w: u64| {

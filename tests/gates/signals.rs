@@ -18,7 +18,7 @@ fn send(signal: &str, child: &Child) {
     assert!(sent.success(), "the run ended before SIG{signal}");
 }
 
-/// Sends `signal` to a run in the middle of its training. Returns what is wrong with its end or its resumption.
+/// Sends `signal` to a run in the middle of its training. Returns an error unless it ends and resumes correctly.
 fn stopped(scratch: &Path, signal: &'static str, code: i32) -> Result<(), String> {
     let run = scratch.join(signal);
     // saves happen only at step 0, at the last step and after the signal

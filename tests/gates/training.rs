@@ -177,9 +177,9 @@ fn complete(run: &Run, setup: &Setup) -> Result<Bits> {
 }
 
 /// Compares two runs. Returns the number of compared values, or the first difference.
-fn same(gate: &'static str, run: &Run, how: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
+fn same(gate: &'static str, run: &Run, setting: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
     let case = GateCase { gate, number: run.number, seed: SEED };
-    same_bits(case, &format!("{how} in {run:?}"), got, want)
+    same_bits(case, &format!("{setting} in {run:?}"), got, want)
 }
 
 /// A case of a gate.
@@ -192,10 +192,11 @@ pub(crate) struct GateCase {
 
 /// Compares two lists of values. Returns the number of compared values, or the first difference with its gate, case
 /// and seed.
-pub(crate) fn same_bits(case: GateCase, how: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
+pub(crate) fn same_bits(case: GateCase, setting: &str, got: &Bits, want: &Bits) -> Result<usize, Difference> {
     let GateCase { gate, number, seed } = case;
-    let differ =
-        |what: String| Err(Difference(format!("gate {gate}, case {number}, seed {seed}: {what}\n  {how}")));
+    let differ = |what: String| {
+        Err(Difference(format!("gate {gate}, case {number}, seed {seed}: {what}\n  {setting}")))
+    };
     let lengths = |all: &Bits| -> Vec<(String, usize)> {
         all.iter().map(|(name, values)| (name.clone(), values.len())).collect()
     };
@@ -263,9 +264,9 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
             start = end;
         }
     }
-    let how = format!("documents begin at {:?}", together.starts);
+    let setting = format!("documents begin at {:?}", together.starts);
     let (got, want) = (values(&[together])?, values(&alone)?);
-    same("packing", run, &how, &got, &want)
+    same("packing", run, &setting, &got, &want)
 }
 
 /// Runs a gate over `n` cases. Returns the number of compared values.

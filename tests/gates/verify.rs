@@ -20,7 +20,7 @@ fn verify_exits_with_0_if_every_bit_agrees() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn verify_exits_with_1_and_names_the_place_of_a_planted_fault() {
+fn verify_exits_with_1_and_names_the_position_of_a_planted_fault() {
     for fault in [
         xtrain::tensor::faults::Fault::DroppedCacheWrite,
         xtrain::tensor::faults::Fault::PageOffByOne,

@@ -1,4 +1,4 @@
-"""Opens what xtrain exports with other programs: directories with transformers, GGUF files with gguf-py.
+"""Opens exported models with other programs: directories with transformers, GGUF files with gguf-py.
 
     python tests/peers/check.py [--xtrain target/release/xtrain]
 
@@ -10,8 +10,8 @@ Each model of tests/data/models is imported and exported again. Then
 * gguf-py must find exactly the values of the directory under the standard names (F32), and must dequantise Q8_0 to
   exactly the values that xtrain computes with.
 
-If a package is not installed, the script says so and skips the checks that need it; with XTRAIN_REQUIRE_PEERS=1 that
-is a failure. Tested with transformers 5.23.0, torch 2.15.0, gguf 0.19.0, safetensors 0.8.0.
+If a package is not installed, the script reports it and skips the checks that need it. With XTRAIN_REQUIRE_PEERS=1, a
+skipped check is a failure. Tested with transformers 5.23.0, torch 2.15.0, gguf 0.19.0, safetensors 0.8.0.
 """
 
 import argparse

@@ -88,7 +88,7 @@ class Batch:
         params.kv_unified = True
         self.context = ll.llama_init_from_model(self.model, params)
         if not self.model or not self.context:
-            raise RuntimeError("llama.cpp refuses this model: remove the call of llama_log_set to see why")
+            raise RuntimeError("llama.cpp cannot load this model; remove the call to llama_log_set to see its error message")
         self.memory = ll.llama_get_memory(self.context)
         self.batch = ll.llama_batch_init(rows * length, 0, 1)
 

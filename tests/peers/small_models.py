@@ -50,22 +50,22 @@ def model(config, weights, dtype):
     torch.set_default_dtype(dtype)
     config = type(config)(**{**config.to_dict(), "dtype": str(dtype).removeprefix("torch.")})
     config._attn_implementation = "eager"
-    made = getattr(module, name)(config).to(dtype).eval()
-    missing, more = made.load_state_dict({k: v.to(dtype) for k, v in weights.items()}, strict=False)
+    network = getattr(module, name)(config).to(dtype).eval()
+    missing, more = network.load_state_dict({k: v.to(dtype) for k, v in weights.items()}, strict=False)
     assert not more and set(missing) <= {"lm_head.weight"}, (missing, more)
-    made.tie_weights()
-    return made
+    network.tie_weights()
+    return network
 
 
-def logits(made, ids):
+def logits(network, ids):
     with torch.no_grad():
-        return made(torch.tensor([ids])).logits[0]
+        return network(torch.tensor([ids])).logits[0]
 
 
-def greedy(made, prompt):
+def greedy(network, prompt):
     ids, margin = list(prompt), np.inf
     for _ in range(NEW):
-        last = logits(made, ids)[-1]
+        last = logits(network, ids)[-1]
         top = torch.topk(last, 2).values
         margin = min(margin, float(top[0] - top[1]))
         ids.append(int(last.argmax()))
@@ -124,10 +124,10 @@ def main():
     wide = {name: logits(s[3], s[2] + s[4]) for name, s in single.items()}
     double()
     for name, (config, weights, prompt, _, tokens) in single.items():
-        made = model(config, weights, torch.float64)
-        own, margin = greedy(made, prompt)
+        network = model(config, weights, torch.float64)
+        own, margin = greedy(network, prompt)
         assert own == tokens, "f32 and f64 differ"
-        want = logits(made, prompt + own)
+        want = logits(network, prompt + own)
         assert want.dtype == torch.float64
         error = float((want - wide[name]).abs().max())
         dir = OUT / name

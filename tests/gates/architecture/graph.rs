@@ -168,12 +168,12 @@ impl Reader {
         self.graph
     }
 
-    /// Resolves a path that is written in `module`. `None`: it names something of another crate.
+    /// Resolves a path that is written in `module`. `None`: the path leads to another crate.
     fn resolve(&self, module: usize, path: &[String]) -> Option<Target> {
         self.lookup(module, path, &mut HashSet::new())
     }
 
-    /// As [`Reader::resolve`]. `seen` holds the lookups under way: two globs may import each other.
+    /// As [`Reader::resolve`]. `seen` holds the lookups in progress: two globs may import each other.
     fn lookup(&self, module: usize, path: &[String], seen: &mut HashSet<(usize, String)>) -> Option<Target> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {

@@ -75,7 +75,7 @@ fn paths_in_code_and_in_macros_are_imports() {
 }
 
 #[test]
-fn tests_and_other_crates_are_no_imports() {
+fn tests_and_other_crates_are_not_imports() {
     let files = [
         (
             "lib.rs",

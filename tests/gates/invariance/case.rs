@@ -45,7 +45,7 @@ pub(super) struct Seq {
     pub(super) prompt: usize,
     /// Maximum number of rows in a chunk.
     pub(super) chunk: usize,
-    /// `(of, len)`: the first `len` tokens are those of the earlier sequence `of`, and share its cache.
+    /// `(of, len)`: the first `len` tokens equal those of the earlier sequence `of` and share its cached rows.
     pub(super) prefix: Option<(usize, usize)>,
 }
 
@@ -246,7 +246,7 @@ impl CaseRng {
     }
 }
 
-/// A small shape: head sizes with `nh hd != dim`, odd widths, vocabularies that are a multiple of nothing, and
+/// A small shape: head sizes with `nh hd != dim`, odd widths, vocabulary sizes that are a multiple of no block size, and
 /// sometimes a width of more than one chunk of 256.
 fn config(rng: &mut CaseRng, longest: usize) -> Config {
     let wide = rng.below(64);

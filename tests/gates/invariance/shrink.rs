@@ -76,7 +76,7 @@ fn keep(case: &Case, keeps: &dyn Fn(usize) -> bool) -> Case {
     smaller
 }
 
-/// Truncates sequence `s` to `len` positions. All completions of one prompt are truncated alike.
+/// Truncates sequence `s` to `len` positions. All completions of one prompt are truncated to the same length.
 fn cut(case: &mut Case, s: usize, len: usize) {
     let len = len.max(2);
     let group = match case.driver {

@@ -1,7 +1,7 @@
 //! Compares the logits of a batched rollout with a paged KV cache and chunked prefill with those of the training
 //! forward, bit for bit.
 //!
-//! Run with `cargo run --release --example 02_one_token_one_number`.
+//! Run with `cargo run --release --example 02_compare_rollout_with_training`.
 use xtrain::decode::{Engine, EngineOptions, KvKind, LogitsRows, Request};
 use xtrain::model::{Config, Model, NoCache, Rows, Tape};
 use xtrain::tensor::{Device, Dtype};
