@@ -8,7 +8,7 @@ use crate::tokenizer::Tokenizer;
 const MIX: Mix = Mix { sums: 3, sentences: 1 };
 
 #[test]
-fn a_tenth_of_the_pairs_is_held_out_and_no_pair_is_both() {
+fn a_tenth_of_the_pairs_is_held_out_and_no_pair_is_in_both_parts() {
     let sums = Sums::default();
     let (train, held_out) = (sums.pairs(PromptSet::Train), sums.pairs(PromptSet::HeldOut));
     assert_eq!(train.len() + held_out.len(), 10_000);
