@@ -352,8 +352,8 @@ fn the_load_benchmark_reads_every_weight_and_removes_its_files() {
     for part in ["(2 layers, dim 128)", "bf16", "weights in 1 file", "open model", "peak memory"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // 38 MB of weights, or 19 MB in bf16, each in memory once, packed or in f32. The rest is the program itself, 1 MiB
-    // to be packed, and three pieces of 256 KiB that are being read.
+    // 38 MB of weights, or 19 MB in bf16, each in memory once, packed or in f32. The rest is the program itself, 1
+    // MiB to be packed, and three pieces of 256 KiB that are being read.
     for more in [&[][..], &["--dtype", "bf16"], &["--masters"]] {
         let got = parsed(&random(&[&["--set", "model.preset=small-10m", "--json"], more].concat()));
         assert_eq!(got["pack_ms"].is_object(), more.contains(&"--masters"), "{got}");

@@ -61,7 +61,7 @@ const EXPECTED: [(&str, &str); 62] = [
     ("no_weights", "model.safetensors"),
     ("g_bad_magic", "magic"),
     ("g_version_99", "99"),
-    ("g_truncated_header", "in the header is truncated"),
+    ("g_truncated_header", "is truncated"),
     ("g_truncated_data", "a file of"),
     ("g_kv_count_2pow63", "metadata values"),
     ("g_string_len_2pow62", "a string in the header is truncated"),

@@ -1,5 +1,5 @@
-//! The GPU gates. In f32, a complete training run on the GPU or the emulator is bit-identical to the CPU, for any order
-//! of the emulator's threads and any split into micro-batches.
+//! The GPU gates. In f32, a complete training run on the GPU or the emulator is bit-identical to the CPU, for any
+//! order of the emulator's threads and any split into micro-batches.
 use std::sync::Arc;
 
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};

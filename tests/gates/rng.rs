@@ -48,8 +48,8 @@ impl CaseRng {
     }
 }
 
-/// Values that are likely to expose errors in kernels. Most are uniform within 1.5 `scale`; the others are zeros of both signs,
-/// denormals, exact ties and a few large values.
+/// Values that are likely to expose errors in kernels. Most are uniform within 1.5 `scale`; the others are zeros of
+/// both signs, denormals, exact ties and a few large values.
 pub(crate) fn values(n: usize, scale: f32, rng: &mut CaseRng) -> Vec<f32> {
     let value = |w: u64| {
         let (kind, sign) = (w >> 60, if w >> 59 & 1 == 0 { 1.0 } else { -1.0 });

@@ -58,8 +58,8 @@ impl Back<'_> {
         Ok(())
     }
 
-    /// Adds the gradients of the weight and bias of a linear with input `x`. The weight gradient reads `dy` rounded to
-    /// `dtype`, the bias gradient reads it unrounded. Returns the rounded `dy`.
+    /// Adds the gradients of the weight and bias of a linear with input `x`. The weight gradient reads `dy` rounded
+    /// to `dtype`, the bias gradient reads it unrounded. Returns the rounded `dy`.
     fn linear_params(
         &mut self,
         linear: LinearIndex,

@@ -8,8 +8,8 @@ use crate::param::Param;
 use crate::params::Linear;
 use crate::rows::Rows;
 
-/// The operations that [`Model::forward`](crate::Model::forward) uses. Each computes the operation of the same name in
-/// [`xtrain_tensor::ops`].
+/// The operations that [`Model::forward`](crate::Model::forward) uses. Each computes the operation of the same name
+/// in [`xtrain_tensor::ops`].
 ///
 /// Shapes: `N` rows, `C` model width, `nh` query heads, `nkv` key/value heads, `hd` head size, `F` MLP width.
 pub trait Functional {
@@ -28,8 +28,8 @@ pub trait Functional {
     /// When `gain` does not have the width of `x`.
     fn rms_norm(&mut self, x: &Self::X, gain: &Param, eps: f32) -> Result<Self::X>;
 
-    /// `x Wᵀ + b` for each of `ws`, `[N, out_i]` in the compute dtype. The linears of a group share one input gradient:
-    /// its sum runs over the outputs of the first weight, then of the second, and so on.
+    /// `x Wᵀ + b` for each of `ws`, `[N, out_i]` in the compute dtype. The linears of a group share one input
+    /// gradient: its sum runs over the outputs of the first weight, then of the second, and so on.
     ///
     /// # Errors
     /// When a weight does not have the width of `x`.

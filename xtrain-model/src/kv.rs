@@ -15,8 +15,8 @@ pub trait KvStore<F: Functional> {
     /// When the cache is full, or when a row's position is not the next one of its sequence.
     fn extend(&mut self, layer: usize, k: F::X, v: F::X, rows: &Rows) -> Result<KvView<'_, F::X>>;
 
-    /// Applies QK-norm and the rotary embedding to the heads of `rows`, then calls [`extend`](KvStore::extend). Returns
-    /// the queries `[N, nh, hd]` and all keys and values that they may attend to.
+    /// Applies QK-norm and the rotary embedding to the heads of `rows`, then calls [`extend`](KvStore::extend).
+    /// Returns the queries `[N, nh, hd]` and all keys and values that they may attend to.
     ///
     /// # Errors
     /// As [`extend`](KvStore::extend), and when a position is beyond the rotary table.

@@ -1,5 +1,5 @@
-//! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE, SwiGLU.
-//! The forward pass is written once.
+//! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE,
+//! SwiGLU. The forward pass is written once.
 use xtrain_tensor::ops::{self, DeviceSampler, RopeArgs};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
@@ -52,14 +52,14 @@ impl Model {
     /// The same model on another device.
     ///
     /// # Errors
-    /// When the device has no memory for it; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) when the model has
-    /// no master weights.
+    /// When the device has no memory for it; [`Error::NoMasterWeights`](crate::Error::NoMasterWeights) when the model
+    /// has no master weights.
     pub fn to_device(&self, device: &Device) -> Result<Model> {
         Ok(Model { params: self.params.to_device(device)?, ..self.clone() })
     }
 
-    /// The same model for inference only: packed matrices without f32 master weights. It cannot be trained or saved. Its
-    /// results are bit-identical.
+    /// The same model for inference only: packed matrices without f32 master weights. It cannot be trained or saved.
+    /// Its results are bit-identical.
     ///
     /// # Errors
     /// When the device has no memory for it.

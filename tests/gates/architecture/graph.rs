@@ -184,8 +184,8 @@ impl Reader {
         }
     }
 
-    /// Resolves a path relative to `module`: an item defined there, an import, or a child module, in this order. A child
-    /// comes first if more segments follow.
+    /// Resolves a path relative to `module`: an item defined there, an import, or a child module, in this order. A
+    /// child comes first if more segments follow.
     fn descend(&self, module: usize, path: &[String], seen: &mut HashSet<(usize, String)>) -> Option<Target> {
         let Some((first, rest)) = path.split_first() else { return Some(Target::Module(module)) };
         if first == "super" {

@@ -49,10 +49,10 @@ pub(super) struct Seq {
     pub(super) prefix: Option<(usize, usize)>,
 }
 
-/// What drives the passes.
+/// How the passes are scheduled.
 #[derive(Debug, Clone)]
 pub(super) enum Driver {
-    /// The gate itself: `Model::forward` with a cache.
+    /// Calls of `Model::forward` with a cache.
     Passes {
         batch: Batch,
         /// Rows of different sequences alternate, instead of one sequence after the other.
@@ -182,8 +182,8 @@ impl Case {
     }
 }
 
-/// The reference (`None`) and the instruction sets of this machine: those that emulate FMA while others have it, and the
-/// rest.
+/// The reference (`None`) and the instruction sets of this machine: those that emulate FMA while others have it, and
+/// the rest.
 pub(super) fn simds() -> (Vec<Option<Simd>>, Vec<Option<Simd>>) {
     let all = [None].into_iter().chain(Simd::available().map(Some));
     all.partition(|s| *s < Some(Simd::Avx2) && Simd::detect() >= Simd::Avx2)
@@ -246,8 +246,8 @@ impl CaseRng {
     }
 }
 
-/// A small shape: head sizes with `nh hd != dim`, odd widths, vocabulary sizes that are a multiple of no block size, and
-/// sometimes a width of more than one chunk of 256.
+/// A small shape: head sizes with `nh hd != dim`, odd widths, vocabulary sizes that are a multiple of no block size,
+/// and sometimes a width of more than one chunk of 256.
 fn config(rng: &mut CaseRng, longest: usize) -> Config {
     let wide = rng.below(64);
     let n_kv_heads = rng.choose(&[1, 1, 2, 3]);

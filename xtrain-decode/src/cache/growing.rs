@@ -22,8 +22,8 @@ use super::ledger::Ledger;
 use super::rotate::rotate_heads;
 use super::shape::CacheShape;
 
-/// The classic baseline. Every step copies all keys and values of its sequences, so a sequence of `n` tokens costs O(n²)
-/// copies.
+/// The classic baseline. Every step copies all keys and values of its sequences, so a sequence of `n` tokens costs
+/// O(n²) copies.
 #[derive(Debug)]
 pub struct Growing {
     shape: CacheShape,
@@ -95,7 +95,8 @@ impl Growing {
     /// An empty cache. `room` limits its growth.
     ///
     /// # Errors
-    /// Never: this cache allocates nothing in advance. The other kinds return an error if the device is out of memory.
+    /// Never: this cache allocates nothing in advance. The other kinds return an error if the device is out of
+    /// memory.
     pub fn new(shape: CacheShape, room: Room) -> Result<Growing> {
         Ok(Growing {
             ledger: Ledger::new(shape.n_layers, room.sequences),

@@ -57,8 +57,8 @@ impl Request {
         self.prompt.len().saturating_add(self.max_new).min(cfg.max_positions)
     }
 
-    /// The finish reason if the sequence ends with `token` as its `n`-th new token. If several apply, the first of: end
-    /// of text, stop, length, context.
+    /// The finish reason if the sequence ends with `token` as its `n`-th new token. If several apply, the first of:
+    /// end of text, stop, length, context.
     pub(crate) fn finish_reason(&self, token: u32, n: usize, cfg: &Config) -> Option<FinishReason> {
         let full = if n >= self.max_new {
             Some(FinishReason::Length)

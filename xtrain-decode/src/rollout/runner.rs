@@ -63,8 +63,8 @@ impl<'m> Runner<'m> {
         Ok(SamplerId(self.samplers.len() - 1))
     }
 
-    /// Number of decode steps that can run without synchronizing. 0: the host needs every token (on the CPU, without a
-    /// cache, with the logits of all rows, or with one step per synchronization).
+    /// Number of decode steps that can run without synchronizing. 0: the host needs every token (on the CPU, without
+    /// a cache, with the logits of all rows, or with one step per synchronization).
     pub(super) fn max_multi_steps(&self) -> usize {
         let on_gpu = matches!(self.model.device(), Device::Gpu(_));
         let possible = on_gpu && self.cache.is_some() && self.logits_rows == LogitsRows::Sampled;

@@ -1,7 +1,7 @@
 //! The scheduler: the running and waiting sequences and their state.
 //!
-//! Its decisions depend only on tokens and on cache room; it never uses the model. Each step it admits waiting sequences,
-//! plans the rows of the step, and takes the sampled tokens back:
+//! Its decisions depend only on tokens and on cache room; it never uses the model. Each step it admits waiting
+//! sequences, plans the rows of the step, and takes the sampled tokens back:
 //!
 //! ```text
 //! admit -> plan -> (the runner executes the plan) -> mark_computed -> accept -> retire
@@ -208,8 +208,8 @@ impl<'m> Scheduler<'m> {
         }
     }
 
-    /// Forks the prompt in slot `from` for the sequence at `at`, whose first token is then due. If there is no room for
-    /// a copy, the sequence computes the prompt itself.
+    /// Forks the prompt in slot `from` for the sequence at `at`, whose first token is then due. If there is no room
+    /// for a copy, the sequence computes the prompt itself.
     fn fork_prompt(
         &mut self,
         at: usize,
