@@ -73,7 +73,7 @@ pub trait Functional {
     fn reshape(&mut self, x: &Self::X, shape: &[usize]) -> Result<Self::X>;
 }
 
-/// RMSNorm over each head (QK-norm).
+/// RMS norm over each head (QK-norm).
 #[derive(Debug, Clone, Copy)]
 pub struct HeadNorm<'a> {
     /// `[hd]`.
