@@ -111,7 +111,8 @@ def recorded_terminal(command, directory):
                 text += token
                 events.append([now, line, text.rstrip()])
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
-        sys.exit(f"error: {' '.join(command)} failed: {text}")
+        last = next((text for _, _, text in reversed(events) if text), "")
+        sys.exit(f"error: {' '.join(command)} failed: {last}")
     return thinned(events)
 
 
@@ -361,7 +362,7 @@ def styled(text, command):
     text = re.sub(r"( +)(correct)$", r'\1<tspan class="g">\2</tspan>', text)
     text = re.sub(r"( +)(wrong)$", r'\1<tspan class="b">\2</tspan>', text)
     text = re.sub(r"^((?:-+ *)+)$", r'<tspan class="s">\1</tspan>', text)
-    return re.sub(r"^((?:saved|sample after|cache  ).*)$", r'<tspan class="s">\1</tspan>', text)
+    return re.sub(r"^((?:saved|sample at step|cache  ).*)$", r'<tspan class="s">\1</tspan>', text)
 
 
 def main():
