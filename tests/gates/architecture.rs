@@ -235,7 +235,6 @@ fn no_file_imports_a_higher_layer() {
 }
 
 #[test]
-#[ignore = "some names are still defined twice"]
 fn each_public_type_name_is_defined_once() {
     let graphs: Vec<_> = CRATES.iter().map(|krate| (krate.directory, read(krate))).collect();
     none("public types with the same name", &duplicate_types(&graphs));
