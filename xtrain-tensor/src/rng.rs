@@ -51,7 +51,7 @@ pub fn uniform_u64(seed: u64, id: u64, position: u32, purpose: Purpose) -> u64 {
 
 /// A `rand` generator over the addresses (seed, id, 0), (seed, id, 1), ..., word by word.
 ///
-/// It is for tests and examples. Weights and tokens are drawn with [`draw`] only, because the distributions of `rand`
+/// For corpora, generated prompts and tests. Weights and tokens use [`draw`] only, because the distributions of `rand`
 /// do not guarantee bits.
 #[derive(Debug, Clone)]
 pub struct PhiloxRng {
