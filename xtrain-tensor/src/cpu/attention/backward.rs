@@ -1,9 +1,9 @@
 //! Attention backward. A work item is one sequence and one kv head. Each weight and its gradient are computed once,
 //! in tiles of 64 rows by 64 keys, and then added to dq, dk and dv.
 //!
-//! The order is: heads of the group rising, inside them rows rising, inside them keys rising. So an element of dq
-//! sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md, independent of
-//! what is kept in memory in between.
+//! The loops run over the heads of the group, then over rows, then over keys, each in ascending order. An element of dq
+//! thus sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md. Storing the
+//! partial sums between tiles does not change that order.
 mod tile;
 
 use std::ops::Range;
@@ -227,7 +227,7 @@ impl<E: Number> Item<'_, E> {
     fn put_dq<L: Lanes>(&self, l: L, st: &State<'_>, head: usize) {
         let scale = Lanes::splat(l, self.heads.scale());
         for (&n, sum) in self.rows.iter().zip(st.dq.chunks_exact(self.width())) {
-            // SAFETY: a row is in one sequence and a query head in one group, so no other work item has these
+            // SAFETY: a row is in one sequence and a query head in one group, so no other work item accesses these
             // elements.
             let out = unsafe { self.outputs[0].slice(self.heads.q(n, head)) };
             put(l, out, sum, scale);
@@ -241,8 +241,8 @@ impl<E: Number> Item<'_, E> {
         for pos in 0..self.rows.len() {
             let slot = self.mask.slots.slot(self.seq, pos);
             let at = self.heads.kv(slot, self.kv * (self.heads.nh / self.heads.nkv));
-            // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and a work item has a
-            // kv head of its own, so no other work item has these elements.
+            // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and each work item
+            // of a sequence has a different kv head, so no other work item accesses these elements.
             let (dk, dv) = unsafe { (self.outputs[1].slice(at.clone()), self.outputs[2].slice(at)) };
             put(l, dk, &st.dk[pos * width..(pos + 1) * width], scale);
             put(l, dv, &st.dv[pos * width..(pos + 1) * width], one);

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::operands::{LogProb, LossRows, Target};
 use crate::tensor::Tensor;
 
-/// Logits that one thread takes at a time.
+/// Logits per work item.
 pub(super) const GRAIN: usize = 8192;
 
 /// The values of one row `z`; `parts` is scratch.
@@ -19,11 +19,12 @@ pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize, parts: &mut Vec<[f32; 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowState {
     pub(super) value: LogProb,
-    /// The last logit that top-k keeps, in the order (falling, index rising): its value and its index. `None`: all are kept.
+    /// The last logit that top-k keeps, in order of descending value, then ascending index: its value and its index.
+    /// `None`: all are kept.
     cut: Option<(f32, usize)>,
 }
 
-/// What is computed from the logits besides the values of their rows.
+/// What to compute from the logits in addition to the values of their rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing.
@@ -32,7 +33,7 @@ pub(super) enum Action {
     Gradient,
 }
 
-/// Consecutive rows of logits: row `first` of a loss and those after it, from column `column` on.
+/// Consecutive rows of logits. The first one is row `first` of the loss; they start at column `column`.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) cpu: &'a Cpu,
@@ -43,8 +44,8 @@ pub(super) struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Computes the values of rows with a target that are not `known`, which requires all of their columns, then the
-    /// action. Logits of a row without a target become zeros.
+    /// Computes the values of rows with a target that are not in `known`, which requires all of their columns, then
+    /// runs the action. Logits of a row without a target become zeros.
     ///
     /// # Errors
     /// [`Error::NotFinite`] for the first row whose `lse` is not finite.
@@ -63,7 +64,7 @@ impl Rows<'_> {
         let z = logits.data_mut::<f32>()?;
         let all = Disjoint::new(&mut *known);
         self.cpu.pool.parts(z, per_part * v, |i, z| {
-            // SAFETY: the rows of this part of `z`, and parts do not meet.
+            // SAFETY: the rows of this part of `z`; parts are disjoint.
             work(i, z, unsafe { all.slice(i * per_part..i * per_part + z.len() / v) });
         });
         match known.iter().position(|k| k.is_some_and(|k| !k.value.lse.is_finite())) {
@@ -102,7 +103,7 @@ struct Scratch {
     order: Vec<u32>,
 }
 
-/// The `k`-th logit, the largest first, of equal ones the first. `None`: all are kept.
+/// The `k`-th logit in order of descending value, then ascending index: its value and its index. `None`: all are kept.
 fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> {
     if k >= z.len() {
         return None;

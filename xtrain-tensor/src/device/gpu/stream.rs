@@ -1,4 +1,4 @@
-//! The stream of a device: kernels and copies in order, the memory that they use, and what has been counted.
+//! The stream of a device: kernels and copies in order, their memory, and the activity counters.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::launch::{Arg, Call, Grid, Launcher};
@@ -55,7 +55,7 @@ pub struct GpuCounters {
 }
 
 impl GpuCounters {
-    /// Returns the difference to an earlier snapshot. `steps_without_upload` is not a difference: it counts from the
+    /// Returns the difference from an earlier snapshot. `steps_without_upload` is not a difference: it counts from the
     /// last upload.
     pub fn since(self, before: GpuCounters) -> GpuCounters {
         GpuCounters {
