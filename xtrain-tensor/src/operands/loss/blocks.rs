@@ -1,10 +1,11 @@
-//! How the rows and the vocabulary of a loss are split, so that no chunk of a reduction is split.
+//! Splitting of the rows and the vocabulary of a loss. No chunk of a reduction is split.
 use std::ops::Range;
 
 use crate::operands::Samples;
 
-/// Splits rows into blocks of at most `logits` logits, with `out` columns per row: whole samples, or multiples of 256 rows
-/// of a sample. If 256 rows have more logits, the columns must be split too; the blocks are then those of 4,096 columns.
+/// Splits rows into blocks of at most `logits` logits, with `out` columns per row. A block holds whole samples, or a
+/// multiple of 256 rows of a sample. If 256 rows have more logits, the columns must be split too; the blocks are then
+/// those of 4,096 columns.
 pub(crate) fn of_rows(samples: &Samples, logits: usize, out: usize) -> Vec<(Range<usize>, Samples)> {
     let columns = if 256 * out <= logits { out } else { out.min(4096) };
     let most = (logits / columns / 256 * 256).max(256);
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_chunk_of_a_sum_is_cut_and_the_logits_stay_within_their_bound() {
+    fn no_chunk_of_a_sum_is_split_and_the_logits_stay_within_their_bound() {
         let samples = Samples::of_lengths([3, 700, 0, 256, 2000, 1]);
         for out in [1, 300, 4095, 16_384, 16_385, 50_000, 1 << 19] {
             let (most, mut next) = (1 << 22, 0);

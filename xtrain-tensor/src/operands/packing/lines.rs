@@ -1,11 +1,11 @@
-//! From values in pieces to whole rows.
+//! Collects values that arrive in pieces into whole rows.
 use std::fmt;
 
 use super::piece::PackValue;
 use crate::error::{Error, Result};
 use crate::operands::weight::Weight;
 
-/// Elements that are packed together.
+/// Target number of elements per write.
 const WAITING: usize = 1 << 16;
 /// Rows of a panel.
 const PANEL: usize = 32;
@@ -18,14 +18,14 @@ pub(crate) trait RowSink: fmt::Debug + Send {
     /// Keeps the rows exactly, denormals included.
     fn keep_exact_rows(&mut self);
 
-    /// The weight, after all rows.
+    /// Returns the weight after all rows have been written.
     fn finish(self) -> Result<Weight>;
 
-    /// The rows of `width` values from row `first` on: as many as make whole panels, or all that are left.
+    /// Packs rows of `width` values, from row `first` on. Their number fills whole panels, unless they are the last rows.
     fn write(&mut self, first: usize, width: usize, w: &[Self::Value]);
 }
 
-/// Collects values and writes them as whole panels, the same number for each thread.
+/// Collects values and writes them as whole panels, the same number of panels for each thread.
 #[derive(Debug)]
 pub(crate) struct Lines<T: RowSink> {
     pub(crate) sink: T,
@@ -46,7 +46,7 @@ impl<T: RowSink> Lines<T> {
         Lines { sink, shape, most: rows * width, waiting: Vec::new(), rows: 0, beyond: 0 }
     }
 
-    /// The next values. Values that already make whole panels are not copied.
+    /// Appends values. Values that already fill whole panels are not copied.
     pub(crate) fn push_values(&mut self, mut values: &[T::Value]) {
         let [out, width] = self.shape;
         while !values.is_empty() {
@@ -84,7 +84,7 @@ impl<T: RowSink> Lines<T> {
         self.rows += w.len() / width;
     }
 
-    /// Returns the sink after all values.
+    /// Returns the sink after all values have been written.
     ///
     /// # Errors
     /// [`Error::Shape`] unless there were as many values as the shape holds.
