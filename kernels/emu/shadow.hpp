@@ -1,5 +1,5 @@
-// Shadow memory: state and access history of each pair of bytes of a checked device. Kernels never access single bytes,
-// so a pair is the smallest unit that two threads can share.
+// Shadow memory: state and access history of each pair of bytes of a checked device. Kernels never access single
+// bytes, so a pair is the smallest unit that two threads can share.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

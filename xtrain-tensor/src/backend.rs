@@ -9,8 +9,8 @@ use crate::tensor::Tensor;
 
 /// The operations that a backend implements.
 ///
-/// Each method implements the operation of the same name in [`crate::ops`], whose documentation states the formula and
-/// the order of arithmetic. The operation checks shapes, dtypes and indices before it calls the method. A backend
+/// Each method implements the operation of the same name in [`crate::ops`], whose documentation states the formula
+/// and the order of arithmetic. The operation checks shapes, dtypes and indices before it calls the method. A backend
 /// checks that its operands are on its own device, and returns an error if it has no kernel for them.
 ///
 /// No method has a default body: an operation that a backend lacks does not compile.

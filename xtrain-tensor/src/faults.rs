@@ -1,7 +1,7 @@
 //! Planted faults for the gates. Each gate is shown to fail with a fault that is switched on in shipping code.
 //!
-//! Code with a planted fault calls [`on`]. Without the cargo feature `faults`, `on` is a constant `false` and the branch
-//! is not compiled. With the feature, a test switches one fault on for the duration of a closure:
+//! Code with a planted fault calls [`on`]. Without the cargo feature `faults`, `on` is a constant `false` and the
+//! branch is not compiled. With the feature, a test switches one fault on for the duration of a closure:
 //!
 //! ```
 //! # #[cfg(feature = "faults")]
@@ -11,8 +11,8 @@
 //! # }
 //! ```
 //!
-//! The switch is thread-local, so tests on other threads are not affected. Code that moves work to other threads captures
-//! [`current`] and runs the work inside [`Carried::enter`], as the thread pool of a device does.
+//! The switch is thread-local, so tests on other threads are not affected. Code that moves work to other threads
+//! captures [`current`] and runs the work inside [`Carried::enter`], as the thread pool of a device does.
 use std::fmt;
 use std::str::FromStr;
 

@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 7 | [`ops`]: checks the operands, then calls the device's backend. [`softmax`]: rows of logits outside a tensor |
+//! | 7 | [`ops`]: checks the operands, then calls the device's backend. [`softmax`]: rows of logits in slices |
 //! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `dispatch`: maps a device to its backend |
 //! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`, `host_ring`: shared parts of backends |
 //! | 4 | `operands`: weights, attention masks, RoPE tables, and other operands that are not plain tensors |

@@ -368,8 +368,8 @@ impl Backend for Cpu {
         loss::log_prob(self, logits.data()?, target)
     }
 
-    /// Calls the reference implementation. The decoder has its own CPU sampler, which keeps sorted rows and buffers between
-    /// steps.
+    /// Calls the reference implementation. The decoder has its own CPU sampler, which keeps sorted rows and buffers
+    /// between steps.
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
         let data = logits.data::<f32>()?;
         Ok(data.chunks_exact(logits.width()).zip(rows).map(|(x, row)| reference::sample(x, row)).collect())

@@ -15,8 +15,8 @@ use crate::faults::{self, Fault};
 use crate::operands::{Affine, Samples, Weight};
 use crate::tensor::Tensor;
 
-/// The outputs `range` of `x wᵀ`, `[N, range]` f32. The range begins at a multiple of 32, and ends at a multiple of 32
-/// or at the last output.
+/// The outputs `range` of `x wᵀ`, `[N, range]` f32. The range begins at a multiple of 32, and ends at a multiple of
+/// 32 or at the last output.
 pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) -> Result<Tensor> {
     let n = x.shape()[0];
     let mut y = cpu.recycler.acquire::<f32>(n * range.len());
@@ -86,7 +86,7 @@ pub(super) fn backward_input(cpu: &Cpu, dys: &[&Tensor], ws: &[&Weight]) -> Resu
     let mut dx = cpu.recycler.acquire::<f32>(n * width);
     for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
         let beta = if i == 0 { Beta::Zero } else { Beta::One };
-        input_part(cpu, &mut dx, dy, (w, 0..w.out_features()), beta)?;
+        input_part(cpu, &mut dx, dy, w, 0..w.out_features(), beta)?;
     }
     Tensor::new(&Device::Cpu(cpu.clone()), &[n, width], dx)
 }
@@ -97,7 +97,8 @@ pub(super) fn input_part(
     cpu: &Cpu,
     dx: &mut [f32],
     dy: &Tensor,
-    (w, range): (&Weight, Range<usize>),
+    w: &Weight,
+    range: Range<usize>,
     beta: Beta,
 ) -> Result<()> {
     product(cpu, dy, backward_of(cpu, w)?.depths(range), dx, beta)

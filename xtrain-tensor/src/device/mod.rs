@@ -52,8 +52,8 @@ impl Device {
 
     /// The CPU with `threads` threads (at least one, including the caller's) and the instruction set `simd`.
     ///
-    /// If the system cannot start that many threads, fewer are used. If this machine lacks the instruction set,
-    /// the widest narrower one is used. No result depends on either.
+    /// If the system cannot start that many threads, fewer are used. If this machine lacks the instruction set, the
+    /// widest narrower one is used. No result depends on either.
     pub fn cpu_with(threads: usize, simd: Simd) -> Device {
         Device::Cpu(Cpu::new(threads, simd))
     }

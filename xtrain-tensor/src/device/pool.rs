@@ -116,8 +116,8 @@ impl Pool {
 
     /// Calls `f` once for each of `0..chunks` on the free threads. Returns when all calls have returned.
     ///
-    /// A single chunk runs on the calling thread, which is faster for work below about 5 us. A nested call also does. If
-    /// `f` panics, the panic is resumed here after the other calls have returned.
+    /// A single chunk runs on the calling thread, which is faster for work below about 5 us. A nested
+    /// call also runs there. If `f` panics, the panic is resumed here after the other calls have returned.
     pub(crate) fn run(&self, chunks: usize, f: impl Fn(usize) + Sync) {
         let serial = chunks <= 1 || self.workers.is_empty() || chunks > MAX_CHUNKS;
         if serial || self.shared.busy.swap(true, Acquire) {

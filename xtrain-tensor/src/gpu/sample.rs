@@ -84,8 +84,8 @@ impl GpuSampleRing {
         })
     }
 
-    /// Starts a sequence of steps with these tokens. The buffers are large enough for the rows and for the lists of all
-    /// steps.
+    /// Starts a sequence of steps with these tokens. The buffers are large enough for the rows and for the lists of
+    /// all steps.
     pub(super) fn begin(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
         (self.rows, self.steps) = (tokens.len(), 0);
         self.gpu.end_step()?;
@@ -116,7 +116,8 @@ impl GpuSampleRing {
         Ok(())
     }
 
-    /// Returns the rows of `w [V, C]` for the last tokens, rounded if `dtype` is bf16. Tokens are below `V`. Starts a step.
+    /// Returns the rows of `w [V, C]` for the last tokens, rounded if `dtype` is bf16. Tokens are below `V`. Starts a
+    /// step.
     pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
         self.start_step()?;
         super::embedding::rows(&self.gpu, w, self.tokens.arg(), self.rows, dtype)

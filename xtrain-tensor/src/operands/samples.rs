@@ -3,8 +3,8 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Consecutive groups of rows. Sums over rows restart their chunks at the first row of each sample, so a gradient does not
-/// depend on how the samples of a step are split into micro-batches.
+/// Consecutive groups of rows. Sums over rows restart their chunks at the first row of each sample, so a gradient
+/// does not depend on how the samples of a step are split into micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Samples {
     bounds: Vec<usize>,

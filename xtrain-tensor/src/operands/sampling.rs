@@ -23,8 +23,8 @@ pub struct SampleRow<'a> {
     pub top_p: f32,
     /// Keeps tokens with at least this fraction of the largest probability. In [0, 1]; 0: no limit.
     pub min_p: f32,
-    /// Repetition penalty: divides positive logits of seen ids and multiplies the other logits of seen ids. Finite and
-    /// above 0; 1: no penalty.
+    /// Repetition penalty: divides positive logits of seen ids and multiplies the other logits of seen ids. Finite
+    /// and above 0; 1: no penalty.
     pub penalty: f32,
     /// The ids of the prompt and of the tokens sampled so far, in any order.
     pub seen: &'a [u32],
@@ -74,8 +74,8 @@ pub(crate) trait SampleRing: fmt::Debug + Send {
     /// Sets the last token of each row, and stages the index lists of the following steps.
     fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()>;
 
-    /// Returns the rows of the f32 table `w [V, C]` for the last tokens, rounded if `dtype` is bf16. The tokens are below
-    /// `V`.
+    /// Returns the rows of the f32 table `w [V, C]` for the last tokens, rounded if `dtype` is bf16. The tokens are
+    /// below `V`.
     fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor>;
 
     /// [`SampleRing::embedding`] of a packed table.

@@ -24,8 +24,8 @@ pub struct Weight {
 pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {}
 
 impl Weight {
-    /// Creates a weight from its packed matrix. `master` is the f32 matrix that it was packed from. `None`: it was not
-    /// kept.
+    /// Creates a weight from its packed matrix. `master` is the f32 matrix that it was packed from. `None`: it was
+    /// not kept.
     pub(crate) fn from_packed(
         shape: [usize; 2],
         dtype: Dtype,

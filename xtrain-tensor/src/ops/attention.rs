@@ -15,8 +15,8 @@ use crate::tensor::Tensor;
 /// | returns `y` | `[N, nh, hd]` | in the dtype of `q` |
 /// | returns `L` | `[N, nh]` | f32 |
 ///
-/// Order: keys in chunks of 64 at absolute positions, merged in ascending order (docs/numerics.md,
-/// section 3). The bits of a row depend on its own keys alone: not on `N`, the page size or the slots.
+/// Order: keys in chunks of 64 at absolute positions, merged in ascending order (docs/numerics.md, section 3). The
+/// bits of a row depend on its own keys alone: not on `N`, the page size or the slots.
 ///
 /// # Errors
 /// [`Error::Shape`] or [`Error::Dtype`] if operands do not match, [`Error::Index`] for a row with a visible slot
@@ -38,8 +38,9 @@ pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>)
 
 /// `[dq, dk, dv]`, f32, of an attention over whole sequences.
 ///
-/// `dy [N, nh, hd]` f32 is first rounded to the dtype of `q`. Order: one chain from +0 per element. `dq` adds the keys
-/// in ascending order; `dk` and `dv` add the query heads of the group, and inside each the rows, in ascending order.
+/// `dy [N, nh, hd]` f32 is first rounded to the dtype of `q`. Order: one chain from +0 per element. `dq` adds the
+/// keys in ascending order; `dk` and `dv` add the query heads of the group, and inside each the rows, in ascending
+/// order.
 ///
 /// # Errors
 /// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every

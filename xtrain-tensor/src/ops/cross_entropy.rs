@@ -26,8 +26,8 @@ pub fn cross_entropy(
     Ok(values)
 }
 
-/// [`cross_entropy`], and its gradient with respect to `x`, `[N, C]` f32. Adds the gradient with respect to the head to
-/// `dhead [V, C]`.
+/// [`cross_entropy`], and its gradient with respect to `x`, `[N, C]` f32. Adds the gradient with respect to the head
+/// to `dhead [V, C]`.
 ///
 /// # Errors
 /// As [`cross_entropy`]; [`Error::Shape`] unless `dhead` has the head's shape.

@@ -13,8 +13,8 @@ const OP: &str = "DeviceSampler";
 /// Index lists per step.
 const LISTS: usize = 2;
 
-/// Samples tokens step by step and keeps them on the device. The tokens of a step are the input of the next step. On a
-/// GPU, several steps run without synchronization.
+/// Samples tokens step by step and keeps them on the device. The tokens of a step are the input of the next step. On
+/// a GPU, several steps run without synchronization.
 ///
 /// 1. [`stage`](DeviceSampler::stage) sets the first tokens and uploads the index lists of all steps.
 /// 2. Each step reads [`embedding`](DeviceSampler::embedding) or [`weight_rows`](DeviceSampler::weight_rows), computes

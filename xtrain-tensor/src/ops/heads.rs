@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::operands::{Norm, RopeArgs, Samples};
 use crate::tensor::Tensor;
 
-/// [`rms_norm`](super::rms_norm) over each head in f32, then [`rope_rows`](super::rope_rows). Bit-identical to the two
-/// separate operations.
+/// [`rms_norm`](super::rms_norm) over each head in f32, then [`rope_rows`](super::rope_rows). Bit-identical to the
+/// two separate operations.
 ///
 /// | operand | shape | |
 /// |---|---|---|

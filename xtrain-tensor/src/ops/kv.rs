@@ -33,8 +33,8 @@ pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
     backend(x.device()).repeat_kv(x, n_heads)
 }
 
-/// The gradient of [`repeat_kv`]: the query heads of a group added in ascending order, from +0.
-/// `dy [N, nh, hd]` → `[N, n_kv_heads, hd]`.
+/// The gradient of [`repeat_kv`]: the query heads of a group added in ascending order, from +0. `dy [N, nh, hd]` →
+/// `[N, n_kv_heads, hd]`.
 ///
 /// # Errors
 /// As [`repeat_kv`].

@@ -39,8 +39,8 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     backend(x.device()).linear_add(h, x, Affine { weight: w, bias })
 }
 
-/// `dx` of a group of linear maps with the same input `x`. `dx[n][k]` is one running sum over the outputs of the first
-/// weight, then of the second, and so on; chunks restart at each weight.
+/// `dx` of a group of linear maps with the same input `x`. `dx[n][k]` is one running sum over the outputs of the
+/// first weight, then of the second, and so on; chunks restart at each weight.
 ///
 /// `dys[i]` is `[N, out_i]` in the weights' dtype; returns `[N, in]` f32.
 ///
@@ -62,8 +62,8 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     backend(dys[0].device()).linear_backward_input(dys, ws)
 }
 
-/// `dw[o][k] += rowsum dy[o] x[k]`. Each chunk is added to the gradient itself, so the split of a step into micro-batches
-/// does not change the gradient.
+/// `dw[o][k] += rowsum dy[o] x[k]`. Each chunk is added to the gradient itself, so the split of a step into
+/// micro-batches does not change the gradient.
 ///
 /// `dw` is `[out, in]` f32; `dy [N, out]` and `x [N, in]` in one dtype, f32 or bf16.
 ///

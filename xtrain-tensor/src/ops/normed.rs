@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::operands::Affine;
 use crate::tensor::Tensor;
 
-/// [`linear`](super::linear) of `x [N, in]` with each weight: `[N, out_i]` in the weights' dtype, which is that of `x`.
+/// [`linear`](super::linear) of `x [N, in]` with each weight: `[N, out_i]` in the weights' dtype, which is that of
+/// `x`.
 ///
 /// # Errors
 /// Those of [`linear`](super::linear); [`Error::Argument`] for an empty list of weights.

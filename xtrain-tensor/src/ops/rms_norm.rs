@@ -26,8 +26,8 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> 
 /// Returns the gradient of [`rms_norm`] with respect to `x`, f32, and adds the gradient with respect to the gain to
 /// `dw [C]`.
 ///
-/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs. `onto` is the gradient of the other
-/// uses of `x`; it is added to the result. `None`: `x` has no other use.
+/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs. `onto` is the gradient of the
+/// other uses of `x`; it is added to the result. `None`: `x` has no other use.
 ///
 /// Order: *sum32* over a row; *rowsum* with chunks of 256 rows in every dtype.
 ///

@@ -61,8 +61,8 @@ impl<'a> From<&'a RopeTable> for RopeAngles<'a> {
     }
 }
 
-/// [`rope_rows`] of rows at positions `first`, `first + 1`, ... Each row is bit-identical to the row at the same position
-/// in [`rope`] of a whole sequence. `angles` is a `theta` or a `&RopeTable`.
+/// [`rope_rows`] of rows at positions `first`, `first + 1`, ... Each row is bit-identical to the row at the same
+/// position in [`rope`] of a whole sequence. `angles` is a `theta` or a `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].
@@ -74,8 +74,8 @@ pub fn rope_at<'a>(x: &Tensor, angles: impl Into<RopeAngles<'a>>, first: u32) ->
     backend(x.device()).rope_at(x, rope, first)
 }
 
-/// [`rope_rows`] with a position for each row. Each row is bit-identical to [`rope_at`] of that row alone. `angles` is
-/// a `theta` or a `&RopeTable`.
+/// [`rope_rows`] with a position for each row. Each row is bit-identical to [`rope_at`] of that row alone. `angles`
+/// is a `theta` or a `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].

@@ -22,8 +22,8 @@ pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
 /// its rows.
 ///
 /// # Errors
-/// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows of the pool's
-/// shape, [`Error::Dtype`] unless both have the same dtype.
+/// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows of the
+/// pool's shape, [`Error::Dtype`] unless both have the same dtype.
 pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
     const OP: &str = "scatter_rows";
     let (&[s, ..], true) = (pool.shape(), x.shape().first() == Some(&slots.len())) else {

@@ -11,8 +11,9 @@ const MAX_VOCAB: usize = 1 << 19;
 
 /// Samples a token for each row of `logits [N, V]`, f32. A token is a function of its row, options and address only.
 ///
-/// Order: weights are integers, whose sums do not depend on order; log-probabilities use chunks of 128 and *sum32*. On a
-/// CPU this is the reference implementation. The decoder has its own CPU sampler, which keeps sorted rows and buffers.
+/// Order: weights are integers, whose sums do not depend on order; log-probabilities use chunks of 128 and *sum32*.
+/// On a CPU this is the reference implementation. The decoder has its own CPU sampler, which keeps sorted rows and
+/// buffers.
 ///
 /// # Errors
 /// [`Error::Shape`] unless there is an entry of `rows` for each row and `V` in `1..=2^19`,

@@ -6,8 +6,8 @@ use crate::operands::Weight;
 use crate::tensor::Tensor;
 
 impl Weight {
-    /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16). Keeps `w` as the master weights, without
-    /// a copy.
+    /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16). Keeps `w` as the master weights,
+    /// without a copy.
     ///
     /// # Errors
     /// [`Error::Shape`] unless `w` has two dimensions of at least 1; [`Error::Dtype`] unless it is f32 and `dtype` is

@@ -48,8 +48,7 @@ fn rotated(x: &Tensor, rope: RopeArgs<'_>, rotate: fn(&mut [f32], &[f32], &[f32]
     Ok(y)
 }
 
-/// Each row of `x` in reverse order: the planted fault
-/// [`Fault::ReversedSumForOneRow`].
+/// Each row of `x` in reverse order: the planted fault [`Fault::ReversedSumForOneRow`].
 fn reversed(x: &[f32], width: usize) -> Vec<f32> {
     x.chunks_exact(width).flat_map(|row| row.iter().rev().copied()).collect()
 }

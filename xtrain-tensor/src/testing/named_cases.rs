@@ -14,8 +14,8 @@ pub struct Variants<E> {
     pub of: fn(&E) -> &'static str,
 }
 
-/// Creates the [`Variants`] of an enum from the names of its variants. The names become a match without a wildcard, so
-/// the list does not compile if a variant is missing from it or no longer exists.
+/// Creates the [`Variants`] of an enum from the names of its variants. The names become a match without a wildcard,
+/// so the list does not compile if a variant is missing from it or no longer exists.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __error_variants {

@@ -1,9 +1,9 @@
 //! Attention backward. A work item is one sequence and one kv head. Each weight and its gradient are computed once,
 //! in tiles of 64 rows by 64 keys, and then added to dq, dk and dv.
 //!
-//! The loops run over the heads of the group, then over rows, then over keys, each in ascending order. An element of dq
-//! thus sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md. Storing the
-//! partial sums between tiles does not change that order.
+//! The loops run over the heads of the group, then over rows, then over keys, each in ascending order. An element of
+//! dq thus sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md. Storing
+//! the partial sums between tiles does not change that order.
 mod tile;
 
 use std::ops::Range;
@@ -241,8 +241,8 @@ impl<E: Number> Item<'_, E> {
         for pos in 0..self.rows.len() {
             let slot = self.mask.slots.slot(self.seq, pos);
             let at = self.heads.kv(slot, self.kv * (self.heads.nh / self.heads.nkv));
-            // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and each work item
-            // of a sequence has a different kv head, so no other work item accesses these elements.
+            // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and each work item of
+            // a sequence has a different kv head, so no other work item accesses these elements.
             let (dk, dv) = unsafe { (self.outputs[1].slice(at.clone()), self.outputs[2].slice(at)) };
             put(l, dk, &st.dk[pos * width..(pos + 1) * width], scale);
             put(l, dv, &st.dv[pos * width..(pos + 1) * width], one);

@@ -12,8 +12,8 @@ use crate::Cpu;
 const SLAB: usize = 1024;
 
 /// `g[o][i] = g[o][i] + block` for every sample and, inside it, for every block of 32 rows counted from the sample's
-/// first row, in ascending order. The last block is padded with zeros. The arithmetic of a block of `dy[r][o]` and `x[r][i]` is
-/// that of [`super`], including flush to zero. An f32 dy is rounded to bf16.
+/// first row, in ascending order. The last block is padded with zeros. The arithmetic of a block of `dy[r][o]` and
+/// `x[r][i]` is that of [`super`], including flush to zero. An f32 dy is rounded to bf16.
 ///
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
 pub(crate) fn weight_gradient<A: Operand, B: Operand>(

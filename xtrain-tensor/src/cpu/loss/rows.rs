@@ -56,7 +56,7 @@ impl Rows<'_> {
             let mut scratch = Scratch::default();
             for (j, (z, known)) in z.chunks_exact_mut(v).zip(known).enumerate() {
                 match &self.loss.targets[self.first + i * per_part + j] {
-                    Some(target) => self.row(z, (target, known), &mut scratch),
+                    Some(target) => self.row(z, target, known, &mut scratch),
                     None => z.fill(0.0),
                 }
             }
@@ -73,7 +73,7 @@ impl Rows<'_> {
         }
     }
 
-    fn row(&self, z: &mut [f32], (target, known): (&Target, &mut Option<RowState>), scratch: &mut Scratch) {
+    fn row(&self, z: &mut [f32], target: &Target, known: &mut Option<RowState>, scratch: &mut Scratch) {
         let t = self.loss.temperature;
         if t != 1.0 {
             z.iter_mut().for_each(|z| *z /= t);
@@ -84,14 +84,14 @@ impl Rows<'_> {
             None => self.loss.top_k.and_then(|k| last_kept(z, k, &mut scratch.order)),
         };
         if let Some(cut) = cut {
-            remove_after(z, cut, (self.column, id));
+            remove_after(z, cut, self.column, id);
         }
         let RowState { value, .. } = *known.get_or_insert_with(|| {
             let id = id.expect("the values of a row are computed from all of its columns");
             RowState { value: of_row(self.cpu, z, id, &mut scratch.parts), cut }
         });
         if self.action == Action::Gradient {
-            gradient(self.cpu, z, id, (value, [target.weight, target.bonus, t]));
+            gradient(self.cpu, z, id, value, [target.weight, target.bonus, t]);
         }
     }
 }
@@ -103,7 +103,8 @@ struct Scratch {
     order: Vec<u32>,
 }
 
-/// The `k`-th logit in order of descending value, then ascending index: its value and its index. `None`: all are kept.
+/// The `k`-th logit in order of descending value, then ascending index: its value and its index. `None`: all are
+/// kept.
 fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> {
     if k >= z.len() {
         return None;
@@ -118,7 +119,7 @@ fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> 
 }
 
 /// Sets logits after the last kept one to -inf, except that of the target. `z` starts at column `first`.
-fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize, Option<usize>)) {
+fn remove_after(z: &mut [f32], (last, at): (f32, usize), first: usize, target: Option<usize>) {
     for (i, z) in z.iter_mut().enumerate() {
         let kept = *z > last || *z == last && first + i <= at || z.is_nan();
         if !kept && Some(i) != target {
@@ -128,7 +129,12 @@ fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize
 }
 
 /// Replaces logits by their gradients.
-fn gradient(cpu: &Cpu, z: &mut [f32], target: Option<usize>, (value, factors): (LogProb, [f32; 3])) {
-    let (LogProb { lse, entropy, .. }, [weight, bonus, temperature]) = (value, factors);
+fn gradient(
+    cpu: &Cpu,
+    z: &mut [f32],
+    target: Option<usize>,
+    LogProb { lse, entropy, .. }: LogProb,
+    [weight, bonus, temperature]: [f32; 3],
+) {
     dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, weight, bonus, temperature });
 }

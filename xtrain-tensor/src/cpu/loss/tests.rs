@@ -4,8 +4,8 @@ use crate::operands::{Samples, Target};
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, Simd, ops};
 
-/// A loss of two samples. In most cases one sample is longer than a chunk of rows, and the vocabulary has more than two
-/// chunks of 512.
+/// A loss of two samples. In most cases one sample is longer than a chunk of rows, and the vocabulary has more than
+/// two chunks of 512.
 struct Case {
     lengths: [usize; 2],
     out: usize,
@@ -110,8 +110,8 @@ fn peak() -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The growth of the peak, in MiB, during a loss and its gradient over 512 rows and a vocabulary of 50,000. `None`: the
-/// system does not report the peak.
+/// The growth of the peak, in MiB, during a loss and its gradient over 512 rows and a vocabulary of 50,000. `None`:
+/// the system does not report the peak.
 fn growth(max_logits: usize) -> Option<u64> {
     let (n, v, c, device) = (512, 50_000, 16, Device::cpu());
     let x = Tensor::new(&device, &[n, c], arbitrary(n * c, 1)).unwrap();

@@ -32,8 +32,8 @@ impl Buffer {
         Buffer::new(home, bytes, false)
     }
 
-    /// Acquires a block that no queued kernel uses, so the host may write to it immediately. Work queued
-    /// by other threads cannot use a free block: only its owner can pass its address to a kernel.
+    /// Acquires a block that no queued kernel uses, so the host may write to it immediately. Work queued by other
+    /// threads cannot use a free block: only its owner can pass its address to a kernel.
     pub(crate) fn acquire_idle(home: &Gpu, bytes: usize) -> Result<Buffer> {
         Buffer::new(home, bytes, true)
     }

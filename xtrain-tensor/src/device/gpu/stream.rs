@@ -55,8 +55,8 @@ pub struct GpuCounters {
 }
 
 impl GpuCounters {
-    /// Returns the difference from an earlier snapshot. `steps_without_upload` is not a difference: it counts from the
-    /// last upload.
+    /// Returns the difference from an earlier snapshot. `steps_without_upload` is not a difference: it counts from
+    /// the last upload.
     pub fn since(self, before: GpuCounters) -> GpuCounters {
         GpuCounters {
             launches: self.launches - before.launches,

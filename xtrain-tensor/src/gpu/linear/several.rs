@@ -1,4 +1,5 @@
-//! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the prologue.
+//! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
+//! prologue.
 use super::{MAX_GRID_Y, Tile, TileKernels, skinny};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};

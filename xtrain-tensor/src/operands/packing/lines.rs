@@ -21,7 +21,8 @@ pub(crate) trait RowSink: fmt::Debug + Send {
     /// Returns the weight after all rows have been written.
     fn finish(self) -> Result<Weight>;
 
-    /// Packs rows of `width` values, from row `first` on. Their number fills whole panels, unless they are the last rows.
+    /// Packs rows of `width` values, from row `first` on. Their number fills whole panels, unless they are the last
+    /// rows.
     fn write(&mut self, first: usize, width: usize, w: &[Self::Value]);
 }
 
