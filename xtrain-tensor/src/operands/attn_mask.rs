@@ -103,7 +103,7 @@ impl AttnMask<'_> {
 
     /// One past the last position at which `pos` is visible, in a sequence of `len` positions.
     #[inline]
-    pub(crate) fn last_seeing(&self, pos: usize, len: usize) -> usize {
+    pub(crate) fn visible_until(&self, pos: usize, len: usize) -> usize {
         self.window.map_or(len, |w| len.min(pos + w))
     }
 

@@ -159,9 +159,9 @@ impl<E: Number> Item<'_, E> {
                     self.add_dk_dv(st, block, c, &no_flush);
                 }
             }
-            self.put_dq(l, st, head);
+            self.store_dq(l, st, head);
         }
-        self.put_dk_dv(l, st);
+        self.store_dk_dv(l, st);
     }
 
     /// Gathers keys and values. Returns their smallest exponent fields.
@@ -224,18 +224,18 @@ impl<E: Number> Item<'_, E> {
     }
 
     #[inline(always)]
-    fn put_dq<L: Lanes>(&self, l: L, st: &State<'_>, head: usize) {
+    fn store_dq<L: Lanes>(&self, l: L, st: &State<'_>, head: usize) {
         let scale = Lanes::splat(l, self.heads.scale());
         for (&n, sum) in self.rows.iter().zip(st.dq.chunks_exact(self.width())) {
             // SAFETY: a row is in one sequence and a query head in one group, so no other work item accesses these
             // elements.
             let out = unsafe { self.outputs[0].slice(self.heads.q(n, head)) };
-            put(l, out, sum, scale);
+            store_scaled(l, out, sum, scale);
         }
     }
 
     #[inline(always)]
-    fn put_dk_dv<L: Lanes>(&self, l: L, st: &State<'_>) {
+    fn store_dk_dv<L: Lanes>(&self, l: L, st: &State<'_>) {
         let width = self.width();
         let (scale, one) = (Lanes::splat(l, self.heads.scale()), Lanes::splat(l, 1.0));
         for pos in 0..self.rows.len() {
@@ -244,15 +244,15 @@ impl<E: Number> Item<'_, E> {
             // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and each work item of
             // a sequence has a different kv head, so no other work item accesses these elements.
             let (dk, dv) = unsafe { (self.outputs[1].slice(at.clone()), self.outputs[2].slice(at)) };
-            put(l, dk, &st.dk[pos * width..(pos + 1) * width], scale);
-            put(l, dv, &st.dv[pos * width..(pos + 1) * width], one);
+            store_scaled(l, dk, &st.dk[pos * width..(pos + 1) * width], scale);
+            store_scaled(l, dv, &st.dv[pos * width..(pos + 1) * width], one);
         }
     }
 }
 
 /// `out = sum * factor + 0`.
 #[inline(always)]
-fn put<L: Lanes>(l: L, out: &mut [f32], sum: &[f32], factor: L::F) {
+fn store_scaled<L: Lanes>(l: L, out: &mut [f32], sum: &[f32], factor: L::F) {
     for (out, sum) in out.chunks_mut(LANES).zip(sum.chunks_exact(LANES)) {
         l.store_partial(out, no_minus_zero(l, Lanes::mul(l, l.load(sum), factor)));
     }
