@@ -1,5 +1,5 @@
-//! The operations of the GPU backend. Each holds the device's issue lock while it launches its kernels: lists of
-//! indices and counters on the device are not shared between operations of two threads.
+//! The operations of the GPU backend. Each holds the device's issue lock while it launches its kernels, because index
+//! lists and counters on the device must not be used by operations of two threads at the same time.
 use super::attention::backward::attention_backward;
 use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
@@ -17,7 +17,7 @@ use crate::operands::{
 };
 use crate::tensor::Tensor;
 
-/// `linear` by each weight, in the weights' dtype: one launch if a kernel supports these operands.
+/// `linear` with each weight, in the weights' dtype: one launch if a kernel supports these operands.
 fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
@@ -31,7 +31,7 @@ fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     ws.iter().map(|w| linear_of(gpu, x, *w, w.weight.dtype())).collect()
 }
 
-/// `silu_mul` of two `linear`: one launch if a kernel supports these operands.
+/// `silu_mul` of the two `linear` results: one launch if a kernel supports these operands.
 fn swiglu(gpu: &Gpu, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
@@ -366,7 +366,7 @@ impl Backend for Gpu {
     }
 }
 
-/// The matrix whose rows are read: the f32 matrix if it was kept.
+/// The matrix that lookups read: the f32 master weights if they were kept, otherwise the packed matrix.
 fn table(w: &Weight) -> Result<&Tensor> {
     match w.master() {
         Some(master) => Ok(master),

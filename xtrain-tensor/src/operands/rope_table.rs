@@ -1,4 +1,4 @@
-//! The table of cosines and sines for rotary position embedding. Every code path reads it.
+//! The table of cosines and sines for rotary position embedding. Every backend uses it.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -79,8 +79,8 @@ impl RopeTable {
         Self::of(inverse, amplitude, max_positions)
     }
 
-    /// Creates the table from frequencies in radians per position, one for each pair: `head_dim` is twice their
-    /// number. Any scaling must already be applied to them, in f64.
+    /// Creates the table from frequencies in radians per position, one for each pair, so `head_dim` is twice their
+    /// number. Any scaling must already have been applied to them, in f64.
     ///
     /// # Errors
     /// [`Error::Argument`] if there are no frequencies or more than 128; if one is negative or not finite; if

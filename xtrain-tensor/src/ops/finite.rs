@@ -4,8 +4,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// The index of the first of `xs` (f32 or bf16, all on one device) that holds a NaN or an infinity. `None`: all values
-/// are finite.
+/// Returns the index of the first of `xs` (f32 or bf16, all on one device) that contains a NaN or an infinity.
+/// `None`: all values are finite.
 ///
 /// # Errors
 /// [`Error::Dtype`] for a tensor of integers.
@@ -19,7 +19,7 @@ pub fn first_non_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
     }
 }
 
-/// Whether `x` (f32 or bf16) holds neither a NaN nor an infinity.
+/// Whether `x` (f32 or bf16) contains neither a NaN nor an infinity.
 ///
 /// # Errors
 /// As [`first_non_finite`].

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::operands::{Norm, UnrotatedHeads};
 use crate::tensor::Tensor;
 
-/// `h = h + y`, then [`rms_norm`](super::rms_norm) of `h` in `out`: `h`, `y [N, C]` f32.
+/// `h = h + y`, then [`rms_norm`](super::rms_norm) of `h`, rounded to `out`. `h` and `y` are `[N, C]` f32.
 ///
 /// # Errors
 /// Those of [`accumulate`](super::accumulate) and [`rms_norm`](super::rms_norm).
@@ -20,9 +20,9 @@ pub fn add_rms_norm(h: &mut Tensor, y: &Tensor, w: &Tensor, eps: f32, out: Dtype
     backend(&h.device().clone()).add_rms_norm(h, y, Norm { gain: w, eps }, out)
 }
 
-/// Norms and rotates queries and keys, and writes keys and values into their slots of the pools `[S, nkv, hd]`.
-/// Returns the queries. Bit-identical to [`norm_rope`](super::norm_rope), or [`rope_rows`](super::rope_rows) without a
-/// QK-norm, and [`scatter_rows`](super::scatter_rows).
+/// Normalizes and rotates queries and keys, and writes keys and values to their slots in the pools `[S, nkv, hd]`.
+/// Returns the queries. Bit-identical to [`norm_rope`](super::norm_rope) (without QK-norm:
+/// [`rope_rows`](super::rope_rows)) and [`scatter_rows`](super::scatter_rows).
 ///
 /// # Errors
 /// Those of these operations; [`Error::Argument`] for a head size above 256 on a GPU.

@@ -10,8 +10,7 @@ use crate::tensor::Tensor;
 /// Order: `lse` and entropy over chunks of 128 logits, each *sum32* (docs/numerics.md, section 3).
 ///
 /// # Errors
-/// [`Error::Shape`] unless there is a target for each row, [`Error::Index`] for one outside the
-/// vocabulary.
+/// [`Error::Shape`] unless there is a target for each row, [`Error::Index`] for a target outside the vocabulary.
 pub fn log_prob(logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
     let &[n, v] = logits.shape() else {
         return Err(Error::Shape { op: "log_prob", want: "logits [N, V]", got: shapes(&[logits]) });

@@ -22,9 +22,9 @@ pub fn adamw(
     backend(g.device()).adamw(&mut one, clip, s)
 }
 
-/// [`adamw`] of every parameter, with all gradients multiplied by `min(1, max_norm / (norm + 1e-6))`, where `norm` is the
-/// [`global_norm`]. If the norm is not finite, nothing is changed. A GPU needs a few launches for all parameters and
-/// copies only the result to the host.
+/// [`adamw`] of every parameter, with all gradients multiplied by `min(1, max_norm / (norm + 1e-6))`, where `norm` is
+/// the [`global_norm`]. If the norm is not finite, nothing is changed. A GPU needs a few launches for all parameters
+/// and copies only the result to the host.
 ///
 /// Order: that of `all`, the walk order of the model.
 ///

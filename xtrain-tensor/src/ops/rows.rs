@@ -1,4 +1,4 @@
-//! Moves of rows: gathered, scattered into the slots of a pool, copied in ranges. Any dtype; no value changes.
+//! Gather, scatter and copy of rows. Any dtype; no value changes.
 use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
@@ -18,12 +18,12 @@ pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     backend(x.device()).gather_rows(x, rows)
 }
 
-/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. The slots must be distinct; a repeated slot receives one of its
-/// rows.
+/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. The slots must be distinct; a repeated slot receives one of
+/// its rows.
 ///
 /// # Errors
-/// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows
-/// like the pool's, [`Error::Dtype`] unless both have one dtype.
+/// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows of the
+/// pool's shape, [`Error::Dtype`] unless both have the same dtype.
 pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
     const OP: &str = "scatter_rows";
     let (&[s, ..], true) = (pool.shape(), x.shape().first() == Some(&slots.len())) else {
@@ -38,8 +38,8 @@ pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> 
 /// `from [R, ..]`. The written ranges must not overlap.
 ///
 /// # Errors
-/// [`Error::Index`] for a range outside a tensor, [`Error::Shape`] unless rows have one shape,
-/// [`Error::Dtype`] unless both have one dtype.
+/// [`Error::Index`] for a range outside a tensor, [`Error::Shape`] unless rows have the same shape,
+/// [`Error::Dtype`] unless both have the same dtype.
 pub fn copy_slots(to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result<()> {
     const OP: &str = "copy_slots";
     let (&[s, ..], &[r, ..]) = (to.shape(), from.shape()) else {
@@ -68,7 +68,7 @@ pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
     backend(&pool.device().clone()).copy_slots_within(pool, range)
 }
 
-/// Refuses tensors whose rows differ in shape or dtype.
+/// Returns an error if the rows differ in shape or dtype.
 fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     if a.shape().get(1..) != b.shape().get(1..) {
         return Err(Error::Shape { op, want: "rows of one shape", got: shapes(&[a, b]) });
@@ -79,7 +79,7 @@ fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Refuses an index that is not below `bound`.
+/// Returns an error for an index that is not below `bound`.
 pub(super) fn check_index(op: &'static str, what: &'static str, bound: usize, rows: &[u32]) -> Result<()> {
     match rows.iter().position(|&row| row as usize >= bound) {
         Some(at) => Err(Error::Index { op, what, at, got: u64::from(rows[at]), bound: bound as u64 }),
@@ -87,7 +87,7 @@ pub(super) fn check_index(op: &'static str, what: &'static str, bound: usize, ro
     }
 }
 
-/// Refuses ranges outside `[read, written]` rows.
+/// Returns an error for a range outside `[read, written]` rows.
 fn inside(op: &'static str, moves: &[SlotRange], bounds: [usize; 2]) -> Result<()> {
     for (at, m) in moves.iter().enumerate() {
         let ends = [m.from.checked_add(m.len), m.to.checked_add(m.len)];
@@ -124,7 +124,7 @@ mod tests {
             assert!(matches!(copy_slots(&mut to, &from, &[range]), Err(Error::Index { .. })), "{range:?}");
         }
         let error = copy_slots_within(&mut to, past(0, 1, 2)).unwrap_err();
-        assert!(text(error).starts_with("copy_slots_within: want ranges that do not overlap"));
+        assert!(text(error).starts_with("copy_slots_within: expected ranges that do not overlap"));
         assert_eq!(to.data::<f32>().unwrap(), pool(&cpu, 4).data::<f32>().unwrap(), "nothing was written");
     }
 

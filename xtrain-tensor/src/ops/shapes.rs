@@ -1,7 +1,7 @@
-//! Shapes in errors.
+//! Shapes for error messages.
 use crate::tensor::Tensor;
 
-/// The shapes of operands, for an error.
+/// The shapes of operands, for an error message.
 pub(super) fn shapes(xs: &[&Tensor]) -> Vec<Vec<usize>> {
     xs.iter().map(|x| x.shape().to_vec()).collect()
 }
