@@ -1,5 +1,5 @@
 //! Rows of a table by index.
-use super::shapes::shapes;
+use super::shapes::misfit;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 /// unless it is f32.
 pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     let &[v, _] = w.shape() else {
-        return Err(Error::Shape { op: "embedding", want: "w [V, C]", got: shapes(&[w]) });
+        return Err(misfit("embedding", "w [V, C]", &[w]));
     };
     if w.dtype() != Dtype::F32 {
         return Err(Error::Dtype { op: "embedding", want: "w in f32", got: w.dtype() });
@@ -41,7 +41,7 @@ pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
 pub fn embedding_backward(dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
     const OP: &str = "embedding_backward";
     let (&[v, _], true) = (dw.shape(), dy.shape() == [id.len(), dw.width()]) else {
-        return Err(Error::Shape { op: OP, want: "dw [V, C], dy [N, C]", got: shapes(&[dw, dy]) });
+        return Err(misfit(OP, "dw [V, C], dy [N, C]", &[dw, dy]));
     };
     check(OP, id, v)?;
     backend(&dw.device().clone()).embedding_backward(dw, id, dy)

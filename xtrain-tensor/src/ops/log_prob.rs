@@ -1,5 +1,5 @@
 //! Log-probabilities of given tokens, and the entropy of each row.
-use super::shapes::shapes;
+use super::shapes::misfit;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::LogProb;
@@ -9,12 +9,15 @@ use crate::tensor::Tensor;
 ///
 /// Order: `lse` and entropy over chunks of 128 logits, each *sum32* (docs/numerics.md, section 3).
 ///
+/// The losses compute the same values without keeping all logits. This operation takes the logits, for comparison with
+/// the independent implementations (`U/lse` in tests/data/golden_bits).
+///
 /// # Errors
 /// [`Error::Shape`] unless there is a target for each row, [`Error::Index`] for one outside the
 /// vocabulary.
 pub fn log_prob(logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
     let &[n, v] = logits.shape() else {
-        return Err(Error::Shape { op: "log_prob", want: "logits [N, V]", got: shapes(&[logits]) });
+        return Err(misfit("log_prob", "logits [N, V]", &[logits]));
     };
     if n != target.len() {
         let got = vec![vec![n, v], vec![target.len()]];
