@@ -16,34 +16,20 @@ use crate::operands::{
 };
 use crate::tensor::Tensor;
 
-/// `linear` by each weight, in the weights' dtype: one launch if a kernel supports these operands.
-fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+/// Runs a fused kernel on `x`, or on the operand of the norm that `x` defers. `None`: no fused kernel supports these
+/// operands.
+fn fused_products<T>(
+    x: &Tensor,
+    ws: &[Affine<'_>],
+    run: impl FnOnce(Source<'_>) -> Result<T>,
+) -> Option<Result<T>> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
         if several::supports_fused(source, ws) {
-            return several::linears(gpu, source, ws);
+            return Some(run(source));
         }
     }
-    if several::supports_fused(Source::Plain(x), ws) {
-        return several::linears(gpu, Source::Plain(x), ws);
-    }
-    ws.iter().map(|w| linear_of(gpu, x, *w, w.weight.dtype())).collect()
-}
-
-/// `silu_mul` of two `linear`: one launch if a kernel supports these operands.
-fn swiglu(gpu: &Gpu, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-    if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
-        let source = Source::Normed(&x, Norm { gain: &gain, eps });
-        if several::supports_fused(source, &gate_up) {
-            return several::swiglu(gpu, source, gate_up);
-        }
-    }
-    if several::supports_fused(Source::Plain(x), &gate_up) {
-        return several::swiglu(gpu, Source::Plain(x), gate_up);
-    }
-    let dtype = gate_up[0].weight.dtype();
-    let [gate, up] = gate_up.map(|w| linear_of(gpu, x, w, dtype));
-    pointwise::silu_mul(gpu, &gate?, &up?, dtype)
+    several::supports_fused(Source::Plain(x), ws).then(|| run(Source::Plain(x)))
 }
 
 fn linear_of(gpu: &Gpu, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
@@ -159,11 +145,19 @@ impl Backend for Gpu {
     }
 
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        linears(self, x, ws)
+        match fused_products(x, ws, |source| several::linears(self, source, ws)) {
+            Some(fused) => fused,
+            None => ws.iter().map(|&w| linear_of(self, x, w, w.weight.dtype())).collect(),
+        }
     }
 
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        swiglu(self, x, gate_up)
+        if let Some(fused) = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up)) {
+            return fused;
+        }
+        let dtype = gate_up[0].weight.dtype();
+        let [gate, up] = gate_up.map(|w| linear_of(self, x, w, dtype));
+        pointwise::silu_mul(self, &gate?, &up?, dtype)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {

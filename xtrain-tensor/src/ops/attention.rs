@@ -1,5 +1,5 @@
 //! Causal grouped-query attention over a pool of KV slots.
-use super::shapes::{misfit, refuse};
+use super::checks::{misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{AttnMask, AttnSaved, Heads};
@@ -91,9 +91,7 @@ fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Resu
             ));
         }
     };
-    if q.dtype() != k.dtype() || k.dtype() != v.dtype() {
-        return Err(Error::Dtype { op, want: "q, k and v in one dtype", got: k.dtype() });
-    }
+    refuse_dtype(q.dtype() != k.dtype() || k.dtype() != v.dtype(), op, "q, k and v in one dtype", k.dtype())?;
     mask.check(op, q.shape()[0], k.shape()[0])?;
     Ok(heads)
 }

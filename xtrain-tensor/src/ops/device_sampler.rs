@@ -1,6 +1,6 @@
 //! Sampling whose tokens stay on the device.
+use super::checks::misfit;
 use super::sample::check_rows;
-use super::shapes::misfit;
 use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;

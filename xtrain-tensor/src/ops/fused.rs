@@ -1,7 +1,6 @@
 //! Steps of a forward pass that a GPU runs as one kernel. Each is bit-identical to its parts.
+use super::checks::{check_index, misfit, refuse};
 use super::rope::check as check_rope;
-use super::rows::check_index;
-use super::shapes::{misfit, refuse};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::UnrotatedHeads;

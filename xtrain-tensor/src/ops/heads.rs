@@ -1,6 +1,6 @@
 //! RMSNorm over each head, then RoPE: queries and keys before an attention.
+use super::checks::refuse;
 use super::rope::check as check_rope;
-use super::shapes::refuse;
 use crate::dispatch::backend;
 use crate::error::Result;
 use crate::operands::{Norm, RopeArgs, Samples};
@@ -52,6 +52,5 @@ pub fn norm_rope_backward(
 
 fn check(op: &'static str, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<()> {
     check_rope(op, x, rope)?;
-    refuse(norm.gain.shape() != [rope.table.head_dim()], op, "x [N, H, hd], a gain [hd]", &[x, norm.gain])?;
-    Ok(())
+    refuse(norm.gain.shape() != [rope.table.head_dim()], op, "x [N, H, hd], a gain [hd]", &[x, norm.gain])
 }

@@ -1,7 +1,7 @@
 //! Keys and values as separate tensors: appended, or expanded to the query heads.
 //!
 //! A forward pass uses neither: it writes keys and values in place, and its attention indexes the kv head.
-use super::shapes::{misfit, refuse};
+use super::checks::{misfit, refuse};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;

@@ -1,5 +1,5 @@
 //! The linear map `x Wᵀ + b` and its three gradients.
-use super::shapes::{misfit, refuse};
+use super::checks::{misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -76,9 +76,7 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
         return Err(misfit(OP, "dw [out, in], dy [N, out], x [N, in]", &[dw, dy, x]));
     };
     refuse((out, width, n) != (o, k, m), OP, "dw [out, in], dy [N, out], x [N, in]", &[dw, dy, x])?;
-    if dy.dtype() != x.dtype() {
-        return Err(Error::Dtype { op: OP, want: "dy and x in one dtype", got: dy.dtype() });
-    }
+    refuse_dtype(dy.dtype() != x.dtype(), OP, "dy and x in one dtype", dy.dtype())?;
     samples.check(OP, n)?;
     backend(&dw.device().clone()).linear_backward_weight(dw, dy, x, samples)
 }
@@ -109,8 +107,6 @@ fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize
         let got = vec![x.shape().to_vec(), vec![w.out_features(), w.in_features()]];
         return Err(Error::Shape { op, want: "x [N, in] and w [out, in] (a gradient: [N, out])", got });
     }
-    if x.dtype() != w.dtype() {
-        return Err(Error::Dtype { op, want: "x in the dtype of the packed weight", got: x.dtype() });
-    }
+    refuse_dtype(x.dtype() != w.dtype(), op, "x in the dtype of the packed weight", x.dtype())?;
     Ok(x.shape()[0])
 }

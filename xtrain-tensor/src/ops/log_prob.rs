@@ -1,5 +1,5 @@
 //! Log-probabilities of given tokens, and the entropy of each row.
-use super::shapes::misfit;
+use super::checks::{check_index, misfit};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::LogProb;
@@ -23,9 +23,6 @@ pub fn log_prob(logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
         let got = vec![vec![n, v], vec![target.len()]];
         return Err(Error::Shape { op: "log_prob", want: "a target for each row", got });
     }
-    if let Some(at) = target.iter().position(|&t| t as usize >= v) {
-        let got = u64::from(target[at]);
-        return Err(Error::Index { op: "log_prob", what: "target", at, got, bound: v as u64 });
-    }
+    check_index("log_prob", "target", v, target)?;
     backend(logits.device()).log_prob(logits, target)
 }

@@ -2,6 +2,7 @@
 mod add;
 mod attention;
 mod cast;
+mod checks;
 mod cross_entropy;
 mod device_sampler;
 mod embedding;
@@ -18,7 +19,6 @@ mod rms_norm;
 mod rope;
 mod rows;
 mod sample;
-mod shapes;
 mod silu_mul;
 mod weight;
 

@@ -1,6 +1,6 @@
 //! Linears that read the same `x`. A GPU runs them in one launch.
+use super::checks::refuse;
 use super::linear::check_bias;
-use super::shapes::refuse;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

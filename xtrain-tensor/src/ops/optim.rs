@@ -1,5 +1,5 @@
 //! The optimizer: the AdamW update and gradient norms. All f32.
-use super::shapes::refuse;
+use super::checks::refuse;
 use crate::dispatch::backend;
 use crate::error::Result;
 use crate::operands::{AdamWScalars, Update, Updated};
@@ -37,11 +37,5 @@ pub fn sum_of_squares(g: &Tensor) -> Result<f32> {
 }
 
 fn check(op: &'static str, Update { w, g, m, v }: &Update<'_>) -> Result<()> {
-    refuse(
-        [g.shape(), m.shape(), v.shape()].iter().any(|x| *x != w.shape()),
-        op,
-        "one shape",
-        &[w, g, m, v],
-    )?;
-    Ok(())
+    refuse([g.shape(), m.shape(), v.shape()].iter().any(|x| *x != w.shape()), op, "one shape", &[w, g, m, v])
 }

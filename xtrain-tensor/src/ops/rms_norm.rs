@@ -1,5 +1,5 @@
 //! RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467).
-use super::shapes::{misfit, refuse};
+use super::checks::{misfit, refuse};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -51,6 +51,5 @@ pub fn rms_norm_backward(
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {
-    refuse(w.shape() != [x.width()] || w.is_empty(), op, "x [.., C], w [C], C >= 1", &[x, w])?;
-    Ok(())
+    refuse(w.shape() != [x.width()] || w.is_empty(), op, "x [.., C], w [C], C >= 1", &[x, w])
 }

@@ -1,5 +1,5 @@
 //! Rotary position embedding over half-split pairs (Su et al. 2021, arXiv:2104.09864).
-use super::shapes::misfit;
+use super::checks::{check_index, misfit};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -106,11 +106,5 @@ pub(super) fn check(op: &'static str, x: &Tensor, RopeArgs { table, positions }:
         let got = vec![x.shape().to_vec(), vec![table.head_dim()], vec![positions.len()]];
         return Err(Error::Shape { op, want: "x [N, H, hd], a table of hd, N positions", got });
     }
-    let bound = table.max_positions();
-    match positions.iter().position(|&p| p as usize >= bound) {
-        Some(at) => {
-            Err(Error::Index { op, what: "position", at, got: u64::from(positions[at]), bound: bound as u64 })
-        }
-        None => Ok(()),
-    }
+    check_index(op, "position", table.max_positions(), positions)
 }

@@ -1,5 +1,5 @@
 //! Moves of rows: gathered, scattered into the slots of a pool, copied in ranges. Any dtype; no value changes.
-use super::shapes::{misfit, refuse};
+use super::checks::{check_index, misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::SlotRange;
@@ -71,18 +71,7 @@ pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
 /// Refuses tensors whose rows differ in shape or dtype.
 fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     refuse(a.shape().get(1..) != b.shape().get(1..), op, "rows of one shape", &[a, b])?;
-    if a.dtype() != b.dtype() {
-        return Err(Error::Dtype { op, want: "one dtype", got: b.dtype() });
-    }
-    Ok(())
-}
-
-/// Refuses an index that is not below `bound`.
-pub(super) fn check_index(op: &'static str, what: &'static str, bound: usize, rows: &[u32]) -> Result<()> {
-    match rows.iter().position(|&row| row as usize >= bound) {
-        Some(at) => Err(Error::Index { op, what, at, got: u64::from(rows[at]), bound: bound as u64 }),
-        None => Ok(()),
-    }
+    refuse_dtype(a.dtype() != b.dtype(), op, "one dtype", b.dtype())
 }
 
 /// Refuses ranges outside `[read, written]` rows.

@@ -1,6 +1,6 @@
 //! Token sampling: greedy, or by integer weights after repetition penalty, temperature, top-k, top-p and min-p. The random
 //! number has an address (docs/numerics.md, section 7).
-use super::shapes::{misfit, refuse};
+use super::checks::{check_index, misfit, refuse};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{Outcome, SampleRow};
@@ -35,10 +35,7 @@ pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_
 
 fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {
     let SampleRow { temperature, top_p, min_p, penalty, seen, .. } = *row;
-    if let Some(at) = seen.iter().position(|&id| id as usize >= v) {
-        let (got, bound) = (u64::from(seen[at]), v as u64);
-        return Err(Error::Index { op, what: "seen id", at, got, bound });
-    }
+    check_index(op, "seen id", v, seen)?;
     let require = |holds: bool, want, got: f32| {
         if holds { Ok(()) } else { Err(Error::Argument { op, want, got: got.to_string() }) }
     };

@@ -1,5 +1,5 @@
 //! The gate of SwiGLU (Shazeer 2020, arXiv:2002.05202).
-use super::shapes::refuse;
+use super::checks::refuse;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -24,6 +24,5 @@ pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) ->
 }
 
 fn check(op: &'static str, xs: &[&Tensor]) -> Result<()> {
-    refuse(xs.iter().any(|x| x.shape() != xs[0].shape()), op, "one shape", xs)?;
-    Ok(())
+    refuse(xs.iter().any(|x| x.shape() != xs[0].shape()), op, "one shape", xs)
 }
