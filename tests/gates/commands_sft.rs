@@ -149,7 +149,7 @@ fn an_invalid_conversation_is_refused_by_file_line_and_field() {
     let sft = |more: &[&'static str]| [&tiny("r", "one.jsonl", more)[..], &["--task", "sft"]].concat();
     refused(dir, &sft(&["data.packing=stream"]), 2, &["`data.packing`", "train.task = sft"]);
     refused(dir, &sft(&["data.packing=bins"]), 2, &["`data.packing`", "stream, documents"]);
-    refused(dir, &sft(&[]), 65, &["a document with something to predict"]);
+    refused(dir, &sft(&[]), 65, &["a document with a target"]);
     refused(dir, &["train", "--task", "rl"], 2, &["'rl'", "lm, sft"]);
     assert!(!dir.join("r").exists());
 }

@@ -147,7 +147,7 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "another config",
                 forged("config.json", |b| *b = b"{}".to_vec()),
-                &[step, "config.json: sha-256: want"],
+                &[step, "config.json: sha-256: expected"],
             ),
             (
                 "another step",

@@ -63,7 +63,7 @@ fn a_damaged_token_file_is_refused_by_its_field() {
     };
     let edited =
         |at: usize, value: &[u8]| resealed(&good, |bytes| bytes[at..at + value.len()].copy_from_slice(value));
-    check(Vec::new(), "length: expected at least 64 bytes, a header, found 0 bytes");
+    check(Vec::new(), "length: expected at least 64 bytes, the size of the header, found 0 bytes");
     check(good[..63].to_vec(), "length: expected at least 64");
     check(good[..good.len() - 1].to_vec(), "length: expected 179 bytes for 35 tokens, found 178 bytes");
     check([&good[..], &[0]].concat(), "found 180 bytes");
@@ -75,7 +75,7 @@ fn a_damaged_token_file_is_refused_by_its_field() {
     check(edited(16, &[7]), "mask: expected 0 or 1, found 7");
     check(edited(20, &[0; 4]), "vocabulary: expected 1 to 524288, found 0");
     check(edited(32, &[36]), "length: expected 181 bytes for 36 tokens");
-    check(edited(32, &[0xff; 8]), "length: expected a length that holds 18446744073709551615 tokens");
+    check(edited(32, &[0xff; 8]), "length: expected a length for 18446744073709551615 tokens");
     check(edited(40, &[36]), "documents: expected at most 35 (tokens), found 36");
     check(edited(40, &[4]), "length: expected 171 bytes");
     check(edited(52, &[1]), "bytes 52 to 60: expected 0");
