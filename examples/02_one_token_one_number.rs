@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         engine.step_watched(&mut |row| rows.push((row.index, row.position, row.logits.to_vec())))?;
     }
 
-    // Recompute every sequence with the training forward.
+    // Recompute every sequence with the training forward pass.
     let mut differing = 0;
     for completion in engine.take_finished() {
         let sequence = [&prompt[..], &completion.tokens].concat();

@@ -6,11 +6,14 @@
 
 A record holds one comparison: workload, dtype, threads, peer and its version, the figures of both programs, their
 ratios, date, commit and command. `samples` holds raw samples, or null where they were not kept; `kept` says which
-figures exist. Where both programs have one median for each round, --check recomputes the ratios from them.
+figures exist. Raw samples are milliseconds, one list per round, as tests/peers/bench.py --json writes them; medians are
+then computed from them. A record in tok/s with raw samples also holds `tokens_per_sample`. Where both programs have one
+median for each round, --check recomputes the ratios from them.
 Standard library only.
 """
 
 import json
+import statistics
 import sys
 from pathlib import Path
 
@@ -47,10 +50,20 @@ def span(values, digits=2):
     return low if low == high else f"{low} to {high}"
 
 
+def per_round(row, side, of):
+    """`of` (a median or a minimum of milliseconds) for each round of raw samples, in the unit of the row."""
+    values = [of(samples) for samples in row[side]["samples"]]
+    return values if row["unit"] == "ms" else [1e3 * row["tokens_per_sample"] / ms for ms in values]
+
+
+def medians(row, side):
+    """The median of each round: of the raw samples if they were kept, otherwise as recorded. None: not recorded."""
+    return per_round(row, side, statistics.median) if row[side].get("samples") else row[side].get("medians")
+
+
 def middle(row, side):
-    """The median of the recorded medians; of two, their mean."""
-    values = sorted(row[side].get("medians") or row[side]["means"])
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+    """The median of the medians; of two, their mean. Means where no median was recorded."""
+    return statistics.median(medians(row, side) or row[side]["means"])
 
 
 def figures(row):
@@ -66,16 +79,22 @@ def ratio(row):
 
 
 def check(row):
-    """Recomputes the ratios of every round from the medians, and compares them with the recorded ones."""
-    a, b = row["xtrain"].get("medians"), row["peer_figures"].get("medians")
-    recorded = row["ratio_by_medians"]
-    if not a or not b or not len(a) == len(b) == len(recorded):
+    """Recomputes the ratios of every round, and compares them with the recorded ones."""
+    sides = ("xtrain", "peer_figures")
+    compare(row, "ratio_by_medians", "medians", *(medians(row, side) for side in sides))
+    if all(row[side].get("samples") for side in sides):
+        compare(row, "ratio_by_least", "least samples", *(per_round(row, side, min) for side in sides))
+
+
+def compare(row, key, what, a, b):
+    recorded = row[key]
+    if not a or not b or not recorded or not len(a) == len(b) == len(recorded):
         return
     for mine, theirs, want in zip(a, b, recorded):
         got = theirs / mine if row["unit"] == "ms" else mine / theirs
-        # medians and ratios were rounded separately when they were recorded
+        # figures and ratios were rounded separately when they were recorded
         if abs(got / want - 1) > 0.03:
-            sys.exit(f"error: {row['where']}: ratio {want} is recorded, the medians give {got:.3f}")
+            sys.exit(f"error: {row['where']}: {key} {want} is recorded, the {what} give {got:.3f}")
 
 
 def table():

@@ -111,7 +111,8 @@ def recorded_terminal(command, directory):
                 text += token
                 events.append([now, line, text.rstrip()])
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
-        sys.exit(f"error: {' '.join(command)} failed: {text}")
+        last = next((text for _, _, text in reversed(events) if text), "")
+        sys.exit(f"error: {' '.join(command)} failed: {last}")
     return thinned(events)
 
 
@@ -263,7 +264,7 @@ def rate(row, side):
 
 
 def label(row, side):
-    value, values = bench_table.middle(row, side), row[side].get("medians") or row[side]["means"]
+    value, values = bench_table.middle(row, side), bench_table.medians(row, side) or row[side]["means"]
     if row["kept"].startswith("ratios") and side == "xtrain":  # these are the ends of a range
         return f"{min(values):,} to {max(values):,} {row['unit']}"
     return f"{value:.1f} ms" if row["unit"] == "ms" and value < 100 else f"{value:,.0f} {row['unit']}"
@@ -358,10 +359,10 @@ def styled(text, command):
         return '<tspan class="g">$</tspan>' + text[1:]
     text = re.sub(r"(\[)([=&gt;]+)", lambda m: f'{m[1]}<tspan class="m">{m[2]}</tspan>', text, count=1) if "] " in text else text
     text = re.sub(r"\b(0 differ)\b", r'<tspan class="g">\1</tspan>', text)
-    text = re.sub(r"( +)(right)$", r'\1<tspan class="g">\2</tspan>', text)
+    text = re.sub(r"( +)(correct)$", r'\1<tspan class="g">\2</tspan>', text)
     text = re.sub(r"( +)(wrong)$", r'\1<tspan class="b">\2</tspan>', text)
     text = re.sub(r"^((?:-+ *)+)$", r'<tspan class="s">\1</tspan>', text)
-    return re.sub(r"^((?:saved|sample after|cache  ).*)$", r'<tspan class="s">\1</tspan>', text)
+    return re.sub(r"^((?:saved|sample at step|cache  ).*)$", r'<tspan class="s">\1</tspan>', text)
 
 
 def main():

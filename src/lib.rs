@@ -1,6 +1,6 @@
 //! Train and run small transformer language models with bit-exact numerics.
 //!
-//! Inference computes bitwise the same logits as the training forward: with or without a KV cache, for any batch
+//! Inference computes bitwise the same logits as the training forward pass: with or without a KV cache, for any batch
 //! size, prefill chunk and number of threads. Training runs are reproducible and resume bit-identically. The order of
 //! every reduction is specified in `docs/numerics.md`.
 //!

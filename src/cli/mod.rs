@@ -101,7 +101,7 @@ pub enum Command {
     Chat(chat::ChatArgs),
     /// Generate completions for all prompts of a JSONL file.
     Rollout(rollout::RolloutArgs),
-    /// Verify that inference is bitwise equal to the training forward.
+    /// Verify that inference is bitwise equal to the training forward pass.
     Verify(verify::VerifyArgs),
     /// Run benchmarks.
     #[command(subcommand)]

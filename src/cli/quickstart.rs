@@ -40,7 +40,7 @@ const CORPUS: &str = "corpus.tok";
 #[command(after_help = "\
 Generates a corpus of sums and short sentences, trains on it, evaluates the model on held-out sums, generates eight \
 completions in one batch, and verifies that all logits, tokens and log-probabilities are bitwise equal to those of \
-the training forward.
+the training forward pass.
 
 Examples:
   xtrain quickstart

@@ -1,4 +1,4 @@
-//! `xtrain verify`: compares rollouts with the training forward, bit for bit.
+//! `xtrain verify`: compares rollouts with the training forward pass, bit for bit.
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,8 +16,8 @@ use crate::verify::{self, Difference, Prompts, RequestedSetting, Verdict};
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
-without shared prompts. Compares every logit with the training forward, and every token and log-probability with \
-naive decoding, which recomputes the prefix for every token. Prints how many values were compared and how many \
+without shared prompts. Compares every logit with the training forward pass, and every token and log-probability \
+with naive decoding, which recomputes the prefix for every token. Prints how many values were compared and how many \
 differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
 sequence, position, value, expected and found bits.
 
@@ -113,7 +113,10 @@ pub(super) fn table(verdicts: &[Verdict]) -> String {
     }
     let values: u64 = verdicts.iter().map(|v| v.values).sum();
     let differing: u64 = verdicts.iter().map(|v| v.differing).sum();
-    format!("{}\n{values} values compared with the training forward, {differing} differ.\n", table.render())
+    format!(
+        "{}\n{values} values compared with the training forward pass, {differing} differ.\n",
+        table.render()
+    )
 }
 
 fn sharing(prompts: Prompts) -> &'static str {

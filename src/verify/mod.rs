@@ -1,4 +1,4 @@
-//! Checks that the logits of a rollout are bitwise equal to those of the training forward.
+//! Checks that the logits of a rollout are bitwise equal to those of the training forward pass.
 mod setting;
 mod verdict;
 
@@ -23,14 +23,14 @@ pub enum Error {
     /// A rollout failed.
     #[error(transparent)]
     Decode(#[from] decode::Error),
-    /// The training forward failed.
+    /// The training forward pass failed.
     #[error(transparent)]
     Model(#[from] model::Error),
 }
 
-/// The expected results: the naive rollout of every request, and the logits of the training forward for its whole
-/// sequence, computed with a tape on one thread. In f32 they are computed on the CPU, also for a GPU; in bf16 a GPU
-/// is compared with itself (docs/numerics.md, tier 3).
+/// The expected results: the naive rollout of every request, and the logits of the training forward pass for its
+/// whole sequence, computed with a tape on one thread. In f32 they are computed on the CPU, also for a GPU; in bf16 a
+/// GPU is compared with itself (docs/numerics.md, tier 3).
 struct Expected {
     completions: Vec<Completion>,
     logits: Vec<Vec<f32>>,
@@ -93,7 +93,7 @@ fn groups(requests: &[Request], prompts: Prompts) -> Vec<Range<usize>> {
     groups
 }
 
-/// Runs `requests` in every setting. Compares each row of logits with the training forward, and each token and
+/// Runs `requests` in every setting. Compares each row of logits with the training forward pass, and each token and
 /// log-probability with the naive rollout. Calls `on_verdict` after each setting.
 ///
 /// # Errors

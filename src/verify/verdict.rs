@@ -23,7 +23,7 @@ pub struct Verdict {
     pub first: Option<Difference>,
 }
 
-/// A difference between a rollout and the training forward.
+/// A difference between a rollout and the training forward pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
     /// Id of the sequence.

@@ -23,7 +23,7 @@ fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
     let out = text(&done.stdout);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(out.contains("Held-out sums: ") && out.contains("Eight completions"), "{out}");
-    assert!(out.contains("values compared with the training forward, 0 differ."), "{out}");
+    assert!(out.contains("values compared with the training forward pass, 0 differ."), "{out}");
     let resumed = xtrain(&scratch.0, &["train", "--resume", "runs/quickstart", "--set", "train.steps=14"]);
     assert!(resumed.status.success(), "{}", text(&resumed.stderr));
     assert!(scratch.0.join("runs/quickstart/checkpoints/step_000014").is_dir());

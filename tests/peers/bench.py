@@ -1,6 +1,7 @@
 """Compares the speed of xtrain and PyTorch on the same cores, in one run, alternating.
 
     python tests/peers/bench.py recipe|train|decode [--threads N] [--dtype TYPE] [--rounds N] [--xtrain PROGRAM]
+                                                    [--json FILE]
 
 * recipe: a step of the Shakespeare recipe (configs/shakespeare.toml: 4 layers, width 128, 12 samples of 64 tokens),
   and a step of nanoGPT's model for it in eager PyTorch with fused attention. Measured twice: as nanoGPT's own training
@@ -21,10 +22,18 @@ measurement starts when the peer has warmed up and ends when xtrain ends (train:
 longer). A step is timed from its batch to its update; the first variant of the recipe includes the creation of the
 batch. A line shows the median and the minimum of a program's samples, and tokens per second by the median. Samples
 during which the program was stopped are left out. Tested with torch 2.15.0.
+
+`--json FILE` appends one JSON object in one line per comparison: the command lines, the versions, and for both programs
+every sample that counts, in milliseconds, one list per round. The fields `xtrain` and `peer_figures` of
+docs/bench/*.json take these lists as `samples` (scripts/bench_table.py).
 """
 
 import argparse
+import datetime
+import importlib.metadata
 import json
+import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -318,20 +327,78 @@ def report(name, a, b, rows=None, peer="pytorch"):
     print(f"{name:<28} {'ratio':<9} p50 {b['p50'] / a['p50']:8.2f}     min {b['min'] / a['min']:8.2f}", flush=True)
 
 
+class Records:
+    """The raw samples of each comparison, over all rounds."""
+
+    def __init__(self, args):
+        self.args, self.by_name = args, {}
+
+    def add(self, name, peer, commands, samples, tokens=None):
+        """Adds a round. `commands` and `samples` hold those of xtrain and of the peer; `tokens` is per sample."""
+        mine, other = map(shown, commands)
+        new = {
+            "comparison": name,
+            "dtype": self.args.dtype,
+            "threads": self.args.threads,
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            "command": shlex.join(["python", *sys.argv]),
+            "tokens_per_sample": tokens,
+            "xtrain": {"version": xtrain_version(self.args), "command": mine, "samples": []},
+            "peer": peer,
+            "peer_figures": {"version": peer_version(peer), "command": other, "samples": []},
+        }
+        record = self.by_name.setdefault((name, peer), new)
+        for side, ms in zip(("xtrain", "peer_figures"), samples):
+            record[side]["samples"].append(ms)
+
+    def append_to(self, file):
+        """Appends one line per comparison."""
+        with open(file, "a") as out:
+            out.writelines(json.dumps(record) + "\n" for record in self.by_name.values())
+
+
+def shown(command):
+    """The command line without the paths of this machine."""
+    return shlex.join(command).replace(f"{ROOT}/", "").replace(sys.executable, "python")
+
+
+def xtrain_version(args):
+    run = subprocess.run([str(args.xtrain), "--version"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return run.stdout.strip() or None
+
+
+def peer_version(peer):
+    """The version of an installed Python package, or of candle in tests/peers/candle/Cargo.lock. None: unknown."""
+    if peer == "candle":
+        lock = (ROOT / "tests/peers/candle/Cargo.lock").read_text()
+        found = re.search(r'name = "candle-core"\nversion = "(.*)"', lock)
+        return found and found[1]
+    try:
+        return importlib.metadata.version({"pytorch": "torch", "llama.cpp": "llama-cpp-python"}[peer])
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def sizes():
     return [arg for key, value in MODEL_T.items() for arg in ("--set", f"model.{key}={value}")]
 
 
-def run(args):
+def run(args, records):
+    def compared(name, mine, other, a, b, rows=None, peer="pytorch"):
+        records.add(name, peer, (mine, other), (a, b), rows)
+        report(name, spread(a), spread(b), rows, peer)
+
     def recipe(name, how):
         mine = ours(args, "train", "-c", "configs/shakespeare.toml", "--steps", 240)
-        a, b = alternating(mine, theirs(args, "steps", None, "recipe", how))
-        report(f"recipe, {name}", spread(uninterrupted(a["samples_ms"])), spread(uninterrupted(b)))
+        other = theirs(args, "steps", None, "recipe", how)
+        a, b = alternating(mine, other)
+        compared(f"recipe, {name}", mine, other, uninterrupted(a["samples_ms"]), uninterrupted(b))
 
     def train(how):
         t = [*sizes(), "--set", "train.context=256", "--set", "train.batch=8", "--steps", 10]
-        a, b = one_by_one(ours(args, "train", *t), theirs(args, "steps", 10, "t", how))
-        report(f"train T, {how}", spread(a["samples_ms"]), spread(b))
+        mine, other = ours(args, "train", *t), theirs(args, "steps", 10, "t", how)
+        a, b = one_by_one(mine, other)
+        compared(f"train T, {how}", mine, other, a["samples_ms"], b)
 
     def decode(name, rows, prompt, one, repeats):
         more = ["--batch", rows, "--prompt-len", prompt, "--max-new", NEW, "--repeats", repeats]
@@ -344,7 +411,8 @@ def run(args):
         for name_of_peer, other in others.items():
             a, b = alternating(mine, other)
             passes = [step["ms"] for sample in a["samples"] for step in sample["decode"]]
-            report(f"decode T, {name}", spread(uninterrupted(passes)), spread(uninterrupted(b)), rows, name_of_peer)
+            a, b = uninterrupted(passes), uninterrupted(b)
+            compared(f"decode T, {name}", mine, other, a, b, rows, name_of_peer)
 
     for _ in range(args.rounds):
         if args.what == "recipe":
@@ -368,6 +436,7 @@ def main():
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
     parser.add_argument("--llama", action="store_true", help="decode: also measure llama.cpp")
     parser.add_argument("--candle", metavar="PROGRAM", help="decode: also measure candle")
+    parser.add_argument("--json", metavar="FILE", help="append the raw samples of each comparison as a line of JSON")
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bench == "peer":
@@ -376,7 +445,12 @@ def main():
         parser.error("llama.cpp and candle are measured only in decode and in f32")
     else:
         args.what = args.bench
-        run(args)
+        records = Records(args)
+        try:
+            run(args, records)
+        finally:
+            if args.json:
+                records.append_to(args.json)
 
 
 if __name__ == "__main__":

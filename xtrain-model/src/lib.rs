@@ -32,6 +32,7 @@
 //! | [`store`], [`checkpoint`] | saving, opening and resuming; durable files |
 //! | [`export`], [`gguf`], [`hf`] | exchange formats |
 //! | [`tasks`] | tasks with verifiable answers |
+#![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
 #![allow(
     clippy::must_use_candidate,
