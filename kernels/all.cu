@@ -15,7 +15,6 @@ XT_BEGIN
 #include "decode_attention_bf16.cu"
 #include "embedding.cu"
 #include "finite.cu"
-#include "fused_add_rms_norm.cu"
 #include "fused_heads.cu"
 #include "fused_linears.cu"
 #include "fused_norm_linears.cu"

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
-use xtrain_tensor::{Device, Schedule, Simd};
+use xtrain_tensor::{Device, Simd, ThreadSchedule};
 
 use super::exit::{CliError, Exit};
 use crate::config::{Layer, Precision};
@@ -140,7 +140,7 @@ impl Common {
         let opened = match self.device {
             DeviceName::Cpu => return Ok(self.open_cpu()),
             DeviceName::Cuda(number) => Device::cuda(number),
-            DeviceName::Emulated => Device::emulated(Schedule::Forward),
+            DeviceName::Emulated => Device::emulated(ThreadSchedule::Forward),
         };
         let hint = "run xtrain doctor to list the available devices, or use --device cpu";
         opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))

@@ -1,7 +1,7 @@
 //! Every planted fault makes its gate fail.
 use xtrain::tensor::faults::{self, Fault};
 use xtrain::tensor::testing::gpus;
-use xtrain::tensor::{Device, Schedule};
+use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
     focused, gpu, invariance, multi_step, open_for_inference, packing, prefix_cache, resume, training,
@@ -90,7 +90,7 @@ fn found_by(fault: Fault, gate: Gate) -> Result<String, String> {
         Gate::Resume => training(faults::with(fault, || resume::over(4))),
         Gate::Packing => training(faults::with(fault, || training::over(2, training::packed))),
         Gate::Gpu(gate) | Gate::GpuTest(gate) => {
-            let devices = gpus(&[Schedule::Forward]);
+            let devices = gpus(&[ThreadSchedule::Forward]);
             if devices.is_empty() {
                 return Ok(format!("gate {fault}, seed {}: NOT RUN, no GPU and no emulator", focused::SEED));
             }
@@ -126,7 +126,7 @@ fn the_gates_pass_without_a_fault() {
     resume::over(4).unwrap();
     for (fault, gate) in CAUGHT {
         if let Gate::Gpu(gate) = gate {
-            gpus(&[Schedule::Forward]).iter().for_each(|device| {
+            gpus(&[ThreadSchedule::Forward]).iter().for_each(|device| {
                 gate(device).unwrap_or_else(|e| panic!("without the fault {fault}: {e}"));
             });
         }

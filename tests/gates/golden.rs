@@ -5,7 +5,7 @@ use xtrain::model::{
 };
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::{assert_bits_eq, gpus, times};
-use xtrain::tensor::{Device, Dtype, Schedule, Simd, Tensor};
+use xtrain::tensor::{Device, Dtype, Simd, Tensor, ThreadSchedule};
 
 use crate::fixtures::{f32s, golden, json, lines, model, sha, tensors};
 
@@ -98,7 +98,7 @@ fn every_golden_line_of_models_is_reproduced() {
 /// the twenty steps.
 #[test]
 fn the_gpu_has_the_golden_bits_in_f32() {
-    gpus(&[Schedule::Random(5)]).iter().for_each(golden_on);
+    gpus(&[ThreadSchedule::Random(5)]).iter().for_each(golden_on);
 }
 
 fn golden_on(device: &Device) {

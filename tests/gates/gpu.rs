@@ -10,7 +10,7 @@ use xtrain::model::{
 };
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::testing::{arbitrary, gpus};
-use xtrain::tensor::{Device, Dtype, GpuCounters, Schedule as Order};
+use xtrain::tensor::{Device, Dtype, GpuCounters, ThreadSchedule as Order};
 
 use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, Request};
 use xtrain::verify::{self, RequestedSetting};

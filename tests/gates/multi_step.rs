@@ -7,7 +7,7 @@ use xtrain::decode::{
 };
 use xtrain::model::{Biases, Config, Model};
 use xtrain::tensor::testing::gpus;
-use xtrain::tensor::{Device, Dtype, Schedule};
+use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
 use crate::gpu::{self, biased};
 use crate::rng::CaseRng;
@@ -126,7 +126,7 @@ pub(crate) fn over(device: &Device) -> Result<usize, String> {
 
 #[test]
 fn several_steps_per_sync_have_the_bits_and_finish_reasons_of_the_cpu() {
-    for device in gpus(&[Schedule::Priorities(21)]) {
+    for device in gpus(&[ThreadSchedule::Priorities(21)]) {
         let n = over(&device).unwrap_or_else(|e| panic!("{e}"));
         println!("multi-step on {device}: {n} values compared, 0 differ");
     }
@@ -162,7 +162,7 @@ fn a_sampling_failure_is_reported_as_by_an_engine_that_synchronizes_every_step()
     };
     let want = end(&Device::cpu());
     assert!(!want.0.is_empty(), "{want:?}");
-    for device in gpus(&[Schedule::Forward]) {
+    for device in gpus(&[ThreadSchedule::Forward]) {
         assert_eq!(end(&device), want, "{device}");
     }
 }

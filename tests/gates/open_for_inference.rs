@@ -10,7 +10,7 @@ use xtrain::model::{
     AdamW, Config, Error, Grads, LogitsProcessing, Model, OptimConfig, TrainingExample, objective, store,
 };
 use xtrain::tensor::testing::{compare_bits, gpus};
-use xtrain::tensor::{Device, Dtype, Schedule, Simd};
+use xtrain::tensor::{Device, Dtype, Simd, ThreadSchedule};
 
 use crate::cli::{Scratch, program, text};
 use crate::decode::{KINDS, Oracle, options};
@@ -62,7 +62,7 @@ fn same([whole, packed]: &[Model; 2], tokens: &[u32], what: &str) -> Result<usiz
 
 fn devices() -> Vec<Device> {
     let mut devices = vec![Device::cpu_with(3, Simd::detect()), Device::reference()];
-    devices.extend(gpus(&[Schedule::Forward]));
+    devices.extend(gpus(&[ThreadSchedule::Forward]));
     devices
 }
 

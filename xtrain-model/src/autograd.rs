@@ -151,7 +151,7 @@ impl<'t> Tape<'t> {
         let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
         let (gate, up) = (gate.clone(), up.clone());
         Ok(self.record(y, move |b, dy| {
-            let (dg, du) = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
+            let [dg, du] = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
             b.add(&gate, dg)?;
             b.add(&up, du)
         }))

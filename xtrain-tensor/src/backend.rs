@@ -20,13 +20,7 @@ pub(crate) trait Backend {
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()>;
     fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor>;
-    fn silu_mul_backward(
-        &self,
-        gate: &Tensor,
-        up: &Tensor,
-        dy: &Tensor,
-        out: Dtype,
-    ) -> Result<(Tensor, Tensor)>;
+    fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]>;
     fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>>;
 
     fn rms_norm(&self, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor>;
@@ -39,7 +33,6 @@ pub(crate) trait Backend {
         samples: &Samples,
         onto: Option<Tensor>,
     ) -> Result<Tensor>;
-    fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor>;
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor>;
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
@@ -57,12 +50,7 @@ pub(crate) trait Backend {
         dw: &mut Tensor,
         samples: &Samples,
     ) -> Result<Tensor>;
-    fn write_heads(
-        &self,
-        new: &UnrotatedHeads<'_>,
-        k_pool: &mut Tensor,
-        v_pool: &mut Tensor,
-    ) -> Result<Tensor>;
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor>;
 
     /// Packs `w [out, in]` for products in `dtype`, f32 or bf16.
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight>;
@@ -85,22 +73,8 @@ pub(crate) trait Backend {
     ) -> Result<()>;
     fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()>;
 
-    fn attention(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<(Tensor, Tensor)>;
-    fn decode_attention(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<Tensor>;
+    fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)>;
+    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
     /// `dy` is in the dtype of `q`.
     fn attention_backward(
         &self,
@@ -136,10 +110,6 @@ pub(crate) trait Backend {
     /// Creates the state of a sampler of up to `rows` rows and `steps` steps.
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>>;
 
-    /// Updates all parameters, with their gradients multiplied by `clip`.
-    fn adamw(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()>;
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated>;
-    /// The square root of the total of [`Backend::sum_of_squares`].
-    fn global_norm(&self, gs: &[&Tensor]) -> Result<f32>;
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32>;
 }

@@ -17,18 +17,6 @@ pub(crate) fn swiglu(b: &dyn Backend, x: &Tensor, [gate, up]: [Affine<'_>; 2]) -
     b.silu_mul(&b.linear(x, gate, dtype)?, &b.linear(x, up, dtype)?, dtype)
 }
 
-/// `accumulate`, then `rms_norm`.
-pub(crate) fn add_rms_norm(
-    b: &dyn Backend,
-    h: &mut Tensor,
-    y: &Tensor,
-    norm: Norm<'_>,
-    out: Dtype,
-) -> Result<Tensor> {
-    b.accumulate(h, y)?;
-    b.rms_norm(h, norm, out)
-}
-
 /// `rms_norm` over each head in f32, then `rope_rows`.
 pub(crate) fn norm_rope(b: &dyn Backend, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
     b.rope_rows(&b.rms_norm(x, norm, Dtype::F32)?, rope, x.dtype())
@@ -52,8 +40,7 @@ pub(crate) fn norm_rope_backward(
 pub(crate) fn write_heads(
     b: &dyn Backend,
     new: &UnrotatedHeads<'_>,
-    k_pool: &mut Tensor,
-    v_pool: &mut Tensor,
+    [k_pool, v_pool]: [&mut Tensor; 2],
 ) -> Result<Tensor> {
     let UnrotatedHeads { q, k, v, norms, rope, slots } = *new;
     let rotated = |x: &Tensor, norm: Option<Norm<'_>>| match norm {
@@ -65,7 +52,12 @@ pub(crate) fn write_heads(
     rotated(q, norms.map(|n| n.q()))
 }
 
-/// The clip factor of gradients with the global norm `norm`: `min(1, max_norm / (norm + 1e-6))`.
+/// The square root of the sum of `sums`, from +0 in their order.
+pub(crate) fn global_norm(sums: &[f32]) -> f32 {
+    sums.iter().fold(0f32, |total, sum| total + sum).sqrt()
+}
+
+/// The factor of the gradients whose global norm is `norm`: `min(1, max_norm / (norm + 1e-6))`.
 pub(crate) fn clip(norm: f32, max_norm: f32) -> f32 {
     let ratio = max_norm / (norm + 1e-6);
     if ratio < 1.0 { ratio } else { 1.0 }

@@ -41,7 +41,7 @@ mod tensor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use device::gpu::{Gpu, GpuCounters, GpuInfo, GpuSurvey, Peak, Schedule, enumerate_gpus};
+pub use device::gpu::{Gpu, GpuCounters, GpuInfo, GpuSurvey, Peak, ThreadSchedule, enumerate_gpus};
 pub use device::simd::Simd;
 pub use device::{Cpu, Device, Reference};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};

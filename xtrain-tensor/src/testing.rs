@@ -6,13 +6,13 @@ use std::io::Write;
 use std::sync::Once;
 
 use crate::rng::{Purpose, draw, philox, uniform_u64};
-use crate::{Device, Result, Schedule};
+use crate::{Device, Result, ThreadSchedule};
 
 /// The emulated GPU. `None`, with a printed note: this build has no emulator.
 ///
 /// # Panics
 /// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set: a skipped gate must not count as passed.
-pub fn emulated(schedule: Schedule) -> Option<Device> {
+pub fn emulated(schedule: ThreadSchedule) -> Option<Device> {
     static NOTE: Once = Once::new();
     required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", "the kernels on the emulator", &NOTE)
 }
@@ -21,7 +21,7 @@ pub fn emulated(schedule: Schedule) -> Option<Device> {
 ///
 /// # Panics
 /// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set.
-pub fn checked(schedule: Schedule) -> Option<Device> {
+pub fn checked(schedule: ThreadSchedule) -> Option<Device> {
     static NOTE: Once = Once::new();
     required(Device::checked(schedule), "XTRAIN_REQUIRE_EMU", "the kernels with every access checked", &NOTE)
 }
@@ -36,7 +36,7 @@ pub fn cuda() -> Option<Device> {
 }
 
 /// Every GPU that a gate runs on: the emulated GPU with each of these schedules, and the GPU of this machine.
-pub fn gpus(schedules: &[Schedule]) -> Vec<Device> {
+pub fn gpus(schedules: &[ThreadSchedule]) -> Vec<Device> {
     schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
 }
 

@@ -18,6 +18,7 @@ fn norm_rope(x: &Tensor, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Resu
         x = ops::rms_norm(&x, gain.value()?, eps, Dtype::F32)?;
     }
     let rotated = match first_of_consecutive(rope.positions) {
+        Some(0) => ops::rope(&x, rope.table)?,
         Some(first) => ops::rope_at(&x, rope.table, first)?,
         None => ops::rope_pos(&x, rope.positions, rope.table)?,
     };

@@ -19,7 +19,7 @@ pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
     complete(model, request, |rows| Ok(model.forward(&mut Eager, &mut NoCache::new(rows)?, rows)?))
 }
 
-/// [`generate_naive`] with keys and values expanded to the query heads: [`rope_at`](ops::rope_at) rotates the
+/// [`generate_naive`] with keys and values expanded to the query heads: [`rope`](ops::rope) rotates the
 /// sequence, [`repeat_kv`](ops::repeat_kv) copies each kv head once for each of its query heads, and the attention
 /// has as many kv heads as query heads. The results are bit-identical.
 ///

@@ -111,22 +111,16 @@ impl Backend for Cpu {
         })
     }
 
-    fn silu_mul_backward(
-        &self,
-        gate: &Tensor,
-        up: &Tensor,
-        dy: &Tensor,
-        out: Dtype,
-    ) -> Result<(Tensor, Tensor)> {
+    fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
         let (shape, dy) = (gate.shape(), dy.data::<f32>()?);
         with_values!(g = gate => {
             let u = up.data()?;
             if out == Dtype::BF16 {
                 let (dg, du) = pointwise::silu_mul_backward::<_, bf16>(self, g, u, dy);
-                Ok((self.tensor(shape, dg)?, self.tensor(shape, du)?))
+                Ok([self.tensor(shape, dg)?, self.tensor(shape, du)?])
             } else {
                 let (dg, du) = pointwise::silu_mul_backward::<_, f32>(self, g, u, dy);
-                Ok((self.tensor(shape, dg)?, self.tensor(shape, du)?))
+                Ok([self.tensor(shape, dg)?, self.tensor(shape, du)?])
             }
         })
     }
@@ -168,10 +162,6 @@ impl Backend for Cpu {
         Ok(dx)
     }
 
-    fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
-        compose::add_rms_norm(self, h, y, norm, out)
-    }
-
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
         self.rotate(x, rope, Direction::Forward, out)
     }
@@ -210,13 +200,8 @@ impl Backend for Cpu {
         })
     }
 
-    fn write_heads(
-        &self,
-        new: &UnrotatedHeads<'_>,
-        k_pool: &mut Tensor,
-        v_pool: &mut Tensor,
-    ) -> Result<Tensor> {
-        compose::write_heads(self, new, k_pool, v_pool)
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
+        compose::write_heads(self, new, pools)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
@@ -269,9 +254,7 @@ impl Backend for Cpu {
 
     fn attention(
         &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
+        [q, k, v]: [&Tensor; 3],
         heads: Heads,
         mask: &AttnMask<'_>,
     ) -> Result<(Tensor, Tensor)> {
@@ -281,15 +264,8 @@ impl Backend for Cpu {
         }
     }
 
-    fn decode_attention(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<Tensor> {
-        Ok(self.attention(q, k, v, heads, mask)?.0)
+    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        Ok(self.attention([q, k, v], heads, mask)?.0)
     }
 
     fn attention_backward(
@@ -379,18 +355,11 @@ impl Backend for Cpu {
         Ok(Box::new(HostRing::new(self.clone())))
     }
 
-    fn adamw(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
-        self.update(all, clip, s).map(|_| ())
-    }
-
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-        let norm = self.global_norm(&all.iter().map(|one| one.g).collect::<Vec<_>>())?;
+        let norm =
+            compose::global_norm(&self.sums_of_squares(&all.iter().map(|one| one.g).collect::<Vec<_>>())?);
         let finite = !norm.is_finite() || self.update(all, compose::clip(norm, max_norm), s)?;
         Ok(Updated { norm, finite })
-    }
-
-    fn global_norm(&self, gs: &[&Tensor]) -> Result<f32> {
-        Ok(self.sums_of_squares(gs)?.into_iter().fold(0f32, |total, sum| total + sum).sqrt())
     }
 
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {

@@ -13,7 +13,7 @@ pub use cpu::{Cpu, Reference};
 pub(crate) use gpu::Gpu;
 
 use crate::error::Result;
-use gpu::{GpuCounters, Peak, Schedule};
+use gpu::{GpuCounters, Peak, ThreadSchedule};
 use simd::Simd;
 
 /// A device. Cloning shares it.
@@ -70,7 +70,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
-    pub fn emulated(schedule: Schedule) -> Result<Device> {
+    pub fn emulated(schedule: ThreadSchedule) -> Result<Device> {
         Gpu::emulated(schedule).map(Device::Gpu)
     }
 
@@ -78,7 +78,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
-    pub fn checked(schedule: Schedule) -> Result<Device> {
+    pub fn checked(schedule: ThreadSchedule) -> Result<Device> {
         Gpu::checked(schedule).map(Device::Gpu)
     }
 

@@ -10,7 +10,6 @@ const GATE: &str = "gpu";
 const SAME_IN_BF16: &[&str] = &[
     "embedding",
     "weight_rows",
-    "all_finite",
     "first_non_finite",
     "rms_norm",
     "rms_norm_backward",
@@ -20,7 +19,6 @@ const SAME_IN_BF16: &[&str] = &[
     "scatter_rows",
     "copy_slots",
     "copy_slots_within",
-    "add_rms_norm",
     "write_heads",
     "rope_rows",
     "rope_backward",
@@ -59,7 +57,7 @@ fn gate(cases: &[Case], device: &Device) -> Result<Counts, Difference> {
 mod tests {
     use super::*;
     use crate::gates::table::TABLE;
-    use crate::{Schedule, testing};
+    use crate::{ThreadSchedule, testing};
 
     /// Runs the gate for every operation of the table and prints its time. An operation without a kernel fails.
     /// `None`: a note about the missing device was already printed.
@@ -79,22 +77,22 @@ mod tests {
 
     #[test]
     fn every_operation_has_a_kernel_with_the_bits_of_the_reference() {
-        run_all(testing::emulated(Schedule::Forward));
+        run_all(testing::emulated(ThreadSchedule::Forward));
     }
 
     #[test]
     fn threads_that_run_backwards_give_the_same_bits() {
-        run_all(testing::emulated(Schedule::Backward));
+        run_all(testing::emulated(ThreadSchedule::Backward));
     }
 
     #[test]
     fn threads_that_run_at_random_give_the_same_bits() {
-        run_all(testing::emulated(Schedule::Random(7)));
+        run_all(testing::emulated(ThreadSchedule::Random(7)));
     }
 
     #[test]
     fn warps_that_run_far_ahead_give_the_same_bits() {
-        run_all(testing::emulated(Schedule::Priorities(8)));
+        run_all(testing::emulated(ThreadSchedule::Priorities(8)));
     }
 
     #[test]
@@ -104,6 +102,6 @@ mod tests {
 
     #[test]
     fn no_kernel_has_an_invalid_access_an_uninitialized_read_or_a_race() {
-        run_all(testing::checked(Schedule::Random(9)));
+        run_all(testing::checked(ThreadSchedule::Random(9)));
     }
 }

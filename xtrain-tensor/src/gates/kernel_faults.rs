@@ -1,12 +1,16 @@
 //! Gate: the emulator finds each class of kernel fault, on deliberately wrong kernels (kernels/emu/faults.cu).
 use crate::gpu::{Arg, Gpu, Grid, args};
-use crate::{Device, Error, Schedule, testing};
+use crate::{Device, Error, ThreadSchedule, testing};
 
-const SCHEDULES: [Schedule; 4] =
-    [Schedule::Forward, Schedule::Backward, Schedule::Random(7), Schedule::Priorities(8)];
+const SCHEDULES: [ThreadSchedule; 4] = [
+    ThreadSchedule::Forward,
+    ThreadSchedule::Backward,
+    ThreadSchedule::Random(7),
+    ThreadSchedule::Priorities(8),
+];
 
 /// The emulated GPU. `None`: this build has no emulator.
-fn gpu(open: fn(Schedule) -> Option<Device>, schedule: Schedule) -> Option<Gpu> {
+fn gpu(open: fn(ThreadSchedule) -> Option<Device>, schedule: ThreadSchedule) -> Option<Gpu> {
     match open(schedule)? {
         Device::Gpu(gpu) => Some(gpu),
         Device::Reference(_) | Device::Cpu(_) => None,
@@ -104,7 +108,7 @@ fn a_read_of_uninitialized_memory_is_found() {
 
 #[test]
 fn memory_that_no_kernel_wrote_is_not_downloaded() {
-    let Some(gpu) = gpu(testing::checked, Schedule::Forward) else { return };
+    let Some(gpu) = gpu(testing::checked, ThreadSchedule::Forward) else { return };
     let buffer = gpu.buffer(12).unwrap();
     let error = gpu.download::<f32>(&buffer).unwrap_err().to_string();
     assert_eq!(error, "download of 12 bytes: byte 0 is uninitialized");
@@ -114,7 +118,7 @@ fn memory_that_no_kernel_wrote_is_not_downloaded() {
 fn a_missing_wait_for_a_copy_is_found() {
     caught("fault_missing_copy_wait", block(32), &["access to the destination of a pending cp.async"]);
     // without the checker, the value that is read shows it
-    let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
+    let Some(gpu) = gpu(testing::emulated, ThreadSchedule::Forward) else { return };
     let y = run(&gpu, "fault_missing_copy_wait", block(32), &[]).unwrap();
     assert!(y[0].is_nan(), "{y:?}");
 }
@@ -148,7 +152,7 @@ fn an_invalid_address_and_a_misaligned_one_are_found() {
 
 #[test]
 fn a_wrong_argument_list_is_refused() {
-    let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
+    let Some(gpu) = gpu(testing::emulated, ThreadSchedule::Forward) else { return };
     let refused = |more: &[Arg]| run(&gpu, "fault_global_bounds", block(32), more).unwrap_err().to_string();
     let wants =
         "fault_global_bounds: expected arguments (pointer, pointer, 4 bytes), found (pointer, pointer";
@@ -159,7 +163,7 @@ fn a_wrong_argument_list_is_refused() {
 
 #[test]
 fn a_block_larger_than_the_compiled_maximum_is_refused() {
-    let Some(gpu) = gpu(testing::emulated, Schedule::Forward) else { return };
+    let Some(gpu) = gpu(testing::emulated, ThreadSchedule::Forward) else { return };
     let error = run(&gpu, "fault_stages", block(65), &[]).unwrap_err().to_string();
     assert_eq!(
         error,

@@ -30,7 +30,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 const FUSED: [&str; 3] = ["linear_add_norm", "norm_linears", "norm_swiglu"];
 
 /// Every operation, and the fused pairs.
-pub(super) const TABLE: [Entry; 48] = {
+pub(super) const TABLE: [Entry; 44] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -73,13 +73,9 @@ pub(super) const TABLE: [Entry; 48] = {
         entry("linear_add_norm", cases::linear_add_norm, None("its parts are checked")),
         entry("norm_linears", cases::norm_linears, None("its parts are checked")),
         entry("norm_swiglu", cases::norm_swiglu, None("its parts are checked")),
-        entry("add_rms_norm", cases::add_rms_norm, None("its parts are checked")),
         entry("write_heads", cases::write_heads, None("its parts are checked")),
-        entry("adamw", cases::adamw, None("part of the optimizer")),
         entry("adamw_all", cases::adamw_all, None("part of the optimizer")),
-        entry("global_norm", cases::global_norm, None("part of the optimizer")),
         entry("sum_of_squares", cases::sum_of_squares, None("part of the optimizer")),
-        entry("all_finite", cases::all_finite, None("returns no tensor")),
         entry("first_non_finite", cases::first_non_finite, None("returns no tensor")),
     ]
 };

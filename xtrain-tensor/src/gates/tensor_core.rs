@@ -5,7 +5,7 @@ use half::bf16;
 use crate::gpu::{Gpu, Grid, args, mma_dot16};
 use crate::rng::{Purpose, draw};
 use crate::testing::{compare_bits, gpus};
-use crate::{Device, Schedule};
+use crate::{Device, ThreadSchedule};
 
 /// Number of products in a launch; each has 4096 results.
 const PRODUCTS: usize = 12;
@@ -99,7 +99,7 @@ fn on(device: &Device) -> &Gpu {
 
 #[test]
 fn a_product_equals_the_model_in_both_orders_of_its_operands() {
-    for device in gpus(&[Schedule::Random(3)]) {
+    for device in gpus(&[ThreadSchedule::Random(3)]) {
         let (gpu, x) = (on(&device), Operands::at_random(1));
         let want = x.by_model();
         same(gpu, "mma.sync against the model", &x.by(gpu, "tensor_core_mma"), &want);
@@ -109,7 +109,7 @@ fn a_product_equals_the_model_in_both_orders_of_its_operands() {
 
 #[test]
 fn a_step_of_zeros_changes_no_bit() {
-    for device in gpus(&[Schedule::Forward]) {
+    for device in gpus(&[ThreadSchedule::Forward]) {
         let (gpu, [first, spread]) = (on(&device), Operands::at_random(2).spread());
         let [want, got] = [first, spread].map(|x| x.by(gpu, "tensor_core_mma"));
         same(gpu, "steps of zeros", &got, &want);
@@ -118,7 +118,7 @@ fn a_step_of_zeros_changes_no_bit() {
 
 #[test]
 fn wgmma_has_the_bits_of_mma_sync() {
-    for device in gpus(&[Schedule::Random(4)]) {
+    for device in gpus(&[ThreadSchedule::Random(4)]) {
         let (gpu, x) = (on(&device), Operands::at_random(3));
         if !gpu.has_wgmma() {
             println!("wgmma on {}: not an sm_90", gpu.name());

@@ -1,5 +1,4 @@
-//! The operations of the GPU backend. Each holds the device's issue lock while it launches its kernels, because index
-//! lists and counters on the device must not be used by operations of two threads at the same time.
+//! The operations of the GPU backend. Their caller holds the device's issue lock ([`crate::dispatch`]).
 use super::attention::backward::attention_backward;
 use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
@@ -17,34 +16,20 @@ use crate::operands::{
 };
 use crate::tensor::Tensor;
 
-/// `linear` with each weight, in the weights' dtype: one launch if a kernel supports these operands.
-fn linears(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+/// Runs a fused kernel on `x`, or on the operand of the norm that `x` defers. `None`: no fused kernel supports these
+/// operands.
+fn fused_products<T>(
+    x: &Tensor,
+    ws: &[Affine<'_>],
+    run: impl FnOnce(Source<'_>) -> Result<T>,
+) -> Option<Result<T>> {
     if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
         if several::supports_fused(source, ws) {
-            return several::linears(gpu, source, ws);
+            return Some(run(source));
         }
     }
-    if several::supports_fused(Source::Plain(x), ws) {
-        return several::linears(gpu, Source::Plain(x), ws);
-    }
-    ws.iter().map(|w| linear_of(gpu, x, *w, w.weight.dtype())).collect()
-}
-
-/// `silu_mul` of the two `linear` results: one launch if a kernel supports these operands.
-fn swiglu(gpu: &Gpu, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-    if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
-        let source = Source::Normed(&x, Norm { gain: &gain, eps });
-        if several::supports_fused(source, &gate_up) {
-            return several::swiglu(gpu, source, gate_up);
-        }
-    }
-    if several::supports_fused(Source::Plain(x), &gate_up) {
-        return several::swiglu(gpu, Source::Plain(x), gate_up);
-    }
-    let dtype = gate_up[0].weight.dtype();
-    let [gate, up] = gate_up.map(|w| linear_of(gpu, x, w, dtype));
-    pointwise::silu_mul(gpu, &gate?, &up?, dtype)
+    several::supports_fused(Source::Plain(x), ws).then(|| run(Source::Plain(x)))
 }
 
 fn linear_of(gpu: &Gpu, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
@@ -57,43 +42,30 @@ fn rotate(gpu: &Gpu, x: &Tensor, rope: RopeArgs<'_>, kernel: RopeKernel<'_>, out
 
 impl Backend for Gpu {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        let _issue = self.issue();
         pointwise::cast(self, x, dtype)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let _issue = self.issue();
         pointwise::add(self, a, b)
     }
 
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
-        let _issue = self.issue();
         pointwise::accumulate(self, a, b)
     }
 
     fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
-        let _issue = self.issue();
         pointwise::silu_mul(self, gate, up, out)
     }
 
-    fn silu_mul_backward(
-        &self,
-        gate: &Tensor,
-        up: &Tensor,
-        dy: &Tensor,
-        out: Dtype,
-    ) -> Result<(Tensor, Tensor)> {
-        let _issue = self.issue();
+    fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
         pointwise::silu_mul_backward(self, [gate, up], dy, out)
     }
 
     fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>> {
-        let _issue = self.issue();
         finite::first_non_finite(self, xs)
     }
 
     fn rms_norm(&self, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
-        let _issue = self.issue();
         deferred::rms_norm(self, x, norm, out)
     }
 
@@ -106,7 +78,6 @@ impl Backend for Gpu {
         samples: &Samples,
         onto: Option<Tensor>,
     ) -> Result<Tensor> {
-        let _issue = self.issue();
         let dx = norm::rms_norm_backward(self, x, norm, dy, dw, samples)?;
         match onto {
             None => Ok(dx),
@@ -114,33 +85,23 @@ impl Backend for Gpu {
         }
     }
 
-    fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
-        let _issue = self.issue();
-        fused::add_rms_norm(self, h, y, norm, out)
-    }
-
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
-        let _issue = self.issue();
         rotate(self, x, rope, RopeKernel::Rows(rope.positions), out)
     }
 
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        let _issue = self.issue();
         rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)
     }
 
     fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
-        let _issue = self.issue();
         rotate(self, x, rope, RopeKernel::At(first), x.dtype())
     }
 
     fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        let _issue = self.issue();
         rotate(self, x, rope, RopeKernel::Pos(rope.positions), x.dtype())
     }
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
-        let _issue = self.issue();
         let normed = norm::rms_norm(self, x, norm, Dtype::F32)?;
         rotate(self, &normed, rope, RopeKernel::Rows(rope.positions), x.dtype())
     }
@@ -154,29 +115,20 @@ impl Backend for Gpu {
         dw: &mut Tensor,
         samples: &Samples,
     ) -> Result<Tensor> {
-        let _issue = self.issue();
         let pairs = samples.times(x.shape()[1]);
         let dy = rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)?;
         norm::rms_norm_backward(self, x, norm, &dy, dw, &pairs)
     }
 
-    fn write_heads(
-        &self,
-        new: &UnrotatedHeads<'_>,
-        k_pool: &mut Tensor,
-        v_pool: &mut Tensor,
-    ) -> Result<Tensor> {
-        let _issue = self.issue();
-        fused::write_heads(self, new, [k_pool, v_pool])
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
+        fused::write_heads(self, new, pools)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
-        let _issue = self.issue();
         pack::pack(self, w, dtype)
     }
 
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
-        let _issue = self.issue();
         ws.iter().map(|w| pack::pack(self, w, dtype)).collect()
     }
 
@@ -185,27 +137,30 @@ impl Backend for Gpu {
     }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
-        let _issue = self.issue();
         linear_of(self, x, w, out)
     }
 
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
-        let _issue = self.issue();
         deferred::linear_add(self, h, x, w)
     }
 
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        let _issue = self.issue();
-        linears(self, x, ws)
+        match fused_products(x, ws, |source| several::linears(self, source, ws)) {
+            Some(fused) => fused,
+            None => ws.iter().map(|&w| linear_of(self, x, w, w.weight.dtype())).collect(),
+        }
     }
 
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        let _issue = self.issue();
-        swiglu(self, x, gate_up)
+        if let Some(fused) = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up)) {
+            return fused;
+        }
+        let dtype = gate_up[0].weight.dtype();
+        let [gate, up] = gate_up.map(|w| linear_of(self, x, w, dtype));
+        pointwise::silu_mul(self, &gate?, &up?, dtype)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
-        let _issue = self.issue();
         linear::input_gradient(self, dys, ws)
     }
 
@@ -216,38 +171,25 @@ impl Backend for Gpu {
         x: &Tensor,
         samples: &Samples,
     ) -> Result<()> {
-        let _issue = self.issue();
         linear::weight_gradient(self, dw, dy, x, samples)
     }
 
     fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
-        let _issue = self.issue();
         linear::bias_gradient(self, db, dy, samples)
     }
 
     fn attention(
         &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
+        [q, k, v]: [&Tensor; 3],
         heads: Heads,
         mask: &AttnMask<'_>,
     ) -> Result<(Tensor, Tensor)> {
         check_head_size("attention", heads.hd)?;
-        let _issue = self.issue();
         attention::attention(self, [q, k, v], heads, mask)
     }
 
-    fn decode_attention(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<Tensor> {
+    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         check_head_size("decode_attention", heads.hd)?;
-        let _issue = self.issue();
         Ok(attention::decode_attention(self, [q, k, v], heads, mask)?.0)
     }
 
@@ -259,63 +201,51 @@ impl Backend for Gpu {
         mask: &AttnMask<'_>,
     ) -> Result<[Tensor; 3]> {
         check_head_size("attention_backward", heads.hd)?;
-        let _issue = self.issue();
         attention_backward(self, saved, dy, heads, mask)
     }
 
     fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let _issue = self.issue();
         let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
         kv::cat_seq(self, a, b, &shape)
     }
 
     fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        let _issue = self.issue();
         kv::repeat_kv(self, x, n_heads)
     }
 
     fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        let _issue = self.issue();
         kv::repeat_kv_backward(self, dy, n_kv_heads)
     }
 
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
-        let _issue = self.issue();
         embedding::embedding(self, w, id, dtype)
     }
 
     fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor> {
-        let _issue = self.issue();
         embedding::embedding(self, table(w)?, id, w.dtype())
     }
 
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
-        let _issue = self.issue();
         embedding::embedding_backward(self, dw, id, dy)
     }
 
     fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
-        let _issue = self.issue();
         rows::gather_rows(self, x, rows)
     }
 
     fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
-        let _issue = self.issue();
         rows::scatter_rows(self, pool, x, slots)
     }
 
     fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
-        let _issue = self.issue();
         rows::copy_slots(self, to, from, ranges)
     }
 
     fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
-        let _issue = self.issue();
         rows::copy_slots_within(self, pool, range)
     }
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
-        let _issue = self.issue();
         Ok(loss::loss(self, x, head, rows, None)?.0)
     }
 
@@ -326,43 +256,27 @@ impl Backend for Gpu {
         rows: &LossRows<'_>,
         dhead: &mut Tensor,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-        let _issue = self.issue();
         loss::loss(self, x, head, rows, Some(dhead))
     }
 
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
-        let _issue = self.issue();
         loss::log_prob(self, logits, target)
     }
 
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
-        let _issue = self.issue();
         sample::sample_rows(self, logits, rows)
     }
 
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>> {
-        let _issue = self.issue();
         Ok(Box::new(sample::GpuSampleRing::new(self, rows, steps)?))
     }
 
-    fn adamw(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
-        let _issue = self.issue();
-        optim::adamw(self, all, clip, s)
-    }
-
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-        let _issue = self.issue();
         optim::adamw_all(self, all, max_norm, s)
     }
 
-    fn global_norm(&self, gs: &[&Tensor]) -> Result<f32> {
-        let _issue = self.issue();
-        Ok(optim::squares(self, gs)?[1])
-    }
-
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
-        let _issue = self.issue();
-        Ok(optim::squares(self, &[g])?[0])
+        optim::sum_of_squares(self, g)
     }
 }
 

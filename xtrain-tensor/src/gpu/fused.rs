@@ -1,29 +1,10 @@
 //! Fused kernels of the forward pass.
 use super::{At, Gpu, Grid, args};
-use crate::operands::{Norm, RopeArgs, UnrotatedHeads};
+use crate::operands::{RopeArgs, UnrotatedHeads};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows (or heads) per block, one warp each.
 const WARPS: usize = 4;
-
-/// `h = h + y`, then `rms_norm(h)` in dtype `out`. The shapes have been checked.
-pub(crate) fn add_rms_norm(
-    gpu: &Gpu,
-    h: &mut Tensor,
-    y: &Tensor,
-    norm: Norm<'_>,
-    out: Dtype,
-) -> Result<Tensor> {
-    let kernel = if out == Dtype::BF16 { "add_rms_norm_bf16" } else { "add_rms_norm_f32" };
-    let out = if out == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
-    let (c, n) = (h.width(), Tensor::on_gpu(gpu, h.shape(), out)?);
-    let rows = h.len() / c;
-    let (y, w) = (y.at(gpu, Dtype::F32)?, norm.gain.at(gpu, Dtype::F32)?);
-    let args = args![h.at_mut(gpu, Dtype::F32)?, y, w, n.at(gpu, out)?, rows as u32, c as u32, norm.eps];
-    // SAFETY: h, y and n are [rows, c], w is [c]; one warp per row.
-    unsafe { gpu.launch(kernel, Grid::blocks([rows.div_ceil(WARPS), 1, 1], 32 * WARPS as u32), args)? };
-    Ok(n)
-}
 
 /// QK-norm, RoPE and KV-cache append of new rows; returns the rotated queries. Shapes, positions and slots have been
 /// checked.

@@ -57,22 +57,12 @@ fn norm(gpu: &Gpu, table: &Table, at: At, max_norm: f32) -> Result<Buffer> {
     Ok(clip_state)
 }
 
-/// `[sum of squares, norm]` over all tensors of `gs`, in walk order. Synchronizes.
-pub(crate) fn squares(gpu: &Gpu, gs: &[&Tensor]) -> Result<[f32; 2]> {
+/// The sum of squares of `g`. Synchronizes.
+pub(crate) fn sum_of_squares(gpu: &Gpu, g: &Tensor) -> Result<f32> {
     let mut table = Table::default();
-    for g in gs {
-        table.push([0, g.at(gpu, Dtype::F32)?.0, 0, 0], g);
-    }
+    table.push([0, g.at(gpu, Dtype::F32)?.0, 0, 0], g);
     let clip_state = norm(gpu, &table, gpu.indices(&table.words)?, f32::INFINITY)?;
-    let values = gpu.download::<f32>(&clip_state)?;
-    Ok([values[0], values[1]])
-}
-
-/// Updates every tensor with its gradient scaled by `clip`.
-pub(crate) fn adamw(gpu: &Gpu, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
-    let table = updated(gpu, all)?;
-    let clip_state = gpu.upload(&[0f32, 0.0, clip, 1.0, 0.0])?;
-    update(gpu, &table, gpu.indices(&table.words)?, &clip_state, s)
+    Ok(gpu.download::<f32>(&clip_state)?[0])
 }
 
 /// Updates every tensor, with the global gradient norm clipped to `max_norm`. Updates nothing if the norm is not
@@ -83,27 +73,18 @@ pub(crate) fn adamw_all(
     max_norm: f32,
     s: &AdamWScalars,
 ) -> Result<Updated> {
-    let table = updated(gpu, all)?;
-    let at = gpu.indices(&table.words)?;
-    let clip_state = norm(gpu, &table, at, max_norm)?;
-    update(gpu, &table, at, &clip_state, s)?;
-    let values = gpu.download::<f32>(&clip_state)?;
-    Ok(Updated { norm: values[1], finite: values[4] == 0.0 })
-}
-
-fn updated(gpu: &Gpu, all: &mut [Update<'_>]) -> Result<Table> {
     let mut table = Table::default();
     for Update { w, g, m, v } in all {
         let [w, m, v] = [w.at_mut(gpu, Dtype::F32)?, m.at_mut(gpu, Dtype::F32)?, v.at_mut(gpu, Dtype::F32)?];
         table.push([w.0, g.at(gpu, Dtype::F32)?.0, m.0, v.0], g);
     }
-    Ok(table)
-}
-
-fn update(gpu: &Gpu, table: &Table, at: At, clip_state: &Buffer, s: &AdamWScalars) -> Result<()> {
+    let at = gpu.indices(&table.words)?;
+    let clip_state = norm(gpu, &table, at, max_norm)?;
     let n = table.tensors as u32;
     let args = args![at, n, clip_state.arg(), s.s1, s.s2, s.s3, s.keep, s.step, s.c2, s.eps];
     // SAFETY: the four buffers of each tensor are live, have its length, and the mutable ones are borrowed
     // exclusively; the grid matches the table's block count.
-    unsafe { gpu.launch("adamw_f32", Grid::blocks([table.blocks, 1, 1], 256), args) }
+    unsafe { gpu.launch("adamw_f32", Grid::blocks([table.blocks, 1, 1], 256), args)? };
+    let values = gpu.download::<f32>(&clip_state)?;
+    Ok(Updated { norm: values[1], finite: values[4] == 0.0 })
 }

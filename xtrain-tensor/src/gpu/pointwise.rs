@@ -52,13 +52,13 @@ pub(crate) fn silu_mul(gpu: &Gpu, gate: &Tensor, up: &Tensor, out: Dtype) -> Res
     Ok(y)
 }
 
-/// `(dgate, dup)` in dtype `out`; gate and up have equal dtype, `dy` is f32, all shapes are equal.
+/// `[dgate, dup]` in dtype `out`; gate and up have equal dtype, `dy` is f32, all shapes are equal.
 pub(crate) fn silu_mul_backward(
     gpu: &Gpu,
     [gate, up]: [&Tensor; 2],
     dy: &Tensor,
     out: Dtype,
-) -> Result<(Tensor, Tensor)> {
+) -> Result<[Tensor; 2]> {
     let dtype = gate.dtype();
     let kernel = match (dtype, out) {
         (Dtype::BF16, Dtype::BF16) => "silu_mul_backward_bf16_bf16",
@@ -73,5 +73,5 @@ pub(crate) fn silu_mul_backward(
     let args = args![gate, up, dy, dg.at(gpu, out)?, du.at(gpu, out)?, n as u64];
     // SAFETY: five buffers of `n` elements; one thread per four elements.
     unsafe { gpu.launch(kernel, Grid::over(n.div_ceil(4), 256), args)? };
-    Ok((dg, du))
+    Ok([dg, du])
 }

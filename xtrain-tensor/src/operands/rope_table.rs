@@ -79,16 +79,8 @@ impl RopeTable {
         Self::of(inverse, amplitude, max_positions)
     }
 
-    /// Creates the table from frequencies in radians per position, one for each pair, so `head_dim` is twice their
-    /// number. Any scaling must already have been applied to them, in f64.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there are no frequencies or more than 128; if one is negative or not finite; if
-    /// `max_positions` is 0 or above 2^20 + 1; or if an angle exceeds 1,647,099 (2^20 quarter turns).
-    pub fn from_inverse_frequencies(inverse: Vec<f64>, max_positions: usize) -> Result<RopeTable> {
-        Self::of(inverse, 1.0, max_positions)
-    }
-
+    /// Creates the table from scaled frequencies in radians per position, one for each pair: `head_dim` is twice their
+    /// number.
     fn of(inverse: Vec<f64>, amplitude: f64, max_positions: usize) -> Result<RopeTable> {
         if inverse.is_empty() || inverse.len() > Self::MAX_HEAD_DIM / 2 {
             return refuse("1..=128 frequencies", inverse.len());
@@ -176,11 +168,6 @@ impl RopeTable {
     /// Number of positions in the table.
     pub fn max_positions(&self) -> usize {
         self.shared.max_positions
-    }
-
-    /// Multiplier of cosines and sines: 1, or YaRN's factor.
-    pub fn amplitude(&self) -> f64 {
-        self.shared.amplitude
     }
 
     /// Size of a head.
@@ -296,7 +283,7 @@ mod tests {
         assert!(refused(f64::NAN, 8, 8) && refused(f64::INFINITY, 8, 8));
         assert!(refused(1e4, 8, 0) && refused(1e4, 8, (1 << 20) + 2));
         assert!(refused(1e-300, 8, 1 << 20));
-        let refused = |inverse: &[f64]| RopeTable::from_inverse_frequencies(inverse.to_vec(), 8).is_err();
+        let refused = |inverse: &[f64]| RopeTable::of(inverse.to_vec(), 1.0, 8).is_err();
         assert!(refused(&[]) && refused(&[0.5; 129]) && refused(&[-0.5]) && refused(&[f64::NAN]));
         assert!(!refused(&[0.5, 0.0]));
     }

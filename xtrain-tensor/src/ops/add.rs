@@ -1,7 +1,7 @@
 //! Addition.
-use super::shapes::shapes;
+use super::checks::refuse;
 use crate::dispatch::backend;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// `a + b`, both f32 of one shape.
@@ -23,8 +23,5 @@ pub fn accumulate(a: &mut Tensor, b: &Tensor) -> Result<()> {
 }
 
 fn check(a: &Tensor, b: &Tensor) -> Result<()> {
-    if a.shape() != b.shape() {
-        return Err(Error::Shape { op: "add", want: "one shape", got: shapes(&[a, b]) });
-    }
-    Ok(())
+    refuse(a.shape() != b.shape(), "add", "one shape", &[a, b])
 }

@@ -1,5 +1,5 @@
 //! Causal grouped-query attention over a pool of KV slots.
-use super::shapes::shapes;
+use super::checks::{misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{AttnMask, AttnSaved, Heads};
@@ -23,7 +23,7 @@ use crate::tensor::Tensor;
 /// outside the pool, [`Error::Argument`] on a GPU for a head size that is not a multiple of 8.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
     let heads = check("attention", [q, k, v], mask)?;
-    backend(q.device()).attention(q, k, v, heads, mask)
+    backend(q.device()).attention([q, k, v], heads, mask)
 }
 
 /// [`attention`] of a decode step: one query per sequence over cached keys. `q [B, nh, hd]`. Row `b` is bit-identical
@@ -33,7 +33,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Res
 /// As [`attention`].
 pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Result<Tensor> {
     let heads = check("decode_attention", [q, k, v], mask)?;
-    backend(q.device()).decode_attention(q, k, v, heads, mask)
+    backend(q.device()).decode_attention([q, k, v], heads, mask)
 }
 
 /// `[dq, dk, dv]`, f32, of an attention over whole sequences.
@@ -49,13 +49,12 @@ pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_
     const OP: &str = "attention_backward";
     let AttnSaved { q, k, v, y, lse } = *saved;
     let heads = check(OP, [q, k, v], mask)?;
-    if y.shape() != q.shape() || dy.shape() != q.shape() || lse.shape() != &q.shape()[..2] {
-        return Err(Error::Shape {
-            op: OP,
-            want: "y and dy as q, lse [N, nh]",
-            got: shapes(&[q, y, dy, lse]),
-        });
-    }
+    refuse(
+        y.shape() != q.shape() || dy.shape() != q.shape() || lse.shape() != &q.shape()[..2],
+        OP,
+        "y and dy as q, lse [N, nh]",
+        &[q, y, dy, lse],
+    )?;
     for (seq, rows) in mask.rows_by_sequence() {
         if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| mask.pos[n] as usize != i) {
             let got = format!("position {} in place of {at} in sequence {seq}", mask.pos[n]);
@@ -86,13 +85,14 @@ fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Resu
             Heads { nh, nkv, hd }
         }
         _ => {
-            let want = "q [N, nh, hd], k and v [S, nkv, hd], nkv a divisor of nh, hd at most 256";
-            return Err(Error::Shape { op, want, got: shapes(&[q, k, v]) });
+            return Err(misfit(
+                op,
+                "q [N, nh, hd], k and v [S, nkv, hd], nkv a divisor of nh, hd at most 256",
+                &[q, k, v],
+            ));
         }
     };
-    if q.dtype() != k.dtype() || k.dtype() != v.dtype() {
-        return Err(Error::Dtype { op, want: "q, k and v in one dtype", got: k.dtype() });
-    }
+    refuse_dtype(q.dtype() != k.dtype() || k.dtype() != v.dtype(), op, "q, k and v in one dtype", k.dtype())?;
     mask.check(op, q.shape()[0], k.shape()[0])?;
     Ok(heads)
 }

@@ -1,7 +1,8 @@
 //! Conversion between the floating-point types.
+use super::checks::refuse_dtype;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -19,9 +20,12 @@ impl Tensor {
     /// [`Error::Dtype`] unless both types are f32 or bf16.
     pub fn cast(&self, dtype: Dtype) -> Result<Tensor> {
         for of in [self.dtype(), dtype] {
-            if !matches!(of, Dtype::F32 | Dtype::BF16) {
-                return Err(Error::Dtype { op: "Tensor::cast", want: "f32 or bf16", got: self.dtype() });
-            }
+            refuse_dtype(
+                !matches!(of, Dtype::F32 | Dtype::BF16),
+                "Tensor::cast",
+                "f32 or bf16",
+                self.dtype(),
+            )?;
         }
         match self.dtype() == dtype {
             true => Ok(self.clone()),

@@ -1,5 +1,4 @@
 //! Cross-entropy of weighted targets, fused with the LM head.
-use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{LogProb, LossRows, Target, Weight};
@@ -64,7 +63,7 @@ fn add_loss(rows: &LossRows<'_>, values: &[Option<LogProb>], loss: &mut f32) {
 fn check(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<()> {
     const OP: &str = "cross_entropy";
     if x.shape().len() != 2 || x.width() != head.in_features() || x.shape()[0] != rows.targets.len() {
-        let mut got = shapes(&[x]);
+        let mut got = vec![x.shape().to_vec()];
         got.extend([vec![head.out_features(), head.in_features()], vec![rows.targets.len()]]);
         return Err(Error::Shape { op: OP, want: "x [N, C], head [V, C], N targets", got });
     }

@@ -1,6 +1,6 @@
 //! Sampling whose tokens stay on the device.
+use super::checks::misfit;
 use super::sample::check_rows;
-use super::shapes::shapes;
 use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
@@ -82,7 +82,7 @@ impl DeviceSampler {
     pub fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
         match w.shape() {
             &[v, _] if self.vocab <= v && w.dtype() == Dtype::F32 => self.ring.embedding(w, dtype),
-            _ => Err(Error::Shape { op: OP, want: "w [V, C] in f32, a row for each id", got: shapes(&[w]) }),
+            _ => Err(misfit(OP, "w [V, C] in f32, a row for each id", &[w])),
         }
     }
 
@@ -133,7 +133,7 @@ impl DeviceSampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Schedule;
+    use crate::ThreadSchedule;
     use crate::testing::{self, arbitrary};
 
     const VOCAB: usize = 150;
@@ -195,9 +195,14 @@ mod tests {
         for dtype in [Dtype::F32, Dtype::BF16] {
             let want = run(&Device::cpu(), dtype).unwrap();
             assert_eq!([want.0.len(), want.1.len()], [10, 20]);
-            let schedules =
-                [Schedule::Forward, Schedule::Backward, Schedule::Random(3), Schedule::Priorities(4)];
-            let devices = testing::gpus(&schedules).into_iter().chain(testing::checked(Schedule::Random(2)));
+            let schedules = [
+                ThreadSchedule::Forward,
+                ThreadSchedule::Backward,
+                ThreadSchedule::Random(3),
+                ThreadSchedule::Priorities(4),
+            ];
+            let devices =
+                testing::gpus(&schedules).into_iter().chain(testing::checked(ThreadSchedule::Random(2)));
             for device in devices {
                 assert_eq!(run(&device, dtype).unwrap(), want, "{device}");
             }
@@ -208,7 +213,7 @@ mod tests {
     #[test]
     fn index_lists_of_the_previous_step_change_the_gathered_rows() {
         let want = run(&Device::cpu(), Dtype::F32).unwrap();
-        for device in testing::gpus(&[Schedule::Forward]) {
+        for device in testing::gpus(&[ThreadSchedule::Forward]) {
             let with = || run(&device, Dtype::F32);
             let seen = crate::faults::with(crate::faults::Fault::ListsOfTheTurnBefore, with).unwrap();
             assert_eq!(seen.0, want.0, "{device}: sampling does not read the lists");
@@ -224,7 +229,7 @@ mod tests {
 
     #[test]
     fn steps_without_rows_have_no_tokens() {
-        for device in testing::gpus(&[Schedule::Forward]).into_iter().chain([Device::cpu()]) {
+        for device in testing::gpus(&[ThreadSchedule::Forward]).into_iter().chain([Device::cpu()]) {
             let mut sampler = DeviceSampler::new(&device, 2, 3).unwrap();
             let logits = Tensor::new(&device, &[0, VOCAB], Vec::<f32>::new()).unwrap();
             for steps in [2, 0, 3] {
@@ -237,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_capacity_beyond_memory_is_refused() {
-        for device in testing::gpus(&[Schedule::Forward]) {
+        for device in testing::gpus(&[ThreadSchedule::Forward]) {
             for (rows, steps) in [(usize::MAX / 8, 1), (1 << 20, usize::MAX >> 20), (1 << 40, 1 << 20)] {
                 let refused = DeviceSampler::new(&device, rows, steps).map(|_| ());
                 assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");

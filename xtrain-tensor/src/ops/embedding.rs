@@ -1,8 +1,8 @@
 //! Rows of a table by index.
-use super::shapes::shapes;
+use super::checks::{check_index, misfit, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operands::Weight;
 use crate::tensor::Tensor;
 
@@ -15,12 +15,10 @@ use crate::tensor::Tensor;
 /// unless it is f32.
 pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     let &[v, _] = w.shape() else {
-        return Err(Error::Shape { op: "embedding", want: "w [V, C]", got: shapes(&[w]) });
+        return Err(misfit("embedding", "w [V, C]", &[w]));
     };
-    if w.dtype() != Dtype::F32 {
-        return Err(Error::Dtype { op: "embedding", want: "w in f32", got: w.dtype() });
-    }
-    check("embedding", id, v)?;
+    refuse_dtype(w.dtype() != Dtype::F32, "embedding", "w in f32", w.dtype())?;
+    check_index("embedding", "id", v, id)?;
     backend(w.device()).embedding(w, id, dtype)
 }
 
@@ -30,7 +28,7 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
 /// [`Error::Index`] for an id that is not below `out`; [`Error::Argument`] for bf16 panels that were not packed as a
 /// [table](super::WeightPacker::table): they hold denormals as zeros.
 pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
-    check("weight_rows", id, w.out_features())?;
+    check_index("weight_rows", "id", w.out_features(), id)?;
     backend(w.device()).weight_rows(w, id)
 }
 
@@ -41,15 +39,8 @@ pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
 pub fn embedding_backward(dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
     const OP: &str = "embedding_backward";
     let (&[v, _], true) = (dw.shape(), dy.shape() == [id.len(), dw.width()]) else {
-        return Err(Error::Shape { op: OP, want: "dw [V, C], dy [N, C]", got: shapes(&[dw, dy]) });
+        return Err(misfit(OP, "dw [V, C], dy [N, C]", &[dw, dy]));
     };
-    check(OP, id, v)?;
+    check_index(OP, "id", v, id)?;
     backend(&dw.device().clone()).embedding_backward(dw, id, dy)
-}
-
-fn check(op: &'static str, id: &[u32], v: usize) -> Result<()> {
-    match id.iter().position(|&i| i as usize >= v) {
-        Some(at) => Err(Error::Index { op, what: "id", at, got: u64::from(id[at]), bound: v as u64 }),
-        None => Ok(()),
-    }
 }

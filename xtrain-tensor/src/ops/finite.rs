@@ -18,11 +18,3 @@ pub fn first_non_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
         None => Ok(None),
     }
 }
-
-/// Whether `x` (f32 or bf16) contains neither a NaN nor an infinity.
-///
-/// # Errors
-/// As [`first_non_finite`].
-pub fn all_finite(x: &Tensor) -> Result<bool> {
-    Ok(first_non_finite(&[x])?.is_none())
-}

@@ -1,28 +1,14 @@
 //! Steps of a forward pass that a GPU runs as one kernel. Each is bit-identical to its parts.
+use super::checks::{check_index, misfit, refuse};
 use super::rope::check as check_rope;
-use super::rows::check_index;
-use super::shapes::shapes;
 use crate::dispatch::backend;
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::operands::{Norm, UnrotatedHeads};
+use crate::operands::UnrotatedHeads;
 use crate::tensor::Tensor;
 
-/// `h = h + y`, then [`rms_norm`](super::rms_norm) of `h`, rounded to `out`. `h` and `y` are `[N, C]` f32.
-///
-/// # Errors
-/// Those of [`accumulate`](super::accumulate) and [`rms_norm`](super::rms_norm).
-pub fn add_rms_norm(h: &mut Tensor, y: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
-    if h.shape() != y.shape() || w.shape() != [h.width()] || w.is_empty() {
-        let want = "h and y [.., C], w [C], C >= 1";
-        return Err(Error::Shape { op: "add_rms_norm", want, got: shapes(&[h, y, w]) });
-    }
-    backend(&h.device().clone()).add_rms_norm(h, y, Norm { gain: w, eps }, out)
-}
-
-/// Normalizes and rotates queries and keys, and writes keys and values to their slots in the pools `[S, nkv, hd]`.
-/// Returns the queries. Bit-identical to [`norm_rope`](super::norm_rope) (without QK-norm:
-/// [`rope_rows`](super::rope_rows)) and [`scatter_rows`](super::scatter_rows).
+/// Norms and rotates queries and keys, and writes keys and values into their slots of the pools `[S, nkv, hd]`.
+/// Returns the queries. Bit-identical to [`norm_rope`](super::norm_rope), or [`rope_rows`](super::rope_rows) without a
+/// QK-norm, and [`scatter_rows`](super::scatter_rows).
 ///
 /// # Errors
 /// Those of these operations; [`Error::Argument`] for a head size above 256 on a GPU.
@@ -32,13 +18,15 @@ pub fn write_heads(new: &UnrotatedHeads<'_>, k_pool: &mut Tensor, v_pool: &mut T
     check_rope(OP, q, rope)?;
     check_rope(OP, k, rope)?;
     let pool = k_pool.shape();
-    if k.shape() != v.shape() || pool != v_pool.shape() || pool.get(1..) != k.shape().get(1..) {
-        let want = "k and v [N, nkv, hd], both pools [S, nkv, hd]";
-        return Err(Error::Shape { op: OP, want, got: shapes(&[k, v, k_pool, v_pool]) });
-    }
+    refuse(
+        k.shape() != v.shape() || pool != v_pool.shape() || pool.get(1..) != k.shape().get(1..),
+        OP,
+        "k and v [N, nkv, hd], both pools [S, nkv, hd]",
+        &[k, v, k_pool, v_pool],
+    )?;
     let mut gains = norms.into_iter().flat_map(|n| [n.q_gain, n.k_gain]);
     if let Some(gain) = gains.find(|gain| gain.shape() != [rope.table.head_dim()]) {
-        return Err(Error::Shape { op: OP, want: "gains [hd]", got: shapes(&[gain, q]) });
+        return Err(misfit(OP, "gains [hd]", &[gain, q]));
     }
     if slots.len() != rope.positions.len() {
         let got = vec![vec![slots.len()], vec![rope.positions.len()]];
@@ -48,5 +36,5 @@ pub fn write_heads(new: &UnrotatedHeads<'_>, k_pool: &mut Tensor, v_pool: &mut T
     if let Some(x) = [v, k_pool, v_pool].into_iter().find(|x| x.dtype() != k.dtype()) {
         return Err(Error::Dtype { op: OP, want: "one dtype", got: x.dtype() });
     }
-    backend(q.device()).write_heads(new, k_pool, v_pool)
+    backend(q.device()).write_heads(new, [k_pool, v_pool])
 }

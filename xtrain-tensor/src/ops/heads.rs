@@ -1,8 +1,8 @@
 //! RMSNorm over each head, then RoPE: queries and keys before an attention.
+use super::checks::refuse;
 use super::rope::check as check_rope;
-use super::shapes::shapes;
 use crate::dispatch::backend;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operands::{Norm, RopeArgs, Samples};
 use crate::tensor::Tensor;
 
@@ -41,17 +41,17 @@ pub fn norm_rope_backward(
 ) -> Result<Tensor> {
     const OP: &str = "norm_rope_backward";
     check(OP, x, norm, rope)?;
-    if dy.shape() != x.shape() || dw.shape() != norm.gain.shape() {
-        return Err(Error::Shape { op: OP, want: "dy as x, dw as the gain", got: shapes(&[x, dy, dw]) });
-    }
+    refuse(
+        dy.shape() != x.shape() || dw.shape() != norm.gain.shape(),
+        OP,
+        "dy as x, dw as the gain",
+        &[x, dy, dw],
+    )?;
     samples.check(OP, x.shape()[0])?;
     backend(x.device()).norm_rope_backward(x, norm, rope, dy, dw, samples)
 }
 
 fn check(op: &'static str, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<()> {
     check_rope(op, x, rope)?;
-    if norm.gain.shape() != [rope.table.head_dim()] {
-        return Err(Error::Shape { op, want: "x [N, H, hd], a gain [hd]", got: shapes(&[x, norm.gain]) });
-    }
-    Ok(())
+    refuse(norm.gain.shape() != [rope.table.head_dim()], op, "x [N, H, hd], a gain [hd]", &[x, norm.gain])
 }

@@ -1,7 +1,7 @@
 //! Keys and values as separate tensors: appended, or expanded to the query heads.
 //!
 //! Model forward passes use neither: they write keys and values in place, and attention indexes the kv head.
-use super::shapes::shapes;
+use super::checks::{misfit, refuse};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -15,12 +15,10 @@ pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     const OP: &str = "cat_seq";
     let rest = match (a.shape(), b.shape()) {
         ([_, rest @ ..], [_, tail @ ..]) if rest == tail => rest,
-        _ => return Err(Error::Shape { op: OP, want: "a [T, ..], b [U, ..]", got: shapes(&[a, b]) }),
+        _ => return Err(misfit(OP, "a [T, ..], b [U, ..]", &[a, b])),
     };
     let row_bytes = rest.iter().product::<usize>() * a.dtype().bytes();
-    if !row_bytes.is_multiple_of(4) {
-        return Err(Error::Shape { op: OP, want: "bf16 rows of an even size", got: shapes(&[a, b]) });
-    }
+    refuse(!row_bytes.is_multiple_of(4), OP, "bf16 rows of an even size", &[a, b])?;
     backend(a.device()).cat_seq(a, b)
 }
 
@@ -41,7 +39,7 @@ pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
 pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
     const OP: &str = "repeat_kv_backward";
     let &[_, nh, _] = dy.shape() else {
-        return Err(Error::Shape { op: OP, want: "dy [N, nh, hd]", got: shapes(&[dy]) });
+        return Err(misfit(OP, "dy [N, nh, hd]", &[dy]));
     };
     if n_kv_heads == 0 || !nh.is_multiple_of(n_kv_heads) {
         return Err(Error::Shape {
@@ -56,6 +54,6 @@ pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
 fn check(op: &'static str, x: &Tensor, n_heads: usize) -> Result<()> {
     match *x.shape() {
         [_, nkv, _] if nkv > 0 && n_heads.is_multiple_of(nkv) => Ok(()),
-        _ => Err(Error::Shape { op, want: "x [N, nkv, hd], nkv a divisor of n_heads", got: shapes(&[x]) }),
+        _ => Err(misfit(op, "x [N, nkv, hd], nkv a divisor of n_heads", &[x])),
     }
 }

@@ -1,5 +1,5 @@
 //! The linear map `x Wᵀ + b` and its three gradients.
-use super::shapes::shapes;
+use super::checks::{misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -32,9 +32,7 @@ pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Resu
 pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> Result<Tensor> {
     const OP: &str = "linear_add";
     let n = check(OP, x, w.in_features(), w)?;
-    if h.shape() != [n, w.out_features()] {
-        return Err(Error::Shape { op: OP, want: "h as the product", got: shapes(&[h, x]) });
-    }
+    refuse(h.shape() != [n, w.out_features()], OP, "h as the product", &[h, x])?;
     check_bias(w, bias)?;
     backend(x.device()).linear_add(h, x, Affine { weight: w, bias })
 }
@@ -55,9 +53,12 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     let n = check(OP, dys[0], ws[0].out_features(), ws[0])?;
     let width = ws[0].in_features();
     for (dy, w) in dys.iter().zip(ws) {
-        if check(OP, dy, w.out_features(), w)? != n || w.in_features() != width {
-            return Err(Error::Shape { op: OP, want: "one N and one width in a group", got: shapes(dys) });
-        }
+        refuse(
+            check(OP, dy, w.out_features(), w)? != n || w.in_features() != width,
+            OP,
+            "one N and one width in a group",
+            dys,
+        )?;
     }
     backend(dys[0].device()).linear_backward_input(dys, ws)
 }
@@ -72,22 +73,10 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
 pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_weight";
     let (&[out, width], &[n, o], &[m, k]) = (dw.shape(), dy.shape(), x.shape()) else {
-        return Err(Error::Shape {
-            op: OP,
-            want: "dw [out, in], dy [N, out], x [N, in]",
-            got: shapes(&[dw, dy, x]),
-        });
+        return Err(misfit(OP, "dw [out, in], dy [N, out], x [N, in]", &[dw, dy, x]));
     };
-    if (out, width, n) != (o, k, m) {
-        return Err(Error::Shape {
-            op: OP,
-            want: "dw [out, in], dy [N, out], x [N, in]",
-            got: shapes(&[dw, dy, x]),
-        });
-    }
-    if dy.dtype() != x.dtype() {
-        return Err(Error::Dtype { op: OP, want: "dy and x in one dtype", got: dy.dtype() });
-    }
+    refuse((out, width, n) != (o, k, m), OP, "dw [out, in], dy [N, out], x [N, in]", &[dw, dy, x])?;
+    refuse_dtype(dy.dtype() != x.dtype(), OP, "dy and x in one dtype", dy.dtype())?;
     samples.check(OP, n)?;
     backend(&dw.device().clone()).linear_backward_weight(dw, dy, x, samples)
 }
@@ -98,9 +87,7 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
 /// [`Error::Shape`] if shapes or samples do not match.
 pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_bias";
-    if dy.shape().len() != 2 || db.shape() != [dy.width()] {
-        return Err(Error::Shape { op: OP, want: "db [out], dy [N, out]", got: shapes(&[db, dy]) });
-    }
+    refuse(dy.shape().len() != 2 || db.shape() != [dy.width()], OP, "db [out], dy [N, out]", &[db, dy])?;
     samples.check(OP, dy.shape()[0])?;
     backend(&db.device().clone()).linear_backward_bias(db, dy, samples)
 }
@@ -120,8 +107,6 @@ fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize
         let got = vec![x.shape().to_vec(), vec![w.out_features(), w.in_features()]];
         return Err(Error::Shape { op, want: "x [N, in] and w [out, in] (a gradient: [N, out])", got });
     }
-    if x.dtype() != w.dtype() {
-        return Err(Error::Dtype { op, want: "x in the dtype of the packed weight", got: x.dtype() });
-    }
+    refuse_dtype(x.dtype() != w.dtype(), op, "x in the dtype of the packed weight", x.dtype())?;
     Ok(x.shape()[0])
 }

@@ -1,6 +1,6 @@
 //! Linear maps with the same input. A GPU runs them in one launch.
+use super::checks::refuse;
 use super::linear::check_bias;
-use super::shapes::shapes;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -30,9 +30,7 @@ pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
 }
 
 fn check_plain(op: &'static str, x: &Tensor, ws: &[Affine<'_>]) -> Result<Dtype> {
-    if x.shape().len() != 2 {
-        return Err(Error::Shape { op, want: "x [N, in]", got: shapes(&[x]) });
-    }
+    refuse(x.shape().len() != 2, op, "x [N, in]", &[x])?;
     let dtype = check_weights(op, x, ws)?;
     match x.dtype() == dtype {
         true => Ok(dtype),

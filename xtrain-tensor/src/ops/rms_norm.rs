@@ -1,8 +1,8 @@
 //! RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467).
-use super::shapes::shapes;
+use super::checks::{misfit, refuse};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operands::{Norm, Samples};
 use crate::tensor::Tensor;
 
@@ -44,19 +44,14 @@ pub fn rms_norm_backward(
     const OP: &str = "rms_norm_backward";
     let w = norm.gain;
     check(OP, x, w)?;
-    if dy.shape() != x.shape() || dw.shape() != w.shape() {
-        return Err(Error::Shape { op: OP, want: "dy as x, dw as w", got: shapes(&[x, w, dy, dw]) });
-    }
+    refuse(dy.shape() != x.shape() || dw.shape() != w.shape(), OP, "dy as x, dw as w", &[x, w, dy, dw])?;
     if let Some(sum) = onto.as_ref().filter(|sum| sum.shape() != x.shape()) {
-        return Err(Error::Shape { op: OP, want: "onto as x", got: shapes(&[x, sum]) });
+        return Err(misfit(OP, "onto as x", &[x, sum]));
     }
     samples.check(OP, x.len() / w.len().max(1))?;
     backend(x.device()).rms_norm_backward(x, norm, dy, dw, samples, onto)
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {
-    if w.shape() != [x.width()] || w.is_empty() {
-        return Err(Error::Shape { op, want: "x [.., C], w [C], C >= 1", got: shapes(&[x, w]) });
-    }
-    Ok(())
+    refuse(w.shape() != [x.width()] || w.is_empty(), op, "x [.., C], w [C], C >= 1", &[x, w])
 }

@@ -1,5 +1,5 @@
 //! Rotary position embedding over half-split pairs (Su et al. 2021, arXiv:2104.09864).
-use super::shapes::shapes;
+use super::checks::{check_index, misfit};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -30,12 +30,13 @@ pub fn rope_backward(dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
     backend(dy.device()).rope_backward(dy, rope)
 }
 
-/// [`rope_rows`] of a whole sequence `[T, H, hd]` from position 0, in the dtype of `x`.
+/// [`rope_rows`] of a whole sequence `[T, H, hd]` from position 0, in the dtype of `x`. `angles` is a `theta` or a
+/// `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope_rows`]; [`Error::Argument`] for a `theta` that is not positive.
-pub fn rope(x: &Tensor, theta: f64) -> Result<Tensor> {
-    rope_at(x, theta, 0)
+pub fn rope<'a>(x: &Tensor, angles: impl Into<RopeAngles<'a>>) -> Result<Tensor> {
+    rope_at(x, angles, 0)
 }
 
 /// The angles of [`rope_at`] and [`rope_pos`]: a base `theta`, or an existing table.
@@ -99,17 +100,11 @@ fn table(x: &Tensor, angles: RopeAngles<'_>, positions: &[u32]) -> Result<RopeTa
 /// Returns an error if the heads `x [N, H, hd]` do not match the table, or if a position is beyond it.
 pub(super) fn check(op: &'static str, x: &Tensor, RopeArgs { table, positions }: RopeArgs<'_>) -> Result<()> {
     let &[n, _, hd] = x.shape() else {
-        return Err(Error::Shape { op, want: "x [N, H, hd]", got: shapes(&[x]) });
+        return Err(misfit(op, "x [N, H, hd]", &[x]));
     };
     if hd != table.head_dim() || n != positions.len() {
         let got = vec![x.shape().to_vec(), vec![table.head_dim()], vec![positions.len()]];
         return Err(Error::Shape { op, want: "x [N, H, hd], a table of hd, N positions", got });
     }
-    let bound = table.max_positions();
-    match positions.iter().position(|&p| p as usize >= bound) {
-        Some(at) => {
-            Err(Error::Index { op, what: "position", at, got: u64::from(positions[at]), bound: bound as u64 })
-        }
-        None => Ok(()),
-    }
+    check_index(op, "position", table.max_positions(), positions)
 }

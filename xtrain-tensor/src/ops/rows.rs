@@ -1,5 +1,5 @@
 //! Gather, scatter and copy of rows. Any dtype; no value changes.
-use super::shapes::shapes;
+use super::checks::{check_index, misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::SlotRange;
@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     const OP: &str = "gather_rows";
     let [m, ..] = x.shape() else {
-        return Err(Error::Shape { op: OP, want: "x [M, ..]", got: shapes(&[x]) });
+        return Err(misfit(OP, "x [M, ..]", &[x]));
     };
     check_index(OP, "row", *m, rows)?;
     backend(x.device()).gather_rows(x, rows)
@@ -27,7 +27,7 @@ pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
 pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
     const OP: &str = "scatter_rows";
     let (&[s, ..], true) = (pool.shape(), x.shape().first() == Some(&slots.len())) else {
-        return Err(Error::Shape { op: OP, want: "pool [S, ..], x [N, ..]", got: shapes(&[pool, x]) });
+        return Err(misfit(OP, "pool [S, ..], x [N, ..]", &[pool, x]));
     };
     alike(OP, pool, x)?;
     check_index(OP, "slot", s, slots)?;
@@ -43,7 +43,7 @@ pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> 
 pub fn copy_slots(to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result<()> {
     const OP: &str = "copy_slots";
     let (&[s, ..], &[r, ..]) = (to.shape(), from.shape()) else {
-        return Err(Error::Shape { op: OP, want: "to [S, ..], from [R, ..]", got: shapes(&[to, from]) });
+        return Err(misfit(OP, "to [S, ..], from [R, ..]", &[to, from]));
     };
     alike(OP, to, from)?;
     inside(OP, moves, [r, s])?;
@@ -58,7 +58,7 @@ pub fn copy_slots(to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result
 pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
     const OP: &str = "copy_slots_within";
     let &[s, ..] = pool.shape() else {
-        return Err(Error::Shape { op: OP, want: "pool [S, ..]", got: shapes(&[pool]) });
+        return Err(misfit(OP, "pool [S, ..]", &[pool]));
     };
     inside(OP, &[range], [s, s])?;
     if range.from.abs_diff(range.to) < range.len {
@@ -70,21 +70,8 @@ pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
 
 /// Returns an error if the rows differ in shape or dtype.
 fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
-    if a.shape().get(1..) != b.shape().get(1..) {
-        return Err(Error::Shape { op, want: "rows of one shape", got: shapes(&[a, b]) });
-    }
-    if a.dtype() != b.dtype() {
-        return Err(Error::Dtype { op, want: "one dtype", got: b.dtype() });
-    }
-    Ok(())
-}
-
-/// Returns an error for an index that is not below `bound`.
-pub(super) fn check_index(op: &'static str, what: &'static str, bound: usize, rows: &[u32]) -> Result<()> {
-    match rows.iter().position(|&row| row as usize >= bound) {
-        Some(at) => Err(Error::Index { op, what, at, got: u64::from(rows[at]), bound: bound as u64 }),
-        None => Ok(()),
-    }
+    refuse(a.shape().get(1..) != b.shape().get(1..), op, "rows of one shape", &[a, b])?;
+    refuse_dtype(a.dtype() != b.dtype(), op, "one dtype", b.dtype())
 }
 
 /// Returns an error for a range outside `[read, written]` rows.

@@ -1,6 +1,6 @@
 //! Token sampling: greedy, or by integer weights after repetition penalty, temperature, top-k, top-p and min-p. The
 //! random number has an address (docs/numerics.md, section 7).
-use super::shapes::shapes;
+use super::checks::{check_index, misfit, refuse};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{Outcome, SampleRow};
@@ -27,20 +27,15 @@ pub fn sample_rows(logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcom
 /// The checks of [`sample_rows`].
 pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
     let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
-        return Err(Error::Shape { op, want: "logits [N, V], N rows", got: shapes(&[logits]) });
+        return Err(misfit(op, "logits [N, V], N rows", &[logits]));
     };
-    if !(1..=MAX_VOCAB).contains(&v) {
-        return Err(Error::Shape { op, want: "1 to 524288 logits per row", got: shapes(&[logits]) });
-    }
+    refuse(!(1..=MAX_VOCAB).contains(&v), op, "1 to 524288 logits a row", &[logits])?;
     rows.iter().try_for_each(|row| check(op, row, v))
 }
 
 fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {
     let SampleRow { temperature, top_p, min_p, penalty, seen, .. } = *row;
-    if let Some(at) = seen.iter().position(|&id| id as usize >= v) {
-        let (got, bound) = (u64::from(seen[at]), v as u64);
-        return Err(Error::Index { op, what: "seen id", at, got, bound });
-    }
+    check_index(op, "seen id", v, seen)?;
     let require = |holds: bool, want, got: f32| {
         if holds { Ok(()) } else { Err(Error::Argument { op, want, got: got.to_string() }) }
     };

@@ -1,8 +1,8 @@
 //! The gate of SwiGLU (Shazeer 2020, arXiv:2002.05202).
-use super::shapes::shapes;
+use super::checks::refuse;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// `silu(gate) up`, of one shape, rounded to `out`.
@@ -14,18 +14,15 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
     backend(gate.device()).silu_mul(gate, up, out)
 }
 
-/// The gradients `(dgate, dup)` of [`silu_mul`], rounded to `out`.
+/// The gradients `[dgate, dup]` of [`silu_mul`], rounded to `out`.
 ///
 /// # Errors
 /// [`Error::Shape`] if the shapes differ.
-pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<(Tensor, Tensor)> {
+pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
     check("silu_mul_backward", &[gate, up, dy])?;
     backend(gate.device()).silu_mul_backward(gate, up, dy, out)
 }
 
 fn check(op: &'static str, xs: &[&Tensor]) -> Result<()> {
-    if xs.iter().any(|x| x.shape() != xs[0].shape()) {
-        return Err(Error::Shape { op, want: "one shape", got: shapes(xs) });
-    }
-    Ok(())
+    refuse(xs.iter().any(|x| x.shape() != xs[0].shape()), op, "one shape", xs)
 }

@@ -1,4 +1,5 @@
 //! Packing of weights.
+use super::checks::refuse_dtype;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -35,9 +36,7 @@ fn check(w: &Tensor, dtype: Dtype) -> Result<()> {
     if w.shape().len() != 2 || w.is_empty() {
         return Err(Error::Shape { op: OP, want: "w [out, in]", got: vec![w.shape().to_vec()] });
     }
-    if w.dtype() != Dtype::F32 {
-        return Err(Error::Dtype { op: OP, want: "w in f32", got: w.dtype() });
-    }
+    refuse_dtype(w.dtype() != Dtype::F32, OP, "w in f32", w.dtype())?;
     match dtype {
         Dtype::F32 | Dtype::BF16 => Ok(()),
         _ => Err(Error::Dtype { op: OP, want: "f32 or bf16", got: dtype }),

@@ -144,16 +144,10 @@ impl Backend for Reference {
         self.tensor(gate.shape(), y, out)
     }
 
-    fn silu_mul_backward(
-        &self,
-        gate: &Tensor,
-        up: &Tensor,
-        dy: &Tensor,
-        out: Dtype,
-    ) -> Result<(Tensor, Tensor)> {
+    fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
         let (g, u, dy) = (widened(gate)?, widened(up)?, dy.data::<f32>()?);
         let (dg, du) = (0..dy.len()).map(|i| super::silu_mul_backward(g[i], u[i], dy[i])).unzip();
-        Ok((self.tensor(gate.shape(), dg, out)?, self.tensor(gate.shape(), du, out)?))
+        Ok([self.tensor(gate.shape(), dg, out)?, self.tensor(gate.shape(), du, out)?])
     }
 
     fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>> {
@@ -185,10 +179,6 @@ impl Backend for Reference {
             None => Ok(dx),
             Some(mut sum) => self.accumulate(&mut sum, &dx).map(|()| sum),
         }
-    }
-
-    fn add_rms_norm(&self, h: &mut Tensor, y: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
-        compose::add_rms_norm(self, h, y, norm, out)
     }
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
@@ -223,13 +213,8 @@ impl Backend for Reference {
         compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
     }
 
-    fn write_heads(
-        &self,
-        new: &UnrotatedHeads<'_>,
-        k_pool: &mut Tensor,
-        v_pool: &mut Tensor,
-    ) -> Result<Tensor> {
-        compose::write_heads(self, new, k_pool, v_pool)
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
+        compose::write_heads(self, new, pools)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
@@ -310,9 +295,7 @@ impl Backend for Reference {
 
     fn attention(
         &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
+        [q, k, v]: [&Tensor; 3],
         heads: Heads,
         mask: &AttnMask<'_>,
     ) -> Result<(Tensor, Tensor)> {
@@ -325,15 +308,8 @@ impl Backend for Reference {
         Ok((y, self.tensor(&q.shape()[..2], done.lse, Dtype::F32)?))
     }
 
-    fn decode_attention(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<Tensor> {
-        Ok(self.attention(q, k, v, heads, mask)?.0)
+    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        Ok(self.attention([q, k, v], heads, mask)?.0)
     }
 
     fn attention_backward(
@@ -452,18 +428,10 @@ impl Backend for Reference {
         Ok(Box::new(HostRing::new(self.clone())))
     }
 
-    fn adamw(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<()> {
-        update(all, clip, s).map(|_| ())
-    }
-
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-        let norm = self.global_norm(&all.iter().map(|one| one.g).collect::<Vec<_>>())?;
+        let norm = compose::global_norm(&sums_of_squares(all.iter().map(|one| one.g))?);
         let finite = !norm.is_finite() || update(all, compose::clip(norm, max_norm), s)?;
         Ok(Updated { norm, finite })
-    }
-
-    fn global_norm(&self, gs: &[&Tensor]) -> Result<f32> {
-        Ok(sums_of_squares(gs.iter().copied())?.into_iter().fold(0f32, |total, sum| total + sum).sqrt())
     }
 
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {

@@ -4,7 +4,7 @@ use super::reference::cases;
 use super::*;
 use xtrain_tensor::ops::{self, SampleFailure, SampleRow, Sampled};
 use xtrain_tensor::testing::emulated;
-use xtrain_tensor::{Device, Schedule, Tensor};
+use xtrain_tensor::{Device, Tensor, ThreadSchedule};
 
 /// A row of logits and how its token is sampled.
 struct Row {
@@ -45,7 +45,7 @@ impl Row {
 
 /// The CPU, and the emulated GPU with two schedules if it is compiled in.
 fn devices() -> Vec<Device> {
-    let gpus = [Schedule::Forward, Schedule::Priorities(3)].into_iter().filter_map(emulated);
+    let gpus = [ThreadSchedule::Forward, ThreadSchedule::Priorities(3)].into_iter().filter_map(emulated);
     std::iter::once(Device::cpu()).chain(gpus).collect()
 }
 

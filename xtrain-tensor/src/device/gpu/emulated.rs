@@ -5,7 +5,7 @@ mod source;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::launch::{Arg, Call, Graph, Grid, Launcher, Schedule};
+use super::launch::{Arg, Call, Graph, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
 use crate::{Error, Result};
 use kernels::{Kernels, Memory};
@@ -13,7 +13,7 @@ use kernels::{Kernels, Memory};
 /// Launcher of the emulator.
 #[derive(Debug, Clone)]
 pub(super) struct Emulated {
-    schedule: Schedule,
+    schedule: ThreadSchedule,
     kernels: &'static Kernels,
 }
 
@@ -26,7 +26,7 @@ impl Emulated {
     ///
     /// # Errors
     /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
-    pub(super) fn plain(schedule: Schedule) -> Result<Emulated> {
+    pub(super) fn plain(schedule: ThreadSchedule) -> Result<Emulated> {
         Emulated::new(schedule, Memory::Plain)
     }
 
@@ -34,12 +34,12 @@ impl Emulated {
     ///
     /// # Errors
     /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
-    pub(super) fn checked(schedule: Schedule) -> Result<Emulated> {
+    pub(super) fn checked(schedule: ThreadSchedule) -> Result<Emulated> {
         source::capture_faults();
         Emulated::new(schedule, Memory::Checked)
     }
 
-    fn new(schedule: Schedule, memory: Memory) -> Result<Emulated> {
+    fn new(schedule: ThreadSchedule, memory: Memory) -> Result<Emulated> {
         #[cfg(target_arch = "x86_64")]
         if !(std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2")) {
             return Err(error("the emulator requires a CPU with AVX2 and FMA".into()));
@@ -53,10 +53,10 @@ impl Emulated {
 
     fn config(&self, grid: Grid) -> ffi::Config {
         let (order, seed) = match self.schedule {
-            Schedule::Forward => (0, 1),
-            Schedule::Backward => (1, 1),
-            Schedule::Random(seed) => (2, seed),
-            Schedule::Priorities(seed) => (3, seed),
+            ThreadSchedule::Forward => (0, 1),
+            ThreadSchedule::Backward => (1, 1),
+            ThreadSchedule::Random(seed) => (2, seed),
+            ThreadSchedule::Priorities(seed) => (3, seed),
         };
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         ffi::Config {

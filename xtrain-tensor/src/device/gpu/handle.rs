@@ -7,7 +7,7 @@ use super::cuda::Cuda;
 #[cfg(all(feature = "emu", xtrain_emu))]
 use super::emulated::Emulated;
 use super::indices::Indices;
-use super::launch::{Arg, At, Grid, Launcher, Schedule};
+use super::launch::{Arg, At, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
 use super::stream::{GpuCounters, Stream};
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
     #[cfg(all(feature = "emu", xtrain_emu))]
-    pub fn emulated(schedule: Schedule) -> Result<Gpu> {
+    pub fn emulated(schedule: ThreadSchedule) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(Emulated::plain(schedule)?)))
     }
 
@@ -43,7 +43,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
     #[cfg(all(feature = "emu", xtrain_emu))]
-    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+    pub fn checked(schedule: ThreadSchedule) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(Emulated::checked(schedule)?)))
     }
 
@@ -61,7 +61,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device), with the reason.
     #[cfg(not(all(feature = "emu", xtrain_emu)))]
-    pub fn emulated(_: Schedule) -> Result<Gpu> {
+    pub fn emulated(_: ThreadSchedule) -> Result<Gpu> {
         Err(crate::error::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
@@ -70,7 +70,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device), with the reason.
     #[cfg(not(all(feature = "emu", xtrain_emu)))]
-    pub fn checked(schedule: Schedule) -> Result<Gpu> {
+    pub fn checked(schedule: ThreadSchedule) -> Result<Gpu> {
         Gpu::emulated(schedule)
     }
 

@@ -104,7 +104,7 @@ pub(crate) struct Call<'a> {
 /// schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Schedule {
+pub enum ThreadSchedule {
     /// Ascending thread index.
     Forward,
     /// Descending thread index.

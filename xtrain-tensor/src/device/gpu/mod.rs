@@ -22,7 +22,7 @@ pub(crate) use deferred::Deferred;
 pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
 pub use handle::Gpu;
 pub use info::GpuInfo;
-pub use launch::Schedule;
+pub use launch::ThreadSchedule;
 pub(crate) use launch::{Arg, At, Grid, args};
 pub use peak::Peak;
 pub use stream::GpuCounters;

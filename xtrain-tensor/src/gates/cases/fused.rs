@@ -1,30 +1,9 @@
 //! Cases of fused operations, each one kernel on a GPU.
 use super::DTYPES;
-use crate::gates::case::{Case, join, pick, split, tensor};
+use crate::gates::case::{Case, join, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, QkNorm, RopeArgs, UnrotatedHeads};
 use crate::{Dtype, RopeTable, Tensor};
-
-pub(crate) fn add_rms_norm() -> Vec<Case> {
-    const SHAPES: [[usize; 2]; 9] =
-        [[1, 1], [3, 33], [5, 64], [2, 128], [4, 129], [7, 300], [1, 1024], [2, 1025], [3, 1537]];
-    let mut cases = Vec::new();
-    for (i, [n, c]) in SHAPES.into_iter().enumerate() {
-        for (d, out) in DTYPES.into_iter().enumerate() {
-            let (seed, values) = ((i * 2 + d) as u64 + 1601, Values::of(i + d));
-            let (h, y) = (values.fill(n * c, seed), values.fill(n * c, seed + 1000));
-            let w = Values::Plain.fill(c, seed + 2000);
-            let name = format!("{n}x{c}-{}", label(out, values));
-            cases.push(Case::rows("add_rms_norm", name, seed, n, move |device, rows| {
-                let of = |x: &[f32]| tensor(device, &[rows.len(), c], &pick(x, c, rows), Dtype::F32);
-                let (mut h, y, w) = (of(&h)?, of(&y)?, tensor(device, &[c], &w, Dtype::F32)?);
-                let n = ops::add_rms_norm(&mut h, &y, &w, 1e-6, out)?;
-                Ok(join(split(&h, rows.len())?, split(&n, rows.len())?))
-            }));
-        }
-    }
-    cases
-}
 
 pub(crate) fn write_heads() -> Vec<Case> {
     // rows, query heads, KV heads, head size

@@ -14,7 +14,7 @@ mod sample;
 mod tables;
 
 pub(super) use attention::{attention, attention_backward, decode_attention};
-pub(super) use fused::{add_rms_norm, write_heads};
+pub(super) use fused::write_heads;
 pub(super) use heads::{norm_rope, norm_rope_backward};
 pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
@@ -22,8 +22,8 @@ pub(super) use linear::{
 pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swiglu};
-pub(super) use optim::{adamw, adamw_all, global_norm, sum_of_squares};
-pub(super) use pointwise::{accumulate, add, all_finite, first_non_finite, silu_mul, silu_mul_backward};
+pub(super) use optim::{adamw_all, sum_of_squares};
+pub(super) use pointwise::{accumulate, add, first_non_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
 pub(super) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub(super) use sample::sample_rows;

@@ -1,29 +1,11 @@
-//! Cases of the optimizer: one tensor, and all tensors of a model.
-use super::pointwise::{Elements, shapes};
-use crate::gates::case::{Case, join, pick, split, tensor};
+//! Cases of the optimizer: all tensors of a model, and one sum of squares.
+use crate::gates::case::Case;
 use crate::gates::values::{Values, label};
 use crate::ops::{self, AdamWScalars, Update};
 use crate::{Device, Dtype, Result, Tensor};
 
 const STEP: AdamWScalars =
     AdamWScalars { s1: 0.1, s2: 0.999, s3: 0.001, keep: 0.999_97, step: 3e-3, c2: 0.044_698_99, eps: 1e-8 };
-
-pub(crate) fn adamw() -> Vec<Case> {
-    let case = |Elements { i, n, c, values, seed }| {
-        let x: Vec<Vec<f32>> = (0..4).map(|at| values.fill(n * c, seed + 1000 * at)).collect();
-        let clip = [1.0, 0.37][i % 2];
-        Case::rows("adamw", format!("{n}x{c}-{}", label(Dtype::F32, values)), seed, n, move |dev, rows| {
-            // a single row is a vector, which has no weight decay
-            let shape = if n == 1 { vec![c] } else { vec![rows.len(), c] };
-            let of = |x: &[f32]| tensor(dev, &shape, &pick(x, c, rows), Dtype::F32);
-            let squares: Vec<f32> = x[3].iter().map(|v| v.abs()).collect();
-            let (mut w, g, mut m, mut v) = (of(&x[0])?, of(&x[1])?, of(&x[2])?, of(&squares)?);
-            ops::adamw(&mut w, &g, [&mut m, &mut v], clip, &STEP)?;
-            Ok(join(join(split(&w, rows.len())?, split(&m, rows.len())?), split(&v, rows.len())?))
-        })
-    };
-    shapes().map(case).collect()
-}
 
 pub(crate) fn sum_of_squares() -> Vec<Case> {
     const SHAPES: [[usize; 2]; 9] =
@@ -127,14 +109,4 @@ fn finite(at: usize, ModelCase { i, values, name, seed }: ModelCase) -> Case {
         let done = ops::adamw_all(&mut updates.collect::<Vec<_>>(), 1.0, &AdamWScalars { eps: 0.0, ..STEP })?;
         Ok(vec![vec![f32::from(u8::from(done.finite))]])
     })
-}
-
-pub(crate) fn global_norm() -> Vec<Case> {
-    let case = |ModelCase { i, values, name, seed }| {
-        Case::rows("global_norm", name, seed, 1, move |dev, _| {
-            let all = model(i, dev, values, seed, None)?;
-            Ok(vec![vec![ops::global_norm(&all.iter().map(|x| &x[1]).collect::<Vec<_>>())?]])
-        })
-    };
-    models("global_norm").map(case).collect()
 }

@@ -75,32 +75,11 @@ pub(crate) fn silu_mul_backward() -> Vec<Case> {
         Case::rows("silu_mul_backward", name, seed, n, move |dev, rows| {
             let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), c], &pick(x, c, rows), dtype);
             let (g, u, dy) = (of(&g, dtype)?, of(&u, dtype)?, of(&dy, Dtype::F32)?);
-            let (dg, du) = ops::silu_mul_backward(&g, &u, &dy, out)?;
+            let [dg, du] = ops::silu_mul_backward(&g, &u, &dy, out)?;
             Ok(join(split(&dg, rows.len())?, split(&du, rows.len())?))
         })
     };
     shapes().map(case).collect()
-}
-
-pub(crate) fn all_finite() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (i, n) in [1usize, 33, 257, 1000].into_iter().enumerate() {
-        for (dtype, bad) in
-            [(Dtype::F32, None), (Dtype::F32, Some(f32::NAN)), (Dtype::BF16, Some(f32::NEG_INFINITY))]
-        {
-            let seed = i as u64 + 981;
-            let mut x = Values::of(i).fill(n, seed);
-            if let Some(bad) = bad {
-                x[n - 1] = bad;
-            }
-            let name = format!("{n}-{dtype}-{bad:?}");
-            cases.push(Case::rows("all_finite", name, seed, 1, move |dev, _| {
-                let finite = ops::all_finite(&tensor(dev, &[n], &x, dtype)?)?;
-                Ok(vec![vec![f32::from(u8::from(finite))]])
-            }));
-        }
-    }
-    cases
 }
 
 pub(crate) fn first_non_finite() -> Vec<Case> {

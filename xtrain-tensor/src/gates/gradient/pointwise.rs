@@ -123,7 +123,7 @@ pub(crate) fn silu_mul(seed: u64) -> Sample {
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let of = |x: &[f32]| Tensor::new(device, &[n, c], x.to_vec());
             let (g, u) = (of(&x[0])?.cast(dtype)?, of(&x[1])?.cast(dtype)?);
-            let (dg, du) = ops::silu_mul_backward(&g, &u, &of(dy)?, Dtype::F32)?;
+            let [dg, du] = ops::silu_mul_backward(&g, &u, &of(dy)?, Dtype::F32)?;
             Ok((vec(&ops::silu_mul(&g, &u, dtype)?)?, vec![vec(&dg)?, vec(&du)?]))
         })),
     }
@@ -147,7 +147,7 @@ pub(crate) fn add(seed: u64) -> Sample {
             let of = |x: &[f32]| Tensor::new(device, &[n, c], x.to_vec());
             let (h, u, dy) = (of(&x[0])?, of(&x[1])?, of(dy)?);
             let branch = ops::silu_mul(&h.cast(dtype)?, &u.cast(dtype)?, Dtype::F32)?;
-            let (mut dh, du) = ops::silu_mul_backward(&h.cast(dtype)?, &u.cast(dtype)?, &dy, Dtype::F32)?;
+            let [mut dh, du] = ops::silu_mul_backward(&h.cast(dtype)?, &u.cast(dtype)?, &dy, Dtype::F32)?;
             ops::accumulate(&mut dh, &dy)?;
             Ok((vec(&ops::add(&h, &branch)?)?, vec![vec(&dh)?, vec(&du)?]))
         })),

@@ -3,7 +3,7 @@
 use crate::gpu::{watch, watched};
 use crate::ops::{self, AttnMask, Slots};
 use crate::testing::{self, arbitrary};
-use crate::{Device, Dtype, Schedule, Tensor};
+use crate::{Device, Dtype, Tensor, ThreadSchedule};
 
 /// Query heads, kv heads, head size; positions of the rows; window.
 type Shape = ([usize; 3], &'static [u32], Option<usize>);
@@ -45,7 +45,7 @@ fn read(device: &Device, dtype: Dtype, ([nh, nkv, hd], at, window): Shape) -> [u
 
 #[test]
 fn decode_attention_reads_keys_and_values_once() {
-    let Some(device) = testing::checked(Schedule::Random(5)) else { return };
+    let Some(device) = testing::checked(ThreadSchedule::Random(5)) else { return };
     for dtype in [Dtype::F32, Dtype::BF16] {
         for shape in SHAPES {
             let [measured, counted, ideal] = read(&device, dtype, shape);

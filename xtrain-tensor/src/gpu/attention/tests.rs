@@ -9,7 +9,7 @@ use crate::gpu::mma_dot16;
 use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::reference::{self, F32, Heads, Mode};
 use crate::testing::arbitrary;
-use crate::{Device, Dtype, Error, Schedule, Tensor, round_bf16};
+use crate::{Device, Dtype, Error, Tensor, ThreadSchedule, round_bf16};
 
 /// bf16 products by `mma.sync`, f32 elsewhere.
 #[derive(Debug)]
@@ -52,8 +52,12 @@ impl Mode for Mma {
     }
 }
 
-const SCHEDULES: [Schedule; 4] =
-    [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
+const SCHEDULES: [ThreadSchedule; 4] = [
+    ThreadSchedule::Forward,
+    ThreadSchedule::Backward,
+    ThreadSchedule::Random(5),
+    ThreadSchedule::Priorities(6),
+];
 
 /// Which kernels compute a row.
 #[derive(Debug, Clone, Copy)]
@@ -180,7 +184,7 @@ fn same(got: &[f32], want: &[f32], what: &str) {
 /// Cycles through the schedules; one of them uses the checked build.
 fn device(case: usize) -> Device {
     match SCHEDULES[case % 4] {
-        schedule @ Schedule::Priorities(_) => Device::checked(schedule).unwrap(),
+        schedule @ ThreadSchedule::Priorities(_) => Device::checked(schedule).unwrap(),
         schedule => Device::emulated(schedule).unwrap(),
     }
 }

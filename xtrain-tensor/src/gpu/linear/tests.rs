@@ -7,7 +7,7 @@ use super::*;
 use crate::gpu::mma_dot16;
 use crate::ops::Affine;
 use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Schedule, ops, round_bf16};
+use crate::{Device, ThreadSchedule, ops, round_bf16};
 
 /// `y + sum a(k) b(k)` in the order of `mma.sync`: chunks of 256 from zero, steps of 16 padded with zeros.
 fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
@@ -25,8 +25,12 @@ fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf1
     y
 }
 
-const SCHEDULES: [Schedule; 4] =
-    [Schedule::Forward, Schedule::Backward, Schedule::Random(5), Schedule::Priorities(6)];
+const SCHEDULES: [ThreadSchedule; 4] = [
+    ThreadSchedule::Forward,
+    ThreadSchedule::Backward,
+    ThreadSchedule::Random(5),
+    ThreadSchedule::Priorities(6),
+];
 
 const TILES: [Tile; 3] = [Tile::Skinny, Tile::Small, Tile::Large];
 

@@ -2,7 +2,7 @@
 use super::*;
 use crate::reference::{self, RowLoss};
 use crate::testing::{arbitrary, compare_bits, emulated};
-use crate::{Device, Schedule, ops};
+use crate::{Device, ThreadSchedule, ops};
 
 struct Operands {
     lengths: [usize; 2],
@@ -65,7 +65,7 @@ fn composed(device: &Device, o: &Operands) -> Result<[Vec<f32>; 3]> {
 
 #[test]
 fn splitting_the_vocabulary_or_the_rows_changes_no_bit_of_a_loss() {
-    let Some(device) = emulated(Schedule::Random(3)) else { return };
+    let Some(device) = emulated(ThreadSchedule::Random(3)) else { return };
     let operands = |lengths, out, width, dtype, top_k| Operands { lengths, out, width, dtype, top_k };
     for o in [
         operands([300, 5], 700, 9, Dtype::F32, None),
@@ -92,7 +92,7 @@ fn splitting_the_vocabulary_or_the_rows_changes_no_bit_of_a_loss() {
 
 #[test]
 fn equal_logits_are_kept_in_the_order_of_their_indices() {
-    let Some(device) = emulated(Schedule::Random(3)) else { return };
+    let Some(device) = emulated(ThreadSchedule::Random(3)) else { return };
     let head = [1.0f32, 3.0, -0.0, 3.0, 0.0, 3.0].to_vec();
     let x = Tensor::new(&device, &[1, 1], vec![1f32]).unwrap();
     let head = Weight::new(&Tensor::new(&device, &[6, 1], head).unwrap(), Dtype::F32).unwrap();
@@ -110,7 +110,7 @@ fn equal_logits_are_kept_in_the_order_of_their_indices() {
 
 #[test]
 fn the_first_row_with_non_finite_logits_is_reported() {
-    let Some(device) = emulated(Schedule::Random(3)) else { return };
+    let Some(device) = emulated(ThreadSchedule::Random(3)) else { return };
     let x = Tensor::new(&device, &[4, 1], vec![1f32, f32::NAN, f32::INFINITY, f32::NAN]).unwrap();
     let head = Weight::new(&Tensor::new(&device, &[3, 1], vec![1f32; 3]).unwrap(), Dtype::F32).unwrap();
     let target = Target { id: 1, weight: 1.0, bonus: 0.0 };

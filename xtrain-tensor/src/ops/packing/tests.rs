@@ -4,7 +4,7 @@ use half::bf16;
 use super::*;
 use crate::ops::{embedding, linear, linear_backward_input, weight_rows};
 use crate::testing::{arbitrary, gpus};
-use crate::{Schedule, Simd, Tensor, from_bf16, to_bf16};
+use crate::{Simd, Tensor, ThreadSchedule, from_bf16, to_bf16};
 
 const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
 
@@ -24,7 +24,7 @@ fn all() -> Vec<Device> {
     let of = |simd| [1, 3].map(|threads| Device::cpu_with(threads, simd));
     let mut all: Vec<Device> = Simd::available().flat_map(of).collect();
     all.push(Device::reference());
-    all.extend(gpus(&[Schedule::Forward]));
+    all.extend(gpus(&[ThreadSchedule::Forward]));
     all
 }
 
