@@ -1,5 +1,5 @@
 //! Builds the GPU kernel image: `kernels.image` in `OUT_DIR` (empty if the build has no kernels) and `XTRAIN_IMAGE`,
-//! a description of its contents or the reason reason it is empty.
+//! a description of its contents or the reason why it is empty.
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -65,7 +65,7 @@ impl Nvcc {
     /// Compiles all kernels with additional flags into `out`.
     ///
     /// # Errors
-    /// The output of nvcc if it failure.
+    /// The output of nvcc if it fails.
     pub(crate) fn compile(&self, flags: &[String], out: &Path) -> Result<(), String> {
         let mut command = Command::new(&self.path);
         command.args(FLAGS).args(flags).arg("-o").arg(out).arg("../kernels/all.cu");
@@ -80,7 +80,7 @@ impl Nvcc {
 }
 
 /// Checks that the compiler at `path` runs and is new enough. The path is canonicalized, because nvcc locates its
-/// components relative to its own path and failure through a symbolic link.
+/// components relative to its own path and fails when it is run through a symbolic link.
 fn probe(path: &Path) -> Result<Nvcc, String> {
     let path = path.canonicalize().map_err(|error| error.to_string())?;
     let output = Command::new(&path).arg("--version").output().map_err(|error| error.to_string())?;

@@ -101,10 +101,10 @@ bits() {
     cargo build --release --locked
     arm build --profile test --locked
     for dtype in f32 bf16; do
-        for where in here arm; do
+        for where in host arm; do
             train "$where" --dtype "$dtype" --run "$out/$dtype-$where"
         done
-        (cd "$out/$dtype-here" && find metrics.jsonl checkpoints -type f | sort | xargs sha256sum) | tee "$out/sums"
+        (cd "$out/$dtype-host" && find metrics.jsonl checkpoints -type f | sort | xargs sha256sum) | tee "$out/sums"
         (cd "$out/$dtype-arm" && sha256sum --quiet --check "$out/sums") || fail "the files differ on ARM"
     done
     rm -r "$out"
@@ -113,7 +113,7 @@ bits() {
 
 train() {
     local program=(target/release/xtrain)
-    [ "$1" = here ] || program=("$root/usr/bin/qemu-aarch64" "target/arm/$target/debug/xtrain")
+    [ "$1" = host ] || program=("$root/usr/bin/qemu-aarch64" "target/arm/$target/debug/xtrain")
     "${program[@]}" train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt \
         --set train.steps=3 --set train.warmup=1 --set train.sample_every=0 --set train.eval_every=0 "${@:2}" > /dev/null
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the contents of gpu-pack.sh on a GPU machine and writes gpu-<device>-<date>.md to the same directory (it
-# belongs in docs/bench/): the gates, then speed compared with PyTorch and its cuBLASLt if python3 has torch, then
+# belongs in docs/bench/): the gates, then speed compared with PyTorch and cuBLASLt if python3 has torch, then
 # tables, then large batches compared with PyTorch. Finishes within 10 minutes. The report is valid after every
 # section, so an interrupted run keeps its results. Nothing is skipped silently: the script fails without a GPU, and a
 # section fails if it has no time left or runs no test.

@@ -11,7 +11,7 @@ XT_KERNEL(fault_none, 256)(const float* x, float* y) {
 }
 XT_EXPORT(fault_none)
 
-// Reads the neighbour's value without a barrier after the writes.
+// Reads the value of the neighboring thread without a barrier after the writes.
 XT_KERNEL(fault_missing_barrier, 256)(const float* x, float* y) {
   XT_SHARED(float, s, 256);
   uint32_t t = threadIdx.x;

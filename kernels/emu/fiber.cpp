@@ -46,8 +46,8 @@ xtemu_switch:
 
 void start_fiber(Fiber& fiber, char* stack, void (*body)()) {
   // Cache coloring: stacks are mapped at equal distances, so their tops would all fall into one cache set.
-  uintptr_t colour = (uintptr_t)stack / STACK * 5 % 61;
-  void** sp = (void**)((uintptr_t)stack + STACK - 64 - colour * 64);
+  uintptr_t color = (uintptr_t)stack / STACK * 5 % 61;
+  void** sp = (void**)((uintptr_t)stack + STACK - 64 - color * 64);
   *--sp = nullptr;  // return address of `body`: stops unwinders
   *--sp = (void*)body;
   for (int i = 0; i < 6; i++) *--sp = nullptr;

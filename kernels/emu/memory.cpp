@@ -23,12 +23,12 @@ static void* reserve(size_t bytes) {
 }
 
 const Shadow& shadow() {
-  static const Shadow made = [] {
+  static const Shadow instance = [] {
     Shadow s{(char*)reserve(ARENA), (uint8_t*)reserve(ARENA / 2), (Cell*)reserve(ARENA / 2 * sizeof(Cell))};
     if (!s.state || !s.cells) s.memory = nullptr;
     return s;
   }();
-  return made;
+  return instance;
 }
 
 bool is_arena(const void* at) { return shadow().memory && in_arena(shadow(), at); }

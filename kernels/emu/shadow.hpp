@@ -1,5 +1,5 @@
-// Shadow memory: state and access history of each pair of bytes of a checked device. Kernels access no single bytes,
-// so a pair is the smallest unit that two threads can share.
+// Shadow memory: state and access history of each pair of bytes of a checked device. Kernels never access single
+// bytes, so a pair is the smallest unit that two threads can share.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ struct Cell {
   Reader reader[2];
   uint32_t lanes[2];
 };
-static_assert(sizeof(Cell) == 32, "a cell is half a line of the cache");
+static_assert(sizeof(Cell) == 32, "a cell is half a cache line");
 
 constexpr size_t ARENA = 16ull << 30;  // address space; pages are allocated on first touch
 

@@ -14,7 +14,7 @@
 namespace xtemu {
 
 // ---- a launch
-// Logical time span of a block from its begin to its arrival at a block counter.
+// Logical time span of a block from its start to its arrival at a block counter.
 struct BlockSpan {
   uint64_t begin, end;
 };
@@ -137,7 +137,7 @@ struct Worker {
   int result = 0;                     // result of the last vote
   uint32_t alive = 0;                 // threads that have not exited
   uint64_t block_synced = 0;          // checked: time of the last barrier
-  std::vector<BlockSpan> met_blocks;  // checked: spans of blocks that arrived before this one, the last
+  std::vector<BlockSpan> met_blocks;  // checked: spans of the blocks that arrived before this last one
   char* shared = nullptr;             // dynamic shared memory, then the variables
   std::vector<Variable> variables;
   uint32_t shared_end = 0;

@@ -8,9 +8,11 @@ pub use verdict::{Difference, Verdict};
 
 use std::ops::Range;
 
+use rand::RngExt as _;
+
 use crate::decode::{self, Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive};
 use crate::model::{self, Model, NoCache, Rows, Tape};
-use crate::tensor::rng::{Purpose, uniform_u64};
+use crate::tensor::rng::{PhiloxRng, Purpose};
 use crate::tensor::{Device, Dtype, Simd};
 
 /// Additional completions of the first prompt.
@@ -160,13 +162,10 @@ fn check(
 /// model's context.
 pub fn prompts(model: &Model, seed: u64, count: usize, max_new: usize) -> Vec<Vec<u32>> {
     let cfg = model.config();
-    let longest = cfg.max_positions.saturating_sub(max_new).clamp(1, 80) as u64;
-    let below = |id: u64, at: u32, n: u64| {
-        ((u128::from(uniform_u64(seed, id, at, Purpose::Prompts)) * u128::from(n)) >> 64) as u64
-    };
-    let prompt = |i: u64| {
-        let length = 1 + below(i, 0, longest);
-        (1..=length).map(|at| below(i, at as u32, cfg.vocab as u64) as u32).collect()
+    let longest = cfg.max_positions.saturating_sub(max_new).clamp(1, 80);
+    let prompt = |id: u64| {
+        let mut rng = PhiloxRng::new(seed, id, Purpose::Prompts);
+        (0..rng.random_range(1..=longest)).map(|_| rng.random_range(0..cfg.vocab as u32)).collect()
     };
     (0..count as u64).map(prompt).collect()
 }

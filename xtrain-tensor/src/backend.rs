@@ -9,13 +9,13 @@ use crate::tensor::Tensor;
 
 /// The operations that a backend implements.
 ///
-/// Each method is the operation of the same name in [`crate::ops`], whose documentation states its formula and its
-/// order of arithmetic. The operation checks shapes, dtypes and indices before it calls the method. A backend
-/// checks that its operands are on its own device, and refuses what it has no kernel for.
+/// Each method implements the operation of the same name in [`crate::ops`], whose documentation states the formula
+/// and the order of arithmetic. The operation checks shapes, dtypes and indices before it calls the method. A backend
+/// checks that its operands are on its own device, and returns an error if it has no kernel for them.
 ///
 /// No method has a default body: an operation that a backend lacks does not compile.
 pub(crate) trait Backend {
-    /// `x`, f32 or bf16, in `dtype`, which is the other one of the two.
+    /// Converts `x` to `dtype`: from f32 to bf16, or from bf16 to f32.
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor>;
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()>;
@@ -56,7 +56,7 @@ pub(crate) trait Backend {
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight>;
     /// Packs each of `ws` for the forward and, if the backend has its own layout for it, for the backward.
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>>;
-    /// A packer of a matrix `[out, in]`, whose values come in pieces.
+    /// Creates a packer of a matrix `[out, in]` whose values arrive in pieces.
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>>;
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor>;
@@ -97,7 +97,7 @@ pub(crate) trait Backend {
 
     /// One entry per row; `None` for a row without a target.
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>>;
-    /// As [`Backend::cross_entropy`], and `dx`; adds the gradient of the head into `dhead`.
+    /// As [`Backend::cross_entropy`]. Also returns `dx`, and adds the gradient of the head to `dhead`.
     fn cross_entropy_backward(
         &self,
         x: &Tensor,
@@ -107,7 +107,7 @@ pub(crate) trait Backend {
     ) -> Result<(Vec<Option<LogProb>>, Tensor)>;
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>>;
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>>;
-    /// A sampler of up to `rows` rows and `steps` steps.
+    /// Creates the state of a sampler of up to `rows` rows and `steps` steps.
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>>;
 
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated>;

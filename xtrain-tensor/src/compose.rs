@@ -1,17 +1,17 @@
-//! Fused operations as their parts, for backends without a kernel of their own for them. A fused operation has the
-//! bits of its parts by definition.
+//! Fused operations composed of their parts, for backends without a fused kernel. By definition, a fused operation is
+//! bit-identical to its parts.
 use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{Affine, Norm, RopeArgs, Samples, UnrotatedHeads};
 use crate::tensor::Tensor;
 
-/// `linear` by each weight, in the weights' dtype.
+/// `linear` with each weight, in the weights' dtype.
 pub(crate) fn linears(b: &dyn Backend, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
     ws.iter().map(|&w| b.linear(x, w, w.weight.dtype())).collect()
 }
 
-/// `silu_mul` of two `linear`.
+/// `silu_mul` of the two `linear` results.
 pub(crate) fn swiglu(b: &dyn Backend, x: &Tensor, [gate, up]: [Affine<'_>; 2]) -> Result<Tensor> {
     let dtype = gate.weight.dtype();
     b.silu_mul(&b.linear(x, gate, dtype)?, &b.linear(x, up, dtype)?, dtype)
@@ -57,7 +57,7 @@ pub(crate) fn global_norm(sums: &[f32]) -> f32 {
     sums.iter().fold(0f32, |total, sum| total + sum).sqrt()
 }
 
-/// The factor of the gradients whose global norm is `norm`: `min(1, max_norm / (norm + 1e-6))`.
+/// The clip factor of gradients with the global norm `norm`: `min(1, max_norm / (norm + 1e-6))`.
 pub(crate) fn clip(norm: f32, max_norm: f32) -> f32 {
     let ratio = max_norm / (norm + 1e-6);
     if ratio < 1.0 { ratio } else { 1.0 }

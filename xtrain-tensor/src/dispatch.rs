@@ -1,4 +1,4 @@
-//! From a device to the backend that computes on it.
+//! The mapping from devices to backends.
 use std::ops::Deref;
 use std::sync::MutexGuard;
 

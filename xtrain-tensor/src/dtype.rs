@@ -74,7 +74,7 @@ impl Element for i32 {
 /// Rounds to bf16: to nearest, ties to even, every NaN to 0x7fff.
 #[inline]
 pub fn to_bf16(x: f32) -> bf16 {
-    // without a branch, so that loops over it are vectorised
+    // without a branch, so that loops over it are vectorized
     let b = x.to_bits();
     let rounded = b.wrapping_add(0x7fff + (b >> 16 & 1)) >> 16;
     bf16::from_bits(if x.is_nan() { 0x7fff } else { rounded as u16 })
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_go_to_the_even_neighbour() {
+    fn ties_round_to_even() {
         for (bits, want) in [(0x3f80_8000, 0x3f80), (0x3f81_8000, 0x3f82), (0x3f80_8001, 0x3f81)] {
             assert_eq!(to_bf16(f32::from_bits(bits)).to_bits(), want, "{bits:#x}");
         }

@@ -4,12 +4,12 @@ use crate::dtype::Dtype;
 /// The result of an operation on tensors.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation refused its operands or failed.
+/// The reason why an operation rejected its operands or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The shapes of the operands do not fit.
-    #[error("{op}: want {want}, got {got:?}")]
+    #[error("{op}: expected {want}, found {got:?}")]
     Shape {
         /// The operation.
         op: &'static str,
@@ -19,7 +19,7 @@ pub enum Error {
         got: Vec<Vec<usize>>,
     },
     /// An operand has an unexpected element type.
-    #[error("{op}: want {want}, got {got}")]
+    #[error("{op}: expected {want}, found {got}")]
     Dtype {
         /// The operation.
         op: &'static str,
@@ -59,7 +59,7 @@ pub enum Error {
         source: Option<DriverError>,
     },
     /// An argument is outside its range.
-    #[error("{op}: want {want}, got {got}")]
+    #[error("{op}: expected {want}, found {got}")]
     Argument {
         /// The operation.
         op: &'static str,

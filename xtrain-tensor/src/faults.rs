@@ -1,7 +1,7 @@
 //! Planted faults for the gates. Each gate is shown to fail with a fault that is switched on in shipping code.
 //!
-//! Code that can go wrong calls [`on`]. Without the cargo feature `faults`, `on` is a constant `false` and the branch is
-//! not compiled. With the feature, a test switches one fault on for the duration of a closure:
+//! Code with a planted fault calls [`on`]. Without the cargo feature `faults`, `on` is a constant `false` and the
+//! branch is not compiled. With the feature, a test switches one fault on for the duration of a closure:
 //!
 //! ```
 //! # #[cfg(feature = "faults")]
@@ -11,8 +11,8 @@
 //! # }
 //! ```
 //!
-//! The switch is thread-local, so tests on other threads are not affected. Code that hands work to other threads passes
-//! [`current`] along and runs the work inside [`Carried::enter`], as the thread pool of a device does.
+//! The switch is thread-local, so tests on other threads are not affected. Code that moves work to other threads
+//! captures [`current`] and runs the work inside [`Carried::enter`], as the thread pool of a device does.
 use std::fmt;
 use std::str::FromStr;
 
@@ -28,7 +28,7 @@ macro_rules! faults {
             /// Every fault.
             pub const ALL: &[Fault] = &[$(Fault::$variant),*];
 
-            /// The name on the command line, in kebab case.
+            /// The name in kebab case.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Fault::$variant => $name,)*
@@ -46,38 +46,50 @@ macro_rules! faults {
 }
 
 faults! {
-    SamplerF32RunningSum "sampler-f32-running-sum" "the token is drawn by a running sum of f32 probabilities"
-    GreedyLastOfEqualMaxima "greedy-last-of-equal-maxima" "greedy takes the last of equal largest logits"
-    SamplerSharedState "sampler-shared-state" "the address of a draw leaves out the sequence's id"
-    ReversedSumForOneRow "reversed-sum-for-one-row" "a linear of one row sums its inputs backwards"
-    MaskOffByOne "mask-off-by-one" "a row of an attention does not see its own position"
-    WindowOffByOne "window-off-by-one" "a row of an attention sees one position more than its window"
-    ForkNotSeen "fork-not-seen" "rows whose first page is one are taken to share all their keys"
-    DocumentsSeeEachOther "documents-see-each-other" "the documents packed in a sample are one sequence"
-    WindowJoinsItsDocuments "window-joins-its-documents" "packed data does not say where the documents of a window begin"
-    IndexListNotRenewed "index-list-not-renewed" "a GPU takes a list of indices for another one of its length"
-    GraphWithOldArguments "graph-with-old-arguments" "a graph of kernels runs again with the arguments of the step before"
-    ListsOfTheTurnBefore "lists-of-the-turn-before" "a GPU that runs ahead keeps the positions and slots of its first step"
-    NormAfterASumWithoutEps "norm-after-a-sum-without-eps" "a GPU that norms a sum on the way forgets to add eps"
-    SurplusTokenKept "surplus-token-kept" "an engine that ran ahead keeps the tokens after the end of a sequence"
-    SharedBufferWritten "shared-buffer-written" "a GPU writes a tensor in place that another one shares"
-    RecomputeFromAnotherLayer "recompute-from-another-layer" "a recomputed layer begins with the embedding, not with its own input"
-    MicroBatchTotalAdded "micro-batch-total-added" "a weight's gradient takes a micro-batch's total, not its chunks"
-    VocabularyChunkStartsAnew "vocabulary-chunk-starts-anew" "dx takes the total of a chunk of the vocabulary, not its chunks of 256"
-    DenormalOfATableLost "denormal-of-a-table-lost" "a model without f32 weights embeds a denormal of bf16 as zero"
-    OneAccumulatorForATiedTable "one-accumulator-for-a-tied-table" "both uses of a tied table add into one gradient"
-    FirstPieceComesLast "first-piece-comes-last" "of a tensor that is read ahead the first piece is taken after the others"
-    PrefixOfOtherTokens "prefix-of-other-tokens" "a prompt takes a page of whatever prompt came before"
-    ResumeForgetsTheOptimizer "resume-forgets-the-optimizer" "a resumed run begins with moments of zero"
-    ResumeForgetsTheStep "resume-forgets-the-step" "a resumed run begins at step 0, with powers of 1"
-    ResumeForgetsTheRandomState "resume-forgets-the-random-state" "a resumed run goes on with seed 0"
-    PaddingLosesZeroSign "padding-loses-zero-sign" "an attention ends without + 0"
-    CheckpointNameNotSynced "checkpoint-name-not-synced" "a save says saved before the checkpoint's name is durable"
-    CheckpointRenameBeforeSync "checkpoint-rename-before-sync" "a checkpoint has its final name before its files are durable"
-    DroppedCacheWrite "dropped-cache-write" "the last layer's key and value of position 2 are not written"
-    PageOffByOne "page-off-by-one" "the first position of a page is written to the page before"
-    PositionOffByOne "position-off-by-one" "a row after the prompt is told the position after its own"
-    SharedRandomState "shared-random-state" "all draws of a step use the first sequence's id"
+    SamplerF32RunningSum "sampler-f32-running-sum" "the sampler picks a token by a running sum of f32 probabilities"
+    GreedyLastOfEqualMaxima "greedy-last-of-equal-maxima" "greedy sampling returns the last of several equal maxima"
+    SamplerSharedState "sampler-shared-state" "the address of a random number omits the id of the sequence"
+    ReversedSumForOneRow "reversed-sum-for-one-row" "a linear map of a single row sums its inputs in reverse order"
+    MaskOffByOne "mask-off-by-one" "a row does not attend to its own position"
+    WindowOffByOne "window-off-by-one" "a row attends to one position more than its window"
+    ForkNotSeen "fork-not-seen" "sequences that share their first page are treated as sharing all keys"
+    DocumentsSeeEachOther "documents-see-each-other" "the documents packed in a sample form one sequence"
+    WindowJoinsItsDocuments "window-joins-its-documents" "packed data loses the document boundaries of a window"
+    IndexListNotRenewed "index-list-not-renewed" "a GPU uses a cached index list of the same length with other values"
+    GraphWithOldArguments "graph-with-old-arguments"
+        "a CUDA graph is launched with the arguments of the previous step"
+    ListsOfTheTurnBefore "lists-of-the-turn-before"
+        "a GPU that runs several steps ahead keeps the positions and slots of the first one"
+    NormAfterASumWithoutEps "norm-after-a-sum-without-eps"
+        "the norm fused into the epilogue of a GPU product omits eps"
+    SurplusTokenKept "surplus-token-kept" "an engine that runs ahead keeps the tokens after the end of a sequence"
+    SharedBufferWritten "shared-buffer-written"
+        "a GPU changes a tensor in place although another tensor shares its buffer"
+    RecomputeFromAnotherLayer "recompute-from-another-layer"
+        "a recomputed layer starts from the embedding instead of its own input"
+    MicroBatchTotalAdded "micro-batch-total-added"
+        "a weight gradient adds the total of a micro-batch instead of its chunks"
+    VocabularyChunkStartsAnew "vocabulary-chunk-starts-anew"
+        "dx adds the total of a vocabulary chunk instead of its chunks of 256"
+    DenormalOfATableLost "denormal-of-a-table-lost"
+        "a model without f32 master weights embeds a bf16 denormal as zero"
+    OneAccumulatorForATiedTable "one-accumulator-for-a-tied-table"
+        "both uses of a tied embedding table add to one gradient"
+    FirstPieceComesLast "first-piece-comes-last"
+        "the first piece of a prefetched tensor is processed after the others"
+    PrefixOfOtherTokens "prefix-of-other-tokens" "a prompt reuses a cached page of a prompt with other tokens"
+    ResumeForgetsTheOptimizer "resume-forgets-the-optimizer" "a resumed run starts with zero moments"
+    ResumeForgetsTheStep "resume-forgets-the-step" "a resumed run starts at step 0, with bias-correction powers of 1"
+    ResumeForgetsTheRandomState "resume-forgets-the-random-state" "a resumed run continues with seed 0"
+    PaddingLosesZeroSign "padding-loses-zero-sign" "the sums of attention omit the final + 0"
+    CheckpointNameNotSynced "checkpoint-name-not-synced"
+        "a save reports success before the name of the checkpoint is durable"
+    CheckpointRenameBeforeSync "checkpoint-rename-before-sync"
+        "a checkpoint gets its final name before its files are durable"
+    DroppedCacheWrite "dropped-cache-write" "the key and value of position 2 are not written in the last layer"
+    PageOffByOne "page-off-by-one" "the first position of a page is written to the previous page"
+    PositionOffByOne "position-off-by-one" "a row after the prompt uses the position after its own"
+    SharedRandomState "shared-random-state" "all random numbers of a step use the id of the first sequence"
 }
 
 impl fmt::Display for Fault {
@@ -110,7 +122,7 @@ mod switch {
         false
     }
 
-    /// The fault of a thread, to be passed to another thread. Always none in this build.
+    /// The fault of a thread, to be passed to another thread. Empty in this build.
     #[derive(Debug, Clone, Copy)]
     pub struct Carried;
 

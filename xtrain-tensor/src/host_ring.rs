@@ -20,7 +20,7 @@ impl<B> HostRing<B> {
         HostRing { backend, last: Vec::new(), outcomes: Vec::new() }
     }
 
-    /// The ids that a row has seen: `before`, and what it sampled since.
+    /// The ids that the repetition penalty of a row covers: `before`, and the tokens sampled since.
     fn seen(&self, before: &[u32], row: usize) -> Vec<u32> {
         let since = self.outcomes.iter().filter_map(|step| step[row].ok()).map(|s| s.token);
         before.iter().copied().chain(since).collect()

@@ -1,4 +1,4 @@
-//! A global allocator for training programs: large blocks lie on huge pages (2 MiB) and start at a cache line.
+//! A global allocator for training programs: large blocks use huge pages (2 MiB) and start at a cache line.
 //!
 //! A training step reads and writes tens of MiB of weights, moments and activations. On pages of 4 KiB they need more
 //! address translations than the TLB holds, and in a block that is not aligned to a cache line, each vector load
@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 const PAGE_BYTES: usize = 2 << 20;
 /// Bytes requested from the system at a time.
 const SLAB_BYTES: usize = 16 * PAGE_BYTES;
-/// Blocks of these sizes are cut from slabs. Smaller blocks come from the system, larger ones get huge pages of their
-/// own.
+/// Blocks of these sizes are cut from slabs. Smaller blocks come from the system, larger ones get separate huge
+/// pages.
 const MIN_SLAB_BLOCK: usize = 16 << 10;
 const MAX_SLAB_BLOCK: usize = 8 << 20;
 /// Four sizes per power of two.
@@ -45,11 +45,11 @@ struct Free(*mut Free);
 // SAFETY: the pointers are to memory that this allocator owns.
 unsafe impl Send for Slabs {}
 
-/// Where a block of some layout is allocated.
+/// Where a block is allocated, depending on its layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SizeClass {
     System,
-    /// The system, on huge pages of its own.
+    /// The system, on separate huge pages.
     HugePages(Layout),
     /// A slab. The block occupies `bytes`.
     Slab {

@@ -6,9 +6,9 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 7 | [`ops`]: check the operands, then call the backend of the device. [`softmax`]: rows of logits outside a tensor |
-//! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `dispatch`: from a device to its backend |
-//! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`, `host_ring`: parts that backends share |
+//! | 7 | [`ops`]: checks the operands, then calls the device's backend. [`softmax`]: rows of logits in slices |
+//! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `dispatch`: maps a device to its backend |
+//! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`, `host_ring`: shared parts of backends |
 //! | 4 | `operands`: weights, attention masks, RoPE tables, and other operands that are not plain tensors |
 //! | 3 | `tensor`: a shape and its values on a device |
 //! | 2 | `device`: [`Device`] and the handles of the backends |

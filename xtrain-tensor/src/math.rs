@@ -4,9 +4,9 @@
 #![allow(clippy::excessive_precision, reason = "constants are written as the contract writes them")]
 use crate::dd::Dd;
 
-/// `exp` of anything smaller is +0.
+/// `exp` of a smaller value is +0.
 pub(crate) const EXP_LOW: f32 = -87.0;
-/// `exp` of anything larger is +inf.
+/// `exp` of a larger value is +inf.
 pub(crate) const EXP_HIGH: f32 = 88.72283;
 /// log2(e).
 pub(crate) const EXP_LOG2E: f32 = f32::from_bits(0x3fb8_aa3b);
@@ -55,7 +55,7 @@ pub fn exp(x: f32) -> f32 {
 
 /// The natural logarithm with an error of at most 0.83 ulp. Monotone.
 ///
-/// -inf at zero and NaN below zero. The code has no branches, so the compiler can vectorise a loop over it.
+/// -inf at zero and NaN below zero. The code has no branches, so the compiler can vectorize a loop over it.
 #[inline(always)]
 pub fn log(x: f32) -> f32 {
     let (y, k) = if x < f32::MIN_POSITIVE { (x * 8_388_608.0, -23.0) } else { (x, 0.0) };
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_cosine_is_the_nearest_f64() {
-        // Computed by mpmath 1.3 with 200 bits. The cases are the end points, the neighbours of pi / 2, and those of
+        // Computed by mpmath 1.3 with 200 bits. The cases are the end points, the neighbors of pi / 2, and those of
         // 60,000 random angles whose cosine is closest to the midpoint of two f64. glibc rounds 9 of the last 14
         // wrongly (94 of all 60,000).
         let cases: [[u64; 2]; 22] = [
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn edges() {
+    fn special_values_and_boundaries() {
         assert_eq!(exp(0.0), 1.0);
         assert_eq!(exp(-0.0), 1.0);
         assert_eq!(exp(f32::NEG_INFINITY).to_bits(), 0);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_of_both_functions_are_the_golden_ones_over_a_sweep_of_all_patterns() {
+    fn exp_and_log_have_their_golden_bits_over_a_sweep_of_all_patterns() {
         assert_eq!(hash(exp), 9_793_243_355_268_812_541);
         assert_eq!(hash(log), 17_099_088_343_515_042_637);
     }

@@ -1,12 +1,12 @@
 //! Normally distributed initial weights, computed by address and bit-identical on every machine.
-#![allow(clippy::excessive_precision, reason = "the digits as published")]
+#![allow(clippy::excessive_precision, reason = "digits as published")]
 use crate::portable;
 use crate::rng::{Purpose, draw};
 
 /// `out[j]` = f32(normal of word pair j mod 2 at address (seed, id, j / 2, weights)) * std.
 ///
 /// `id` is the number of the parameter. Its values depend neither on other parameters nor on the order of
-/// initialisation. The deviate is computed in f64 with `+ - * / sqrt` only, rounded once to f32, and multiplied in
+/// initialization. The deviate is computed in f64 with `+ - * / sqrt` only, rounded once to f32, and multiplied in
 /// f32. At most 2^33 values have distinct addresses.
 pub fn fill_normal(seed: u64, id: u64, std: f32, out: &mut [f32]) {
     for (position, pair) in out.chunks_mut(2).enumerate() {
@@ -35,7 +35,7 @@ fn ratio(num: [f64; 8], den: [f64; 8], r: f64) -> f64 {
 fn inverse_distribution(p: f64) -> f64 {
     let q = p - 0.5;
     if q.abs() <= 0.425 {
-        return q * ratio(CENTRE.0, CENTRE.1, 0.180625 - q * q);
+        return q * ratio(CENTER.0, CENTER.1, 0.180625 - q * q);
     }
     let r = (-portable::log(if q < 0.0 { p } else { 1.0 - p })).sqrt();
     let size = if r <= 5.0 { ratio(TAIL.0, TAIL.1, r - 1.6) } else { ratio(FAR.0, FAR.1, r - 5.0) };
@@ -44,7 +44,7 @@ fn inverse_distribution(p: f64) -> f64 {
 
 type Coefficients = ([f64; 8], [f64; 8]);
 
-const CENTRE: Coefficients = (
+const CENTER: Coefficients = (
     [
         2.5090809287301226727e+3,
         3.3430575583588128105e+4,

@@ -1,6 +1,6 @@
 //! log, sin and cos in f64 from `+ - * /` alone, after FreeBSD's msun (SunPro's fdlibm): the same bits on every
 //! machine, with an error of about one ulp.
-#![allow(clippy::excessive_precision, reason = "the digits as published")]
+#![allow(clippy::excessive_precision, reason = "digits as published")]
 // Copyright (C) 1993 by Sun Microsystems, Inc. All rights reserved.
 // Developed at SunPro, a Sun Microsystems, Inc. business.
 // Permission to use, copy, modify, and distribute this software is freely granted, provided that this
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn sin_cos_is_within_two_ulp_of_one_of_the_platform_libm() {
+    fn sin_cos_is_within_two_ulp_of_the_platform_libm() {
         for i in 0..200_000 {
             let angle = unit(i) * if i % 2 == 0 { MAX_ANGLE } else { 8.0 };
             let (sin, cos) = sin_cos(angle);

@@ -3,7 +3,7 @@
 //! There is no generator state to save or to share. The address (seed, id, position, purpose) determines the number.
 use std::convert::Infallible;
 
-/// The use of a random number. It is the last word of the address, so two different uses never share a number.
+/// The purpose of a random number. It is the last word of the address, so two different uses never share a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Purpose {
@@ -51,7 +51,7 @@ pub fn uniform_u64(seed: u64, id: u64, position: u32, purpose: Purpose) -> u64 {
 
 /// A `rand` generator over the addresses (seed, id, 0), (seed, id, 1), ..., word by word.
 ///
-/// It is for tests and examples. Weights and tokens are drawn with [`draw`] only, because the distributions of `rand`
+/// For corpora, generated prompts and tests. Weights and tokens use [`draw`] only, because the distributions of `rand`
 /// do not guarantee bits.
 #[derive(Debug, Clone)]
 pub struct PhiloxRng {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_address_has_its_own_word() {
+    fn every_part_of_the_address_is_a_separate_word() {
         let (seed, id) = (0x1111_2222_3333_4444, 0x5555_6666_7777_8888);
         let want = philox([0x3333_4444, 0x1111_2222], [0x7777_8888, 0x5555_6666, 9, 2]);
         assert_eq!(draw(seed, id, 9, Purpose::DataOrder), want);

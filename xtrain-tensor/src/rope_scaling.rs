@@ -1,4 +1,4 @@
-//! Scaling of rotary frequencies: extends a model to contexts longer than the one it was trained with.
+//! Scaling of RoPE frequencies, which extends a model to contexts longer than its training context.
 use crate::dd::Dd;
 use crate::{Error, Result};
 
@@ -25,8 +25,8 @@ pub enum RopeScaling {
         /// The original context length.
         original: f64,
     },
-    /// YaRN (Peng et al. 2023, arXiv:2309.00071): a linear ramp over the pairs from keeping a frequency to dividing
-    /// it. Cosines and sines are multiplied by `attention`.
+    /// YaRN (Peng et al. 2023, arXiv:2309.00071): a linear ramp over the pairs, from frequencies that are kept to
+    /// frequencies that are divided by the factor. Cosines and sines are multiplied by `attention`.
     Yarn(Yarn),
     /// `inv[i] / divisors[i]`: an explicit table from the model file.
     Divisors(Vec<f32>),

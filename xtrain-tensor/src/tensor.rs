@@ -159,7 +159,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the operation that still has to write this tensor, if it is a `T`.
+    /// Returns the deferred operation that writes this tensor, if it is a `T`.
     pub(crate) fn deferred<T: Deferred + Clone>(&self) -> Option<T> {
         match &self.storage {
             Storage::Gpu(buffer, _) => buffer.deferred(),
@@ -191,7 +191,7 @@ impl Tensor {
 
     fn misplaced(&self, gpu: &Gpu, dtype: Dtype) -> Error {
         let got = format!("{} on {:?}", self.dtype(), self.device);
-        Error::device(format!("want an operand in {dtype} on {}, got {got}", gpu.name()))
+        Error::device(format!("expected an operand in {dtype} on {}, found {got}", gpu.name()))
     }
 
     /// The size of each dimension, outermost first.
@@ -251,7 +251,7 @@ impl Tensor {
         Ok(Tensor { shape: self.shape.clone(), storage, device: device.clone() })
     }
 
-    /// Returns the same values in host memory: shared if they are there, otherwise copied.
+    /// Returns the same values in host memory: shared if they are already there, otherwise copied.
     ///
     /// # Errors
     /// [`Error::Device`] if a device fails.
@@ -302,7 +302,7 @@ impl Tensor {
     fn unread(&self, op: &'static str, want: &'static str) -> Error {
         match &self.device {
             Device::Reference(_) | Device::Cpu(_) => Error::Dtype { op, want, got: self.dtype() },
-            Device::Gpu(gpu) => Error::device(format!("{op}: the values lie on {}", gpu.name())),
+            Device::Gpu(gpu) => Error::device(format!("{op}: the values are on {}", gpu.name())),
         }
     }
 
@@ -314,7 +314,7 @@ impl Tensor {
         if T::get(&self.storage).is_none() {
             return Err(self.unread("Tensor::data_mut", name::<T>()));
         }
-        Ok(T::get_mut(&mut self.storage).expect("what can be read can be written"))
+        Ok(T::get_mut(&mut self.storage).expect("get has found the values"))
     }
 
     /// Returns the same values with another shape of the same number of elements.
@@ -324,7 +324,11 @@ impl Tensor {
     pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
         if count(shape) != Some(self.len()) {
             let got = vec![self.shape.clone(), shape.to_vec()];
-            return Err(Error::Shape { op: "Tensor::reshape", want: "shapes of one count", got });
+            return Err(Error::Shape {
+                op: "Tensor::reshape",
+                want: "shapes with the same number of elements",
+                got,
+            });
         }
         Ok(Tensor { shape: shape.to_vec(), storage: self.storage.clone(), device: self.device.clone() })
     }
@@ -348,21 +352,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_of_another_count_is_an_error() {
+    fn a_shape_with_another_number_of_elements_is_an_error() {
         let dev = Device::cpu();
         let err = Tensor::new(&dev, &[2, 3], vec![0f32; 5]).unwrap_err();
-        assert_eq!(err.to_string(), "Tensor::new: want as many values as the shape holds, got [[2, 3], [5]]");
+        assert_eq!(
+            err.to_string(),
+            "Tensor::new: expected as many values as the shape holds, found [[2, 3], [5]]"
+        );
         assert!(Tensor::new(&dev, &[usize::MAX, 2], vec![0f32; 5]).is_err());
     }
 
     #[test]
     fn reading_another_dtype_is_an_error() {
         let t = Tensor::zeros(&Device::cpu(), &[2], Dtype::BF16).unwrap();
-        assert_eq!(t.data::<f32>().unwrap_err().to_string(), "Tensor::data: want f32, got bf16");
+        assert_eq!(t.data::<f32>().unwrap_err().to_string(), "Tensor::data: expected f32, found bf16");
     }
 
     #[test]
-    fn a_write_does_not_reach_a_clone() {
+    fn a_write_does_not_change_a_clone() {
         let a = Tensor::new(&Device::cpu(), &[2], vec![1f32, 2.0]).unwrap();
         let mut b = a.clone();
         b.data_mut::<f32>().unwrap()[0] = 9.0;

@@ -11,7 +11,7 @@ use crate::{Device, Result, ThreadSchedule};
 /// The emulated GPU. `None`, with a printed note: this build has no emulator.
 ///
 /// # Panics
-/// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set: a skip must not count as a pass.
+/// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set: a skipped gate must not count as passed.
 pub fn emulated(schedule: ThreadSchedule) -> Option<Device> {
     static NOTE: Once = Once::new();
     required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", "the kernels on the emulator", &NOTE)

@@ -1,4 +1,5 @@
 //! The model of a benchmark, and measured rollouts.
+use rand::RngExt as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -12,7 +13,7 @@ use crate::config::RunConfig;
 use crate::decode::{Engine, EngineOptions, Request};
 use crate::model::Model;
 use crate::report::{Timings, units};
-use crate::tensor::rng::{Purpose, uniform_u64};
+use crate::tensor::rng::{PhiloxRng, Purpose};
 use crate::training;
 
 /// Description of the model, as JSON.
@@ -76,8 +77,8 @@ pub(super) fn name(config: &RunConfig) -> String {
 
 /// `n` random token ids below `vocab`, determined by `seed` and `id`.
 pub(super) fn random_tokens(seed: u64, id: u64, n: usize, vocab: usize) -> Vec<u32> {
-    let draw = |at: usize| uniform_u64(seed, id, at as u32, Purpose::DataOrder);
-    (0..n).map(|at| ((u128::from(draw(at)) * vocab as u128) >> 64) as u32).collect()
+    let mut rng = PhiloxRng::new(seed, id, Purpose::DataOrder);
+    (0..n).map(|_| rng.random_range(0..vocab as u32)).collect()
 }
 
 /// The measurements of one rollout.

@@ -1,5 +1,6 @@
 //! The quickstart's training text, generated from a seed.
-use xtrain_tensor::rng::{Purpose, uniform_u64};
+use rand::RngExt as _;
+use xtrain_tensor::rng::{PhiloxRng, Purpose};
 
 use super::sentences::sentence;
 use super::sums::Sums;
@@ -20,8 +21,8 @@ pub struct Mix {
 }
 
 /// A sequence of 2^63 documents: sums of pairs that are not held out, and sentences of a small grammar. Document n is
-/// a pure function of (seed, n): it uses the random numbers at addresses (seed, 2^63 + n, 0), (seed, 2^63 + n, 1),
-/// ... of purpose [`Purpose::DataOrder`].
+/// a pure function of (seed, n): its generator starts at the address (seed, 2^63 + n, 0) of purpose
+/// [`Purpose::DataOrder`]. The distributions of `rand` may change between its versions, and the text with them.
 #[derive(Debug, Clone)]
 pub struct Corpus {
     seed: u64,
@@ -43,12 +44,8 @@ impl Corpus {
 
     /// Document `n`, below 2^63: one line without a line break.
     pub fn document(&self, n: u64) -> String {
-        let mut position = 0;
-        let mut draw = |bound: usize| {
-            let u = uniform_u64(self.seed, DOCUMENTS | n, position, Purpose::DataOrder);
-            position += 1;
-            ((u128::from(u) * bound as u128) >> 64) as usize
-        };
+        let mut rng = PhiloxRng::new(self.seed, DOCUMENTS | n, Purpose::DataOrder);
+        let mut draw = |bound: usize| rng.random_range(0..bound);
         let weights = u64::from(self.mix.sums) + u64::from(self.mix.sentences);
         if (draw(weights as usize) as u64) < u64::from(self.mix.sums) {
             let (a, b) = self.pairs[draw(self.pairs.len())];

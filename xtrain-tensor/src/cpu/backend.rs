@@ -59,7 +59,7 @@ impl Cpu {
         Ok(attention::attention_backward(self, saved, heads, mask))
     }
 
-    /// Updates all parameters in one job; whether all of their values are finite.
+    /// Updates all parameters in one job. Returns whether all updated values are finite.
     fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
         let mut parts = Vec::with_capacity(all.len());
         for Update { w, g, m, v } in all {
@@ -344,7 +344,8 @@ impl Backend for Cpu {
         loss::log_prob(self, logits.data()?, target)
     }
 
-    /// The reference's: a server of tokens keeps sorted rows and buffers, which this operation does not have.
+    /// Calls the reference implementation. The decoder has its own CPU sampler, which keeps sorted rows and buffers
+    /// between steps.
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
         let data = logits.data::<f32>()?;
         Ok(data.chunks_exact(logits.width()).zip(rows).map(|(x, row)| reference::sample(x, row)).collect())

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::operands::Weight;
 use crate::tensor::Tensor;
 
-/// Elements that one thread takes at a time.
+/// Elements per work item.
 const GRAIN: usize = 8192;
 
 /// Elements of a cache line.
@@ -30,7 +30,7 @@ pub(super) fn embedding(cpu: &Cpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Resu
     Tensor::new(w.device(), &[id.len(), c], y)
 }
 
-/// [`embedding`] of a weight without its f32 matrix.
+/// [`embedding`] of a weight without f32 master weights.
 pub(super) fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
     let PackedWeight { matrix, exact_rows } = w.forward()?;
     if matches!(matrix, Packed::Bf16(_)) && exact_rows.is_none() {
@@ -48,18 +48,18 @@ pub(super) fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
     Tensor::new(w.device(), &[id.len(), c], y)
 }
 
-/// `dw[id[n]] += dy[n]`, rows in rising order.
+/// `dw[id[n]] += dy[n]`, rows in ascending order.
 pub(super) fn embedding_backward(cpu: &Cpu, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
     let c = dw.width();
     let (dw, dy) = (Disjoint::new(dw.data_mut::<f32>()?), dy.data::<f32>()?);
-    // split by columns: rows added to one row keep their order
+    // split by columns, so that the rows added to one table row keep their order
     let share =
         c.div_ceil(if dy.len() < GRAIN { 1 } else { cpu.pool.threads() }).next_multiple_of(LINE).max(LINE);
     cpu.pool.run(c.div_ceil(share), |part| {
         let columns = part * share..c.min((part + 1) * share);
         for (&i, dy) in id.iter().zip(dy.chunks_exact(c)) {
             let row = i as usize * c;
-            // SAFETY: these columns of all rows belong to this part alone, and parts do not meet.
+            // SAFETY: these columns of all rows belong to this part alone; parts are disjoint.
             let dw = unsafe { dw.slice(row + columns.start..row + columns.end) };
             dw.iter_mut().zip(&dy[columns.clone()]).for_each(|(a, b)| *a += b);
         }

@@ -1,5 +1,5 @@
 //! f32 matrix products in the order of docs/numerics.md, section 2: chunks of 256 along the depth (K), each an fma
-//! chain from +0, added in rising order: `y = y + chunk`. Threads split the outputs only.
+//! chain from +0, added in ascending order: `y = y + chunk`. Threads split the outputs only.
 mod forward;
 mod gradient;
 mod panels;

@@ -15,8 +15,8 @@ use crate::faults::{self, Fault};
 use crate::operands::{Affine, Samples, Weight};
 use crate::tensor::Tensor;
 
-/// The outputs `range` of `x wᵀ`, `[N, range]` f32. The range begins at a multiple of 32 and ends at one,
-/// or at the last output.
+/// The outputs `range` of `x wᵀ`, `[N, range]` f32. The range begins at a multiple of 32, and ends at a multiple of
+/// 32 or at the last output.
 pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) -> Result<Tensor> {
     let n = x.shape()[0];
     let mut y = cpu.recycler.acquire::<f32>(n * range.len());
@@ -29,7 +29,7 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
     Tensor::new(x.device(), &shape, y)
 }
 
-/// [`outputs`] with `x` and the rows of `w` from their last value to their first: the planted fault
+/// [`outputs`] with the values of `x` and of each row of `w` in reverse order: the planted fault
 /// [`Fault::ReversedSumForOneRow`].
 fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &mut [f32]) -> Result<()> {
     let x_reversed = match x.dtype() {
@@ -74,7 +74,7 @@ pub(super) fn linear_add(cpu: &Cpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Re
         gemm::product_residual(cpu, h.data()?, a, b.view(), &mut y);
         return Tensor::new(h.device(), h.shape(), y);
     }
-    // addition commutes: the product has one owner, `h` would be copied first
+    // addition commutes: the product is not shared, whereas adding to `h` would copy it first
     let mut y = linear(cpu, x, w)?;
     pointwise::accumulate(cpu, y.data_mut()?, h.data()?);
     Ok(y)
@@ -86,18 +86,19 @@ pub(super) fn backward_input(cpu: &Cpu, dys: &[&Tensor], ws: &[&Weight]) -> Resu
     let mut dx = cpu.recycler.acquire::<f32>(n * width);
     for (i, (dy, w)) in dys.iter().zip(ws).enumerate() {
         let beta = if i == 0 { Beta::Zero } else { Beta::One };
-        input_part(cpu, &mut dx, dy, (w, 0..w.out_features()), beta)?;
+        input_part(cpu, &mut dx, dy, w, 0..w.out_features(), beta)?;
     }
     Tensor::new(&Device::Cpu(cpu.clone()), &[n, width], dx)
 }
 
-/// `dx[n][k] = beta dx[n][k] + dot over the outputs o of range of dy[n][o] w[o][k]`, `dy [N, range]`. Continues a dot over
-/// all outputs if the range begins at a multiple of 256.
+/// `dx[n][k] = beta dx[n][k] + dot over the outputs o of range of dy[n][o] w[o][k]`, `dy [N, range]`. Continues a dot
+/// over all outputs if the range begins at a multiple of 256.
 pub(super) fn input_part(
     cpu: &Cpu,
     dx: &mut [f32],
     dy: &Tensor,
-    (w, range): (&Weight, Range<usize>),
+    w: &Weight,
+    range: Range<usize>,
     beta: Beta,
 ) -> Result<()> {
     product(cpu, dy, backward_of(cpu, w)?.depths(range), dx, beta)

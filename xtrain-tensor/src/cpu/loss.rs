@@ -1,4 +1,5 @@
-//! The loss over blocks of rows and chunks of the vocabulary: the logits of all rows are never in memory together.
+//! The loss over blocks of rows and chunks of the vocabulary: the logits of all rows are never in memory at the same
+//! time.
 use std::ops::Range;
 
 use half::bf16;
@@ -17,7 +18,7 @@ mod rows;
 
 use rows::{Action, GRAIN, RowState, Rows, of_row};
 
-/// Logits in memory at a time: 16 MiB.
+/// Maximum number of logits in memory: 16 MiB of them.
 const LOGITS: usize = 1 << 22;
 
 /// The values of each row with a target.
@@ -30,7 +31,7 @@ pub(super) fn values(
     Ok(values_of(LossPass { cpu, x, head, rows, max_logits: LOGITS }.values()?))
 }
 
-/// The values of each row with a target, and `dx`; the head's gradient is added into `dhead`.
+/// The values of each row with a target, and `dx`. Adds the head's gradient to `dhead`.
 pub(super) fn gradients(
     cpu: &Cpu,
     x: &Tensor,
@@ -90,12 +91,12 @@ impl LossPass<'_> {
         Ok(known)
     }
 
-    /// The values of the rows and `dx`; the head's gradient is added into `dhead`.
+    /// Returns the values of the rows and `dx`. Adds the head's gradient to `dhead`.
     ///
     /// If 256 rows of logits fit, each block of rows is one product with the whole head, and its logits become the
-    /// gradient in place. Otherwise the vocabulary is split into chunks, whose logits are computed a second time: the
-    /// columns of a chunk are a slice of `dhead`, and `dx` continues from one chunk to the next, since each chunk but the
-    /// last is a multiple of 256.
+    /// gradient in place. Otherwise the vocabulary is split into chunks, whose logits are computed a second time. The
+    /// gradient of a chunk is a slice of `dhead`. `dx` continues from one chunk to the next, because each chunk but
+    /// the last has a multiple of 256 columns.
     fn gradients(&self, dhead: &mut Tensor) -> Result<(Vec<Option<RowState>>, Tensor)> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
         let whole = 256 * out <= self.max_logits;
@@ -122,25 +123,25 @@ impl LossPass<'_> {
                 };
                 let slice = &mut dhead[columns.start * width..columns.end * width];
                 linear::weight_part(self.cpu, slice, &dz, &xs, &samples)?;
-                add_input(self.cpu, dx, &dz, (self.head, columns))?;
+                add_input(self.cpu, dx, &dz, self.head, columns)?;
             }
         }
         Ok((known, Tensor::new(self.x.device(), self.x.shape(), dx)?))
     }
 }
 
-/// Continues `dx` with the outputs `columns`; the first columns start it.
-fn add_input(cpu: &Cpu, dx: &mut [f32], dz: &Tensor, (head, columns): (&Weight, Range<usize>)) -> Result<()> {
+/// Accumulates `dx` over the outputs `columns`; the first columns initialize it.
+fn add_input(cpu: &Cpu, dx: &mut [f32], dz: &Tensor, head: &Weight, columns: Range<usize>) -> Result<()> {
     if columns.start == 0 {
-        return linear::input_part(cpu, dx, dz, (head, columns), Beta::Zero);
+        return linear::input_part(cpu, dx, dz, head, columns, Beta::Zero);
     }
     if faults::on(Fault::VocabularyChunkStartsAnew) {
         let mut total = vec![0.0; dx.len()];
-        linear::input_part(cpu, &mut total, dz, (head, columns), Beta::Zero)?;
+        linear::input_part(cpu, &mut total, dz, head, columns, Beta::Zero)?;
         dx.iter_mut().zip(total).for_each(|(dx, total)| *dx += total);
         return Ok(());
     }
-    linear::input_part(cpu, dx, dz, (head, columns), Beta::One)
+    linear::input_part(cpu, dx, dz, head, columns, Beta::One)
 }
 
 /// Rows `range` of a matrix.

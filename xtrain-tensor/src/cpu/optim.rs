@@ -58,7 +58,7 @@ impl Kernel for &mut AdamW<'_> {
             let w = l.mul(l.load_partial(&self.w[b.clone()]), c(self.decay));
             let d = l.div(m, l.add(l.div(l.sqrt(v), c(c2)), c(eps)));
             l.store_partial(&mut self.w[b.clone()], l.fma(c(-step), d, w));
-            // read back: the register lanes past the end hold values of no element
+            // read back, because register lanes past the end do not belong to any element
             finite = l.fma(l.load_partial(&self.w[b.clone()]), l.zero(), finite);
             l.store_partial(&mut self.m[b.clone()], m);
             l.store_partial(&mut self.v[b], v);

@@ -15,14 +15,14 @@ use crate::faults::{self, Fault};
 use crate::operands::{Lines, PackedMatrix, Packer, RowSink, Weight};
 use crate::tensor::Tensor;
 
-/// Rows of a matrix with denormals of bf16, by index. TilePanels hold denormals as zeros.
+/// Rows of a matrix that contain bf16 denormals, by index. [`TilePanels`] store denormals as zeros.
 pub(super) type ExactRows = HashMap<u32, Vec<bf16>>;
 
 /// A weight packed for `x Wᵀ`.
 #[derive(Debug)]
 pub(super) struct PackedWeight {
     pub(super) matrix: Packed,
-    /// `None`: rows with denormals were not kept.
+    /// The rows with denormals. `None`: they were not kept.
     pub(super) exact_rows: Option<ExactRows>,
 }
 
@@ -41,14 +41,14 @@ fn forward(matrix: Packed) -> Box<PackedWeight> {
     Box::new(PackedWeight { matrix, exact_rows: None })
 }
 
-/// The weight of the f32 matrix `w`.
+/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(cpu: &Cpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let matrix = forward(Packed::of_weight(cpu, dtype, w.data()?, shape_of(w)));
     Ok(Weight::from_packed(shape_of(w), dtype, w.device().clone(), Some(w.clone()), matrix))
 }
 
-/// The weights of `ws` for both directions, packed in one job: one matrix and direction per thread. A matrix that is
-/// larger than a thread's share is packed by all threads together.
+/// Packs `ws` for both directions in one job: one matrix and direction per thread. A matrix that is larger than a
+/// thread's share is packed by all threads together.
 pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
     let matrices = ws.iter().map(|w| Ok((w.data::<f32>()?, shape_of(w))));
     let matrices = matrices.collect::<Result<Vec<_>>>()?;
@@ -69,14 +69,15 @@ pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Resu
         }
     });
     let weights = pairs.into_iter().zip(ws).zip(&matrices).map(|((packed, &w), &(_, shape))| {
-        let [matrix, transposed] = packed.map(|p| p.expect("every one was packed"));
+        let [matrix, transposed] = packed.map(|p| p.expect("all matrices were packed"));
         Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), forward(matrix))
             .with_backward(Box::new(PackedTransposed(transposed)))
     });
     Ok(weights.collect())
 }
 
-/// The matrix of `w`, or what its products read of it: packing either gives the same.
+/// The f32 master weights of `w`, or, without them, the values that its products use. Packing either gives the same
+/// bits.
 pub(super) fn values_of(w: &Weight) -> Result<Cow<'_, [f32]>> {
     if let Some(master) = w.master() {
         return Ok(Cow::Borrowed(master.data()?));
@@ -164,14 +165,14 @@ impl RowSink for TileSink {
     }
 }
 
-/// Keeps those of the `rows` from `first` on that hold a denormal.
+/// Keeps the rows that contain a denormal. `first` is the index of the first row.
 fn keep_denormal_rows<'a>(exact: &mut ExactRows, first: usize, rows: impl Iterator<Item = &'a [bf16]>) {
     if faults::on(Fault::DenormalOfATableLost) {
         return;
     }
     let denormal = |x: &bf16| (x.to_bits() & 0x7f80 == 0) & (x.to_bits() & 0x7f != 0);
     for (at, row) in rows.enumerate() {
-        // a disjunction over all values is vectorised
+        // a disjunction over all values is vectorized
         if row.iter().fold(false, |any, x| any | denormal(x)) {
             exact.insert((first + at) as u32, row.to_vec());
         }

@@ -103,7 +103,7 @@ mod tests {
     use crate::round_bf16;
 
     #[test]
-    fn both_directions_of_both_dtypes_give_the_elements_back() {
+    fn both_directions_of_both_dtypes_return_the_packed_elements() {
         let w: Vec<f32> = (0..33 * 70).map(|i| (i as f32).sin()).collect();
         let device = crate::Device::cpu();
         let cpu = device.as_cpu().unwrap();

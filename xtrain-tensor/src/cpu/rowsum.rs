@@ -21,7 +21,7 @@ const SERIAL: usize = 8192;
 
 /// Sums over rows into a parameter's gradient. `add_chunk(rows, sums)` adds the terms of `rows` to `sums`, which
 /// start at +0, for each chunk of 256 rows counted from each sample's first row. Then the sums of the chunks are
-/// added to the gradient in rising order.
+/// added to the gradient in ascending order.
 pub(super) fn rowsum(
     cpu: &Cpu,
     ParamGrad { grad, samples }: ParamGrad<'_>,

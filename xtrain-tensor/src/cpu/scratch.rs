@@ -79,7 +79,7 @@ impl<T: Scratch> Clone for Buffer<T> {
 impl<T: Scratch> Drop for Buffer<T> {
     fn drop(&mut self) {
         let values = std::mem::take(&mut self.0);
-        // a thread that is ending has no free list any more: the memory is freed
+        // an ending thread has no free list anymore; its memory is freed
         let _ = T::free().try_with(|free| {
             let mut free = free.borrow_mut();
             if free.len() == MAX_FREE {

@@ -106,8 +106,8 @@ impl Kernel for ExpBelow<'_> {
     }
 }
 
-/// `-sum p log p`: chunks of 128, each a sum32 of `fma(p, lse - z, v)`, added in rising order. A logit of -inf adds
-/// nothing.
+/// `-sum p log p`: chunks of 128, each a sum32 of `fma(p, lse - z, v)`, added in ascending order. A logit of -inf
+/// adds nothing.
 pub(crate) struct Entropy<'a> {
     pub(crate) z: &'a [f32],
     pub(crate) lse: f32,

@@ -52,8 +52,8 @@ impl Device {
 
     /// The CPU with `threads` threads (at least one, including the caller's) and the instruction set `simd`.
     ///
-    /// If the system refuses to start that many threads, fewer are used. If this machine lacks the instruction set,
-    /// the widest narrower one is used. No result depends on either.
+    /// If the system cannot start that many threads, fewer are used. If this machine lacks the instruction set, the
+    /// widest narrower one is used. No result depends on either.
     pub fn cpu_with(threads: usize, simd: Simd) -> Device {
         Device::Cpu(Cpu::new(threads, simd))
     }
@@ -90,7 +90,7 @@ impl Device {
         }
     }
 
-    /// The counters of a GPU since it was opened. `None`: the device is a CPU.
+    /// The activity counters of a GPU since it was opened. `None`: the device is a CPU.
     pub fn gpu_counters(&self) -> Option<GpuCounters> {
         match self {
             Device::Reference(_) | Device::Cpu(_) => None,

@@ -86,7 +86,7 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Pool {
-    /// Creates a pool of `threads` threads, including the caller's. It has fewer if the system refuses to start them.
+    /// Creates a pool of `threads` threads, including the caller's. It has fewer if the system cannot start them.
     pub(crate) fn new(threads: usize) -> Pool {
         let shared = Arc::new(Shared {
             busy: AtomicBool::new(false),
@@ -116,8 +116,8 @@ impl Pool {
 
     /// Calls `f` once for each of `0..chunks` on the free threads. Returns when all calls have returned.
     ///
-    /// A single chunk runs on the calling thread, which is right for work below about 5 us; so does a nested call. If
-    /// `f` panics, the panic is resumed here after the other calls have returned.
+    /// A single chunk runs on the calling thread, which is faster for work below about 5 us. A nested
+    /// call also runs there. If `f` panics, the panic is resumed here after the other calls have returned.
     pub(crate) fn run(&self, chunks: usize, f: impl Fn(usize) + Sync) {
         let serial = chunks <= 1 || self.workers.is_empty() || chunks > MAX_CHUNKS;
         if serial || self.shared.busy.swap(true, Acquire) {
@@ -285,7 +285,7 @@ pub(crate) struct Disjoint<'a, T> {
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {
-    /// Borrows `slice` as long as the parts are in use.
+    /// Borrows `slice` for as long as the parts are in use.
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }

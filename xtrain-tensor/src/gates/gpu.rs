@@ -1,4 +1,4 @@
-//! Gate: in f32 the emulated GPU has the bits of the reference, in any order of its threads.
+//! Gate: in f32 the emulated GPU is bit-identical to the reference under any thread schedule.
 use super::case::Case;
 use super::{Comparison, Counts, Difference, name, reference};
 use crate::gpu::attention::HEAD_SIZES;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn no_kernel_accesses_invalid_or_uninitialised_memory_or_races() {
+    fn no_kernel_has_an_invalid_access_an_uninitialized_read_or_a_race() {
         run_all(testing::checked(ThreadSchedule::Random(9)));
     }
 }

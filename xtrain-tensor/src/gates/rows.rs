@@ -55,7 +55,7 @@ mod tests {
     use crate::gates::table::TABLE;
 
     #[test]
-    fn a_row_does_not_depend_on_its_neighbours() {
+    fn a_row_does_not_depend_on_other_rows() {
         let mut total = Counts::default();
         for entry in &TABLE {
             let counts = gate(&(entry.cases)()).unwrap_or_else(|difference| panic!("{difference}"));

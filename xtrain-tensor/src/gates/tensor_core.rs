@@ -51,7 +51,7 @@ impl Operands {
         let [a, b] = [&self.a, &self.b].map(|x| gpu.upload(x).unwrap());
         let (c, d) = (gpu.upload(&self.c).unwrap(), gpu.zeros(self.c.len() * 4).unwrap());
         let grid = Grid::blocks([PRODUCTS, 1, 1], 128).shared(17 << 10);
-        // SAFETY: a and b are [T, 64, 64] bf16, c and d as many f32; a block for each.
+        // SAFETY: a and b are [T, 64, 64] bf16, c and d [T, 64, 64] f32; one block per product.
         unsafe { gpu.launch(kernel, grid, args![a.arg(), b.arg(), c.arg(), d.arg()]).unwrap() };
         gpu.download(&d).unwrap()
     }
@@ -93,7 +93,7 @@ fn same(gpu: &Gpu, what: &str, got: &[f32], want: &[f32]) {
 fn on(device: &Device) -> &Gpu {
     match device {
         Device::Gpu(gpu) => gpu,
-        Device::Reference(_) | Device::Cpu(_) => panic!("{device} is no GPU"),
+        Device::Reference(_) | Device::Cpu(_) => panic!("expected a GPU, found {device}"),
     }
 }
 
@@ -103,7 +103,7 @@ fn a_product_equals_the_model_in_both_orders_of_its_operands() {
         let (gpu, x) = (on(&device), Operands::at_random(1));
         let want = x.by_model();
         same(gpu, "mma.sync against the model", &x.by(gpu, "tensor_core_mma"), &want);
-        same(gpu, "its operands swapped", &x.by(gpu, "tensor_core_swapped"), &want);
+        same(gpu, "mma.sync with swapped operands", &x.by(gpu, "tensor_core_swapped"), &want);
     }
 }
 

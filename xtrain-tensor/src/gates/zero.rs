@@ -6,7 +6,7 @@ use crate::Device;
 
 const GATE: &str = "zero";
 
-/// Runs every f32 reduction among the cases of tiny values on these devices. (A bf16 product keeps the zero of its
+/// Runs every f32 reduction among the cases of tiny values on these devices. (A bf16 product may return the -0 of its
 /// tile.)
 fn gate(cases: &[Case], devices: &[Device]) -> Result<Counts, Difference> {
     let mut counts = Counts::default();

@@ -280,7 +280,7 @@ impl Backend for Gpu {
     }
 }
 
-/// The matrix whose rows are read: the f32 matrix if it was kept.
+/// The matrix that lookups read: the f32 master weights if they were kept, otherwise the packed matrix.
 fn table(w: &Weight) -> Result<&Tensor> {
     match w.master() {
         Some(master) => Ok(master),

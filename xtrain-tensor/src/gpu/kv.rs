@@ -2,7 +2,8 @@
 use super::{Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
-/// `a` followed by `b`, f32 or bf16: copied as 32-bit words, of which both have a whole number.
+/// `a` followed by `b`, f32 or bf16. Both are copied as 32-bit words; the operation has checked that their sizes are
+/// whole numbers of words.
 pub(crate) fn cat_seq(gpu: &Gpu, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let dtype = if a.dtype() == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
     let y = Tensor::on_gpu(gpu, shape, dtype)?;

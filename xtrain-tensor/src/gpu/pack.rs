@@ -26,7 +26,7 @@ impl Weight {
     }
 }
 
-/// The weight of the f32 matrix `w`.
+/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(gpu: &Gpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let matrix = if w.dtype() == dtype { w.clone() } else { pointwise::cast(gpu, w, dtype)? };
     let shape = [w.shape()[0], w.shape()[1]];

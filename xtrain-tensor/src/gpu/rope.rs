@@ -20,11 +20,11 @@ pub(crate) fn rope(
     gpu: &Gpu,
     x: &Tensor,
     table: &RopeTable,
-    turn: RopeKernel<'_>,
+    variant: RopeKernel<'_>,
     out: Dtype,
 ) -> Result<Tensor> {
     let &[n, heads, hd] = x.shape() else { unreachable!("rope checks its shapes") };
-    let kernel = match (turn, x.dtype(), out) {
+    let kernel = match (variant, x.dtype(), out) {
         (RopeKernel::Rows(_), Dtype::BF16, Dtype::BF16) => "rope_rows_bf16",
         (RopeKernel::Rows(_), Dtype::BF16, _) => "rope_rows_bf16_f32",
         (RopeKernel::Rows(_), _, Dtype::BF16) => "rope_rows_f32_bf16",
@@ -36,7 +36,7 @@ pub(crate) fn rope(
         (RopeKernel::At(_), _, _) => "rope_at_f32",
     };
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
-    let (table, place) = match turn {
+    let (table, position) = match variant {
         RopeKernel::Rows(pos) | RopeKernel::Back(pos) | RopeKernel::Pos(pos) => {
             (table.device_addresses(gpu, pos.iter().map(|&p| p as usize))?, Arg::from(gpu.indices(pos)?))
         }
@@ -45,7 +45,7 @@ pub(crate) fn rope(
         }
     };
     let (x_at, y_at) = (x.at(gpu, x.dtype())?, y.at(gpu, out)?);
-    let args = args![x_at, table, place, y_at, n as u32, heads as u32, hd as u32];
+    let args = args![x_at, table, position, y_at, n as u32, heads as u32, hd as u32];
     let per_thread = if hd % 8 == 0 { 4 } else { 1 };
     // SAFETY: x and y are [n, heads, hd]; the table covers the n positions.
     unsafe { gpu.launch(kernel, Grid::over(n * heads * (hd / 2) / per_thread, 256), args)? };

@@ -8,13 +8,13 @@ use crate::{
     faults::{self, Fault},
 };
 
-/// Logits of a chunk.
+/// Logits per chunk.
 const CHUNK: usize = 128;
 
-/// Chunks of a block, a warp each.
+/// Chunks per block, one per warp.
 const WARPS: usize = 8;
 
-/// Logits that a block copies and penalises.
+/// Logits per block of `sample_penalty`.
 const PENALTY_BLOCK: usize = 4096;
 
 /// Words of `SampleRow` in kernels/sample.cuh.
@@ -26,7 +26,7 @@ const STEP_HEADER: [u32; 4] = [u32::MAX, 0, 0, 0];
 /// Maximum number of index lists per step.
 const LISTS: usize = 2;
 
-/// A token for each row of `logits [N, V]`; options and ids have been checked.
+/// Samples a token for each row of `logits [N, V]`; options and ids have been checked.
 pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
     let mut ring = GpuSampleRing::new(gpu, rows.len(), 1)?;
     ring.launch(logits, rows)?;
@@ -84,7 +84,8 @@ impl GpuSampleRing {
         })
     }
 
-    /// Starts with these tokens. The buffers are large enough for the rows and for the lists of all steps.
+    /// Starts a sequence of steps with these tokens. The buffers are large enough for the rows and for the lists of
+    /// all steps.
     pub(super) fn begin(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
         (self.rows, self.steps) = (tokens.len(), 0);
         self.gpu.end_step()?;
@@ -115,7 +116,7 @@ impl GpuSampleRing {
         Ok(())
     }
 
-    /// The rows of `w [V, C]` of the last tokens, rounded if `dtype` is bf16. Tokens are below `V`. Starts a
+    /// Returns the rows of `w [V, C]` for the last tokens, rounded if `dtype` is bf16. Tokens are below `V`. Starts a
     /// step.
     pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
         self.start_step()?;
@@ -232,7 +233,7 @@ fn words(rows: &[SampleRow<'_>], step: u32) -> (Vec<u32>, Vec<u32>) {
     (words, all)
 }
 
-/// What the last kernel wrote of a row.
+/// Decodes the entry that `sample_pick` wrote for a row.
 fn outcome([fault, token, log_prob, processed]: [u32; 4]) -> Outcome {
     match fault {
         0 => Ok(Sampled { token, log_prob: f32::from_bits(log_prob), processed: f32::from_bits(processed) }),

@@ -8,7 +8,7 @@ use crate::faults::{self, Fault};
 /// The slot of position `pos` of sequence `seq` in a pool of keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Slots {
-    /// Each sequence is contiguous: slot `base[seq] + pos`. A training batch, a contiguous cache.
+    /// Each sequence is contiguous: slot `base[seq] + pos`. Used by training batches and contiguous caches.
     Runs {
         /// The first slot of each sequence.
         base: Vec<usize>,
@@ -72,8 +72,8 @@ impl Slots {
     }
 }
 
-/// The rows of an attention and their visible keys: row `n` is at position `pos[n]` of sequence `seq[n]`. Its visible keys
-/// are positions `0..=pos[n]` of that sequence, or the last `window` of them.
+/// The rows of an attention and their visible keys. Row `n` is at position `pos[n]` of sequence `seq[n]`. Its visible
+/// keys are at positions `0..=pos[n]` of that sequence, or at the last `window` of them.
 #[derive(Debug, Clone, Copy)]
 pub struct AttnMask<'a> {
     /// The sequence of each row.
@@ -103,11 +103,11 @@ impl AttnMask<'_> {
 
     /// One past the last position at which `pos` is visible, in a sequence of `len` positions.
     #[inline]
-    pub(crate) fn last_seeing(&self, pos: usize, len: usize) -> usize {
+    pub(crate) fn visible_until(&self, pos: usize, len: usize) -> usize {
         self.window.map_or(len, |w| len.min(pos + w))
     }
 
-    /// The rows of each sequence, ordered by position; for whole sequences from position 0.
+    /// The rows of each sequence, ordered by position. The sequences must be complete, from position 0 on.
     pub(crate) fn rows_by_sequence(&self) -> Vec<(u32, Vec<usize>)> {
         let mut rows: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut from = 0;
@@ -121,11 +121,11 @@ impl AttnMask<'_> {
         rows.into_iter().collect()
     }
 
-    /// Refuses a row with a visible key outside a pool of `n_slots` slots.
+    /// Returns an error if a row has a visible key outside a pool of `n_slots` slots.
     pub(crate) fn check(&self, op: &'static str, rows: usize, n_slots: usize) -> Result<()> {
         if self.seq.len() != rows || self.pos.len() != rows {
             let got = vec![vec![rows], vec![self.seq.len()], vec![self.pos.len()]];
-            return Err(Error::Shape { op, want: "one sequence and one position a row", got });
+            return Err(Error::Shape { op, want: "one sequence and one position per row", got });
         }
         if self.window == Some(0) {
             return Err(Error::Argument { op, want: "a window of at least 1", got: "0".into() });

@@ -1,4 +1,4 @@
-//! Heads of an attention: their counts, and the operands made of them.
+//! Heads of an attention: their numbers, and operands with a head dimension.
 use std::ops::Range;
 
 use super::norm::Norm;
@@ -12,7 +12,7 @@ pub(crate) struct Heads {
     pub(crate) nh: usize,
     /// Key and value heads; divides `nh`.
     pub(crate) nkv: usize,
-    /// Values of a head.
+    /// Head size.
     pub(crate) hd: usize,
 }
 

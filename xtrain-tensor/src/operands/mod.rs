@@ -1,5 +1,5 @@
-//! Operand types of the operations: what an operation reads besides plain tensors. They depend on tensors and devices
-//! alone, so that every backend can import them.
+//! Operand types of the operations, other than plain tensors. They depend on tensors and devices only, so that every
+//! backend can import them.
 mod adamw;
 mod affine;
 mod attn_mask;

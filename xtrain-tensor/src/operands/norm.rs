@@ -1,4 +1,4 @@
-//! The parameters of a root-mean-square norm.
+//! The parameters of RMSNorm.
 use crate::tensor::Tensor;
 
 /// `x -> x / sqrt(mean(x²) + eps) * gain`.

@@ -1,4 +1,4 @@
-//! The table of cosines and sines for rotary position embedding. Every code path reads it.
+//! The table of cosines and sines for rotary position embedding. Every backend uses it.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -3,8 +3,8 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Consecutive groups of rows. Sums over rows restart their chunks at the first row of each sample, so a gradient does
-/// not depend on how the samples of a step are split into micro-batches.
+/// Consecutive groups of rows. Sums over rows restart their chunks at the first row of each sample, so a gradient
+/// does not depend on how the samples of a step are split into micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Samples {
     bounds: Vec<usize>,
@@ -31,7 +31,7 @@ impl Samples {
         self.bounds.windows(2).map(|w| w[0]..w[1])
     }
 
-    /// The same samples with `n` rows for each row (heads fastest), as in a norm over heads.
+    /// The same samples with `n` rows in place of each row, as in a norm over the heads of a row.
     pub fn times(&self, n: usize) -> Samples {
         Samples { bounds: self.bounds.iter().map(|b| b * n).collect() }
     }

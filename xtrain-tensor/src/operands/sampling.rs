@@ -23,7 +23,8 @@ pub struct SampleRow<'a> {
     pub top_p: f32,
     /// Keeps tokens with at least this fraction of the largest probability. In [0, 1]; 0: no limit.
     pub min_p: f32,
-    /// Repetition penalty: divides positive logits of seen ids and multiplies the others. Finite and above 0; 1: none.
+    /// Repetition penalty: divides positive logits of seen ids and multiplies the other logits of seen ids. Finite
+    /// and above 0; 1: no penalty.
     pub penalty: f32,
     /// The ids of the prompt and of the tokens sampled so far, in any order.
     pub seen: &'a [u32],
@@ -40,7 +41,7 @@ pub struct Sampled {
     pub processed: f32,
 }
 
-/// Why a row has no token.
+/// The reason why a row has no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SampleFailure {
@@ -70,10 +71,11 @@ pub type StepLists = Vec<Vec<Vec<u32>>>;
 
 /// The part of a [`DeviceSampler`](crate::ops::DeviceSampler) that a backend implements. Arguments have been checked.
 pub(crate) trait SampleRing: fmt::Debug + Send {
-    /// Starts with the last token of each row, and stages the index lists of the steps to come.
+    /// Sets the last token of each row, and stages the index lists of the following steps.
     fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()>;
 
-    /// The rows of the f32 table `w [V, C]` of the last tokens, rounded if `dtype` is bf16; the tokens are below `V`.
+    /// Returns the rows of the f32 table `w [V, C]` for the last tokens, rounded if `dtype` is bf16. The tokens are
+    /// below `V`.
     fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor>;
 
     /// [`SampleRing::embedding`] of a packed table.
@@ -82,6 +84,6 @@ pub(crate) trait SampleRing: fmt::Debug + Send {
     /// Samples a token for each row of `logits [N, V]`, N at least 1.
     fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()>;
 
-    /// The outcomes of all steps since [`SampleRing::stage`], in order; waits for the device.
+    /// Waits for the device and returns the outcomes of all steps since [`SampleRing::stage`], in order.
     fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>>;
 }

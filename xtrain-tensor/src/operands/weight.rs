@@ -14,7 +14,7 @@ pub struct Weight {
     shape: [usize; 2],
     dtype: Dtype,
     device: Device,
-    /// `None`: the packed matrix is all there is.
+    /// The f32 master weights. `None`: only the packed matrix was kept.
     master: Option<Tensor>,
     forward: Box<dyn PackedMatrix>,
     backward: OnceLock<Box<dyn PackedMatrix>>,
@@ -24,7 +24,8 @@ pub struct Weight {
 pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {}
 
 impl Weight {
-    /// A weight from its packed matrix. `master` is the f32 matrix that it was packed from, if that is kept.
+    /// Creates a weight from its packed matrix. `master` is the f32 matrix that it was packed from. `None`: it was
+    /// not kept.
     pub(crate) fn from_packed(
         shape: [usize; 2],
         dtype: Dtype,
@@ -35,7 +36,7 @@ impl Weight {
         Weight { shape, dtype, device, master, forward, backward: OnceLock::new() }
     }
 
-    /// The same weight with its matrix for `dy W`.
+    /// Adds the matrix packed for `dy W`.
     pub(crate) fn with_backward(mut self, backward: Box<dyn PackedMatrix>) -> Weight {
         self.backward = backward.into();
         self
@@ -90,7 +91,7 @@ impl Weight {
         (matrix as &dyn Any).downcast_ref().ok_or_else(|| {
             let device = &self.device;
             Error::device(format!(
-                "want a weight packed for the device of its operands, got one packed for {device}"
+                "expected a weight packed for the device of its operands, found one packed for {device}"
             ))
         })
     }

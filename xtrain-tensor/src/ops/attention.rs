@@ -15,19 +15,19 @@ use crate::tensor::Tensor;
 /// | returns `y` | `[N, nh, hd]` | in the dtype of `q` |
 /// | returns `L` | `[N, nh]` | f32 |
 ///
-/// Order: keys in chunks of 64 at absolute positions, merged in rising order (docs/numerics.md,
-/// section 3). The bits of a row depend on its own keys alone: not on `N`, the page size or the slots.
+/// Order: keys in chunks of 64 at absolute positions, merged in ascending order (docs/numerics.md, section 3). The
+/// bits of a row depend on its own keys alone: not on `N`, the page size or the slots.
 ///
 /// # Errors
-/// [`Error::Shape`] or [`Error::Dtype`] if operands do not fit, [`Error::Index`] for a row with a visible slot outside
-/// the pool, [`Error::Argument`] on a GPU for a head size that is not a multiple of 8.
+/// [`Error::Shape`] or [`Error::Dtype`] if operands do not match, [`Error::Index`] for a row with a visible slot
+/// outside the pool, [`Error::Argument`] on a GPU for a head size that is not a multiple of 8.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
     let heads = check("attention", [q, k, v], mask)?;
     backend(q.device()).attention([q, k, v], heads, mask)
 }
 
-/// [`attention`] of a decode step: one query per sequence over cached keys. `q [B, nh, hd]`; row `b` is bit-identical to
-/// the last row of the full attention over the same keys.
+/// [`attention`] of a decode step: one query per sequence over cached keys. `q [B, nh, hd]`. Row `b` is bit-identical
+/// to the last row of the full attention over the same keys.
 ///
 /// # Errors
 /// As [`attention`].
@@ -38,8 +38,9 @@ pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>)
 
 /// `[dq, dk, dv]`, f32, of an attention over whole sequences.
 ///
-/// `dy [N, nh, hd]` f32 is first rounded to the dtype of `q`. Order: one chain from +0 per element, in rising positions;
-/// keys and values sum over the query heads of the group first.
+/// `dy [N, nh, hd]` f32 is first rounded to the dtype of `q`. Order: one chain from +0 per element. `dq` adds the
+/// keys in ascending order; `dk` and `dv` add the query heads of the group, and inside each the rows, in ascending
+/// order.
 ///
 /// # Errors
 /// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every
@@ -56,7 +57,7 @@ pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_
     )?;
     for (seq, rows) in mask.rows_by_sequence() {
         if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| mask.pos[n] as usize != i) {
-            let got = format!("sequence {seq} with position {} where {at} belongs", mask.pos[n]);
+            let got = format!("position {} in place of {at} in sequence {seq}", mask.pos[n]);
             return Err(Error::Argument { op: OP, want: "whole sequences from position 0", got });
         }
     }
@@ -65,7 +66,7 @@ pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_
         let slot = mask.slots.slot(seq, pos as usize);
         if std::mem::replace(&mut taken[slot], true) {
             let got = format!("slot {slot} twice, at position {pos} of sequence {seq}");
-            return Err(Error::Argument { op: OP, want: "a slot for every position", got });
+            return Err(Error::Argument { op: OP, want: "a separate slot for every position", got });
         }
     }
     let dy = dy.cast(q.dtype())?;

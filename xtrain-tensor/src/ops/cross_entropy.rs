@@ -1,4 +1,4 @@
-//! Cross-entropy of weighted targets, fused with the product by the head.
+//! Cross-entropy of weighted targets, fused with the LM head.
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{LogProb, LossRows, Target, Weight};
@@ -7,12 +7,12 @@ use crate::tensor::Tensor;
 /// Adds `rowsum w (lse - z_y)` to `loss` and returns the log-probability and entropy of each row with a target.
 /// `z = (x headᵀ) / temperature`; `x [N, C]` in the dtype of `head [V, C]`.
 ///
-/// The SIMD CPU holds at most 16 MiB of logits, or one row, in memory; a GPU 512 MiB. Order: *dot*, `lse` and *rowsum* of
-/// docs/numerics.md.
+/// The SIMD CPU holds at most 16 MiB of logits, or one row, in memory; a GPU at most 512 MiB. Order: *dot*, `lse` and
+/// *rowsum* of docs/numerics.md.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Dtype`] or [`Error::Index`] if operands do not fit; [`Error::NotFinite`] for a row whose
-/// `lse` is not finite.
+/// [`Error::Shape`], [`Error::Dtype`] or [`Error::Index`] if operands do not match; [`Error::NotFinite`] for a row
+/// whose `lse` is not finite.
 pub fn cross_entropy(
     x: &Tensor,
     head: &Weight,
@@ -25,7 +25,8 @@ pub fn cross_entropy(
     Ok(values)
 }
 
-/// [`cross_entropy`], and its gradient by `x`, `[N, C]` f32. Adds the gradient by the head into `dhead [V, C]`.
+/// [`cross_entropy`], and its gradient with respect to `x`, `[N, C]` f32. Adds the gradient with respect to the head
+/// to `dhead [V, C]`.
 ///
 /// # Errors
 /// As [`cross_entropy`]; [`Error::Shape`] unless `dhead` has the head's shape.

@@ -13,8 +13,8 @@ const OP: &str = "DeviceSampler";
 /// Index lists per step.
 const LISTS: usize = 2;
 
-/// Samples tokens step by step and keeps them on the device. The tokens of a step are the input of the next step. On a
-/// GPU, several steps run without a synchronization.
+/// Samples tokens step by step and keeps them on the device. The tokens of a step are the input of the next step. On
+/// a GPU, several steps run without synchronization.
 ///
 /// 1. [`stage`](DeviceSampler::stage) sets the first tokens and uploads the index lists of all steps.
 /// 2. Each step reads [`embedding`](DeviceSampler::embedding) or [`weight_rows`](DeviceSampler::weight_rows), computes
@@ -34,10 +34,10 @@ pub struct DeviceSampler {
 }
 
 impl DeviceSampler {
-    /// A sampler of up to `rows` rows and `steps` steps between two read-backs.
+    /// Creates a sampler of up to `rows` rows and `steps` steps between two read-backs.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device has no memory for it; [`Error::Argument`] if no memory could be that large.
+    /// [`Error::Device`] if the device has no memory for it; [`Error::Argument`] if the size overflows.
     pub fn new(device: &Device, rows: usize, steps: usize) -> Result<DeviceSampler> {
         let ring = backend(device).sample_ring(rows, steps)?;
         Ok(DeviceSampler { ring, capacity: [rows, steps], rows: 0, steps: 0, vocab: 0 })
@@ -116,8 +116,8 @@ impl DeviceSampler {
         Ok(())
     }
 
-    /// Synchronizes and returns the samples of each step since [`DeviceSampler::stage`]. A row without a sample continues
-    /// from id 0.
+    /// Synchronizes and returns the samples of each step since [`DeviceSampler::stage`]. A row without a sample
+    /// continues from id 0.
     ///
     /// # Errors
     /// [`Error::Device`] if the device fails.

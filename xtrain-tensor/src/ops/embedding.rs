@@ -32,7 +32,7 @@ pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
     backend(w.device()).weight_rows(w, id)
 }
 
-/// `dw[id[n]] += dy[n]`, rows in rising order. All f32.
+/// `dw[id[n]] += dy[n]`, rows in ascending order. All f32.
 ///
 /// # Errors
 /// As [`embedding`]; [`Error::Shape`] unless `dw` is `[V, C]` and `dy` `[N, C]`.

@@ -4,8 +4,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// The index of the first of `xs` (f32 or bf16, all on one device) that holds a NaN or an infinity. `None`: all values
-/// are finite.
+/// Returns the index of the first of `xs` (f32 or bf16, all on one device) that contains a NaN or an infinity.
+/// `None`: all values are finite.
 ///
 /// # Errors
 /// [`Error::Dtype`] for a tensor of integers.

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::operands::{Norm, RopeArgs, Samples};
 use crate::tensor::Tensor;
 
-/// [`rms_norm`](super::rms_norm) over each head in f32, then [`rope_rows`](super::rope_rows). Bit-identical to the two
-/// operations one after another.
+/// [`rms_norm`](super::rms_norm) over each head in f32, then [`rope_rows`](super::rope_rows). Bit-identical to the
+/// two separate operations.
 ///
 /// | operand | shape | |
 /// |---|---|---|
@@ -23,7 +23,8 @@ pub fn norm_rope(x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tenso
     backend(x.device()).norm_rope(x, norm, rope)
 }
 
-/// Returns the gradient of [`norm_rope`] by `x`, f32, and adds the gradient by the gain into `dw [hd]`.
+/// Returns the gradient of [`norm_rope`] with respect to `x`, f32, and adds the gradient with respect to the gain to
+/// `dw [hd]`.
 ///
 /// `samples` counts the `N` rows. Bit-identical to [`rope_backward`](super::rope_backward), then
 /// [`rms_norm_backward`](super::rms_norm_backward) over `(row, head)` pairs.

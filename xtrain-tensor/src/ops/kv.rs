@@ -1,6 +1,6 @@
 //! Keys and values as separate tensors: appended, or expanded to the query heads.
 //!
-//! A forward pass uses neither: it writes keys and values in place, and its attention indexes the kv head.
+//! Model forward passes use neither: they write keys and values in place, and attention indexes the kv head.
 use super::checks::{misfit, refuse};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
@@ -9,8 +9,8 @@ use crate::tensor::Tensor;
 /// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] unless all but the first dimension agree, and for bf16 rows of an odd number of values: a row is
-/// copied as 32-bit words on a GPU. [`Error::Dtype`] unless both are f32 or both bf16.
+/// [`Error::Shape`] unless all but the first dimension agree, and for bf16 rows with an odd number of values, because
+/// a GPU copies rows as 32-bit words. [`Error::Dtype`] unless both are f32 or both bf16.
 pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     const OP: &str = "cat_seq";
     let rest = match (a.shape(), b.shape()) {
@@ -31,8 +31,8 @@ pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
     backend(x.device()).repeat_kv(x, n_heads)
 }
 
-/// The gradient of [`repeat_kv`]: the query heads of a group added in rising order, from +0.
-/// `dy [N, nh, hd]` → `[N, n_kv_heads, hd]`.
+/// The gradient of [`repeat_kv`]: the query heads of a group added in ascending order, from +0. `dy [N, nh, hd]` →
+/// `[N, n_kv_heads, hd]`.
 ///
 /// # Errors
 /// As [`repeat_kv`].

@@ -37,8 +37,8 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     backend(x.device()).linear_add(h, x, Affine { weight: w, bias })
 }
 
-/// `dx` of the linears that read one `x`: `dx[n][k]` is one running sum over the outputs of the
-/// first weight, then of the second, ...; chunks start anew at each weight.
+/// `dx` of a group of linear maps with the same input `x`. `dx[n][k]` is one running sum over the outputs of the
+/// first weight, then of the second, and so on; chunks restart at each weight.
 ///
 /// `dys[i]` is `[N, out_i]` in the weights' dtype; returns `[N, in]` f32.
 ///
@@ -63,13 +63,13 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
     backend(dys[0].device()).linear_backward_input(dys, ws)
 }
 
-/// `dw[o][k] += rowsum dy[o] x[k]`. Chunks are added into the gradient itself, so the split of a step into
-/// micro-batches does not change it.
+/// `dw[o][k] += rowsum dy[o] x[k]`. Each chunk is added to the gradient itself, so the split of a step into
+/// micro-batches does not change the gradient.
 ///
 /// `dw` is `[out, in]` f32; `dy [N, out]` and `x [N, in]` in one dtype, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or samples do not fit, [`Error::Dtype`] if `dy` and `x` differ.
+/// [`Error::Shape`] if shapes or samples do not match, [`Error::Dtype`] if `dy` and `x` differ.
 pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_weight";
     let (&[out, width], &[n, o], &[m, k]) = (dw.shape(), dy.shape(), x.shape()) else {
@@ -84,7 +84,7 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
 /// `db[o] += rowsum dy[o]`, f32.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or samples do not fit.
+/// [`Error::Shape`] if shapes or samples do not match.
 pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_bias";
     refuse(dy.shape().len() != 2 || db.shape() != [dy.width()], OP, "db [out], dy [N, out]", &[db, dy])?;

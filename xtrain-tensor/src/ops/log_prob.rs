@@ -13,8 +13,7 @@ use crate::tensor::Tensor;
 /// the independent implementations (`U/lse` in tests/data/golden_bits).
 ///
 /// # Errors
-/// [`Error::Shape`] unless there is a target for each row, [`Error::Index`] for one outside the
-/// vocabulary.
+/// [`Error::Shape`] unless there is a target for each row, [`Error::Index`] for a target outside the vocabulary.
 pub fn log_prob(logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
     let &[n, v] = logits.shape() else {
         return Err(misfit("log_prob", "logits [N, V]", &[logits]));

@@ -1,4 +1,4 @@
-//! One file an operation: its contract, its checks, its forward and backward.
+//! The operations. Each file holds the contract and the checks of an operation and of its backward.
 mod add;
 mod attention;
 mod cast;

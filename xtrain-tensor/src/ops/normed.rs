@@ -1,4 +1,4 @@
-//! Linears that read the same `x`. A GPU runs them in one launch.
+//! Linear maps with the same input. A GPU runs them in one launch.
 use super::checks::refuse;
 use super::linear::check_bias;
 use crate::dispatch::backend;
@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::operands::Affine;
 use crate::tensor::Tensor;
 
-/// [`linear`](super::linear) of `x [N, in]` by each weight: `[N, out_i]` in the weights' dtype, which is that of `x`.
+/// [`linear`](super::linear) of `x [N, in]` with each weight: `[N, out_i]` in the weights' dtype, which is that of
+/// `x`.
 ///
 /// # Errors
 /// Those of [`linear`](super::linear); [`Error::Argument`] for an empty list of weights.
@@ -17,7 +18,7 @@ pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
 }
 
 /// `silu(gate(x)) up(x)`: `[N, out]` in the weights' dtype, to which both products are rounded. Bit-identical to
-/// [`linears`] and [`silu_mul`](super::silu_mul).
+/// [`linears`] followed by [`silu_mul`](super::silu_mul).
 ///
 /// # Errors
 /// Those of the two operations.

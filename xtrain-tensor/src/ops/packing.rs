@@ -1,4 +1,4 @@
-//! Packing of weights whose values come in pieces.
+//! Packing of weights whose values arrive in pieces.
 use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
@@ -15,7 +15,7 @@ pub struct WeightPacker {
 }
 
 impl WeightPacker {
-    /// Starts the weight `[out, in]` for products in `dtype` (f32 or bf16) on `device`.
+    /// Creates a packer of a weight `[out, in]` for products in `dtype` (f32 or bf16) on `device`.
     ///
     /// # Errors
     /// As [`Weight::new`].
@@ -25,7 +25,7 @@ impl WeightPacker {
             return Err(Error::Shape { op: OP, want: "w [out, in]", got: vec![shape.to_vec()] });
         };
         if out.checked_mul(width).is_none_or(|n| n == 0) {
-            let want = "w [out, in], none of them 0";
+            let want = "w [out, in], both at least 1";
             return Err(Error::Shape { op: OP, want, got: vec![shape.to_vec()] });
         }
         match dtype {
@@ -36,19 +36,19 @@ impl WeightPacker {
         }
     }
 
-    /// Packs a table whose rows will be read by [`weight_rows`](super::weight_rows).
+    /// Also keeps denormals exactly: the matrix is a table whose rows [`weight_rows`](super::weight_rows) will read.
     #[must_use]
     pub fn table(mut self) -> WeightPacker {
         self.packer.keep_exact_rows();
         self
     }
 
-    /// The next values of the matrix, row-major.
+    /// Appends the next values of the matrix, row-major.
     pub fn push<'a>(&mut self, values: impl Into<Piece<'a>>) {
         self.packer.push(values.into());
     }
 
-    /// The weight. It keeps no f32 matrix.
+    /// Returns the weight. It keeps no f32 master weights.
     ///
     /// # Errors
     /// [`Error::Shape`] unless the number of values is that of the shape; [`Error::Device`] if the device has no

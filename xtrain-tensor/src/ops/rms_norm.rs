@@ -23,14 +23,16 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> 
     backend(x.device()).rms_norm(x, Norm { gain: w, eps }, out)
 }
 
-/// Returns the gradient of [`rms_norm`] by `x`, f32, and adds the gradient by the gain into `dw [C]`.
+/// Returns the gradient of [`rms_norm`] with respect to `x`, f32, and adds the gradient with respect to the gain to
+/// `dw [C]`.
 ///
-/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs. `onto` is the gradient by `x` of the
-/// other uses of `x`; the result is their sum. `None`: there is no other use.
+/// `samples` counts rows of width `C`: for a norm over heads, `(row, head)` pairs. `onto` is the gradient of the
+/// other uses of `x`; it is added to the result. `None`: `x` has no other use.
+///
 /// Order: *sum32* over a row; *rowsum* with chunks of 256 rows in every dtype.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or samples do not fit.
+/// [`Error::Shape`] if shapes or samples do not match.
 pub fn rms_norm_backward(
     x: &Tensor,
     norm: Norm<'_>,

@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 /// | returns | `[N, H, hd]` | in `out` |
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes do not fit the table, [`Error::Index`] for a position beyond it.
+/// [`Error::Shape`] if shapes do not match the table, [`Error::Index`] for a position beyond it.
 pub fn rope_rows(x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
     check("rope", x, rope)?;
     backend(x.device()).rope_rows(x, rope, out)
@@ -39,7 +39,7 @@ pub fn rope<'a>(x: &Tensor, angles: impl Into<RopeAngles<'a>>) -> Result<Tensor>
     rope_at(x, angles, 0)
 }
 
-/// The angles of [`rope_at`] and [`rope_pos`]: a base frequency, or a table that already exists.
+/// The angles of [`rope_at`] and [`rope_pos`]: a base `theta`, or an existing table.
 ///
 /// A model with scaled frequencies (linear, llama3, YaRN) has no single `theta`; its table holds them.
 #[derive(Debug, Clone, Copy)]
@@ -62,8 +62,8 @@ impl<'a> From<&'a RopeTable> for RopeAngles<'a> {
     }
 }
 
-/// [`rope_rows`] of rows at positions `first`, `first + 1`, ... Each row is bit-identical to the row at its position of
-/// [`rope`] over a whole sequence. `angles` is a `theta` or a `&RopeTable`.
+/// [`rope_rows`] of rows at positions `first`, `first + 1`, ... Each row is bit-identical to the row at the same
+/// position in [`rope`] of a whole sequence. `angles` is a `theta` or a `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].
@@ -75,8 +75,8 @@ pub fn rope_at<'a>(x: &Tensor, angles: impl Into<RopeAngles<'a>>, first: u32) ->
     backend(x.device()).rope_at(x, rope, first)
 }
 
-/// [`rope_rows`] with a position for each row. Each row is bit-identical to [`rope_at`] of that row alone. `angles` is a
-/// `theta` or a `&RopeTable`.
+/// [`rope_rows`] with a position for each row. Each row is bit-identical to [`rope_at`] of that row alone. `angles`
+/// is a `theta` or a `&RopeTable`.
 ///
 /// # Errors
 /// As [`rope`].
@@ -97,7 +97,7 @@ fn table(x: &Tensor, angles: RopeAngles<'_>, positions: &[u32]) -> Result<RopeTa
     }
 }
 
-/// Refuses heads `x [N, H, hd]` that do not fit the table, and positions beyond it.
+/// Returns an error if the heads `x [N, H, hd]` do not match the table, or if a position is beyond it.
 pub(super) fn check(op: &'static str, x: &Tensor, RopeArgs { table, positions }: RopeArgs<'_>) -> Result<()> {
     let &[n, _, hd] = x.shape() else {
         return Err(misfit(op, "x [N, H, hd]", &[x]));

@@ -1,4 +1,4 @@
-//! Moves of rows: gathered, scattered into the slots of a pool, copied in ranges. Any dtype; no value changes.
+//! Gather, scatter and copy of rows. Any dtype; no value changes.
 use super::checks::{check_index, misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
@@ -18,12 +18,12 @@ pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     backend(x.device()).gather_rows(x, rows)
 }
 
-/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. The slots must be distinct; a repeated slot receives one of its
-/// rows.
+/// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. The slots must be distinct; a repeated slot receives one of
+/// its rows.
 ///
 /// # Errors
-/// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows
-/// like the pool's, [`Error::Dtype`] unless both have one dtype.
+/// [`Error::Index`] for a slot that is not below `S`, [`Error::Shape`] unless `x` is `[N, ..]` with rows of the
+/// pool's shape, [`Error::Dtype`] unless both have the same dtype.
 pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
     const OP: &str = "scatter_rows";
     let (&[s, ..], true) = (pool.shape(), x.shape().first() == Some(&slots.len())) else {
@@ -38,8 +38,8 @@ pub fn scatter_rows(pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> 
 /// `from [R, ..]`. The written ranges must not overlap.
 ///
 /// # Errors
-/// [`Error::Index`] for a range outside a tensor, [`Error::Shape`] unless rows have one shape,
-/// [`Error::Dtype`] unless both have one dtype.
+/// [`Error::Index`] for a range outside a tensor, [`Error::Shape`] unless rows have the same shape,
+/// [`Error::Dtype`] unless both have the same dtype.
 pub fn copy_slots(to: &mut Tensor, from: &Tensor, moves: &[SlotRange]) -> Result<()> {
     const OP: &str = "copy_slots";
     let (&[s, ..], &[r, ..]) = (to.shape(), from.shape()) else {
@@ -68,13 +68,13 @@ pub fn copy_slots_within(pool: &mut Tensor, range: SlotRange) -> Result<()> {
     backend(&pool.device().clone()).copy_slots_within(pool, range)
 }
 
-/// Refuses tensors whose rows differ in shape or dtype.
+/// Returns an error if the rows differ in shape or dtype.
 fn alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     refuse(a.shape().get(1..) != b.shape().get(1..), op, "rows of one shape", &[a, b])?;
     refuse_dtype(a.dtype() != b.dtype(), op, "one dtype", b.dtype())
 }
 
-/// Refuses ranges outside `[read, written]` rows.
+/// Returns an error for a range outside `[read, written]` rows.
 fn inside(op: &'static str, moves: &[SlotRange], bounds: [usize; 2]) -> Result<()> {
     for (at, m) in moves.iter().enumerate() {
         let ends = [m.from.checked_add(m.len), m.to.checked_add(m.len)];
@@ -111,7 +111,7 @@ mod tests {
             assert!(matches!(copy_slots(&mut to, &from, &[range]), Err(Error::Index { .. })), "{range:?}");
         }
         let error = copy_slots_within(&mut to, past(0, 1, 2)).unwrap_err();
-        assert!(text(error).starts_with("copy_slots_within: want ranges that do not overlap"));
+        assert!(text(error).starts_with("copy_slots_within: expected ranges that do not overlap"));
         assert_eq!(to.data::<f32>().unwrap(), pool(&cpu, 4).data::<f32>().unwrap(), "nothing was written");
     }
 

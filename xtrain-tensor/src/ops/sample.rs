@@ -1,5 +1,5 @@
-//! Token sampling: greedy, or by integer weights after repetition penalty, temperature, top-k, top-p and min-p. The random
-//! number has an address (docs/numerics.md, section 7).
+//! Token sampling: greedy, or by integer weights after repetition penalty, temperature, top-k, top-p and min-p. The
+//! random number has an address (docs/numerics.md, section 7).
 use super::checks::{check_index, misfit, refuse};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
@@ -9,11 +9,11 @@ use crate::tensor::Tensor;
 /// The largest vocabulary: sums of integer weights stay below 2^64.
 const MAX_VOCAB: usize = 1 << 19;
 
-/// Samples a token for each row of `logits [N, V]`, f32. A token is a function of its row, its options and its address
-/// alone.
+/// Samples a token for each row of `logits [N, V]`, f32. A token is a function of its row, options and address only.
 ///
-/// Order: weights are integers, whose sums have no order; log-probabilities use chunks of 128 and *sum32*. On a CPU this
-/// is the reference implementation. A decoder on the CPU keeps sorted rows and buffers instead.
+/// Order: weights are integers, whose sums do not depend on order; log-probabilities use chunks of 128 and *sum32*.
+/// On a CPU this is the reference implementation. The decoder has its own CPU sampler, which keeps sorted rows and
+/// buffers.
 ///
 /// # Errors
 /// [`Error::Shape`] unless there is an entry of `rows` for each row and `V` in `1..=2^19`,
@@ -29,7 +29,7 @@ pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_
     let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
         return Err(misfit(op, "logits [N, V], N rows", &[logits]));
     };
-    refuse(!(1..=MAX_VOCAB).contains(&v), op, "1 to 524288 logits a row", &[logits])?;
+    refuse(!(1..=MAX_VOCAB).contains(&v), op, "1 to 524288 logits per row", &[logits])?;
     rows.iter().try_for_each(|row| check(op, row, v))
 }
 
@@ -66,10 +66,13 @@ mod tests {
         };
         assert!(sample_rows(&logits, &[row]).is_ok());
         let bad = [
-            (SampleRow { temperature: -1.0, ..row }, "sample_rows: want a finite temperature >= 0, got -1"),
-            (SampleRow { top_p: 0.0, ..row }, "sample_rows: want top_p in (0, 1], got 0"),
-            (SampleRow { min_p: f32::NAN, ..row }, "sample_rows: want min_p in [0, 1], got NaN"),
-            (SampleRow { penalty: 0.0, ..row }, "sample_rows: want a finite penalty > 0, got 0"),
+            (
+                SampleRow { temperature: -1.0, ..row },
+                "sample_rows: expected a finite temperature >= 0, found -1",
+            ),
+            (SampleRow { top_p: 0.0, ..row }, "sample_rows: expected top_p in (0, 1], found 0"),
+            (SampleRow { min_p: f32::NAN, ..row }, "sample_rows: expected min_p in [0, 1], found NaN"),
+            (SampleRow { penalty: 0.0, ..row }, "sample_rows: expected a finite penalty > 0, found 0"),
             (SampleRow { seen: &[1, 2], ..row }, "sample_rows: seen id 2 at index 1 is not below 2"),
         ];
         for (row, want) in bad {

@@ -7,20 +7,21 @@ use crate::operands::Weight;
 use crate::tensor::Tensor;
 
 impl Weight {
-    /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16), and shares `w`.
+    /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16). Keeps `w` as the master weights,
+    /// without a copy.
     ///
     /// # Errors
-    /// [`Error::Shape`] unless `w` has two dimensions, none of them 0; [`Error::Dtype`] unless it is f32
-    /// and `dtype` is f32 or bf16.
+    /// [`Error::Shape`] unless `w` has two dimensions of at least 1; [`Error::Dtype`] unless it is f32 and `dtype` is
+    /// f32 or bf16.
     pub fn new(w: &Tensor, dtype: Dtype) -> Result<Weight> {
         check(w, dtype)?;
         backend(w.device()).pack(w, dtype)
     }
 
-    /// [`Weight::new`] of each of `ws`, all on one device. The CPU packs them for the gradients too, in one job.
+    /// [`Weight::new`] of each of `ws`, all on one device. The CPU also packs them for the gradients, in one job.
     ///
     /// # Errors
-    /// As [`Weight::new`], for the first matrix that is refused.
+    /// As [`Weight::new`], for the first invalid matrix.
     pub fn for_training(ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         ws.iter().try_for_each(|w| check(w, dtype))?;
         match ws.first() {

@@ -130,7 +130,7 @@ pub(crate) fn attention_backward<M: Mode>(
     let (mut dk, mut dv) = (vec![zero; k.len()], vec![zero; v.len()]);
     for (seq, rows) in mask.rows_by_sequence() {
         for pos in 0..rows.len() {
-            let end = mask.last_seeing(pos, rows.len());
+            let end = mask.visible_until(pos, rows.len());
             for g in 0..heads.nkv {
                 let kv = heads.kv(mask.slots.slot(seq, pos), g * (heads.nh / heads.nkv));
                 let (mut sum_k, mut sum_v) = (vec![zero; hd], vec![zero; hd]);

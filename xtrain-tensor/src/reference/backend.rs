@@ -48,8 +48,7 @@ fn rotated(x: &Tensor, rope: RopeArgs<'_>, rotate: fn(&mut [f32], &[f32], &[f32]
     Ok(y)
 }
 
-/// Each row of `x`, and each row of `w`, from its last value to its first: the planted fault
-/// [`Fault::ReversedSumForOneRow`].
+/// Each row of `x` in reverse order: the planted fault [`Fault::ReversedSumForOneRow`].
 fn reversed(x: &[f32], width: usize) -> Vec<f32> {
     x.chunks_exact(width).flat_map(|row| row.iter().rev().copied()).collect()
 }
@@ -68,18 +67,19 @@ fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
     })
 }
 
-/// The logits of a row become its gradient, or -inf where they are not kept.
+/// A row of a loss.
 struct RowOfLoss {
     z: Vec<f32>,
     value: Option<LogProb>,
 }
 
-/// The logits of row `n` divided by the temperature, without those that top-k removes, and their log-probability.
+/// Divides the logits of row `n` by the temperature, sets those that top-k removes to -inf, and computes the row's
+/// values.
 fn row_of_loss(z: &[f32], n: usize, rows: &LossRows<'_>) -> RowOfLoss {
     let Some(target) = rows.targets[n] else { return RowOfLoss { z: z.to_vec(), value: None } };
     let (mut z, id): (Vec<f32>, _) = (z.iter().map(|z| z / rows.temperature).collect(), target.id as usize);
     if let Some(k) = rows.top_k.filter(|&k| k < z.len()) {
-        // the largest first, of equal ones the first; + 0 makes zeros of both signs equal
+        // descending; among equal logits the lowest index first; + 0 makes zeros of both signs equal
         let mut order: Vec<usize> = (0..z.len()).collect();
         order.sort_by(|&a, &b| (z[b] + 0.0).total_cmp(&(z[a] + 0.0)).then(a.cmp(&b)));
         for &i in order[k..].iter().filter(|&&i| i != id) {
@@ -107,7 +107,7 @@ fn sums_of_squares<'a>(gs: impl IntoIterator<Item = &'a Tensor>) -> Result<Vec<f
     gs.into_iter().map(|g| Ok(super::sum_of_squares(g.data::<f32>()?, g.width().max(1)))).collect()
 }
 
-/// Updates all parameters; whether all of their values are finite.
+/// Updates all parameters. Returns whether all updated values are finite.
 fn update(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
     let mut finite = true;
     for Update { w, g, m, v } in all {

@@ -22,7 +22,7 @@ fn rounded(x: f32, dtype: Dtype) -> f32 {
     }
 }
 
-/// The weight of the f32 matrix `w`.
+/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let rows = w.data::<f32>()?.iter().map(|&x| rounded(x, dtype)).collect();
     let shape = [w.shape()[0], w.shape()[1]];

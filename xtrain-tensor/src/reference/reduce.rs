@@ -1,7 +1,7 @@
 //! The two reductions of docs/numerics.md, section 2, and `lse`.
 use super::mode::{Mode, Scalar};
 
-/// Order 1: `y + sum_k a(k) b(k)`. Chunks of `M::CHUNK` start from +0 and are added in rising order.
+/// Order 1: `y + sum_k a(k) b(k)`. Chunks of `M::CHUNK` start from +0 and are added in ascending order.
 pub(crate) fn dot<M: Mode>(
     mut y: M::S,
     len: usize,
@@ -15,7 +15,7 @@ pub(crate) fn dot<M: Mode>(
     y
 }
 
-/// Order 2: 32 lanes from +0; lane t takes elements t, t + 32, ... in rising order by `step(v, i)`. Then the
+/// Order 2: 32 lanes from +0; lane t takes elements t, t + 32, ... in ascending order by `step(v, i)`. Then the
 /// butterfly 16, 8, 4, 2, 1, then + 0.
 pub(crate) fn sum32<S: Scalar>(len: usize, step: impl Fn(S, usize) -> S) -> S {
     let mut v = [S::ZERO; 32];

@@ -1,4 +1,4 @@
-//! Rows moved without arithmetic: gathered, scattered, copied, repeated.
+//! Operations that move rows without arithmetic: gather, scatter, copy, repeat.
 use half::bf16;
 
 use crate::dtype::Dtype;
@@ -88,7 +88,7 @@ pub(crate) fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
     Tensor::new(x.device(), &[n, n_heads, hd], y)
 }
 
-/// The query heads of a group, added in rising order from +0.
+/// The query heads of a group, added in ascending order from +0.
 pub(crate) fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
     let &[n, nh, hd] = dy.shape() else { unreachable!("repeat_kv_backward checks its shapes") };
     let (data, group) = (dy.data::<f32>()?, nh / n_kv_heads);

@@ -14,8 +14,8 @@ pub struct Variants<E> {
     pub of: fn(&E) -> &'static str,
 }
 
-/// Creates the [`Variants`] of an enum from the names of its variants. The names become a match without a wildcard: the
-/// list does not compile if a variant is missing from it or no longer exists.
+/// Creates the [`Variants`] of an enum from the names of its variants. The names become a match without a wildcard,
+/// so the list does not compile if a variant is missing from it or no longer exists.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __error_variants {
@@ -30,7 +30,8 @@ macro_rules! __error_variants {
 }
 pub use crate::__error_variants as variants;
 
-/// Checks that each error text is one line that contains the parts of its case, and that the cases reach every variant.
+/// Checks that each error text is one line that contains the parts of its case, and that the cases reach every
+/// variant.
 ///
 /// # Panics
 /// If a text lacks a part, if two cases have the same name, or if no case reaches a variant.
@@ -39,7 +40,7 @@ pub fn check<E: Display>(variants: &Variants<E>, cases: &[Case<'_, E>]) {
     let (mut reached, mut names) = (BTreeSet::new(), BTreeSet::new());
     for (name, error, parts) in cases {
         let text = error.to_string();
-        assert!(names.insert(name), "two cases are called {name:?}");
+        assert!(names.insert(name), "two cases are named {name:?}");
         assert!(!text.contains('\n') && !parts.is_empty(), "{name}: {text}");
         for part in *parts {
             assert!(text.contains(part), "{name}: {part:?} is not in: {text}");

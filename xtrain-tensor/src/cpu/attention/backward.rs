@@ -1,9 +1,9 @@
 //! Attention backward. A work item is one sequence and one kv head. Each weight and its gradient are computed once,
 //! in tiles of 64 rows by 64 keys, and then added to dq, dk and dv.
 //!
-//! The order is: heads of the group rising, inside them rows rising, inside them keys rising. So an element of dq
-//! sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md, independent of
-//! what is kept in memory in between.
+//! The loops run over the heads of the group, then over rows, then over keys, each in ascending order. An element of
+//! dq thus sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md. Storing
+//! the partial sums between tiles does not change that order.
 mod tile;
 
 use std::ops::Range;
@@ -159,9 +159,9 @@ impl<E: Number> Item<'_, E> {
                     self.add_dk_dv(st, block, c, &no_flush);
                 }
             }
-            self.put_dq(l, st, head);
+            self.store_dq(l, st, head);
         }
-        self.put_dk_dv(l, st);
+        self.store_dk_dv(l, st);
     }
 
     /// Gathers keys and values. Returns their smallest exponent fields.
@@ -224,35 +224,35 @@ impl<E: Number> Item<'_, E> {
     }
 
     #[inline(always)]
-    fn put_dq<L: Lanes>(&self, l: L, st: &State<'_>, head: usize) {
+    fn store_dq<L: Lanes>(&self, l: L, st: &State<'_>, head: usize) {
         let scale = Lanes::splat(l, self.heads.scale());
         for (&n, sum) in self.rows.iter().zip(st.dq.chunks_exact(self.width())) {
-            // SAFETY: a row is in one sequence and a query head in one group, so no other work item has these
+            // SAFETY: a row is in one sequence and a query head in one group, so no other work item accesses these
             // elements.
             let out = unsafe { self.outputs[0].slice(self.heads.q(n, head)) };
-            put(l, out, sum, scale);
+            store_scaled(l, out, sum, scale);
         }
     }
 
     #[inline(always)]
-    fn put_dk_dv<L: Lanes>(&self, l: L, st: &State<'_>) {
+    fn store_dk_dv<L: Lanes>(&self, l: L, st: &State<'_>) {
         let width = self.width();
         let (scale, one) = (Lanes::splat(l, self.heads.scale()), Lanes::splat(l, 1.0));
         for pos in 0..self.rows.len() {
             let slot = self.mask.slots.slot(self.seq, pos);
             let at = self.heads.kv(slot, self.kv * (self.heads.nh / self.heads.nkv));
-            // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and a work item has a
-            // kv head of its own, so no other work item has these elements.
+            // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and each work item of
+            // a sequence has a different kv head, so no other work item accesses these elements.
             let (dk, dv) = unsafe { (self.outputs[1].slice(at.clone()), self.outputs[2].slice(at)) };
-            put(l, dk, &st.dk[pos * width..(pos + 1) * width], scale);
-            put(l, dv, &st.dv[pos * width..(pos + 1) * width], one);
+            store_scaled(l, dk, &st.dk[pos * width..(pos + 1) * width], scale);
+            store_scaled(l, dv, &st.dv[pos * width..(pos + 1) * width], one);
         }
     }
 }
 
 /// `out = sum * factor + 0`.
 #[inline(always)]
-fn put<L: Lanes>(l: L, out: &mut [f32], sum: &[f32], factor: L::F) {
+fn store_scaled<L: Lanes>(l: L, out: &mut [f32], sum: &[f32], factor: L::F) {
     for (out, sum) in out.chunks_mut(LANES).zip(sum.chunks_exact(LANES)) {
         l.store_partial(out, no_minus_zero(l, Lanes::mul(l, l.load(sum), factor)));
     }

@@ -101,7 +101,7 @@ struct State<'a> {
     b: &'a mut [f32],
 }
 
-/// Query vectors of a block that find the keys of chunk `c` in the same slots.
+/// Query vectors of a block whose visible keys of chunk `c` are in the same slots.
 struct Part {
     c: usize,
     vectors: Range<usize>,
@@ -158,7 +158,7 @@ impl<E: Number> Item<'_, E> {
         (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
     }
 
-    /// The longest run of rows from `first` on that find their visible keys of chunk `c` in the same slots.
+    /// The longest run of rows from `first` on whose visible keys of chunk `c` are in the same slots.
     #[inline(always)]
     fn part(&self, first: usize, c: usize) -> Range<usize> {
         let mask = self.mask;
@@ -168,7 +168,7 @@ impl<E: Number> Item<'_, E> {
             let next = within(&mask.keys(end), c);
             let apart = next.start.max(visible.start) > next.end.min(visible.end);
             if apart && !visible.is_empty() && !next.is_empty() {
-                break; // the slots in between belong to neither and may hold anything
+                break; // the slots in between belong to neither sequence and hold unspecified values
             }
             let both = union(visible, next);
             let positions = c * CHUNK + both.start..c * CHUNK + both.end;
@@ -389,7 +389,7 @@ impl<E: Number> Item<'_, E> {
         for i in 0..self.vectors() {
             let (row, head) = self.row_and_head(i);
             // SAFETY: a row is in one block and a query head in one group, so no other work item and no other vector
-            // of this one has these elements.
+            // of this one accesses these elements.
             let (y, lse) = unsafe {
                 let at = row * self.heads.nh + head;
                 (self.y_out.slice(self.heads.q(row, head)), self.lse_out.slice(at..at + 1))

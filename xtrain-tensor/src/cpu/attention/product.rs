@@ -1,5 +1,5 @@
 //! The matrix products of attention: a few rows times 16 to 64 columns, one chain per output.
-#![allow(clippy::needless_range_loop, reason = "loops over registers, of known length")]
+#![allow(clippy::needless_range_loop, reason = "loops over registers, with constant length")]
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::flush::{add_flushed, fma_flushed};
 use crate::cpu::gemm::Beta;
 use crate::cpu::lanes::{Kernel, Lanes, Reg};
 
-/// `out[r][c] = beta out[r][c] + sum over k of a(r, k) b(k, c)`, k rising, for `rows` rows, the columns `cols` and
+/// `out[r][c] = beta out[r][c] + sum over k, ascending, of a(r, k) b(k, c)` for `rows` rows, the columns `cols` and
 /// the indices `depth`.
 ///
 /// `a(r, k)` is `a[r * a_row_step + k * a_k_step]`, `b(k, c)` is `b[k * b_row_step + c]`, `out(r, c)` is

@@ -11,8 +11,8 @@ use crate::cpu::{Disjoint, Simd};
 /// Elements per cache line: half a row of a panel.
 const LINE: usize = LANES / 2;
 
-/// Number of tiles that prefetch the next panel. Each fetches half of it: one cache line per step over the depth,
-/// where a row of the panel has two.
+/// Number of tiles that prefetch the next panel. Each fetches half of it: one of the two cache lines of a panel row
+/// per step over the depth.
 const PREFETCH_TILES: usize = 2;
 
 /// A strided matrix: element (r, k) is `data[r * row_step + k * k_step]`.

@@ -13,12 +13,12 @@ use crate::cpu::{Disjoint, Simd};
 /// threads, so that there are enough units.
 const MAX_BAND: [usize; 2] = [384, 48];
 
-/// Minimum rows of a chunk for which the columns of x are copied to a contiguous panel before they are read. In place
-/// they are one row apart and compete for the same sets of the L1 cache.
+/// Minimum rows of a chunk for which the columns of x are copied to a contiguous panel before they are read. In
+/// place, their elements are one row apart and compete for the same sets of the L1 cache.
 const COPY_MIN_ROWS: usize = 129;
 
 /// `g[o][i] = g[o][i] + chunk` for every sample and, inside it, for every chunk of 256 rows counted from the sample's
-/// first row, rising. `chunk = fma(dy[r][o], x[r][i], chunk)` over the rows of the chunk from +0.
+/// first row, in ascending order. `chunk = fma(dy[r][o], x[r][i], chunk)` over the rows of the chunk from +0.
 ///
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
 pub(crate) fn weight_gradient(

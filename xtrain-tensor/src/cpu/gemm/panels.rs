@@ -35,8 +35,8 @@ impl Panels {
         Panels { rows: Buffer::with_capacity(columns.div_ceil(LANES) * depth), depth, columns }
     }
 
-    /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of 32
-    /// or extends to the last row.
+    /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
+    /// 32, unless they extend to the last row.
     pub(crate) fn write(&mut self, cpu: &Cpu, first: usize, w: &[f32]) {
         let depth = self.depth;
         self.pack(cpu, first..first + w.len() / depth.max(1), |panel, rows| {
@@ -168,7 +168,7 @@ impl<'a> View<'a> {
 
     /// All columns at the depths `range`.
     pub(crate) fn depths(self, range: Range<usize>) -> View<'a> {
-        assert!(range.end <= self.depth, "depths that are there");
+        assert!(range.end <= self.depth, "depths within the panels");
         View { rows: &self.rows[range.start..], depth: range.len(), ..self }
     }
 

@@ -84,7 +84,7 @@ fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread
 }
 
 #[test]
-fn the_input_gradient_of_a_group_runs_through_its_weights_in_one_y() {
+fn the_input_gradient_of_a_group_accumulates_over_its_weights() {
     let (m, inputs, outs) = (5, 37, [300, 100, 520]);
     let w = outs.map(|o| values(o as u32, o * inputs));
     let dy = outs.map(|o| values(7 + o as u32, m * o));

@@ -13,7 +13,7 @@ pub(crate) enum Beta {
 }
 
 /// A column of `count` tiles and one chunk of the depth: `c[i][j] = beta c[i][j] + chunk`, where
-/// `chunk = fma(a[i][k], b[k][j], chunk)` for k rising from +0.
+/// `chunk = fma(a[i][k], b[k][j], chunk)` for ascending k, from +0.
 ///
 /// `a[i][k]` is `a[i * row_step + k * k_step]`. Column j of panel p of row k is `b[p * panel_step + k * b_step + j]`.
 /// c has `columns` columns, 32 per panel, and its rows are `c_step` apart. If `residual` is not null, the epilogue

@@ -133,7 +133,7 @@ unsafe fn configure(height: usize) {
 /// c += a b for 32 columns and 17 to 32 rows.
 ///
 /// # Safety
-/// The registers are configured for this height; a, b and c extend as far as [`Job::add`] says.
+/// The registers are configured for this height; a, b and c have the extents stated in [`Job::add`].
 unsafe fn kernel_32_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.
@@ -163,7 +163,7 @@ unsafe fn kernel_32_rows(Operands { blocks, a, b, c, step }: Operands) {
 /// c += a b for 32 columns and 1 to 16 rows.
 ///
 /// # Safety
-/// The registers are configured for this height; a, b and c extend as far as [`Job::add`] says.
+/// The registers are configured for this height; a, b and c have the extents stated in [`Job::add`].
 unsafe fn kernel_16_rows(Operands { blocks, a, b, c, step }: Operands) {
     let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
     // SAFETY: by contract.

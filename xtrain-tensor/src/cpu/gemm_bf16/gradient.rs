@@ -12,8 +12,8 @@ use crate::Cpu;
 const SLAB: usize = 1024;
 
 /// `g[o][i] = g[o][i] + block` for every sample and, inside it, for every block of 32 rows counted from the sample's
-/// first row, rising. The last block is padded with zeros. The arithmetic of a block of `dy[r][o]` and `x[r][i]` is
-/// that of [`super`], including flush to zero. An f32 dy is rounded to bf16.
+/// first row, in ascending order. The last block is padded with zeros. The arithmetic of a block of `dy[r][o]` and
+/// `x[r][i]` is that of [`super`], including flush to zero. An f32 dy is rounded to bf16.
 ///
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
 pub(crate) fn weight_gradient<A: Operand, B: Operand>(
@@ -27,7 +27,7 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     let [out, inputs] = shape;
     let end = samples.iter().map(|s| s.end).max().unwrap_or(0);
     assert!(dy.len() >= end * out && x.len() >= end * inputs, "the samples' rows exist");
-    // the blocks of all samples in one list: the running g needs no other boundary between samples
+    // the blocks of all samples in one list: padding to whole blocks is the only boundary between samples
     let padded = |s: &Range<usize>| {
         let pad = s.len().next_multiple_of(BLOCK) - s.len();
         s.clone().map(Some).chain(std::iter::repeat_n(None, pad))

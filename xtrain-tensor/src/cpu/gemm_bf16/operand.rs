@@ -35,7 +35,7 @@ impl Operand for f32 {
 #[inline(always)]
 pub(super) fn round_daz<T: Operand, const N: usize>(values: &[T], out: &mut [bf16; N]) {
     if let Ok(values) = <&[T; N]>::try_from(values) {
-        // a loop of constant length is vectorised
+        // a loop of constant length is vectorized
         for (to, x) in out.iter_mut().zip(values) {
             *to = x.round_daz();
         }

@@ -12,7 +12,7 @@ use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;
 
-/// Kinds of values: normal; products around 2^-126; denormals, zeros and ties; the neighbours of 2^-63; widely spread
+/// Kinds of values: normal; products around 2^-126; denormals, zeros and ties; the neighbors of 2^-63; widely spread
 /// exponents; the finest lattice on which nothing is flushed.
 #[derive(Debug, Clone, Copy)]
 enum Kind {

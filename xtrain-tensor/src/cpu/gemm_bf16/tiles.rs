@@ -64,8 +64,8 @@ impl TilePanels {
         TilePanels { rows, min_exp: vec![NO_EXPONENT; panels], depth, columns }
     }
 
-    /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of 32
-    /// or extends to the last row.
+    /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
+    /// 32, unless they extend to the last row.
     pub(crate) fn write<T: Operand>(&mut self, cpu: &Cpu, first: usize, w: &[T]) {
         let depth = self.depth;
         let columns = first..first + w.len() / depth.max(1);

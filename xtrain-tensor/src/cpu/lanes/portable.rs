@@ -1,4 +1,4 @@
-//! Lanes in plain Rust. The compiler vectorises the loops for the target.
+//! Lanes in plain Rust. The compiler vectorizes the loops for the target.
 use half::bf16;
 
 use super::reg::Reg;

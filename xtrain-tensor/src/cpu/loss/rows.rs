@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::operands::{LogProb, LossRows, Target};
 use crate::tensor::Tensor;
 
-/// Logits that one thread takes at a time.
+/// Logits per work item.
 pub(super) const GRAIN: usize = 8192;
 
 /// The values of one row `z`; `parts` is scratch.
@@ -19,11 +19,12 @@ pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize, parts: &mut Vec<[f32; 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowState {
     pub(super) value: LogProb,
-    /// The last logit that top-k keeps, in the order (falling, index rising): its value and its index. `None`: all are kept.
+    /// The last logit that top-k keeps, in order of descending value, then ascending index: its value and its index.
+    /// `None`: all are kept.
     cut: Option<(f32, usize)>,
 }
 
-/// What is computed from the logits besides the values of their rows.
+/// What to compute from the logits in addition to the values of their rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing.
@@ -32,7 +33,7 @@ pub(super) enum Action {
     Gradient,
 }
 
-/// Consecutive rows of logits: row `first` of a loss and those after it, from column `column` on.
+/// Consecutive rows of logits. The first one is row `first` of the loss; they start at column `column`.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) cpu: &'a Cpu,
@@ -43,8 +44,8 @@ pub(super) struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Computes the values of rows with a target that are not `known`, which requires all of their columns, then the
-    /// action. Logits of a row without a target become zeros.
+    /// Computes the values of rows with a target that are not in `known`, which requires all of their columns, then
+    /// runs the action. Logits of a row without a target become zeros.
     ///
     /// # Errors
     /// [`Error::NotFinite`] for the first row whose `lse` is not finite.
@@ -55,7 +56,7 @@ impl Rows<'_> {
             let mut scratch = Scratch::default();
             for (j, (z, known)) in z.chunks_exact_mut(v).zip(known).enumerate() {
                 match &self.loss.targets[self.first + i * per_part + j] {
-                    Some(target) => self.row(z, (target, known), &mut scratch),
+                    Some(target) => self.row(z, target, known, &mut scratch),
                     None => z.fill(0.0),
                 }
             }
@@ -63,7 +64,7 @@ impl Rows<'_> {
         let z = logits.data_mut::<f32>()?;
         let all = Disjoint::new(&mut *known);
         self.cpu.pool.parts(z, per_part * v, |i, z| {
-            // SAFETY: the rows of this part of `z`, and parts do not meet.
+            // SAFETY: the rows of this part of `z`; parts are disjoint.
             work(i, z, unsafe { all.slice(i * per_part..i * per_part + z.len() / v) });
         });
         match known.iter().position(|k| k.is_some_and(|k| !k.value.lse.is_finite())) {
@@ -72,7 +73,7 @@ impl Rows<'_> {
         }
     }
 
-    fn row(&self, z: &mut [f32], (target, known): (&Target, &mut Option<RowState>), scratch: &mut Scratch) {
+    fn row(&self, z: &mut [f32], target: &Target, known: &mut Option<RowState>, scratch: &mut Scratch) {
         let t = self.loss.temperature;
         if t != 1.0 {
             z.iter_mut().for_each(|z| *z /= t);
@@ -83,14 +84,14 @@ impl Rows<'_> {
             None => self.loss.top_k.and_then(|k| last_kept(z, k, &mut scratch.order)),
         };
         if let Some(cut) = cut {
-            remove_after(z, cut, (self.column, id));
+            remove_after(z, cut, self.column, id);
         }
         let RowState { value, .. } = *known.get_or_insert_with(|| {
             let id = id.expect("the values of a row are computed from all of its columns");
             RowState { value: of_row(self.cpu, z, id, &mut scratch.parts), cut }
         });
         if self.action == Action::Gradient {
-            gradient(self.cpu, z, id, (value, [target.weight, target.bonus, t]));
+            gradient(self.cpu, z, id, value, [target.weight, target.bonus, t]);
         }
     }
 }
@@ -102,7 +103,8 @@ struct Scratch {
     order: Vec<u32>,
 }
 
-/// The `k`-th logit, the largest first, of equal ones the first. `None`: all are kept.
+/// The `k`-th logit in order of descending value, then ascending index: its value and its index. `None`: all are
+/// kept.
 fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> {
     if k >= z.len() {
         return None;
@@ -117,7 +119,7 @@ fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> 
 }
 
 /// Sets logits after the last kept one to -inf, except that of the target. `z` starts at column `first`.
-fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize, Option<usize>)) {
+fn remove_after(z: &mut [f32], (last, at): (f32, usize), first: usize, target: Option<usize>) {
     for (i, z) in z.iter_mut().enumerate() {
         let kept = *z > last || *z == last && first + i <= at || z.is_nan();
         if !kept && Some(i) != target {
@@ -127,7 +129,12 @@ fn remove_after(z: &mut [f32], (last, at): (f32, usize), (first, target): (usize
 }
 
 /// Replaces logits by their gradients.
-fn gradient(cpu: &Cpu, z: &mut [f32], target: Option<usize>, (value, factors): (LogProb, [f32; 3])) {
-    let (LogProb { lse, entropy, .. }, [weight, bonus, temperature]) = (value, factors);
+fn gradient(
+    cpu: &Cpu,
+    z: &mut [f32],
+    target: Option<usize>,
+    LogProb { lse, entropy, .. }: LogProb,
+    [weight, bonus, temperature]: [f32; 3],
+) {
     dispatch(cpu.simd, softmax::Gradient { z, target, lse, entropy, weight, bonus, temperature });
 }

@@ -1,11 +1,11 @@
-//! Chunks of the vocabulary change no bit, and hold the memory down.
+//! Splitting the vocabulary into chunks changes no bit and bounds the memory.
 use super::*;
 use crate::operands::{Samples, Target};
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, Simd, ops};
 
-/// A loss of two samples, one of them longer than a chunk of rows, over a vocabulary of more than two
-/// chunks of 512.
+/// A loss of two samples. In most cases one sample is longer than a chunk of rows, and the vocabulary has more than
+/// two chunks of 512.
 struct Case {
     lengths: [usize; 2],
     out: usize,
@@ -50,7 +50,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Every case on every device in chunks of 512 columns against the whole vocabulary.
+/// Compares chunks of 512 columns with the whole vocabulary, for every case on every device.
 fn chunks_against_whole() -> std::result::Result<usize, String> {
     let mut compared = 0;
     for case in cases() {
@@ -81,7 +81,7 @@ fn chunks_of_the_vocabulary_change_no_bit() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn a_chunk_of_the_vocabulary_that_starts_anew_is_seen() {
+fn a_vocabulary_chunk_that_restarts_the_sum_is_detected() {
     let seen = crate::faults::with(crate::faults::Fault::VocabularyChunkStartsAnew, chunks_against_whole);
     assert!(seen.is_err_and(|e| e.contains("dx on")));
 }
@@ -103,14 +103,15 @@ fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
     }
 }
 
-/// The most memory that this process has had so far, in KiB; none where the system does not say.
+/// Peak resident memory of this process in KiB. `None`: the system does not report it.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// How much a loss and its gradient over 512 rows and a vocabulary of 50,000 add to the peak, in MiB.
+/// The growth of the peak, in MiB, during a loss and its gradient over 512 rows and a vocabulary of 50,000. `None`:
+/// the system does not report the peak.
 fn growth(max_logits: usize) -> Option<u64> {
     let (n, v, c, device) = (512, 50_000, 16, Device::cpu());
     let x = Tensor::new(&device, &[n, c], arbitrary(n * c, 1)).unwrap();
@@ -129,20 +130,21 @@ fn growth(max_logits: usize) -> Option<u64> {
 }
 
 #[test]
-fn a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100() {
+fn a_vocabulary_of_50_000_takes_40_mib_although_its_logits_are_100_mib() {
     const CHILD: &str = "XTRAIN_TEST_LOGITS";
-    const NAME: &str = "cpu::loss::tests::a_vocabulary_of_50_000_takes_40_mib_where_its_logits_are_100";
+    const NAME: &str =
+        "cpu::loss::tests::a_vocabulary_of_50_000_takes_40_mib_although_its_logits_are_100_mib";
     if let Ok(max_logits) = std::env::var(CHILD) {
         return println!("grown by {:?}", growth(max_logits.parse().unwrap()));
     }
-    // 16 MiB of logits, and as much kept for the next product of another size
+    // 16 MiB of logits, and the same amount recycled for products of other sizes
     for (max_logits, fits) in [(LOGITS, true), (512 * 50_000, false)] {
-        // a process of its own: other tests add to the peak
+        // in a separate process, because other tests add to the peak
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let child = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, max_logits.to_string());
         let out = String::from_utf8(child.output().unwrap().stdout).unwrap();
         let Some((_, rest)) = out.split_once("grown by Some(") else {
-            return println!("not measured: this system does not say how much memory a process has");
+            return println!("not measured: this system does not report the peak memory of a process");
         };
         let grown: u64 = rest.split(')').next().unwrap().parse().unwrap();
         println!("{max_logits} logits at a time: {grown} MiB");

@@ -18,7 +18,7 @@ pub(crate) struct Buffer {
     at: u64,
     bytes: usize,
     home: Gpu,
-    /// The operation that still has to write the buffer.
+    /// The deferred operation that writes the buffer. `None`: its kernel has been queued.
     deferred: Mutex<Option<Box<dyn Deferred>>>,
 }
 
@@ -32,8 +32,8 @@ impl Buffer {
         Buffer::new(home, bytes, false)
     }
 
-    /// Acquires a block that no queued kernel uses, so the host may write to it immediately. A free block stays idle
-    /// whatever other threads queue: only its owner can pass its address to a kernel.
+    /// Acquires a block that no queued kernel uses, so the host may write to it immediately. Work queued by other
+    /// threads cannot use a free block: only its owner can pass its address to a kernel.
     pub(crate) fn acquire_idle(home: &Gpu, bytes: usize) -> Result<Buffer> {
         Buffer::new(home, bytes, true)
     }

@@ -134,7 +134,7 @@ impl Gpu {
         self.shared.indices.stage(lists.collect());
     }
 
-    /// Forgets the lists of [`Gpu::stage_indices`].
+    /// Drops the lists of [`Gpu::stage_indices`].
     pub(crate) fn clear_staged_indices(&self) {
         self.shared.indices.stage(Vec::new());
     }
@@ -177,7 +177,7 @@ impl Gpu {
     }
 
     /// The issue lock. A backend operation holds it from its first index list to its last launch, so that no other
-    /// thread renews those lists, or ends the step, in between. It is not reentrant.
+    /// thread replaces those lists, or ends the step, in between. It is not reentrant.
     pub(crate) fn issue(&self) -> MutexGuard<'_, ()> {
         self.shared.issue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,7 @@
 //! Cache of index lists (token ids, positions, slots) on the device. A pass uses the same few lists in every layer:
 //! each is uploaded once and then found by value. The lists of a step reuse the addresses of the previous step, in
 //! order of first use, so that a captured graph stays valid. Lists that a kernel writes at each step are also found
-//! by value:
-//! [`Indices::stage`].
+//! by value, see [`Indices::stage`].
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::launch::{At, Launcher};

@@ -1,4 +1,4 @@
-//! The stream of a device: kernels and copies in order, the memory that they use, and what has been counted.
+//! The stream of a device: kernels and copies in order, their memory, and the activity counters.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::launch::{Arg, Call, Grid, Launcher};
@@ -11,12 +11,12 @@ pub(super) struct Stream {
     launcher: Box<dyn Launcher>,
     memory: Memory,
     queue: Queue,
-    done: Done,
+    activity: Activity,
 }
 
 /// Counters that neither the queue nor the memory pool keeps.
 #[derive(Debug, Default)]
-struct Done {
+struct Activity {
     launches: AtomicU64,
     uploaded: AtomicU64,
     downloaded: AtomicU64,
@@ -55,8 +55,8 @@ pub struct GpuCounters {
 }
 
 impl GpuCounters {
-    /// Returns the difference to an earlier snapshot. `steps_without_upload` is not a difference: it counts from the
-    /// last upload.
+    /// Returns the difference from an earlier snapshot. `steps_without_upload` is not a difference: it counts from
+    /// the last upload.
     pub fn since(self, before: GpuCounters) -> GpuCounters {
         GpuCounters {
             launches: self.launches - before.launches,
@@ -75,7 +75,7 @@ impl GpuCounters {
 
 impl Stream {
     pub(super) fn new(launcher: Box<dyn Launcher>) -> Stream {
-        Stream { launcher, memory: Memory::default(), queue: Queue::default(), done: Done::default() }
+        Stream { launcher, memory: Memory::default(), queue: Queue::default(), activity: Activity::default() }
     }
 
     /// The launcher.
@@ -85,26 +85,26 @@ impl Stream {
 
     /// Returns a snapshot of the activity counters.
     pub(super) fn counters(&self) -> GpuCounters {
-        let Stream { memory, queue, done, .. } = self;
+        let Stream { memory, queue, activity, .. } = self;
         let (counts, load) = (queue.counts(), |n: &AtomicU64| n.load(Ordering::Relaxed));
         GpuCounters {
-            launches: load(&done.launches),
+            launches: load(&activity.launches),
             graphs: counts.graphs,
             graph_node_updates: counts.graph_node_updates,
-            uploaded: load(&done.uploaded),
-            downloaded: load(&done.downloaded),
-            syncs: load(&done.syncs),
-            steps_without_upload: counts.flushes.saturating_sub(load(&done.flushes_at_upload)),
-            kv_read: load(&done.kv_read),
-            partials: load(&done.partials),
+            uploaded: load(&activity.uploaded),
+            downloaded: load(&activity.downloaded),
+            syncs: load(&activity.syncs),
+            steps_without_upload: counts.flushes.saturating_sub(load(&activity.flushes_at_upload)),
+            kv_read: load(&activity.kv_read),
+            partials: load(&activity.partials),
             allocations: memory.allocations(),
         }
     }
 
     /// Adds to the counters of decode attention: bytes of keys and values read, and of partial results.
     pub(super) fn count_attention_bytes(&self, read: usize, partials: usize) {
-        self.done.kv_read.fetch_add(read as u64, Ordering::Relaxed);
-        self.done.partials.fetch_add(partials as u64, Ordering::Relaxed);
+        self.activity.kv_read.fetch_add(read as u64, Ordering::Relaxed);
+        self.activity.partials.fetch_add(partials as u64, Ordering::Relaxed);
     }
 
     /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as
@@ -116,8 +116,8 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        let Stream { launcher, queue, done, .. } = self;
-        done.launches.fetch_add(1, Ordering::Relaxed);
+        let Stream { launcher, queue, activity, .. } = self;
+        activity.launches.fetch_add(1, Ordering::Relaxed);
         let call = Call { kernel, grid, args };
         if launcher.exact() {
             // SAFETY: as promised by the caller.
@@ -171,17 +171,17 @@ impl Stream {
 
     /// Copies host bytes to an allocation.
     pub(super) fn copy_to_device(&self, to: u64, bytes: &[u8]) -> Result<()> {
-        let Stream { launcher, queue, done, .. } = self;
-        done.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        done.flushes_at_upload.store(queue.counts().flushes, Ordering::Relaxed);
+        let Stream { launcher, queue, activity, .. } = self;
+        activity.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        activity.flushes_at_upload.store(queue.counts().flushes, Ordering::Relaxed);
         launcher.upload(to, bytes)
     }
 
     /// Copies from the device after all queued kernels, which have been submitted.
     pub(super) fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
         self.launcher.download(to, from)?;
-        self.done.downloaded.fetch_add(to.len() as u64, Ordering::Relaxed);
-        self.done.syncs.fetch_add(1, Ordering::Relaxed);
+        self.activity.downloaded.fetch_add(to.len() as u64, Ordering::Relaxed);
+        self.activity.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ pub(super) const ALL: [Maker; 3] =
 
 const EPS: f64 = 1e-5;
 
-/// A gain or matrix product's backward: `(dx, dw)`.
+/// The backward of a matrix product: `(dx, dw)`.
 fn linear_back(x: &[f64], w: &[f64], dy: &[f64], samples: &Samples) -> (Vec<f64>, Vec<f64>) {
     let width = x.len() / samples.rows();
     let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; w.len()]);
@@ -23,6 +23,7 @@ fn linear_back(x: &[f64], w: &[f64], dy: &[f64], samples: &Samples) -> (Vec<f64>
     (dx, dw)
 }
 
+/// The backward of a norm: `(dx, dw)`.
 fn norm_back(x: &[f64], w: &[f64], dy: &[f64], samples: &Samples) -> (Vec<f64>, Vec<f64>) {
     let mut dw = vec![0.0; w.len()];
     (reference::rms_norm_backward::<F64>(x, w, dy, EPS, &mut dw, samples), dw)

@@ -24,22 +24,22 @@ fn read(device: &Device, dtype: Dtype, ([nh, nkv, hd], at, window): Shape) -> [u
     let table: Vec<Vec<u32>> = (0..at.len() as u32).map(|s| (s * each..(s + 1) * each).collect()).collect();
     let slots = Slots::Pages { page, table };
     let n = at.len() * each as usize * page;
-    let make = |shape: [usize; 3], seed| {
+    let tensor = |shape: [usize; 3], seed| {
         let x = arbitrary(shape.iter().product(), seed);
         Tensor::new(device, &shape, x).unwrap().cast(dtype).unwrap()
     };
-    let (q, k, v) = (make([at.len(), nh, hd], 1), make([n, nkv, hd], 2), make([n, nkv, hd], 3));
+    let (q, k, v) = (tensor([at.len(), nh, hd], 1), tensor([n, nkv, hd], 2), tensor([n, nkv, hd], 3));
     let seq: Vec<u32> = (0..at.len() as u32).collect();
-    let see = AttnMask { seq: &seq, pos: at, slots: &slots, window };
+    let mask = AttnMask { seq: &seq, pos: at, slots: &slots, window };
     let mut measured = 0;
     let before = gpu.gpu_counters();
     for pool in [&k, &v] {
         watch(pool.at(gpu, dtype).unwrap().0, pool.len() * dtype.bytes());
-        ops::decode_attention(&q, &k, &v, &see).unwrap();
+        ops::decode_attention(&q, &k, &v, &mask).unwrap();
         measured += watched();
     }
     let counted = gpu.gpu_counters().since(before).kv_read / 2;
-    let keys: usize = (0..at.len()).map(|n| see.keys(n).len()).sum();
+    let keys: usize = (0..at.len()).map(|n| mask.keys(n).len()).sum();
     [measured, counted, (2 * keys * nkv * hd * dtype.bytes()) as u64]
 }
 
@@ -52,8 +52,8 @@ fn decode_attention_reads_keys_and_values_once() {
             println!("{shape:?} in {dtype}: {measured} bytes read, {ideal} needed");
             assert_eq!(measured, counted, "{shape:?} in {dtype}: bytes read and the launcher's count differ");
             // in f32, a group of more than 16 heads reads the values more than once
-            let again = dtype == Dtype::F32 && shape.0[0] > 16 * shape.0[1];
-            assert!(again || 10 * measured <= 11 * ideal, "{shape:?} in {dtype}: {measured} of {ideal}");
+            let rereads = dtype == Dtype::F32 && shape.0[0] > 16 * shape.0[1];
+            assert!(rereads || 10 * measured <= 11 * ideal, "{shape:?} in {dtype}: {measured} of {ideal}");
         }
     }
 }

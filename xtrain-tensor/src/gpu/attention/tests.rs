@@ -84,7 +84,7 @@ const SHAPES: [Shape; 12] = [
     ([1, 1, 200], &[40, 1], Some(1), 9),
 ];
 
-/// Operands of an attention over whole sequences, and who sees what.
+/// Operands of an attention over whole sequences, and its attention mask.
 struct Scene {
     heads: Heads,
     window: Option<usize>,
@@ -128,7 +128,7 @@ impl Scene {
         Scene { heads: Heads { nh, nkv, hd }, window, slots, n_slots, seq, pos, q, k, v }
     }
 
-    fn see<'a>(&'a self, (seq, pos): &'a (Vec<u32>, Vec<u32>)) -> AttnMask<'a> {
+    fn mask<'a>(&'a self, (seq, pos): &'a (Vec<u32>, Vec<u32>)) -> AttnMask<'a> {
         AttnMask { seq, pos, slots: &self.slots, window: self.window }
     }
 
@@ -148,17 +148,17 @@ impl Scene {
 
     /// `(y, L)` of some rows, by one launch shape.
     fn run(&self, device: &Device, rows: &[usize], dtype: Dtype, launch: Launch) -> [Vec<f32>; 2] {
-        let Device::Gpu(gpu) = device else { panic!("a GPU") };
+        let Device::Gpu(gpu) = device else { panic!("expected a GPU, found {device}") };
         let at = rows.iter().map(|&n| (self.seq[n], self.pos[n])).unzip();
         let width = self.heads.nh * self.heads.hd;
         let q: Vec<f32> = rows.iter().flat_map(|&n| &self.q[n * width..][..width]).copied().collect();
         let q = self.on(device, &q, self.heads.nh, dtype);
         let [k, v] = self.pools(device, dtype);
-        let see = self.see(&at);
-        let operands = Operands::new(gpu, [&q, &k, &v], self.heads, &see).unwrap();
+        let mask = self.mask(&at);
+        let operands = Operands::new(gpu, [&q, &k, &v], self.heads, &mask).unwrap();
         match launch {
-            Launch::Tiles => operands.tiles(&tiles::runs(&see), &see).unwrap(),
-            Launch::Split => operands.split(&(0..rows.len() as u32).collect::<Vec<_>>(), &see).unwrap(),
+            Launch::Tiles => operands.tiles(&tiles::runs(&mask), &mask).unwrap(),
+            Launch::Split => operands.split(&(0..rows.len() as u32).collect::<Vec<_>>(), &mask).unwrap(),
         }
         let Operands { y, lse, .. } = operands;
         [y, lse].map(|x| x.to_f32().unwrap().to_vec().unwrap())
@@ -195,10 +195,10 @@ fn attention_has_the_order_of_the_contract_in_tiles_and_split() {
         for (j, dtype) in [Dtype::F32, Dtype::BF16].into_iter().enumerate() {
             let (scene, launch) = (Scene::new(shape, dtype), [Launch::Tiles, Launch::Split][(i + j) % 2]);
             let (all, operands) = (scene.all(), [&*scene.q, &*scene.k, &*scene.v]);
-            let (heads, see) = (scene.heads, scene.see(&all));
+            let (heads, mask) = (scene.heads, scene.mask(&all));
             let want = match dtype {
-                Dtype::BF16 => reference::attention::<Mma>(operands, heads, &see),
-                _ => reference::attention::<F32>(operands, heads, &see),
+                Dtype::BF16 => reference::attention::<Mma>(operands, heads, &mask),
+                _ => reference::attention::<F32>(operands, heads, &mask),
             };
             let rows: Vec<usize> = (0..scene.seq.len()).collect();
             let [y, lse] = scene.run(&device(i + j), &rows, dtype, launch);
@@ -234,19 +234,19 @@ fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
     for (i, shape) in SHAPES.into_iter().enumerate() {
         let scene = Scene::new(shape, Dtype::BF16);
         let (heads, device, all) = (scene.heads, device(i), scene.all());
-        let see = scene.see(&all);
+        let mask = scene.mask(&all);
         let q = scene.on(&device, &scene.q, heads.nh, Dtype::BF16);
         let [k, v] = scene.pools(&device, Dtype::BF16);
-        let (y, lse) = ops::attention(&q, &k, &v, &see).unwrap();
+        let (y, lse) = ops::attention(&q, &k, &v, &mask).unwrap();
         let dy = arbitrary(q.len(), 4);
         let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
         let got =
-            ops::attention_backward(&saved, &scene.on(&device, &dy, heads.nh, Dtype::F32), &see).unwrap();
+            ops::attention_backward(&saved, &scene.on(&device, &dy, heads.nh, Dtype::F32), &mask).unwrap();
         let (y, lse) = (y.to_f32().unwrap().to_vec::<f32>().unwrap(), lse.to_vec::<f32>().unwrap());
         let dy = &rounded(dy, Dtype::BF16);
         let (q, k, v) = (&scene.q, &scene.k, &scene.v);
         let saved = reference::AttentionSaved { q, k, v, y: &y, lse: &lse, dy };
-        let want = reference::attention_backward::<Mma>(saved, heads, &see);
+        let want = reference::attention_backward::<Mma>(saved, heads, &mask);
         for (name, (got, want)) in ["dq", "dk", "dv"].iter().zip(got.iter().zip(&want)) {
             same(&got.to_vec::<f32>().unwrap(), want, &format!("{shape:?}: {name}"));
         }
@@ -257,10 +257,10 @@ fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
 fn a_head_size_that_is_not_a_multiple_of_8_is_an_error() {
     let device = device(0);
     let slots = Slots::Runs { base: vec![0] };
-    let see = AttnMask { seq: &[0], pos: &[0], slots: &slots, window: None };
+    let mask = AttnMask { seq: &[0], pos: &[0], slots: &slots, window: None };
     for hd in 1..=256 {
         let x = Tensor::zeros(&device, &[1, 1, hd], Dtype::F32).unwrap();
-        match ops::attention(&x, &x, &x, &see) {
+        match ops::attention(&x, &x, &x, &mask) {
             Ok(_) => assert_eq!(hd % 8, 0),
             Err(error) => {
                 assert!(!hd.is_multiple_of(8), "{hd}: {error}");

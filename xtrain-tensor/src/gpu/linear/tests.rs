@@ -190,18 +190,18 @@ fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
 
 #[test]
 fn a_row_has_the_same_bits_with_any_number_of_other_rows() {
-    let (outs, width, most) = (24, 520, 67);
-    let (x, w) = (arbitrary(most * width, 1), arbitrary(outs * width, 2));
+    let (outs, width, max_rows) = (24, 520, 67);
+    let (x, w) = (arbitrary(max_rows * width, 1), arbitrary(outs * width, 2));
     for dtype in [Dtype::F32, Dtype::BF16] {
         let mut all: Option<Vec<f32>> = None;
-        for (i, n) in [most, 1, 2, 8, 9, 16, 17, 31, 33, 65].into_iter().enumerate() {
+        for (i, n) in [max_rows, 1, 2, 8, 9, 16, 17, 31, 33, 65].into_iter().enumerate() {
             let device = gpu(i);
             let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
             // the last n rows, so that the position of a row in its tile changes too
-            let x = on(&device, [n, width], &x[(most - n) * width..], dtype);
+            let x = on(&device, [n, width], &x[(max_rows - n) * width..], dtype);
             let y: Vec<f32> = ops::linear(&x, &w, None, Dtype::F32).unwrap().to_vec().unwrap();
             let all = all.get_or_insert_with(|| y.clone());
-            compare_bits(&y, &all[(most - n) * outs..])
+            compare_bits(&y, &all[(max_rows - n) * outs..])
                 .unwrap_or_else(|e| panic!("{n} rows in {dtype}: {e}"));
         }
     }
@@ -227,7 +227,7 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
             let (ws, up) = ([w(2, outs), w(3, 7), w(4, 16)], w(5, outs));
             let affine = |weight| Affine { weight, bias: None };
 
-            // deferred: the products that read it compute it, until `linear` reads its address
+            // deferred: products that read `x` compute the norm themselves, until `linear` reads its address
             let x = ops::rms_norm(&h, &gain, 1e-6, dtype).unwrap();
             let before = as_gpu(&device).gpu_counters();
             let gated = ops::swiglu(&x, [affine(&ws[0]), affine(&up)]).unwrap();
@@ -306,11 +306,11 @@ fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
 
 #[test]
 fn a_product_of_more_blocks_than_a_grid_has_along_y_takes_a_square_tile() {
-    let most = 16 * MAX_GRID_Y;
-    assert!(Tile::of_forward(1, most, Dtype::BF16) == Tile::Skinny);
-    assert!(Tile::of_forward(1, most + 1, Dtype::BF16) != Tile::Skinny);
+    let max_outs = 16 * MAX_GRID_Y;
+    assert!(Tile::of_forward(1, max_outs, Dtype::BF16) == Tile::Skinny);
+    assert!(Tile::of_forward(1, max_outs + 1, Dtype::BF16) != Tile::Skinny);
     // in the square tiles, rows of x map to grid y and outputs to grid x
-    let shape = [1, most + 1, 8];
+    let shape = [1, max_outs + 1, 8];
     let grid = skinny(shape, Dtype::BF16).1;
     assert!(grid.blocks[1] as usize > MAX_GRID_Y, "{grid:?}");
 }

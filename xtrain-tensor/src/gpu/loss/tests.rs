@@ -26,7 +26,7 @@ fn operands_of(device: &Device, o: &Operands) -> Result<(Tensor, Weight, Samples
 
 const TEMPERATURE: f32 = 0.8;
 
-/// Values, `dx` and `dhead`; on a GPU with at max_logits `max_logits` logits at a time.
+/// Values, `dx` and `dhead`; on a GPU with at most `max_logits` logits in memory.
 fn computed(device: &Device, o: &Operands, max_logits: usize) -> Result<[Vec<f32>; 3]> {
     let (x, head, samples, targets) = operands_of(device, o)?;
     let rows = LossRows { targets: &targets, samples: &samples, temperature: TEMPERATURE, top_k: o.top_k };
@@ -41,8 +41,8 @@ fn computed(device: &Device, o: &Operands, max_logits: usize) -> Result<[Vec<f32
     Ok([values, dx.to_vec()?, dhead.to_vec()?])
 }
 
-/// The same from the logits of the head's product: the reference's values and gradients of each row, the
-/// gradients rounded where they enter the products.
+/// The same, composed from the logits of the head's product: the reference's values and gradients of each row. The
+/// gradients are rounded where they enter the products.
 fn composed(device: &Device, o: &Operands) -> Result<[Vec<f32>; 3]> {
     let (x, head, samples, targets) = operands_of(device, o)?;
     let z: Vec<f32> = ops::linear(&x, &head, None, Dtype::F32)?.to_vec()?;

@@ -8,8 +8,8 @@ use super::samples::Samples;
 pub struct Target {
     /// The target token.
     pub id: u32,
-    /// The loss weight: the factor of the negative log-probability. 1 / target tokens of the whole step, or an
-    /// advantage.
+    /// The loss weight: the factor of the negative log-probability. For example 1 / (number of target tokens in the
+    /// step), or an advantage.
     pub weight: f32,
     /// The factor of the row's entropy. It is subtracted from the loss whose gradient is taken, not from the reported
     /// loss.
@@ -25,8 +25,8 @@ pub struct LossRows<'a> {
     pub samples: &'a Samples,
     /// The logits are divided by it.
     pub temperature: f32,
-    /// A row keeps its target and this many of its largest logits, of equal ones the first. All others count as -inf.
-    /// `None`: it keeps all.
+    /// A row keeps its target and this many of its largest logits; of equal logits, the first. All others count as
+    /// -inf. `None`: it keeps all.
     pub top_k: Option<usize>,
 }
 

@@ -1,12 +1,12 @@
-//! From values in pieces to whole rows.
+//! Collects values that arrive in pieces into whole rows.
 use std::fmt;
 
 use super::piece::PackValue;
 use crate::error::{Error, Result};
 use crate::operands::weight::Weight;
 
-/// Elements that are packed together.
-const WAITING: usize = 1 << 16;
+/// Target number of elements per write.
+const WRITE_ELEMENTS: usize = 1 << 16;
 /// Rows of a panel.
 const PANEL: usize = 32;
 
@@ -18,60 +18,61 @@ pub(crate) trait RowSink: fmt::Debug + Send {
     /// Keeps the rows exactly, denormals included.
     fn keep_exact_rows(&mut self);
 
-    /// The weight, after all rows.
+    /// Returns the weight after all rows have been written.
     fn finish(self) -> Result<Weight>;
 
-    /// The rows of `width` values from row `first` on: as many as make whole panels, or all that are left.
+    /// Packs rows of `width` values, from row `first` on. Their number fills whole panels, unless they are the last
+    /// rows.
     fn write(&mut self, first: usize, width: usize, w: &[Self::Value]);
 }
 
-/// Collects values and writes them as whole panels, the same number for each thread.
+/// Collects values and writes them as whole panels, the same number of panels for each thread.
 #[derive(Debug)]
 pub(crate) struct Lines<T: RowSink> {
     pub(crate) sink: T,
     shape: [usize; 2],
     /// Elements per write.
-    most: usize,
-    waiting: Vec<T::Value>,
+    write_len: usize,
+    pending: Vec<T::Value>,
     /// Rows written so far.
     rows: usize,
     /// Number of values beyond the shape.
-    beyond: usize,
+    surplus: usize,
 }
 
 impl<T: RowSink> Lines<T> {
     pub(crate) fn new(sink: T, shape: [usize; 2], threads: usize) -> Lines<T> {
         let [out, width] = shape;
-        let rows = (WAITING / width).max(1).next_multiple_of(PANEL * threads).min(out);
-        Lines { sink, shape, most: rows * width, waiting: Vec::new(), rows: 0, beyond: 0 }
+        let rows = (WRITE_ELEMENTS / width).max(1).next_multiple_of(PANEL * threads).min(out);
+        Lines { sink, shape, write_len: rows * width, pending: Vec::new(), rows: 0, surplus: 0 }
     }
 
-    /// The next values. Values that already make whole panels are not copied.
+    /// Appends values. Values that already fill whole panels are not copied.
     pub(crate) fn push_values(&mut self, mut values: &[T::Value]) {
         let [out, width] = self.shape;
         while !values.is_empty() {
             let left = (out - self.rows) * width;
             if left == 0 {
-                self.beyond += values.len();
+                self.surplus += values.len();
                 return;
             }
-            let most = self.most.min(left);
-            if self.waiting.is_empty() && values.len() >= most {
-                let whole = if values.len() >= left { left } else { values.len() / most * most };
+            let write_len = self.write_len.min(left);
+            if self.pending.is_empty() && values.len() >= write_len {
+                let whole = if values.len() >= left { left } else { values.len() / write_len * write_len };
                 let (now, later) = values.split_at(whole);
                 self.write(now);
                 values = later;
                 continue;
             }
-            let (now, later) = values.split_at(values.len().min(most - self.waiting.len()));
-            self.waiting.extend_from_slice(now);
-            if self.waiting.len() == most {
-                let mut waiting = std::mem::take(&mut self.waiting);
-                self.write(&waiting);
+            let (now, later) = values.split_at(values.len().min(write_len - self.pending.len()));
+            self.pending.extend_from_slice(now);
+            if self.pending.len() == write_len {
+                let mut pending = std::mem::take(&mut self.pending);
+                self.write(&pending);
                 // a complete matrix keeps only its panels
                 if self.rows < out {
-                    waiting.clear();
-                    self.waiting = waiting;
+                    pending.clear();
+                    self.pending = pending;
                 }
             }
             values = later;
@@ -84,16 +85,16 @@ impl<T: RowSink> Lines<T> {
         self.rows += w.len() / width;
     }
 
-    /// Returns the sink after all values.
+    /// Returns the sink after all values have been written.
     ///
     /// # Errors
     /// [`Error::Shape`] unless there were as many values as the shape holds.
     pub(crate) fn finish_rows(self) -> Result<T> {
-        let Lines { sink, shape: [out, width], waiting, rows, beyond, .. } = self;
-        if rows == out && beyond == 0 {
+        let Lines { sink, shape: [out, width], pending, rows, surplus, .. } = self;
+        if rows == out && surplus == 0 {
             return Ok(sink);
         }
-        let got = vec![vec![out, width], vec![rows * width + waiting.len() + beyond]];
+        let got = vec![vec![out, width], vec![rows * width + pending.len() + surplus]];
         Err(Error::Shape { op: "WeightPacker", want: "as many values as the shape holds", got })
     }
 }

@@ -6,15 +6,15 @@ use super::piece::{PackValue, Piece};
 use crate::error::Result;
 use crate::operands::weight::Weight;
 
-/// Packs the values of one matrix, which come in pieces.
+/// Packs the values of one matrix, which arrive in pieces.
 pub(crate) trait Packer: fmt::Debug + Send {
-    /// Keeps the rows exactly, denormals included: the matrix is a table whose rows will be read.
+    /// Keeps the rows exactly, denormals included, because the matrix is a table whose rows will be read.
     fn keep_exact_rows(&mut self);
 
-    /// The next values, row-major.
+    /// Appends the next values, row-major.
     fn push(&mut self, values: Piece<'_>);
 
-    /// The weight.
+    /// Returns the weight.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) unless the number of values is that of the shape.

@@ -5,7 +5,7 @@ use half::bf16;
 
 use crate::dtype::{from_bf16, to_bf16};
 
-/// Elements that are converted together.
+/// Elements per converted part.
 const CONVERTED: usize = 1 << 15;
 
 /// Consecutive values of a tensor, row-major, as read from a file.
@@ -34,9 +34,9 @@ impl Piece<'_> {
         }
     }
 
-    /// The index and the value of the first NaN or infinity.
+    /// The index and the value of the first NaN or infinity. `None`: all values are finite.
     pub fn first_non_finite(&self) -> Option<(usize, f32)> {
-        // a conjunction over all values is vectorised, a search with an early exit is not
+        // a conjunction over all values is vectorized, a search with an early exit is not
         let finite = |x: &bf16| x.to_bits() & 0x7f80 != 0x7f80;
         match self {
             Piece::F32(values) if values.iter().fold(true, |all, x| all & x.is_finite()) => None,
@@ -69,7 +69,7 @@ impl<'a> From<&'a [bf16]> for Piece<'a> {
 
 /// An element type of packed matrices.
 pub(crate) trait PackValue: Copy + fmt::Debug + Send + Sized {
-    /// Calls `give` with the values as this type, in parts.
+    /// Converts the values to this type and passes them to `give`, in parts.
     fn convert(values: Piece<'_>, give: impl FnMut(&[Self]));
 }
 

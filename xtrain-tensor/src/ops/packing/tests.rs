@@ -1,4 +1,4 @@
-//! A weight that was packed while it was read is the weight of its matrix.
+//! A weight packed in pieces is bit-identical to the weight of its whole matrix.
 use half::bf16;
 
 use super::*;
@@ -8,7 +8,7 @@ use crate::{Simd, Tensor, ThreadSchedule, from_bf16, to_bf16};
 
 const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
 
-/// Values with zeros of either sign, and numbers that are denormals of bf16 or become one.
+/// Values with zeros of either sign, and numbers that are bf16 denormals or round to one.
 fn values(n: usize) -> Vec<f32> {
     let mut values = arbitrary(n, 7);
     for (at, tiny) in
@@ -19,7 +19,7 @@ fn values(n: usize) -> Vec<f32> {
     values
 }
 
-/// All devices, of several threads too: a piece is cut by their number.
+/// All devices, also with several threads, because the size of a write depends on their number.
 fn all() -> Vec<Device> {
     let of = |simd| [1, 3].map(|threads| Device::cpu_with(threads, simd));
     let mut all: Vec<Device> = Simd::available().flat_map(of).collect();
@@ -39,7 +39,7 @@ fn packed(device: &Device, [out, width]: [usize; 2], dtype: Dtype, piece: usize)
 }
 
 #[test]
-fn products_gradients_and_rows_have_the_bits_of_the_matrix_however_it_was_cut() {
+fn products_gradients_and_rows_have_the_bits_of_the_matrix_for_any_piece_size() {
     let mut compared = 0;
     for (device, dtype) in all().into_iter().flat_map(|d| [(d.clone(), Dtype::F32), (d, Dtype::BF16)]) {
         for [out, width] in SHAPES {
@@ -64,7 +64,7 @@ fn products_gradients_and_rows_have_the_bits_of_the_matrix_however_it_was_cut() 
     assert!(compared >= 2 * 2 * 2 * 4 * 3, "{compared}");
 }
 
-/// The values as bf16, and what they are as f32.
+/// The values rounded to bf16, and the same widened to f32.
 fn narrowed(values: &[f32]) -> (Vec<bf16>, Vec<f32>) {
     let narrow: Vec<bf16> = values.iter().map(|&x| to_bf16(x)).collect();
     let wide = narrow.iter().map(|&x| from_bf16(x)).collect();
@@ -101,7 +101,7 @@ fn bf16_pieces_are_packed_as_their_values_in_f32() {
 }
 
 #[test]
-fn the_first_that_is_not_finite_is_found_in_either_type() {
+fn the_first_non_finite_value_is_found_in_both_dtypes() {
     let mut values = values(1000);
     let found = |values: &[f32]| {
         let at = |piece: Piece<'_>| piece.first_non_finite().map(|(at, x)| (at, x.to_bits()));
@@ -124,13 +124,14 @@ fn values_that_are_too_few_or_too_many_are_an_error() {
         let mut packing = WeightPacker::new(&device, &[33, 2], Dtype::BF16).unwrap();
         vec![1.0; got].chunks(9).for_each(|piece| packing.push(piece));
         let error = packing.finish().unwrap_err().to_string();
-        let want = format!("WeightPacker: want as many values as the shape holds, got [[33, 2], [{got}]]");
+        let want =
+            format!("WeightPacker: expected as many values as the shape holds, found [[33, 2], [{got}]]");
         assert_eq!(error, want);
     }
 }
 
 #[test]
-fn what_is_no_matrix_of_floats_and_no_table_is_refused() {
+fn other_shapes_other_dtypes_and_lookups_without_a_table_are_errors() {
     let device = Device::cpu();
     for shape in [&[3][..], &[2, 0], &[1, 2, 3], &[usize::MAX, 2]] {
         assert!(

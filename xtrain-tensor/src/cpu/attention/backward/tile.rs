@@ -109,7 +109,7 @@ impl<E: Number> Item<'_, E> {
         let (rows, keys) = (self.block(block), self.block(c));
         for j in keys.clone().step_by(STRIP) {
             let strip = j..keys.end.min(j + STRIP);
-            let end = self.mask.last_seeing(strip.end - 1, self.rows.len()).min(rows.end);
+            let end = self.mask.visible_until(strip.end - 1, self.rows.len()).min(rows.end);
             let depth = j.max(rows.start)..end;
             if depth.is_empty() {
                 continue;
