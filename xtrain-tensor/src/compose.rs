@@ -57,7 +57,7 @@ pub(crate) fn global_norm(sums: &[f32]) -> f32 {
     sums.iter().fold(0f32, |total, sum| total + sum).sqrt()
 }
 
-/// The factor of the gradients whose global norm is `norm`: `min(1, max_norm / (norm + 1e-6))`.
+/// The clip factor of gradients with the global norm `norm`: `min(1, max_norm / (norm + 1e-6))`.
 pub(crate) fn clip(norm: f32, max_norm: f32) -> f32 {
     let ratio = max_norm / (norm + 1e-6);
     if ratio < 1.0 { ratio } else { 1.0 }

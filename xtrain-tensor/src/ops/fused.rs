@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 use crate::operands::UnrotatedHeads;
 use crate::tensor::Tensor;
 
-/// Norms and rotates queries and keys, and writes keys and values into their slots of the pools `[S, nkv, hd]`.
-/// Returns the queries. Bit-identical to [`norm_rope`](super::norm_rope), or [`rope_rows`](super::rope_rows) without a
-/// QK-norm, and [`scatter_rows`](super::scatter_rows).
+/// Normalizes and rotates queries and keys, and writes keys and values to their slots in the pools `[S, nkv, hd]`.
+/// Returns the queries. Bit-identical to [`norm_rope`](super::norm_rope) (without QK-norm:
+/// [`rope_rows`](super::rope_rows)) and [`scatter_rows`](super::scatter_rows).
 ///
 /// # Errors
 /// Those of these operations; [`Error::Argument`] for a head size above 256 on a GPU.

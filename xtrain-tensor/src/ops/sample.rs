@@ -29,7 +29,7 @@ pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_
     let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
         return Err(misfit(op, "logits [N, V], N rows", &[logits]));
     };
-    refuse(!(1..=MAX_VOCAB).contains(&v), op, "1 to 524288 logits a row", &[logits])?;
+    refuse(!(1..=MAX_VOCAB).contains(&v), op, "1 to 524288 logits per row", &[logits])?;
     rows.iter().try_for_each(|row| check(op, row, v))
 }
 
