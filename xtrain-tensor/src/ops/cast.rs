@@ -9,7 +9,7 @@ impl Tensor {
     /// The values as f32: shared if they are f32, widened if they are bf16.
     ///
     /// # Errors
-    /// [`Error::Dtype`] for a tensor of integers.
+    /// [`Error::Dtype`](crate::Error::Dtype) for a tensor of integers.
     pub fn to_f32(&self) -> Result<Tensor> {
         self.cast(Dtype::F32)
     }
@@ -17,7 +17,7 @@ impl Tensor {
     /// The same values in another floating-point type, rounded to nearest even. Shared if the type is the same.
     ///
     /// # Errors
-    /// [`Error::Dtype`] unless both types are f32 or bf16.
+    /// [`Error::Dtype`](crate::Error::Dtype) unless both types are f32 or bf16.
     pub fn cast(&self, dtype: Dtype) -> Result<Tensor> {
         for of in [self.dtype(), dtype] {
             refuse_dtype(

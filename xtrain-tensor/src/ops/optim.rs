@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 /// Order: the norm adds from +0 in the order of `all`, the walk order of the model.
 ///
 /// # Errors
-/// [`Error::Shape`] unless the four tensors of a parameter have one shape.
+/// [`Error::Shape`](crate::Error::Shape) unless the four tensors of a parameter have one shape.
 pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
     all.iter().try_for_each(|one| check("adamw_all", one))?;
     match all.first().map(|one| one.w.device().clone()) {
@@ -31,7 +31,7 @@ pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Res
 /// the independent implementations (`U/sum32` in tests/data/golden_bits).
 ///
 /// # Errors
-/// [`Error::Dtype`] unless `g` is f32.
+/// [`Error::Dtype`](crate::Error::Dtype) unless `g` is f32.
 pub fn sum_of_squares(g: &Tensor) -> Result<f32> {
     backend(g.device()).sum_of_squares(g)
 }

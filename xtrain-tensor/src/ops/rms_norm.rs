@@ -17,7 +17,7 @@ use crate::tensor::Tensor;
 /// Order: *sum32* over a row.
 ///
 /// # Errors
-/// [`Error::Shape`] unless `w` is `[C]`, `C` at least 1.
+/// [`Error::Shape`](crate::Error::Shape) unless `w` is `[C]`, `C` at least 1.
 pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
     check("rms_norm", x, w)?;
     backend(x.device()).rms_norm(x, Norm { gain: w, eps }, out)
@@ -32,7 +32,7 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> 
 /// Order: *sum32* over a row; *rowsum* with chunks of 256 rows in every dtype.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or samples do not match.
+/// [`Error::Shape`](crate::Error::Shape) if shapes or samples do not match.
 pub fn rms_norm_backward(
     x: &Tensor,
     norm: Norm<'_>,

@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 /// `silu(gate) up`, of one shape, rounded to `out`.
 ///
 /// # Errors
-/// [`Error::Shape`] if the shapes differ.
+/// [`Error::Shape`](crate::Error::Shape) if the shapes differ.
 pub fn silu_mul(gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
     check("silu_mul", &[gate, up])?;
     backend(gate.device()).silu_mul(gate, up, out)
@@ -17,7 +17,7 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
 /// The gradients `[dgate, dup]` of [`silu_mul`], rounded to `out`.
 ///
 /// # Errors
-/// [`Error::Shape`] if the shapes differ.
+/// [`Error::Shape`](crate::Error::Shape) if the shapes differ.
 pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
     check("silu_mul_backward", &[gate, up, dy])?;
     backend(gate.device()).silu_mul_backward(gate, up, dy, out)
