@@ -83,7 +83,7 @@ section() {
     write_section "$title" "\`$*\`: $verdict in $((SECONDS - start)) s" "$(tail -60 "$output")"
 }
 section 150 "Kernels against the CPU, bitwise" ./test-tensor gpu tensor_core --nocapture --test-threads 1
-section 90 "Whole models against the CPU, bitwise" ./test-gates gpu:: ahead:: golden::the_gpu --nocapture --test-threads 1
+section 90 "Whole models against the CPU, bitwise" ./test-gates gpu:: multi_step:: golden::the_gpu --nocapture --test-threads 1
 if python3 -c 'import torch' 2> /dev/null; then
     section 100 "Decoding compared with PyTorch, batch 1" python3 gpu.py decode --sizes 125m,0.6b --batches 1 "${peers[@]}"
     section 80 "Training compared with PyTorch" python3 gpu.py train "${peers[@]}"

@@ -82,8 +82,12 @@ fn parse_file(path: &Path, text: &str, known: &KnownKeys) -> Result<Vec<Leaf>> {
             return Ok(());
         }
         let place = place(path, text, offset(text, key));
-        let key = known.current(key);
-        leaves.push((key.to_string(), known.check(&place, key, value)?));
+        let current = known.current(key);
+        if leaves.iter().any(|(name, _): &Leaf| name == current) {
+            let reason = format!("{current} is set twice; `{key}` is another name of it");
+            return Err(Error::Syntax { place, reason });
+        }
+        leaves.push((current.to_string(), known.check(&place, current, value)?));
         Ok(())
     })?;
     Ok(leaves)

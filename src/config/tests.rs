@@ -98,6 +98,9 @@ fn an_unknown_key_names_its_file_line_and_nearest_key() {
 fn the_old_name_of_a_key_is_accepted() {
     let old = Scratch::new("alias", "[train]\nrecompute = true\n");
     assert!(RunConfig::load(&[old.layer()]).unwrap().train.gradient_checkpointing);
+    let both = Scratch::new("both", "[train]\nrecompute = true\ngradient_checkpointing = false\n");
+    let error = RunConfig::load(&[both.layer()]).unwrap_err().to_string();
+    assert!(error.contains("train.gradient_checkpointing is set twice"), "{error}");
     let config = with(&["train.recompute=true"]).unwrap();
     assert!(
         config.train.gradient_checkpointing && config.to_toml().contains("gradient_checkpointing = true")

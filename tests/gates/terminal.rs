@@ -246,12 +246,27 @@ fn a_termination_at_the_prompt_restores_the_terminal() {
         };
         mode.c_lflag & (libc::ICANON | libc::ECHO | libc::ISIG)
     };
+    let cooked = libc::ICANON | libc::ECHO | libc::ISIG;
+    let send = |chat: &Terminal, signal: &str| {
+        let kill = format!("kill -{signal} {}", chat.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    };
     let keys = chat.keys.try_clone().unwrap();
     assert_eq!(mode(&keys), 0, "the line editor reads single keys");
-    let sent = Command::new("sh").args(["-c", &format!("kill -TERM {}", chat.child.id())]).status().unwrap();
-    assert!(sent.success());
+    send(&chat, "TERM");
     chat.until("error", |new| new.contains("stopped by a signal"));
-    let cooked = mode(&keys);
+    let restored = mode(&keys);
     assert_eq!(chat.wait(), Some(143));
-    assert_eq!(cooked, libc::ICANON | libc::ECHO | libc::ISIG);
+    assert_eq!(restored, cooked);
+
+    // two interrupts from another process
+    let mut chat = self::chat(&scratch, 256, &[]);
+    let keys = chat.keys.try_clone().unwrap();
+    send(&chat, "INT");
+    chat.shows("[press Ctrl-C again or Ctrl-D to exit]");
+    send(&chat, "INT");
+    chat.until("error", |new| new.contains("interrupted"));
+    let restored = mode(&keys);
+    assert_eq!(chat.wait(), Some(130));
+    assert_eq!(restored, cooked);
 }

@@ -92,6 +92,29 @@ impl<'a> HeadNorm<'a> {
     }
 }
 
+/// The gains of QK-norm and their common eps.
+#[derive(Debug, Clone, Copy)]
+pub struct QkNorms<'a> {
+    /// The gain of query heads `[hd]`.
+    pub q: &'a Param,
+    /// The gain of key heads `[hd]`.
+    pub k: &'a Param,
+    /// Added to the mean square of a head.
+    pub eps: f32,
+}
+
+impl<'a> QkNorms<'a> {
+    /// The norm of query heads.
+    pub fn of_queries(self) -> HeadNorm<'a> {
+        HeadNorm { gain: self.q, eps: self.eps }
+    }
+
+    /// The norm of key heads.
+    pub fn of_keys(self) -> HeadNorm<'a> {
+        HeadNorm { gain: self.k, eps: self.eps }
+    }
+}
+
 /// The projections of new rows, before QK-norm and rotation.
 #[derive(Debug, Clone, Copy)]
 pub struct Qkv<'a, X> {
@@ -101,8 +124,8 @@ pub struct Qkv<'a, X> {
     pub k: &'a X,
     /// Values `[N, nkv, hd]`.
     pub v: &'a X,
-    /// The norms of queries and of keys. `None`: no QK-norm.
-    pub norms: Option<[HeadNorm<'a>; 2]>,
+    /// The norms of queries and keys. `None`: no QK-norm.
+    pub norms: Option<QkNorms<'a>>,
     /// The rotation of queries and keys.
     pub rope: RopeArgs<'a>,
 }

@@ -2,7 +2,7 @@
 use xtrain_tensor::ops::Slots;
 
 use crate::error::{Error, Result};
-use crate::functional::{Functional, KvView, Qkv};
+use crate::functional::{Functional, KvView, QkNorms, Qkv};
 use crate::rows::Rows;
 
 /// Stores keys and values. Caches implement it for [`Eager`](crate::Eager) only, so passing a cache to a forward pass
@@ -28,8 +28,8 @@ pub trait KvStore<F: Functional> {
         rows: &Rows,
     ) -> Result<(F::X, KvView<'_, F::X>)> {
         let Qkv { q, k, v, norms, rope } = new;
-        let q = f.norm_rope(q, norms.map(|[q, _]| q), rope)?;
-        let k = f.norm_rope(k, norms.map(|[_, k]| k), rope)?;
+        let q = f.norm_rope(q, norms.map(QkNorms::of_queries), rope)?;
+        let k = f.norm_rope(k, norms.map(QkNorms::of_keys), rope)?;
         Ok((q, self.extend(layer, k, v.clone(), rows)?))
     }
 }

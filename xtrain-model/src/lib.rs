@@ -92,7 +92,7 @@ mod trainer;
 pub use autograd::{Tape, Var};
 pub use config::{Biases, Config};
 pub use error::{Error, Result};
-pub use functional::{Eager, Functional, HeadNorm, KvView, Qkv};
+pub use functional::{Eager, Functional, HeadNorm, KvView, QkNorms, Qkv};
 pub use grads::Grads;
 pub use kv::{KvStore, NoCache};
 pub use model::Model;

@@ -5,7 +5,7 @@ use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::functional::{Functional, HeadNorm, Qkv};
+use crate::functional::{Functional, QkNorms, Qkv};
 use crate::kv::KvStore;
 use crate::params::Params;
 use crate::rows::Rows;
@@ -130,7 +130,7 @@ impl Model {
         let x = f.rms_norm(h, &w.input_norm, eps)?;
         let [q, k, v] = f.linears(&x, [&w.q, &w.k, &w.v])?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
-        let norms = w.qk_norm.as_ref().map(|norms| norms.each_ref().map(|gain| HeadNorm { gain, eps }));
+        let norms = w.qk_norm.as_ref().map(|[q, k]| QkNorms { q, k, eps });
         let rope = RopeArgs { table: &self.rope, positions: &rows.pos };
         let (q, kv) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, rope }, rows)?;
         let y = f.attention(&q, kv, rows, self.cfg.window(layer))?;

@@ -77,15 +77,25 @@ impl Input {
     /// The input cannot be read or is not text; a signal or a second Ctrl-C ends the conversation.
     pub(super) fn next(&mut self, signals: &ChatSignals, mut reported: bool) -> Result<UserInput, CliError> {
         let terminal = self.editor.is_some();
+        // Whether the next Ctrl-C exits.
+        let mut armed = false;
         self.request_line();
         loop {
             if let Some(exit) = signals.exit(terminal) {
                 return Err(CliError::new(exit, "stopped by a signal"));
             }
-            if signals.interrupted() && !reported {
-                // A SIGINT from another process, or from a terminal that the editor does not support.
-                reported = true;
-                eprint!("\r\n{INTERRUPT_HINT}\r\n> ");
+            if signals.interrupted() {
+                // It stopped the reply, or another process sent it. The flag is cleared: while it is set, the handler of
+                // the next SIGINT exits without restoring the terminal from raw mode.
+                signals.clear_interrupt();
+                if armed {
+                    return Err(CliError::new(Exit::Interrupted, "interrupted"));
+                }
+                armed = true;
+                if !reported {
+                    eprint!("\r\n{INTERRUPT_HINT}\r\n> ");
+                }
+                reported = false;
             }
             let line = match self.lines.recv_timeout(POLL) {
                 Ok(line) => line.map_err(|error| self.at(self.line + 1, error))?,
@@ -94,18 +104,17 @@ impl Input {
             };
             match line {
                 Line::End => return Ok(UserInput::End),
-                Line::Interrupt if signals.interrupted() => {
+                Line::Interrupt if armed => {
                     return Err(CliError::new(Exit::Interrupted, "interrupted"));
                 }
                 Line::Interrupt => {
-                    signals.interrupt();
-                    reported = true;
+                    armed = true;
                     eprintln!("{INTERRUPT_HINT}");
                 }
                 Line::Text(text) => {
                     self.line += 1;
                     signals.clear_interrupt();
-                    reported = false;
+                    armed = false;
                     if let Some(input) = parse(&text, terminal) {
                         return Ok(input);
                     }

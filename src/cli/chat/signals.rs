@@ -43,11 +43,6 @@ impl ChatSignals {
         self.interrupted.load(Ordering::SeqCst)
     }
 
-    /// Records a Ctrl-C that the line editor read as a key.
-    pub(super) fn interrupt(&self) {
-        self.interrupted.store(true, Ordering::SeqCst);
-    }
-
     /// The exit code if the conversation must end: after SIGTERM, or after SIGINT without a terminal.
     pub(super) fn exit(&self, terminal: bool) -> Option<Exit> {
         if self.terminated.load(Ordering::SeqCst) {

@@ -74,7 +74,9 @@ impl Pool {
             k: &heads(new.k)?,
             v: new.v,
             norms: match new.norms {
-                Some([q, k]) => Some(QkNorm { q_gain: q.gain.value()?, k_gain: k.gain.value()?, eps: q.eps }),
+                Some(norms) => {
+                    Some(QkNorm { q_gain: norms.q.value()?, k_gain: norms.k.value()?, eps: norms.eps })
+                }
                 None => None,
             },
             rope: new.rope,

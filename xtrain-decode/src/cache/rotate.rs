@@ -1,11 +1,11 @@
 //! QK-norm and RoPE as separate operations.
-use xtrain_model::{HeadNorm, Qkv, Result};
+use xtrain_model::{HeadNorm, QkNorms, Qkv, Result};
 use xtrain_tensor::ops::{self, RopeArgs};
 use xtrain_tensor::{Dtype, Tensor};
 
 /// The queries `[N, nh, hd]` and keys `[N, nkv, hd]` of new rows after QK-norm, if the model has one, and RoPE.
 pub(crate) fn rotate_heads(new: &Qkv<'_, Tensor>) -> Result<(Tensor, Tensor)> {
-    let [q_norm, k_norm] = [0, 1].map(|which| new.norms.map(|norms| norms[which]));
+    let (q_norm, k_norm) = (new.norms.map(QkNorms::of_queries), new.norms.map(QkNorms::of_keys));
     Ok((norm_rope(new.q, q_norm, new.rope)?, norm_rope(new.k, k_norm, new.rope)?))
 }
 

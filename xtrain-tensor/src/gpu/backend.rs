@@ -23,7 +23,9 @@ fn fused_products<T>(
     ws: &[Affine<'_>],
     run: impl FnOnce(Source<'_>) -> Result<T>,
 ) -> Option<Result<T>> {
-    if let Some(DeferredNorm { x, gain, eps, .. }) = x.deferred() {
+    // A reshaped tensor shares the buffer and its deferred norm, but has other rows.
+    let norm = x.deferred().filter(|norm: &DeferredNorm| norm.x.shape() == x.shape());
+    if let Some(DeferredNorm { x, gain, eps, .. }) = norm {
         let source = Source::Normed(&x, Norm { gain: &gain, eps });
         if several::supports_fused(source, ws) {
             return Some(run(source));

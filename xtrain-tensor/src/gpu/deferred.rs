@@ -49,7 +49,8 @@ impl Deferred for DeferredLinearAdd {
 /// `rms_norm`; all operands have been checked.
 pub(super) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
-    if let (Some(sum), &[_, _]) = (x.deferred::<DeferredLinearAdd>(), x.shape()) {
+    // A reshaped tensor shares the buffer and its deferred operation, but not the rows that are normalized.
+    if let Some(sum) = x.deferred::<DeferredLinearAdd>().filter(|sum| sum.h.shape() == x.shape()) {
         let epilogue = Epilogue { norm: Some(NormEpilogue { norm, out: &y }), ..sum.epilogue() };
         x.write_deferred(|to| linear::linear_into(gpu, &sum.x, &sum.w, epilogue, Dtype::F32, to))?;
         return Ok(y);
@@ -74,3 +75,7 @@ pub(super) fn linear_add(gpu: &Gpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Re
     y.defer(DeferredLinearAdd { h, x, w, bias });
     Ok(y)
 }
+
+#[cfg(test)]
+#[cfg(all(feature = "emu", xtrain_emu))]
+mod tests;

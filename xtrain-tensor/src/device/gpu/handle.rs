@@ -100,7 +100,8 @@ impl Gpu {
         self.shared.stream.launcher().peak()
     }
 
-    /// Submits the queued kernels and waits until the device has finished.
+    /// Submits the queued kernels and waits until the device has finished. An operation that is deferred until its
+    /// result is read (`rms_norm` of few rows, `linear_add` of many) is not queued yet and does not run.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel failed.

@@ -1,0 +1,80 @@
+//! Deferred operations under reshape and in-place changes: the bits of the CPU, which computes everything at once.
+use crate::ops::{self, Affine, Weight};
+use crate::testing::{arbitrary, compare_bits};
+use crate::{Device, Dtype, Result, Tensor, ThreadSchedule};
+
+fn tensor(device: &Device, shape: &[usize], seed: u64) -> Tensor {
+    Tensor::new(device, shape, arbitrary(shape.iter().product(), seed)).unwrap()
+}
+
+/// Compares `values` on the emulator with the CPU. Returns the difference, if there is one.
+fn compare(values: impl Fn(&Device) -> Result<Tensor>) -> std::result::Result<(), String> {
+    let [want, got] = [Device::cpu(), Device::emulated(ThreadSchedule::Random(3)).unwrap()]
+        .map(|device| values(&device).unwrap().to_vec::<f32>().unwrap());
+    compare_bits(&got, &want).map(|_| ()).map_err(|e| e.to_string())
+}
+
+/// Products of a norm whose result was reshaped before it was read.
+fn reshaped_norm(device: &Device) -> Result<Tensor> {
+    let (x, gain) = (tensor(device, &[4, 64], 1), tensor(device, &[64], 2));
+    let w = Weight::new(&tensor(device, &[16, 32], 3), Dtype::F32)?;
+    let x = ops::rms_norm(&x, &gain, 1e-6, Dtype::F32)?.reshape(&[8, 32])?;
+    Ok(ops::linears(&x, &[Affine { weight: &w, bias: None }])?.remove(0))
+}
+
+/// A norm of a sum that was reshaped before it was read.
+fn reshaped_sum(device: &Device) -> Result<Tensor> {
+    let (h, x) = (tensor(device, &[16, 64], 4), tensor(device, &[16, 40], 5));
+    let w = Weight::new(&tensor(device, &[64, 40], 6), Dtype::F32)?;
+    let sum = ops::linear_add(&h, &x, &w, None)?.reshape(&[32, 32])?;
+    ops::rms_norm(&sum, &tensor(device, &[32], 7), 1e-6, Dtype::F32)
+}
+
+/// A norm whose input is changed in place before the norm is read.
+fn norm_of_a_changed_input(device: &Device) -> Result<Tensor> {
+    let (mut x, gain) = (tensor(device, &[4, 64], 8), tensor(device, &[64], 9));
+    let y = ops::rms_norm(&x, &gain, 1e-6, Dtype::F32)?;
+    ops::accumulate(&mut x, &tensor(device, &[4, 64], 10))?;
+    Ok(y)
+}
+
+/// A sum whose residual stream is changed in place before the sum is read.
+fn sum_of_a_changed_input(device: &Device) -> Result<Tensor> {
+    let (mut h, x) = (tensor(device, &[16, 64], 11), tensor(device, &[16, 40], 12));
+    let w = Weight::new(&tensor(device, &[64, 40], 13), Dtype::F32)?;
+    let y = ops::linear_add(&h, &x, &w, None)?;
+    ops::accumulate(&mut h, &tensor(device, &[16, 64], 14))?;
+    Ok(y)
+}
+
+#[test]
+fn a_reshaped_result_has_the_bits_of_the_cpu() {
+    compare(reshaped_norm).unwrap();
+    compare(reshaped_sum).unwrap();
+}
+
+#[test]
+fn a_deferred_operation_keeps_the_values_of_its_inputs() {
+    compare(norm_of_a_changed_input).unwrap();
+    compare(sum_of_a_changed_input).unwrap();
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn an_input_that_is_written_while_it_is_shared_is_detected() {
+    use crate::faults::{Fault, with};
+    for values in [norm_of_a_changed_input, sum_of_a_changed_input] {
+        assert!(with(Fault::SharedBufferWritten, || compare(values)).is_err());
+    }
+}
+
+#[test]
+fn a_result_that_is_never_read_launches_nothing() {
+    let device = Device::emulated(ThreadSchedule::Forward).unwrap();
+    let (x, gain) = (tensor(&device, &[4, 64], 1), tensor(&device, &[64], 2));
+    device.wait().unwrap();
+    let before = device.gpu_counters().unwrap();
+    drop(ops::rms_norm(&x, &gain, 1e-6, Dtype::F32).unwrap());
+    device.wait().unwrap();
+    assert_eq!(device.gpu_counters().unwrap().launches, before.launches);
+}
