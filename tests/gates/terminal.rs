@@ -233,34 +233,42 @@ fn a_line_can_be_edited_and_comes_back_from_the_history() {
 }
 
 /// SIGTERM at the prompt exits with its code and leaves the terminal in the mode that it had.
+/// The local modes of a terminal that reads whole lines, echoes and turns Ctrl-C into a signal.
+const COOKED: libc::tcflag_t = libc::ICANON | libc::ECHO | libc::ISIG;
+
+/// The local modes of the terminal, out of [`COOKED`].
+fn mode(keys: &File) -> libc::tcflag_t {
+    let mut mode = std::mem::MaybeUninit::<libc::termios>::uninit();
+    // SAFETY: an open descriptor of a terminal; the call fills the structure when it succeeds.
+    let mode = unsafe {
+        assert_eq!(libc::tcgetattr(keys.as_raw_fd(), mode.as_mut_ptr()), 0);
+        mode.assume_init()
+    };
+    mode.c_lflag & COOKED
+}
+
+fn send(chat: &Terminal, signal: &str) {
+    let kill = format!("kill -{signal} {}", chat.child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+}
+
 #[test]
 fn a_termination_at_the_prompt_restores_the_terminal() {
     let scratch = Scratch::new("terminal-term");
     let mut chat = chat(&scratch, 256, &[]);
-    let mode = |keys: &File| {
-        let mut mode = std::mem::MaybeUninit::<libc::termios>::uninit();
-        // SAFETY: an open descriptor of a terminal; the call fills the structure when it succeeds.
-        let mode = unsafe {
-            assert_eq!(libc::tcgetattr(keys.as_raw_fd(), mode.as_mut_ptr()), 0);
-            mode.assume_init()
-        };
-        mode.c_lflag & (libc::ICANON | libc::ECHO | libc::ISIG)
-    };
-    let cooked = libc::ICANON | libc::ECHO | libc::ISIG;
-    let send = |chat: &Terminal, signal: &str| {
-        let kill = format!("kill -{signal} {}", chat.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    };
     let keys = chat.keys.try_clone().unwrap();
     assert_eq!(mode(&keys), 0, "the line editor reads single keys");
     send(&chat, "TERM");
     chat.until("error", |new| new.contains("stopped by a signal"));
     let restored = mode(&keys);
     assert_eq!(chat.wait(), Some(143));
-    assert_eq!(restored, cooked);
+    assert_eq!(restored, COOKED);
+}
 
-    // two interrupts from another process
-    let mut chat = self::chat(&scratch, 256, &[]);
+#[test]
+fn two_interrupts_from_another_process_at_the_prompt_restore_the_terminal() {
+    let scratch = Scratch::new("terminal-interrupts");
+    let mut chat = chat(&scratch, 256, &[]);
     let keys = chat.keys.try_clone().unwrap();
     send(&chat, "INT");
     chat.shows("[press Ctrl-C again or Ctrl-D to exit]");
@@ -268,5 +276,5 @@ fn a_termination_at_the_prompt_restores_the_terminal() {
     chat.until("error", |new| new.contains("interrupted"));
     let restored = mode(&keys);
     assert_eq!(chat.wait(), Some(130));
-    assert_eq!(restored, cooked);
+    assert_eq!(restored, COOKED);
 }
