@@ -180,7 +180,7 @@ impl Tensor {
         match &mut self.storage {
             Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
                 buffer.run_deferred()?;
-                if Arc::get_mut(buffer).is_none() && !faults::on(Fault::SharedBufferWritten) {
+                if Arc::get_mut(buffer).is_none() && !faults::on(Fault::CopyOnWriteSkipped) {
                     *buffer = Arc::new(buffer.duplicate()?);
                 }
                 Ok(buffer.arg())

@@ -186,7 +186,7 @@ pub(super) unsafe fn forward(
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
     let (gain, eps) = epilogue.norm.map_or((None, 0.0), |e| (Some(e.norm.gain), e.norm.eps));
-    let eps = if faults::on(Fault::NormAfterASumWithoutEps) { 0.0 } else { eps };
+    let eps = if faults::on(Fault::FusedNormWithoutEps) { 0.0 } else { eps };
     let [normed, normed_rounded] = match epilogue.norm {
         Some(norm) if norm.out.dtype() == Dtype::BF16 => [At(0), norm.out.at(gpu, Dtype::BF16)?],
         Some(norm) => [norm.out.at(gpu, Dtype::F32)?, At(0)],

@@ -106,7 +106,7 @@ impl GpuSampleRing {
         let Some(lists) = self.lists.get(self.steps).filter(|lists| !lists.is_empty()) else { return Ok(()) };
         let (words, from) = (lists.len() * self.rows, At(self.step.at() + size_of_val(&STEP_HEADER) as u64));
         let args = args![self.step.arg(), from, self.current_lists.arg(), words as u32];
-        if !(faults::on(Fault::ListsOfTheTurnBefore) && self.steps > 0) {
+        if !(faults::on(Fault::StaleStepIndices) && self.steps > 0) {
             // SAFETY: the counter is that of the previous step; `from` has `words` words per step, and
             // `current_lists` has room for `words` words.
             unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };

@@ -53,7 +53,7 @@ impl Slots {
             Slots::Runs { base } => base[a as usize] == base[b as usize],
             Slots::Pages { page, table } => {
                 let mut pages = range.start / page..range.end.div_ceil(*page);
-                if faults::on(Fault::ForkNotSeen) {
+                if faults::on(Fault::OnlyFirstPageCompared) {
                     pages = 0..1;
                 }
                 let of = |seq: u32| table[seq as usize].get(pages.clone());

@@ -43,7 +43,7 @@ struct List {
 
 impl Lists {
     fn find(&self, values: &[u32]) -> Option<usize> {
-        let same = |list: &List| match faults::on(Fault::IndexListNotRenewed) {
+        let same = |list: &List| match faults::on(Fault::StaleIndexList) {
             true => list.values.len() == values.len(),
             false => list.values == values,
         };

@@ -170,7 +170,7 @@ impl CachedGraph {
         match &mut self.graph {
             // SAFETY: as promised for each call when it was pushed.
             empty @ None => *empty = Some(unsafe { launcher.graph(&Vec::from_iter(calls.iter()))? }),
-            Some(_) if faults::on(Fault::GraphWithOldArguments) => (),
+            Some(_) if faults::on(Fault::StaleGraphArguments) => (),
             Some(graph) => {
                 let pairs = self.last.iter().zip(calls.iter()).enumerate();
                 for (at, (_, new)) in pairs.filter(|(_, (old, new))| old != new) {
