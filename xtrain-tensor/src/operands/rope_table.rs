@@ -1,12 +1,13 @@
 //! The table of cosines and sines for rotary position embedding. Every backend uses it.
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::dd::Dd;
 use crate::device::Device;
 use crate::device::gpu::{self, At, Gpu};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::portable::{self, MAX_ANGLE};
 use crate::rope_scaling::RopeScaling;
 
@@ -121,7 +122,7 @@ impl RopeTable {
     ///
     /// The array keeps its address as long as the table exists. Each block is uploaded once.
     pub(crate) fn device_addresses(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
-        let mut copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut copies = lock(&self.shared.copies);
         let own = match copies.iter().position(|copy| copy.addresses.home().same(gpu)) {
             Some(i) => i,
             None => {

@@ -13,14 +13,14 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nvrtc::Ptx;
 
-use driver_error::{driver_error, error};
+use driver_error::driver_error;
 use functions::Functions;
 use graph::Chain;
 
 use super::info::GpuInfo;
 use super::launch::{Arg, Call, Graph, Launcher};
 use super::peak::{Peak, Widths};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The kernel image: cubins and PTX, PTX only, or empty; see build/image.rs.
 pub(super) static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.image"));
@@ -44,7 +44,9 @@ const CAPABILITY: [CUdevice_attribute; 2] = [
 pub(super) fn driver() -> Result<i32> {
     // SAFETY: loads the driver's library as every CUDA program does.
     if !unsafe { sys::is_culib_present() } {
-        return Err(error(format!("no CUDA driver: libcuda.so.1 cannot be loaded; {DRIVER_REQUIREMENT}")));
+        return Err(Error::device(format!(
+            "no CUDA driver: libcuda.so.1 cannot be loaded; {DRIVER_REQUIREMENT}"
+        )));
     }
     let mut version = 0;
     // SAFETY: the library is loaded, and the pointer is to an integer.
@@ -53,7 +55,7 @@ pub(super) fn driver() -> Result<i32> {
         .map_err(driver_error("reading the driver version"))?;
     if version < CUDA {
         let has = format!("{}.{}", version / 1000, version % 1000 / 10);
-        return Err(error(format!("the CUDA driver supports CUDA {has}; {DRIVER_REQUIREMENT}")));
+        return Err(Error::device(format!("the CUDA driver supports CUDA {has}; {DRIVER_REQUIREMENT}")));
     }
     Ok(version)
 }
@@ -104,11 +106,11 @@ impl Cuda {
         if IMAGE.is_empty() {
             let what =
                 format!("this build has no GPU kernels ({}): install nvcc and rebuild", env!("XTRAIN_IMAGE"));
-            return Err(error(what));
+            return Err(Error::device(what));
         }
         let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
         if i64::from(ordinal) >= i64::from(count) {
-            return Err(error(format!(
+            return Err(Error::device(format!(
                 "cuda:{ordinal}: no such device; this machine has {count} GPUs, numbered from 0"
             )));
         }

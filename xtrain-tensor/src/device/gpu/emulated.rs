@@ -5,10 +5,10 @@ mod source;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::launch::{Arg, Call, Graph, Grid, Launcher, ThreadSchedule};
+use super::launch::{Arg, Call, EmulatorBuild, Graph, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
 use crate::{Error, Result};
-use kernels::{Kernels, Memory};
+use kernels::Kernels;
 
 /// Launcher of the emulator.
 #[derive(Debug, Clone)]
@@ -17,38 +17,24 @@ pub(super) struct Emulated {
     kernels: &'static Kernels,
 }
 
-fn error(what: String) -> Error {
-    Error::device(what)
-}
-
 impl Emulated {
-    /// The plain build of the kernels.
+    /// Opens the plain build of the kernels, or the instrumented one, which checks every memory access.
     ///
     /// # Errors
     /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
-    pub(super) fn plain(schedule: ThreadSchedule) -> Result<Emulated> {
-        Emulated::new(schedule, Memory::Plain)
-    }
-
-    /// The instrumented build of the kernels, which checks every memory access.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
-    pub(super) fn checked(schedule: ThreadSchedule) -> Result<Emulated> {
-        source::capture_faults();
-        Emulated::new(schedule, Memory::Checked)
-    }
-
-    fn new(schedule: ThreadSchedule, memory: Memory) -> Result<Emulated> {
+    pub(super) fn new(schedule: ThreadSchedule, build: EmulatorBuild) -> Result<Emulated> {
+        if build == EmulatorBuild::Checked {
+            source::capture_faults();
+        }
         #[cfg(target_arch = "x86_64")]
         if !(std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2")) {
-            return Err(error("the emulator requires a CPU with AVX2 and FMA".into()));
+            return Err(Error::device("the emulator requires a CPU with AVX2 and FMA"));
         }
-        Ok(Emulated { schedule, kernels: Kernels::of(memory) })
+        Ok(Emulated { schedule, kernels: Kernels::of(build) })
     }
 
     fn checks(&self) -> bool {
-        self.kernels.memory == Memory::Checked
+        self.kernels.build == EmulatorBuild::Checked
     }
 
     fn config(&self, grid: Grid) -> ffi::Config {
@@ -97,7 +83,7 @@ impl Launcher for Emulated {
         // SAFETY: any size is valid.
         let at = unsafe { ffi::xtemu_allocate(bytes, c_int::from(self.checks())) };
         if at.is_null() {
-            return Err(error(format!("out of memory: cannot allocate {bytes} bytes")));
+            return Err(Error::device(format!("out of memory: cannot allocate {bytes} bytes")));
         }
         Ok(at as u64)
     }
@@ -118,7 +104,7 @@ impl Launcher for Emulated {
         let written = unsafe { ffi::xtemu_read(to.as_mut_ptr().cast(), from as *const c_void, to.len()) };
         if written < to.len() {
             let what = format!("download of {} bytes: byte {written} is uninitialized", to.len());
-            return Err(error(what));
+            return Err(Error::device(what));
         }
         Ok(())
     }
@@ -144,7 +130,7 @@ impl Launcher for Emulated {
             return Ok(());
         }
         let text = CStr::from_bytes_until_nul(&text).expect("snprintf terminates the string");
-        Err(error(source::with_location(&text.to_string_lossy())))
+        Err(Error::device(source::with_location(&text.to_string_lossy())))
     }
 
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
@@ -199,5 +185,5 @@ pub(crate) fn watched() -> u64 {
 /// The names of all kernels.
 #[cfg(test)]
 pub(crate) fn kernel_names() -> Vec<&'static str> {
-    Kernels::of(Memory::Plain).names()
+    Kernels::of(EmulatorBuild::Plain).names()
 }

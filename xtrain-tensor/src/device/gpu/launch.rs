@@ -115,6 +115,15 @@ pub enum ThreadSchedule {
     Priorities(u64),
 }
 
+/// A compilation of the kernels for the emulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EmulatorBuild {
+    /// In host memory, without checks.
+    Plain,
+    /// Instrumented: checks every memory access, in an arena with shadow memory.
+    Checked,
+}
+
 /// A device backend: runs kernels and owns device memory.
 pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
