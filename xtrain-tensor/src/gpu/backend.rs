@@ -5,8 +5,8 @@ use super::deferred::{self, DeferredNorm};
 use super::linear::several::{self, Source};
 use super::linear::{self, Epilogue};
 use super::pack::{self, DeviceMatrix};
-use super::rope::RopeKernel;
-use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
+use super::rope::{self, RopeKernel};
+use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rows, sample};
 use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -36,10 +36,6 @@ fn fused_products<T>(
 
 fn linear_of(gpu: &Gpu, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
     linear::linear(gpu, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
-}
-
-fn rotate(gpu: &Gpu, x: &Tensor, rope: RopeArgs<'_>, kernel: RopeKernel<'_>, out: Dtype) -> Result<Tensor> {
-    rope::rope(gpu, x, rope.table, kernel, out)
 }
 
 impl Backend for Gpu {
@@ -88,24 +84,24 @@ impl Backend for Gpu {
     }
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::Rows(rope.positions), out)
+        rope::rope(self, x, rope, RopeKernel::Rows, out)
     }
 
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)
+        rope::rope(self, dy, rope, RopeKernel::Back, Dtype::F32)
     }
 
     fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::At(first), x.dtype())
+        rope::rope(self, x, rope, RopeKernel::At(first), x.dtype())
     }
 
     fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::Pos(rope.positions), x.dtype())
+        rope::rope(self, x, rope, RopeKernel::Pos, x.dtype())
     }
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         let normed = norm::rms_norm(self, x, norm, Dtype::F32)?;
-        rotate(self, &normed, rope, RopeKernel::Rows(rope.positions), x.dtype())
+        rope::rope(self, &normed, rope, RopeKernel::Rows, x.dtype())
     }
 
     fn norm_rope_backward(
@@ -118,7 +114,7 @@ impl Backend for Gpu {
         samples: &Samples,
     ) -> Result<Tensor> {
         let pairs = samples.times(x.shape()[1]);
-        let dy = rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)?;
+        let dy = rope::rope(self, dy, rope, RopeKernel::Back, Dtype::F32)?;
         norm::rms_norm_backward(self, x, norm, &dy, dw, &pairs)
     }
 
@@ -180,19 +176,14 @@ impl Backend for Gpu {
         linear::bias_gradient(self, db, dy, samples)
     }
 
-    fn attention(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<(Tensor, Tensor)> {
+    fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
         check_head_size("attention", heads.hd)?;
-        attention::attention(self, [q, k, v], heads, mask)
+        attention::attention(self, qkv, heads, mask)
     }
 
-    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         check_head_size("decode_attention", heads.hd)?;
-        Ok(attention::decode_attention(self, [q, k, v], heads, mask)?.0)
+        attention::decode_attention(self, qkv, heads, mask)
     }
 
     fn attention_backward(

@@ -58,12 +58,9 @@ impl GpuSampleRing {
     pub(crate) fn new(gpu: &Gpu, rows: usize, max_steps: usize) -> Result<GpuSampleRing> {
         let bytes = rows.checked_mul(16).and_then(|row| row.checked_mul(max_steps.max(1)));
         let Some(bytes) = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
-            let got = format!("{max_steps} steps of {rows} rows");
-            return Err(Error::Argument {
-                op: "DeviceSampler",
-                want: "steps and rows that fit in memory",
-                got,
-            });
+            let (want, got) =
+                ("steps and rows that fit in memory", format!("{max_steps} steps of {rows} rows"));
+            return Err(Error::Argument { op: "DeviceSampler", want, got });
         };
         let (samples, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
         let current_lists = gpu.buffer(4 * LISTS * rows)?;
@@ -105,7 +102,7 @@ impl GpuSampleRing {
     fn start_step(&self) -> Result<()> {
         let Some(lists) = self.lists.get(self.steps).filter(|lists| !lists.is_empty()) else { return Ok(()) };
         let (words, from) = (lists.len() * self.rows, At(self.step.at() + size_of_val(&STEP_HEADER) as u64));
-        let args = args![self.step.arg(), from, self.current_lists.arg(), words as u32];
+        let args = args![self.step.arg(), from, self.current_lists.arg(), words];
         if !(faults::on(Fault::StaleStepIndices) && self.steps > 0) {
             // SAFETY: the counter is that of the previous step; `from` has `words` words per step, and
             // `current_lists` has room for `words` words.
@@ -139,28 +136,24 @@ impl GpuSampleRing {
         let [raw, kept, total] =
             [gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?];
         let states = gpu.buffer(16 * n)?;
-        let (width, count) = (v as u32, chunks as u32);
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let by_row = |threads| Grid::blocks([n, 1, 1], threads);
         // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
         // kept and total have one per chunk of a row; the grids are those of the kernels' headers.
         unsafe {
-            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, width, count])?;
+            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])?;
             let penalized = self.penalized(logits, options, &seen, rows)?;
             let y = match &penalized {
                 Some(y) => y.at(gpu, Dtype::F32)?,
                 None => x,
             };
-            let args = args![y, options, raw.arg(), states.arg(), width, count];
+            let args = args![y, options, raw.arg(), states.arg(), v, chunks];
             gpu.launch("sample_cutoff_f32", by_row(512), args)?;
-            let args = args![y, options, states.arg(), kept.arg(), total.arg(), width, count];
+            let args = args![y, options, states.arg(), kept.arg(), total.arg(), v, chunks];
             gpu.launch("sample_weights_f32", by_chunk, args)?;
-            let states = states.arg();
-            let sums = [raw.arg(), kept.arg(), total.arg()];
-            let drawn = [self.samples.arg(), self.tokens.arg()];
-            let args = args![
-                x, y, options, step, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count
-            ];
+            let [states, raw, kept, total] = [states.arg(), raw.arg(), kept.arg(), total.arg()];
+            let (samples, tokens) = (self.samples.arg(), self.tokens.arg());
+            let args = args![x, y, options, step, states, raw, kept, total, samples, tokens, v, chunks];
             gpu.launch("sample_pick_f32", by_row(32), args)?;
         }
         (self.rows, self.steps) = (n, self.steps + 1);
@@ -180,16 +173,8 @@ impl GpuSampleRing {
         }
         let gpu = &self.gpu;
         let y = Tensor::on_gpu(gpu, logits.shape(), Dtype::F32)?;
-        let (from, to) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?);
-        let args = args![
-            from,
-            to,
-            options,
-            gpu.indices(seen)?,
-            self.step.arg(),
-            self.samples.arg(),
-            logits.width() as u32
-        ];
+        let (x_at, y_at, seen) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, gpu.indices(seen)?);
+        let args = args![x_at, y_at, options, seen, self.step.arg(), self.samples.arg(), logits.width()];
         let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALTY_BLOCK), 1], 256);
         // SAFETY: both are [n, v]; the penalized ids are below v and stored in `seen`, those sampled in earlier
         // steps in `samples`.

@@ -29,8 +29,8 @@ impl Grid {
     }
 }
 
-/// An address in device memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An address in device memory. The default is null.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct At(pub(crate) u64);
 
 /// A kernel argument, by value.
@@ -68,6 +68,12 @@ impl PartialEq for Arg {
 impl From<At> for Arg {
     fn from(x: At) -> Arg {
         Arg::At(x.0)
+    }
+}
+/// A size, which the kernels take as a u32.
+impl From<usize> for Arg {
+    fn from(x: usize) -> Arg {
+        Arg::U32(x as u32)
     }
 }
 impl From<u32> for Arg {

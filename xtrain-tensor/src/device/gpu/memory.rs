@@ -25,7 +25,13 @@ impl Memory {
     /// Returns to the device all free blocks that are idle after `flushes` flushes.
     pub(super) fn free_all(&mut self, launcher: &dyn Launcher, flushes: u64) {
         for blocks in self.free.values_mut() {
-            blocks.extract_if(.., |_, from| *from <= flushes).for_each(|(at, _)| launcher.free(at));
+            blocks.retain(|&at, &mut from| {
+                let stays = from > flushes;
+                if !stays {
+                    launcher.free(at);
+                }
+                stays
+            });
         }
     }
 

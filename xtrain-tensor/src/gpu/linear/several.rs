@@ -140,7 +140,7 @@ pub(super) fn linears_by(
     }
     let (kernel, grid) = LINEARS.launch(source, tile, &outs, dtype);
     let addresses = [w_at, b_at, y_at].concat().into_iter().map(Arg::from);
-    let sizes = [rows, outs[0], outs[1], outs[2], width].map(|n| Arg::from(n as u32));
+    let sizes = [rows, outs[0], outs[1], outs[2], width].map(Arg::from);
     let args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(addresses).chain(sizes).collect();
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
     // y_i [rows, out_i].
@@ -164,7 +164,7 @@ pub(super) fn swiglu_by(
     let y = Tensor::on_gpu(gpu, &[rows, outs], dtype)?;
     let (kernel, grid) = SWIGLU.launch(source, tile, &[outs], dtype);
     let weights = args![gate.weight.at(gpu)?, up.weight.at(gpu)?, bias_of(gpu, &gate)?, bias_of(gpu, &up)?];
-    let rest = args![y.at(gpu, dtype)?, rows as u32, outs as u32, width as u32];
+    let rest = args![y.at(gpu, dtype)?, rows, outs, width];
     let args = [&*source.args(gpu, dtype)?, weights, rest].concat();
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; both weights [outs, width], biases [outs] or null,
     // y [rows, outs].
