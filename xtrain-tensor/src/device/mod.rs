@@ -84,26 +84,17 @@ impl Device {
 
     /// The number of host threads that compute, including the caller's. 1 for the reference and on a GPU.
     pub fn threads(&self) -> usize {
-        match self {
-            Device::Cpu(cpu) => cpu.pool.threads(),
-            Device::Reference(_) | Device::Gpu(_) => 1,
-        }
+        self.as_cpu().map_or(1, |cpu| cpu.pool.threads())
     }
 
     /// The activity counters of a GPU since it was opened. `None`: the device is a CPU.
     pub fn gpu_counters(&self) -> Option<GpuCounters> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => None,
-            Device::Gpu(gpu) => Some(gpu.gpu_counters()),
-        }
+        self.as_gpu().map(Gpu::gpu_counters)
     }
 
     /// The peak throughput of a GPU. `None`: a CPU, the emulator, or a driver that does not report it.
     pub fn peak(&self) -> Option<Peak> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => None,
-            Device::Gpu(gpu) => gpu.peak(),
-        }
+        self.as_gpu().and_then(Gpu::peak)
     }
 
     /// Submits the queued kernels of a GPU as one step of a loop, without synchronizing. Does nothing on a CPU.
@@ -111,10 +102,7 @@ impl Device {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
     pub fn submit_step(&self) -> Result<()> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => Ok(()),
-            Device::Gpu(gpu) => gpu.submit_step(),
-        }
+        self.as_gpu().map_or(Ok(()), Gpu::submit_step)
     }
 
     /// Synchronizes: returns when all queued work of a GPU is done. Does nothing on a CPU.
@@ -122,26 +110,26 @@ impl Device {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel failed.
     pub fn wait(&self) -> Result<()> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => Ok(()),
-            Device::Gpu(gpu) => gpu.wait(),
-        }
+        self.as_gpu().map_or(Ok(()), Gpu::wait)
     }
 
     /// The instruction set of the SIMD CPU backend. `None`: the reference or a GPU.
     pub fn simd(&self) -> Option<Simd> {
-        match self {
-            Device::Cpu(cpu) => Some(cpu.simd),
-            Device::Reference(_) | Device::Gpu(_) => None,
-        }
+        self.as_cpu().map(|cpu| cpu.simd)
     }
 
     /// The handle of the SIMD CPU backend.
-    #[cfg(test)]
     pub(crate) fn as_cpu(&self) -> Option<&Cpu> {
         match self {
             Device::Cpu(cpu) => Some(cpu),
             Device::Reference(_) | Device::Gpu(_) => None,
+        }
+    }
+
+    fn as_gpu(&self) -> Option<&Gpu> {
+        match self {
+            Device::Gpu(gpu) => Some(gpu),
+            Device::Reference(_) | Device::Cpu(_) => None,
         }
     }
 }

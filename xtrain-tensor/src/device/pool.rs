@@ -58,7 +58,7 @@ fn unpack_claims(word: u64) -> [usize; 3] {
 
 type Job = *const (dyn Fn(usize) + Sync);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     /// Whether a job is running.
     busy: AtomicBool,
@@ -89,18 +89,7 @@ unsafe impl Send for Shared {}
 impl Pool {
     /// Creates a pool of `threads` threads, including the caller's. It has fewer if the system cannot start them.
     pub(crate) fn new(threads: usize) -> Pool {
-        let shared = Arc::new(Shared {
-            busy: AtomicBool::new(false),
-            claims: AtomicU64::new(0),
-            done: AtomicUsize::new(0),
-            job: UnsafeCell::new(None),
-            stop: AtomicBool::new(false),
-            asleep: AtomicUsize::new(0),
-            waiting: AtomicBool::new(false),
-            panic: Mutex::new(None),
-            published: Condvar::new(),
-            finished: Condvar::new(),
-        });
+        let shared = Arc::<Shared>::default();
         let worker = |i| {
             let shared = shared.clone();
             let end = if i % 2 == 0 { End::Front } else { End::Back };

@@ -4,7 +4,7 @@ use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
 use super::linear::several::{self, Source};
 use super::linear::{self, Epilogue};
-use super::pack::{self, DeviceMatrix};
+use super::pack;
 use super::rope::{self, RopeKernel};
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rows, sample};
 use crate::backend::Backend;
@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
+    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -215,7 +215,7 @@ impl Backend for Gpu {
     }
 
     fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor> {
-        embedding::embedding(self, table(w)?, id, w.dtype())
+        embedding::embedding(self, w.table()?, id, w.dtype())
     }
 
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
@@ -270,43 +270,5 @@ impl Backend for Gpu {
 
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
         optim::sum_of_squares(self, g)
-    }
-}
-
-/// The matrix that lookups read: the f32 master weights if they were kept, otherwise the packed matrix.
-fn table(w: &Weight) -> Result<&Tensor> {
-    match w.master() {
-        Some(master) => Ok(master),
-        None => Ok(&w.forward::<DeviceMatrix>()?.0),
-    }
-}
-
-impl SampleRing for sample::GpuSampleRing {
-    fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
-        let gpu = self.gpu.clone();
-        let _issue = gpu.issue();
-        self.begin(tokens, lists)
-    }
-
-    fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        let _issue = self.gpu.issue();
-        sample::GpuSampleRing::embedding(self, w, dtype)
-    }
-
-    fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
-        let _issue = self.gpu.issue();
-        sample::GpuSampleRing::embedding(self, table(w)?, w.dtype())
-    }
-
-    fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
-        let gpu = self.gpu.clone();
-        let _issue = gpu.issue();
-        self.launch_step(logits, rows)
-    }
-
-    fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
-        let (gpu, rows) = (self.gpu.clone(), self.rows.max(1));
-        let _issue = gpu.issue();
-        Ok(self.download()?.chunks(rows).map(<[Outcome]>::to_vec).collect())
     }
 }

@@ -49,21 +49,21 @@ struct TileKernels {
     k_major: [bool; 2],
 }
 
-const FORWARD: TileKernels = TileKernels {
-    f32: ["linear_f32_128", "linear_f32_64"],
-    bf16: ["linear_bf16_128", "linear_bf16_64"],
-    k_major: [true, true],
-};
-const INPUT_GRADIENT: TileKernels = TileKernels {
-    f32: ["linear_dx_f32_128", "linear_dx_f32_64"],
-    bf16: ["linear_dx_bf16_128", "linear_dx_bf16_64"],
-    k_major: [false, true],
-};
-const WEIGHT_GRADIENT: TileKernels = TileKernels {
-    f32: ["linear_dw_f32_128", "linear_dw_f32_64"],
-    bf16: ["linear_dw_bf16_128", "linear_dw_bf16_64"],
-    k_major: [false, false],
-};
+/// The tile kernels `<op>_<dtype>_<side>`.
+macro_rules! tile_kernels {
+    ($op:literal, $k_major:expr) => {
+        TileKernels {
+            f32: [concat!($op, "_f32_128"), concat!($op, "_f32_64")],
+            bf16: [concat!($op, "_bf16_128"), concat!($op, "_bf16_64")],
+            k_major: $k_major,
+        }
+    };
+}
+use tile_kernels;
+
+const FORWARD: TileKernels = tile_kernels!("linear", [true, true]);
+const INPUT_GRADIENT: TileKernels = tile_kernels!("linear_dx", [false, true]);
+const WEIGHT_GRADIENT: TileKernels = tile_kernels!("linear_dw", [false, false]);
 
 impl Tile {
     /// Chooses the large tile if its last wave of blocks (one block per SM) leaves at most a quarter of the SMs idle.

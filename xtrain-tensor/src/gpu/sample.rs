@@ -2,7 +2,7 @@
 //! which stay on the device until they are read back. The index lists of all steps are uploaded once, before the
 //! first step.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::operands::{Outcome, SampleFailure, SampleRow, Sampled, StepLists};
+use crate::operands::{Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};
 use crate::{
     Dtype, Error, Result, Tensor,
     faults::{self, Fault},
@@ -36,8 +36,8 @@ pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) ->
 /// The tokens and samples of several steps, on the device.
 #[derive(Debug)]
 pub(crate) struct GpuSampleRing {
-    pub(super) gpu: Gpu,
-    pub(super) rows: usize,
+    gpu: Gpu,
+    rows: usize,
     steps: usize,
     /// `[steps, N, 4]`: fault, token, and the bits of two log-probabilities.
     samples: Buffer,
@@ -81,23 +81,6 @@ impl GpuSampleRing {
         })
     }
 
-    /// Starts a sequence of steps with these tokens. The buffers are large enough for the rows and for the lists of
-    /// all steps.
-    pub(super) fn begin(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
-        (self.rows, self.steps) = (tokens.len(), 0);
-        self.gpu.end_step()?;
-        let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
-        // SAFETY: the buffer is large enough; the kernels that use it have been submitted.
-        unsafe { self.gpu.upload_into(self.step.at(), &words)? };
-        self.lists = lists;
-        if self.known.as_deref() != Some(tokens) {
-            // SAFETY: the buffer has one token per row; the kernels that use it have been submitted.
-            unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
-        }
-        self.known = None;
-        Ok(())
-    }
-
     /// Starts a step: its index lists replace those of the previous step.
     fn start_step(&self) -> Result<()> {
         let Some(lists) = self.lists.get(self.steps).filter(|lists| !lists.is_empty()) else { return Ok(()) };
@@ -113,19 +96,7 @@ impl GpuSampleRing {
         Ok(())
     }
 
-    /// Returns the rows of `w [V, C]` for the last tokens, rounded if `dtype` is bf16. Tokens are below `V`. Starts a
-    /// step.
-    pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        self.start_step()?;
-        super::embedding::rows(&self.gpu, w, self.tokens.arg(), self.rows, dtype)
-    }
-
-    /// Samples a token for each row of `logits` and ends the step; options and ids have been checked.
-    pub(super) fn launch_step(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
-        self.launch(logits, rows)?;
-        self.gpu.end_step()
-    }
-
+    /// Samples a token for each row of `logits`.
     fn launch(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         let (gpu, n, v) = (&self.gpu, rows.len(), logits.width());
         let chunks = v.div_ceil(CHUNK);
@@ -183,11 +154,53 @@ impl GpuSampleRing {
     }
 
     /// The samples of all steps; waits for the device.
-    pub(super) fn download(&mut self) -> Result<Vec<Outcome>> {
+    fn download(&mut self) -> Result<Vec<Outcome>> {
         let samples: Vec<[u32; 4]> = self.gpu.download_first(&self.samples, self.steps * self.rows)?;
         let last = &samples[samples.len() - self.rows.min(samples.len())..];
         self.known = Some(last.iter().map(|p| p[1]).collect());
         Ok(samples.into_iter().map(outcome).collect())
+    }
+}
+
+/// Each method holds the issue lock.
+impl SampleRing for GpuSampleRing {
+    fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
+        let _issue = self.gpu.issue();
+        self.gpu.end_step()?;
+        let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
+        // SAFETY: the buffer is large enough; the kernels that use it have been submitted.
+        unsafe { self.gpu.upload_into(self.step.at(), &words)? };
+        if self.known.as_deref() != Some(tokens) {
+            // SAFETY: the buffer has one token per row; the kernels that use it have been submitted.
+            unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
+        }
+        (self.rows, self.steps, self.lists, self.known) = (tokens.len(), 0, lists, None);
+        Ok(())
+    }
+
+    /// Starts a step.
+    fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        let _issue = self.gpu.issue();
+        self.start_step()?;
+        super::embedding::rows(&self.gpu, w, self.tokens.arg(), self.rows, dtype)
+    }
+
+    fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
+        self.embedding(w.table()?, w.dtype())
+    }
+
+    /// Ends the step.
+    fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+        let gpu = self.gpu.clone();
+        let _issue = gpu.issue();
+        self.launch(logits, rows)?;
+        gpu.end_step()
+    }
+
+    fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
+        let gpu = self.gpu.clone();
+        let _issue = gpu.issue();
+        Ok(self.download()?.chunks(self.rows.max(1)).map(<[Outcome]>::to_vec).collect())
     }
 }
 

@@ -72,6 +72,17 @@ impl Slots {
     }
 }
 
+/// `len` rows, read from row `from` on and written from row `to` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotRange {
+    /// The first row read.
+    pub from: usize,
+    /// The first row written.
+    pub to: usize,
+    /// The number of rows.
+    pub len: usize,
+}
+
 /// The rows of an attention and their visible keys. Row `n` is at position `pos[n]` of sequence `seq[n]`. Its visible
 /// keys are at positions `0..=pos[n]` of that sequence, or at the last `window` of them.
 #[derive(Debug, Clone, Copy)]

@@ -25,6 +25,15 @@ pub struct RopeTable {
     shared: Arc<Shared>,
 }
 
+/// The RoPE angles of `N` rows.
+#[derive(Debug, Clone, Copy)]
+pub struct RopeArgs<'a> {
+    /// Cosines and sines by position.
+    pub table: &'a RopeTable,
+    /// The absolute position of each row, `[N]`, below [`RopeTable::max_positions`].
+    pub positions: &'a [u32],
+}
+
 struct Shared {
     inverse_frequencies: Vec<f64>,
     /// Multiplier of cosines and sines.

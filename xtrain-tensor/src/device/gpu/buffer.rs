@@ -1,8 +1,8 @@
-//! Allocations in device memory, and copies to and from them.
+//! Allocations in device memory, copies to and from them, and the deferred operations that write them.
 use std::any::Any;
+use std::fmt::Debug;
 use std::sync::Mutex;
 
-use super::deferred::Deferred;
 use super::handle::Gpu;
 use super::launch::{At, Grid, args};
 use crate::error::Result;
@@ -11,6 +11,16 @@ use crate::lock::lock;
 /// Grid of a kernel that strides over `bytes` bytes, 16 bytes per thread and iteration. Empty for 0 bytes.
 fn grid_over(bytes: usize) -> Grid {
     Grid::blocks([bytes.div_ceil(16 * 256).min(4096), 1, 1], 256)
+}
+
+/// An operation whose kernel is not queued yet.
+///
+/// The kernel is queued when the buffer's address is first read. An operation whose input is deferred may queue a
+/// fused kernel instead; the result is bit-identical. The deferred operation holds clones of its inputs. A tensor
+/// that shares its buffer is copied before it is changed in place, so these inputs keep their values.
+pub(crate) trait Deferred: Any + Debug + Send + Sync {
+    /// Queues the kernel that writes the buffer at `to`.
+    fn launch(&self, gpu: &Gpu, to: At) -> Result<()>;
 }
 
 /// An allocation in device memory. Dropping it returns the block to the pool.

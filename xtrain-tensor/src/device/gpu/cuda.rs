@@ -17,7 +17,6 @@ use driver_error::driver_error;
 use functions::Functions;
 use graph::Chain;
 
-use super::info::GpuInfo;
 use super::launch::{Arg, Call, Graph, Launcher};
 use super::peak::{Peak, Widths};
 use crate::{Error, Result};
@@ -30,6 +29,17 @@ const CUDA: i32 = 13000;
 
 /// Requirement named in errors about a missing or old driver.
 const DRIVER_REQUIREMENT: &str = "xtrain needs the NVIDIA driver 580 or newer (CUDA 13)";
+
+/// A GPU of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Device name.
+    pub name: String,
+    /// Architecture, such as `sm_90`.
+    pub architecture: String,
+    /// Total memory in bytes.
+    pub bytes: usize,
+}
 
 /// Attributes of the compute capability.
 const CAPABILITY: [CUdevice_attribute; 2] = [

@@ -93,18 +93,17 @@ impl Stream {
         }
     }
 
-    /// Adds to the counters of decode attention: bytes of keys and values read, and of partial results.
+    /// See [`Gpu::count_attention_bytes`](super::Gpu::count_attention_bytes).
     pub(super) fn count_attention_bytes(&self, read: usize, partials: usize) {
         let mut activity = lock(&self.activity);
         activity.counters.kv_read += read as u64;
         activity.counters.partials += partials as u64;
     }
 
-    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as
-    /// the next submission or synchronization; its errors are reported then.
+    /// See [`Gpu::launch`](super::Gpu::launch).
     ///
     /// # Safety
-    /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.
+    /// As there.
     pub(super) unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
         if grid.blocks.contains(&0) {
             return Ok(());

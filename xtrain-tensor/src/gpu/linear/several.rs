@@ -1,6 +1,6 @@
 //! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
 //! prologue.
-use super::{MAX_GRID_Y, Tile, TileKernels, skinny};
+use super::{MAX_GRID_Y, Tile, TileKernels, skinny, tile_kernels};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor};
@@ -62,21 +62,13 @@ struct Kernels {
 const LINEARS: Kernels = Kernels {
     normed: ["norm_linears_bf16", "norm_linears_f32"],
     skinny: ["linears_skinny_bf16_16", "linears_skinny_bf16_32", "linears_skinny_f32"],
-    square: TileKernels {
-        f32: ["linears_f32_128", "linears_f32_64"],
-        bf16: ["linears_bf16_128", "linears_bf16_64"],
-        k_major: [true, true],
-    },
+    square: tile_kernels!("linears", [true, true]),
     operands_per_output: 1,
 };
 const SWIGLU: Kernels = Kernels {
     normed: ["norm_swiglu_bf16", "norm_swiglu_f32"],
     skinny: ["swiglu_skinny_bf16_16", "swiglu_skinny_bf16_32", "swiglu_skinny_f32"],
-    square: TileKernels {
-        f32: ["swiglu_f32_128", "swiglu_f32_64"],
-        bf16: ["swiglu_bf16_128", "swiglu_bf16_64"],
-        k_major: [true, true],
-    },
+    square: tile_kernels!("swiglu", [true, true]),
     operands_per_output: 2,
 };
 
