@@ -144,7 +144,11 @@ impl Tensor {
                 buffer.run_deferred()?;
                 Ok(buffer.arg())
             }
-            _ => Err(self.misplaced(gpu, dtype)),
+            _ => {
+                let got = format!("{} on {:?}", self.dtype(), self.device);
+                let what = format!("expected an operand in {dtype} on {}, found {got}", gpu.name());
+                Err(Error::device(what))
+            }
         }
     }
 
@@ -173,21 +177,14 @@ impl Tensor {
 
     /// The device address of the values, for a kernel that writes them. Copies them first if they are shared.
     pub(crate) fn at_mut(&mut self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
-        match &mut self.storage {
-            Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
-                buffer.run_deferred()?;
-                if Arc::get_mut(buffer).is_none() && !faults::on(Fault::CopyOnWriteSkipped) {
-                    *buffer = Arc::new(buffer.duplicate()?);
-                }
-                Ok(buffer.arg())
-            }
-            _ => Err(self.misplaced(gpu, dtype)),
+        self.at(gpu, dtype)?;
+        if let Storage::Gpu(buffer, _) = &mut self.storage
+            && Arc::get_mut(buffer).is_none()
+            && !faults::on(Fault::CopyOnWriteSkipped)
+        {
+            *buffer = Arc::new(buffer.duplicate()?);
         }
-    }
-
-    fn misplaced(&self, gpu: &Gpu, dtype: Dtype) -> Error {
-        let got = format!("{} on {:?}", self.dtype(), self.device);
-        Error::device(format!("expected an operand in {dtype} on {}, found {got}", gpu.name()))
+        self.at(gpu, dtype)
     }
 
     /// The size of each dimension, outermost first.

@@ -9,14 +9,7 @@ const ROWS: usize = 4;
 /// Maximum number of rows per chunk of the gain gradient.
 const CHUNK: usize = 256;
 
-/// `y_i = (x_i r) gain_i` for every row of `x [.., C]`, `gain [C]`.
-pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
-    let y = Tensor::on_gpu(gpu, x.shape(), out)?;
-    rms_norm_into(gpu, x, norm, out, y.at(gpu, out)?)?;
-    Ok(y)
-}
-
-/// [`rms_norm`] into `y`, which has the shape of `x` in `out`.
+/// `y_i = (x_i r) gain_i` for every row of `x [.., C]`, `gain [C]`. `y` has the shape of `x` in `out`.
 pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y: At) -> Result<()> {
     let kernel = kernel_of!("rms_norm", x.dtype(), out)?;
     let (c, n) = (x.width(), x.len() / x.width().max(1));

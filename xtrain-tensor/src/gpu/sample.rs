@@ -104,9 +104,8 @@ impl GpuSampleRing {
         let (options, seen) = words(rows, self.steps as u32);
         // the options are the same in all steps, so they are uploaded once
         let (options, step) = (gpu.indices(&options)?, self.step.arg());
-        let [raw, kept, total] =
-            [gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?];
-        let states = gpu.buffer(16 * n)?;
+        let sums = || gpu.buffer(8 * n * chunks);
+        let (raw, kept, total, states) = (sums()?, sums()?, sums()?, gpu.buffer(16 * n)?);
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let by_row = |threads| Grid::blocks([n, 1, 1], threads);
         // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
@@ -114,10 +113,7 @@ impl GpuSampleRing {
         unsafe {
             gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])?;
             let penalized = self.penalized(logits, options, &seen, rows)?;
-            let y = match &penalized {
-                Some(y) => y.at(gpu, Dtype::F32)?,
-                None => x,
-            };
+            let y = penalized.as_ref().map_or(Ok(x), |y| y.at(gpu, Dtype::F32))?;
             let args = args![y, options, raw.arg(), states.arg(), v, chunks];
             gpu.launch("sample_cutoff_f32", by_row(512), args)?;
             let args = args![y, options, states.arg(), kept.arg(), total.arg(), v, chunks];
@@ -222,10 +218,9 @@ fn words(rows: &[SampleRow<'_>], step: u32) -> (Vec<u32>, Vec<u32>) {
             seen.dedup();
             all.extend(seen);
         }
-        let floats = [row.top_p, row.min_p, row.penalty].map(f32::to_bits);
         words.extend([row.seed, row.id].into_iter().flat_map(|x| [x as u32, (x >> 32) as u32]));
         words.extend([row.position.wrapping_sub(step), row.temperature.to_bits(), row.top_k]);
-        words.extend(floats);
+        words.extend([row.top_p, row.min_p, row.penalty].map(f32::to_bits));
         words.extend([first, all.len() as u32]);
     }
     (words, all)
