@@ -13,7 +13,7 @@ pub use cpu::{Cpu, Reference};
 pub(crate) use gpu::Gpu;
 
 use crate::error::Result;
-use gpu::{GpuCounters, Peak, ThreadSchedule};
+use gpu::{EmulatorBuild, GpuCounters, Peak, ThreadSchedule};
 use simd::Simd;
 
 /// A device. Cloning shares it.
@@ -58,28 +58,30 @@ impl Device {
         Device::Cpu(Cpu::new(threads, simd))
     }
 
-    /// The GPU with this ordinal: see [`Gpu::cuda`].
+    /// The CUDA device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if the driver, the device or its kernels are missing.
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in
+    /// this build.
     pub fn cuda(ordinal: u32) -> Result<Device> {
         Gpu::cuda(ordinal).map(Device::Gpu)
     }
 
-    /// The emulated GPU: see [`Gpu::emulated`].
+    /// The emulated GPU: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads run.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator, or the CPU (x86-64) lacks AVX2 or FMA.
     pub fn emulated(schedule: ThreadSchedule) -> Result<Device> {
-        Gpu::emulated(schedule).map(Device::Gpu)
+        Gpu::emulated(schedule, EmulatorBuild::Plain).map(Device::Gpu)
     }
 
-    /// The emulated GPU with every memory access checked: see [`Gpu::checked`].
+    /// As [`Device::emulated`], with every memory access checked: bounds, alignment, uninitialized reads and data
+    /// races. A fault ends the launch with an error that names kernel, source line and thread. Several times slower.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    /// As [`Device::emulated`].
     pub fn checked(schedule: ThreadSchedule) -> Result<Device> {
-        Gpu::checked(schedule).map(Device::Gpu)
+        Gpu::emulated(schedule, EmulatorBuild::Checked).map(Device::Gpu)
     }
 
     /// The number of host threads that compute, including the caller's. 1 for the reference and on a GPU.

@@ -77,10 +77,12 @@ impl Tile {
     /// Chooses the tile of a forward product. With few rows, the weights' bytes are the bound, which needs all SMs.
     pub(super) fn of_forward(rows: usize, outs: usize, dtype: Dtype) -> Tile {
         let skinny = match dtype {
-            Dtype::BF16 => rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS,
+            Dtype::BF16 => {
+                let few_rows = rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS;
+                few_rows && outs.div_ceil(16) <= MAX_GRID_Y
+            }
             _ => rows <= 64,
         };
-        let skinny = skinny && (dtype != Dtype::BF16 || outs.div_ceil(16) <= MAX_GRID_Y);
         if skinny { Tile::Skinny } else { Tile::of(rows, outs) }
     }
 

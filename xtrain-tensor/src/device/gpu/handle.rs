@@ -28,40 +28,20 @@ struct Shared {
 }
 
 impl Gpu {
-    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads
-    /// run.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator, or the CPU (x86-64) lacks AVX2 or FMA.
-    pub fn emulated(schedule: ThreadSchedule) -> Result<Gpu> {
-        Gpu::emulator(schedule, EmulatorBuild::Plain)
-    }
-
-    /// As [`Gpu::emulated`], with every memory access checked: bounds, alignment, uninitialized reads and data races.
-    /// A fault ends the launch with an error that names kernel, source line and thread. Several times slower.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator, or the CPU (x86-64) lacks AVX2 or FMA.
-    pub fn checked(schedule: ThreadSchedule) -> Result<Gpu> {
-        Gpu::emulator(schedule, EmulatorBuild::Checked)
-    }
-
+    /// Opens the emulator; see [`Device::emulated`](crate::Device::emulated).
     #[cfg(all(feature = "emu", xtrain_emu))]
-    fn emulator(schedule: ThreadSchedule, build: EmulatorBuild) -> Result<Gpu> {
+    pub(crate) fn emulated(schedule: ThreadSchedule, build: EmulatorBuild) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(Emulated::new(schedule, build)?)))
     }
 
+    /// This build has no emulator: always fails.
     #[cfg(not(all(feature = "emu", xtrain_emu)))]
-    fn emulator(_: ThreadSchedule, _: EmulatorBuild) -> Result<Gpu> {
+    pub(crate) fn emulated(_: ThreadSchedule, _: EmulatorBuild) -> Result<Gpu> {
         Err(crate::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
-    /// Opens the CUDA device with this ordinal.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in
-    /// this build.
-    pub fn cuda(ordinal: u32) -> Result<Gpu> {
+    /// Opens the CUDA device with this ordinal; see [`Device::cuda`](crate::Device::cuda).
+    pub(crate) fn cuda(ordinal: u32) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?)))
     }
 

@@ -123,7 +123,7 @@ pub enum ThreadSchedule {
 
 /// A compilation of the kernels for the emulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EmulatorBuild {
+pub(crate) enum EmulatorBuild {
     /// In host memory, without checks.
     Plain,
     /// Instrumented: checks every memory access, in an arena with shadow memory.

@@ -20,7 +20,7 @@ pub use cuda::GpuInfo;
 pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
 pub use handle::Gpu;
 pub use launch::ThreadSchedule;
-pub(crate) use launch::{Arg, At, Grid, args};
+pub(crate) use launch::{Arg, At, EmulatorBuild, Grid, args};
 pub use peak::Peak;
 pub use stream::GpuCounters;
 pub use survey::{GpuSurvey, enumerate_gpus};
