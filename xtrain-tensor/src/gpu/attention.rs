@@ -16,9 +16,6 @@ pub(super) mod backward;
 mod decode;
 #[cfg(test)]
 #[cfg(all(feature = "emu", xtrain_emu))]
-mod reads;
-#[cfg(test)]
-#[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;
 mod tiles;
 

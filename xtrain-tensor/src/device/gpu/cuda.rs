@@ -5,7 +5,6 @@ mod functions;
 mod graph;
 
 use std::ffi::c_void;
-use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
@@ -252,11 +251,5 @@ impl Launcher for Cuda {
         // SAFETY: as promised by the caller.
         let chain = unsafe { Chain::new(self.stream.clone(), self.functions.clone(), calls)? };
         Ok(Box::new(chain))
-    }
-}
-
-impl fmt::Debug for Cuda {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cuda").field("name", &self.name).finish_non_exhaustive()
     }
 }

@@ -2,6 +2,8 @@
 mod ffi;
 mod kernels;
 mod source;
+#[cfg(test)]
+pub(super) mod testing;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -11,7 +13,7 @@ use crate::{Error, Result};
 use kernels::Kernels;
 
 /// Launcher of the emulator.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Emulated {
     schedule: ThreadSchedule,
     kernels: &'static Kernels,
@@ -140,7 +142,6 @@ impl Launcher for Emulated {
 }
 
 /// A sequence of calls that owns its arguments, as a CUDA graph does.
-#[derive(Debug)]
 struct Chain {
     device: Emulated,
     calls: Vec<(&'static str, Grid, Vec<Arg>)>,
@@ -159,31 +160,4 @@ impl Graph for Chain {
         }
         Ok(())
     }
-}
-
-/// `c + sum over 16 k of a[k] * b[k]` (bf16 bit patterns), as one k-step of a Hopper tensor core.
-#[cfg(test)]
-pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
-    // SAFETY: 16 values each.
-    unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
-}
-
-/// Starts counting the bytes that kernels on checked devices read from `bytes` bytes at `at`; see [`watched`].
-#[cfg(test)]
-pub(crate) fn watch(at: u64, bytes: usize) {
-    // SAFETY: the address is only compared, never dereferenced.
-    unsafe { ffi::xtemu_watch(at as *const c_void, bytes) };
-}
-
-/// The bytes read since [`watch`].
-#[cfg(test)]
-pub(crate) fn watched() -> u64 {
-    // SAFETY: reads a counter.
-    unsafe { ffi::xtemu_watched() }
-}
-
-/// The names of all kernels.
-#[cfg(test)]
-pub(crate) fn kernel_names() -> Vec<&'static str> {
-    Kernels::of(EmulatorBuild::Plain).names()
 }

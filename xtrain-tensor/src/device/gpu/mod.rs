@@ -17,7 +17,7 @@ mod survey;
 pub(crate) use buffer::{Buffer, Deferred};
 pub use cuda::GpuInfo;
 #[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
+pub(crate) use emulated::testing::{kernel_names, mma_dot16, watch, watched};
 pub use handle::Gpu;
 pub use launch::ThreadSchedule;
 pub(crate) use launch::{Arg, At, EmulatorBuild, Grid, args};

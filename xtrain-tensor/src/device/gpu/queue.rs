@@ -18,7 +18,7 @@ const MAX_PENDING: usize = 1024;
 const MAX_GRAPHS: usize = 16;
 
 /// Queued kernel calls, in order, and the graphs of earlier ones.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Queue {
     pending: Calls,
     cached: Vec<CachedGraph>,
@@ -72,7 +72,6 @@ impl Calls {
 }
 
 /// A sequence of calls that was submitted before. Its graph is built at the second submission.
-#[derive(Debug)]
 struct CachedGraph {
     last: Calls,
     graph: Option<Box<dyn Graph>>,

@@ -1,7 +1,6 @@
 //! The kernels compiled for the emulator, and their signatures.
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::fmt;
 use std::sync::LazyLock;
 
 use super::ffi::{self, FLOAT, Kernel, POINTER};
@@ -11,10 +10,10 @@ use crate::{Error, Result};
 /// All kernels of one compilation, by name.
 pub(super) struct Kernels {
     pub(super) build: EmulatorBuild,
-    by_name: HashMap<&'static str, Entry>,
+    pub(super) by_name: HashMap<&'static str, Entry>,
 }
 
-struct Entry {
+pub(super) struct Entry {
     kernel: *const Kernel,
     parameters: &'static [u32],
 }
@@ -55,12 +54,6 @@ impl Kernels {
         Kernels { build, by_name }
     }
 
-    /// The names of all kernels.
-    #[cfg(test)]
-    pub(super) fn names(&self) -> Vec<&'static str> {
-        self.by_name.keys().copied().collect()
-    }
-
     /// Finds a kernel and checks the argument list against its signature, which a CUDA driver cannot do.
     ///
     /// # Errors
@@ -96,10 +89,4 @@ fn type_list(parameters: &[u32]) -> String {
         (_, _, bytes) => format!("{bytes} bytes"),
     };
     parameters.iter().map(name).collect::<Vec<_>>().join(", ")
-}
-
-impl fmt::Debug for Kernels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} kernels, {:?}", self.by_name.len(), self.build)
-    }
 }
