@@ -202,7 +202,7 @@ impl SampleRing for GpuSampleRing {
 
 impl Drop for GpuSampleRing {
     fn drop(&mut self) {
-        self.gpu.clear_staged_indices();
+        self.gpu.stage_indices(std::iter::empty());
     }
 }
 

@@ -113,9 +113,10 @@ impl Cuda {
     pub(super) fn open(ordinal: u32) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {
-            let what =
-                format!("this build has no GPU kernels ({}): install nvcc and rebuild", env!("XTRAIN_IMAGE"));
-            return Err(Error::device(what));
+            let image = env!("XTRAIN_IMAGE");
+            return Err(Error::device(format!(
+                "this build has no GPU kernels ({image}): install nvcc and rebuild"
+            )));
         }
         let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
         if i64::from(ordinal) >= i64::from(count) {
@@ -123,8 +124,7 @@ impl Cuda {
                 "cuda:{ordinal}: no such device; this machine has {count} GPUs, numbered from 0"
             )));
         }
-        let opened = driver_error("opening the device");
-        let context = CudaContext::new(ordinal as usize).map_err(opened)?;
+        let context = CudaContext::new(ordinal as usize).map_err(driver_error("opening the device"))?;
         // SAFETY: events order work between streams; there is only one stream.
         unsafe { context.disable_event_tracking() };
         let name = context.name().map_err(driver_error("reading the device name"))?;

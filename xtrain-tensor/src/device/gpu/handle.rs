@@ -96,14 +96,10 @@ impl Gpu {
         lock(&self.shared.indices).address(&self.shared.stream, values)
     }
 
-    /// Declares lists that an already queued kernel writes to these addresses. Valid until the step ends.
+    /// Declares the lists that an already queued kernel writes to these addresses. Replaces those declared before.
+    /// Valid until the step ends.
     pub(crate) fn stage_indices(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
-        lock(&self.shared.indices).stage(lists.collect());
-    }
-
-    /// Drops the lists of [`Gpu::stage_indices`].
-    pub(crate) fn clear_staged_indices(&self) {
-        lock(&self.shared.indices).stage(Vec::new());
+        lock(&self.shared.indices).staged = lists.collect();
     }
 
     /// Returns at least `n` counters, all zero at the beginning of a launch.

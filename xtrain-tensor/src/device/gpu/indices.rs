@@ -1,7 +1,7 @@
 //! Cache of index lists (token ids, positions, slots) on the device. A pass uses the same few lists in every layer:
 //! each is uploaded once and then found by value. The lists of a step reuse the addresses of the previous step, in
 //! order of first use, so that a captured graph stays valid. Lists that a kernel writes at each step are also found
-//! by value, see [`Indices::stage`].
+//! by value, see [`Gpu::stage_indices`](super::Gpu::stage_indices).
 use super::launch::{At, Launcher};
 use super::stream::Stream;
 use crate::error::Result;
@@ -15,7 +15,7 @@ const MAX_LISTS: usize = 32;
 pub(super) struct Indices {
     cached: Vec<List>,
     /// Lists that a kernel of this step writes, and their addresses.
-    staged: Vec<(Vec<u32>, At)>,
+    pub(super) staged: Vec<(Vec<u32>, At)>,
     /// Number of lookups, for LRU eviction.
     clock: u64,
     /// Step counter; a step ends at [`Indices::submit_step`].
@@ -93,11 +93,6 @@ impl Indices {
         stream.copy_to_device(list.at, bytemuck::cast_slice(values))?;
         list.values.extend_from_slice(values);
         Ok(self.mark(entry))
-    }
-
-    /// Replaces the lists that an already queued kernel writes.
-    pub(super) fn stage(&mut self, lists: Vec<(Vec<u32>, At)>) {
-        self.staged = lists;
     }
 
     /// Ends a step. No operation is in progress and the queue is empty.
