@@ -1,37 +1,27 @@
 //! Fused QK-norm and RoPE, forward and backward. The bits are those of [`super::norm`] followed by [`super::rope`].
-use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::norm::{Norm, by_chunks};
 use super::rope::{Direction, rotate_head};
 use super::rowsum::ParamGrad;
 use super::scratch::Buffer;
 use super::value::Value;
-use crate::RopeTable;
+use super::{Cpu, rows_per_part};
+use crate::operands::RopeArgs;
 
-/// The rotations of the rows `[H, hd]` of a tensor.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RopeArgs<'a> {
-    pub(crate) table: &'a RopeTable,
-    /// The position of each row.
-    pub(crate) pos: &'a [u32],
-}
-
-impl RopeArgs<'_> {
-    /// Cosines and sines of head `i`, counted over all rows of `heads` heads.
-    #[inline(always)]
-    fn of(&self, i: usize, heads: usize) -> (&[f32], &[f32]) {
-        self.table.row(self.pos[i / heads] as usize)
-    }
+/// Cosines and sines of head `i`, counted over all rows of `heads` heads.
+#[inline(always)]
+fn angles(rope: RopeArgs<'_>, i: usize, heads: usize) -> (&[f32], &[f32]) {
+    rope.table.row(rope.positions[i / heads] as usize)
 }
 
 /// Normalizes each head of `x [N, H, hd]` in f32, then rotates it by the angles of its row's position.
 pub(crate) fn norm_rope<T: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>, rope: RopeArgs<'_>) -> Vec<T> {
     let mut y = cpu.recycler.acquire(x.len());
-    let width = x.len() / rope.pos.len().max(1);
-    let rows = (8192 / width.max(1)).max(1);
+    let width = x.len() / rope.positions.len().max(1);
+    let rows = rows_per_part(width);
     cpu.pool.parts(&mut y, rows * width, |i, y| {
         let (n, row) = (y.len() / width, i * rows);
-        let rope = RopeArgs { pos: &rope.pos[row..][..n], ..rope };
+        let rope = RopeArgs { positions: &rope.positions[row..][..n], ..rope };
         dispatch(cpu.simd, Forward { x: &x[row * width..][..y.len()], norm, rope, y });
     });
     y
@@ -50,11 +40,11 @@ impl<T: Value> Kernel for Forward<'_, T> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let hd = self.norm.gain.len();
-        let heads = self.x.len() / hd / self.rope.pos.len();
+        let heads = self.x.len() / hd / self.rope.positions.len();
         let mut normed = Buffer::<f32>::new(hd);
         for (i, (x, y)) in self.x.chunks_exact(hd).zip(self.y.chunks_exact_mut(hd)).enumerate() {
             self.norm.row(l, x, &mut normed[..]);
-            let (cos, sin) = self.rope.of(i, heads);
+            let (cos, sin) = angles(self.rope, i, heads);
             rotate_head(l, &normed[..], cos, sin, Direction::Forward, y);
         }
     }
@@ -72,7 +62,7 @@ pub(crate) fn norm_rope_backward<T: Value>(
 ) -> Vec<f32> {
     let mut dx = cpu.recycler.acquire::<f32>(x.len());
     let hd = norm.gain.len();
-    let heads = x.len() / hd / rope.pos.len().max(1);
+    let heads = x.len() / hd / rope.positions.len().max(1);
     by_chunks(cpu, dw, &mut dx, |at, dx, sums| {
         let (first, x, dy) = (at.start / hd, &x[at.clone()], &dy[at]);
         dispatch(cpu.simd, Backward { x, dy, norm, rope, heads, first, dx, sums });
@@ -101,7 +91,7 @@ impl<T: Value> Kernel for Backward<'_, T> {
         let mut rotated = Buffer::<f32>::new(hd);
         let heads = self.x.chunks_exact(hd).zip(self.dy.chunks_exact(hd));
         for (i, ((x, dy), dx)) in heads.zip(self.dx.chunks_exact_mut(hd)).enumerate() {
-            let (cos, sin) = self.rope.of(self.first + i, self.heads);
+            let (cos, sin) = angles(self.rope, self.first + i, self.heads);
             rotate_head(l, dy, cos, sin, Direction::Inverse, &mut rotated[..]);
             self.norm.row_backward::<L, T, false>(l, x, &rotated[..], dx, self.sums);
         }

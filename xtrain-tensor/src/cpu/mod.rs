@@ -23,3 +23,11 @@ pub(crate) mod value;
 pub(crate) use crate::device::Cpu;
 pub(crate) use crate::device::pool::Disjoint;
 pub(crate) use crate::device::simd::Simd;
+
+/// Elements per work item of an elementwise operation.
+const GRAIN: usize = 8192;
+
+/// Rows of `width` elements per work item.
+fn rows_per_part(width: usize) -> usize {
+    (GRAIN / width.max(1)).max(1)
+}

@@ -5,14 +5,7 @@ use super::gemm::Beta;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::rowsum::{ParamGrad, rowsum};
 use super::value::{Value, blocks};
-use super::{Cpu, Disjoint};
-
-/// Elements per work item, rounded to whole rows.
-const GRAIN: usize = 8192;
-
-fn rows_per_part(c: usize) -> usize {
-    (GRAIN / c.max(1)).max(1)
-}
+use super::{Cpu, Disjoint, rows_per_part};
 
 /// The parameters of a norm: the gain `[C]`, and eps.
 #[derive(Debug, Clone, Copy)]

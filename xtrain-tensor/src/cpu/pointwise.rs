@@ -3,10 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
-use super::{Cpu, Disjoint};
-
-/// Elements per work item.
-const GRAIN: usize = 8192;
+use super::{Cpu, Disjoint, GRAIN, rows_per_part};
 
 /// `y = silu(g) u`.
 pub(crate) fn silu_mul<T: Value, O: Value>(cpu: &Cpu, g: &[T], u: &[T]) -> Vec<O> {
@@ -90,7 +87,7 @@ pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
 
 /// `a = a + b` for each row of `a`; rows are as long as `b`.
 pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
-    let rows = (GRAIN / b.len().max(1)).max(1);
+    let rows = rows_per_part(b.len());
     cpu.pool.parts(a, rows * b.len(), |_, a| {
         a.chunks_exact_mut(b.len()).for_each(|a| a.iter_mut().zip(b).for_each(|(a, b)| *a += b));
     });

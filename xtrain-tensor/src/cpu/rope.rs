@@ -1,8 +1,8 @@
 //! Rotary position embedding.
-use super::Cpu;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
-use crate::RopeTable;
+use super::{Cpu, rows_per_part};
+use crate::operands::RopeArgs;
 
 /// The direction of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,36 +13,27 @@ pub(crate) enum Direction {
     Inverse,
 }
 
-/// Rotates each head of the rows `[H, hd]` of `x` by the angles of the rows' positions `pos`.
+/// Rotates each head of the rows `[H, hd]` of `x` by the angles of the rows' positions.
 pub(crate) fn rope<T: Value, O: Value>(
     cpu: &Cpu,
     x: &[T],
-    table: &RopeTable,
-    pos: &[u32],
+    rope: RopeArgs<'_>,
     direction: Direction,
 ) -> Vec<O> {
     let mut y = cpu.recycler.acquire(x.len());
-    let width = x.len() / pos.len().max(1);
-    let rows = (8192 / width.max(1)).max(1);
+    let width = x.len() / rope.positions.len().max(1);
+    let rows = rows_per_part(width);
     cpu.pool.parts(&mut y, rows * width, |i, y| {
-        let n = y.len() / width;
-        let job = RotateRows {
-            x: &x[i * rows * width..][..n * width],
-            pos: &pos[i * rows..][..n],
-            table,
-            width,
-            direction,
-            y,
-        };
-        dispatch(cpu.simd, job);
+        let (x, positions) =
+            (&x[i * rows * width..][..y.len()], &rope.positions[i * rows..][..y.len() / width]);
+        dispatch(cpu.simd, RotateRows { x, rope: RopeArgs { positions, ..rope }, width, direction, y });
     });
     y
 }
 
 struct RotateRows<'a, T, O> {
     x: &'a [T],
-    pos: &'a [u32],
-    table: &'a RopeTable,
+    rope: RopeArgs<'a>,
     width: usize,
     direction: Direction,
     y: &'a mut [O],
@@ -53,10 +44,11 @@ impl<T: Value, O: Value> Kernel for RotateRows<'_, T, O> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let hd = self.table.head_dim();
+        let RopeArgs { table, positions } = self.rope;
+        let hd = table.head_dim();
         let rows = self.x.chunks_exact(self.width).zip(self.y.chunks_exact_mut(self.width));
-        for ((x, y), &pos) in rows.zip(self.pos) {
-            let (cos, sin) = self.table.row(pos as usize);
+        for ((x, y), &pos) in rows.zip(positions) {
+            let (cos, sin) = table.row(pos as usize);
             for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
                 rotate_head(l, x, cos, sin, self.direction, y);
             }

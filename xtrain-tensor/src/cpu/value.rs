@@ -57,8 +57,21 @@ macro_rules! blocks {
 }
 pub(crate) use blocks;
 
-/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the elements of the tensor `$x`.
+/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the elements of the tensor `$x`, and with `$o` as the
+/// element type of the dtype `$out`.
 macro_rules! with_values {
+    ($a:ident = $x:expr, $o:ident = $out:expr => $body:expr) => {
+        $crate::cpu::value::with_values!($a = $x => match $out {
+            $crate::Dtype::BF16 => {
+                type $o = half::bf16;
+                $body
+            }
+            _ => {
+                type $o = f32;
+                $body
+            }
+        })
+    };
     ($a:ident = $x:expr => $body:expr) => {
         match $x.dtype() {
             $crate::Dtype::BF16 => {

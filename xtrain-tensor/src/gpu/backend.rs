@@ -7,7 +7,7 @@ use super::linear::{self, Epilogue};
 use super::pack::{self, DeviceMatrix};
 use super::rope::RopeKernel;
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
-use crate::backend::Backend;
+use crate::backend::{Backend, SharedOps};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
@@ -45,10 +45,6 @@ fn rotate(gpu: &Gpu, x: &Tensor, rope: RopeArgs<'_>, kernel: RopeKernel<'_>, out
 impl Backend for Gpu {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
         pointwise::cast(self, x, dtype)
-    }
-
-    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        pointwise::add(self, a, b)
     }
 
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
@@ -95,14 +91,6 @@ impl Backend for Gpu {
         rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)
     }
 
-    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::At(first), x.dtype())
-    }
-
-    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::Pos(rope.positions), x.dtype())
-    }
-
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         let normed = norm::rms_norm(self, x, norm, Dtype::F32)?;
         rotate(self, &normed, rope, RopeKernel::Rows(rope.positions), x.dtype())
@@ -120,10 +108,6 @@ impl Backend for Gpu {
         let pairs = samples.times(x.shape()[1]);
         let dy = rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)?;
         norm::rms_norm_backward(self, x, norm, &dy, dw, &pairs)
-    }
-
-    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
-        fused::write_heads(self, new, pools)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
@@ -144,22 +128,6 @@ impl Backend for Gpu {
 
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
         deferred::linear_add(self, h, x, w)
-    }
-
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        match fused_products(x, ws, |source| several::linears(self, source, ws)) {
-            Some(fused) => fused,
-            None => ws.iter().map(|&w| linear_of(self, x, w, w.weight.dtype())).collect(),
-        }
-    }
-
-    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        if let Some(fused) = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up)) {
-            return fused;
-        }
-        let dtype = gate_up[0].weight.dtype();
-        let [gate, up] = gate_up.map(|w| linear_of(self, x, w, dtype));
-        pointwise::silu_mul(self, &gate?, &up?, dtype)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
@@ -190,11 +158,6 @@ impl Backend for Gpu {
         attention::attention(self, [q, k, v], heads, mask)
     }
 
-    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
-        check_head_size("decode_attention", heads.hd)?;
-        Ok(attention::decode_attention(self, [q, k, v], heads, mask)?.0)
-    }
-
     fn attention_backward(
         &self,
         saved: &AttnSaved<'_>,
@@ -204,19 +167,6 @@ impl Backend for Gpu {
     ) -> Result<[Tensor; 3]> {
         check_head_size("attention_backward", heads.hd)?;
         attention_backward(self, saved, dy, heads, mask)
-    }
-
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
-        kv::cat_seq(self, a, b, &shape)
-    }
-
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        kv::repeat_kv(self, x, n_heads)
-    }
-
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        kv::repeat_kv_backward(self, dy, n_kv_heads)
     }
 
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
@@ -229,22 +179,6 @@ impl Backend for Gpu {
 
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
         embedding::embedding_backward(self, dw, id, dy)
-    }
-
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
-        rows::gather_rows(self, x, rows)
-    }
-
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
-        rows::scatter_rows(self, pool, x, slots)
-    }
-
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
-        rows::copy_slots(self, to, from, ranges)
-    }
-
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
-        rows::copy_slots_within(self, pool, range)
     }
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
@@ -263,6 +197,74 @@ impl Backend for Gpu {
 
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
         loss::log_prob(self, logits, target)
+    }
+}
+
+impl SharedOps for Gpu {
+    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        pointwise::add(self, a, b)
+    }
+
+    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
+        rotate(self, x, rope, RopeKernel::At(first), x.dtype())
+    }
+
+    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
+        rotate(self, x, rope, RopeKernel::Pos(rope.positions), x.dtype())
+    }
+
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
+        fused::write_heads(self, new, pools)
+    }
+
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+        match fused_products(x, ws, |source| several::linears(self, source, ws)) {
+            Some(fused) => fused,
+            None => ws.iter().map(|&w| linear_of(self, x, w, w.weight.dtype())).collect(),
+        }
+    }
+
+    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+        if let Some(fused) = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up)) {
+            return fused;
+        }
+        let dtype = gate_up[0].weight.dtype();
+        let [gate, up] = gate_up.map(|w| linear_of(self, x, w, dtype));
+        pointwise::silu_mul(self, &gate?, &up?, dtype)
+    }
+
+    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        check_head_size("decode_attention", heads.hd)?;
+        Ok(attention::decode_attention(self, [q, k, v], heads, mask)?.0)
+    }
+
+    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
+        kv::cat_seq(self, a, b, &shape)
+    }
+
+    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
+        kv::repeat_kv(self, x, n_heads)
+    }
+
+    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
+        kv::repeat_kv_backward(self, dy, n_kv_heads)
+    }
+
+    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+        rows::gather_rows(self, x, rows)
+    }
+
+    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
+        rows::scatter_rows(self, pool, x, slots)
+    }
+
+    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
+        rows::copy_slots(self, to, from, ranges)
+    }
+
+    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
+        rows::copy_slots_within(self, pool, range)
     }
 
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {

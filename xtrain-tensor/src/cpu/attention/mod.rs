@@ -23,4 +23,3 @@ mod tests;
 
 pub(crate) use backward::{Saved, attention_backward};
 pub(crate) use forward::attention;
-pub(crate) use number::Number;
