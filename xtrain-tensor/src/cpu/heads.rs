@@ -35,8 +35,6 @@ struct Forward<'a, T> {
 }
 
 impl<T: Value> Kernel for Forward<'_, T> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let hd = self.norm.gain.len();
@@ -83,8 +81,6 @@ struct Backward<'a, T> {
 }
 
 impl<T: Value> Kernel for Backward<'_, T> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let hd = self.norm.gain.len();

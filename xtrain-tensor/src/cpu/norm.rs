@@ -86,8 +86,6 @@ struct Forward<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for Forward<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let c = self.norm.gain.len();
@@ -126,8 +124,6 @@ struct Backward<'a, T, const ACCUMULATE: bool> {
 }
 
 impl<T: Value, const ACCUMULATE: bool> Kernel for Backward<'_, T, ACCUMULATE> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let c = self.norm.gain.len();

@@ -36,9 +36,7 @@ struct AdamW<'a> {
     finite: bool,
 }
 
-impl Kernel for &mut AdamW<'_> {
-    type Out = bool;
-
+impl Kernel<bool> for &mut AdamW<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> bool {
         let AdamWScalars { s1, s2, s3, step, c2, eps, .. } = *self.s;
@@ -89,8 +87,6 @@ struct Squares<'a> {
 }
 
 impl Kernel for &mut Squares<'_> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         for (g, sum) in self.g.chunks_exact(self.width).zip(self.sums.iter_mut()) {
@@ -109,9 +105,7 @@ struct Sum<'a> {
     x: &'a [f32],
 }
 
-impl Kernel for Sum<'_> {
-    type Out = f32;
-
+impl Kernel<f32> for Sum<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> f32 {
         let mut v = l.zero();

@@ -22,8 +22,6 @@ struct SiluMul<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for SiluMul<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
@@ -62,8 +60,6 @@ struct SiluMulBackward<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for SiluMulBackward<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
@@ -109,9 +105,7 @@ struct AllFinite<'a, T> {
     x: &'a [T],
 }
 
-impl<T: Value> Kernel for AllFinite<'_, T> {
-    type Out = bool;
-
+impl<T: Value> Kernel<bool> for AllFinite<'_, T> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> bool {
         // 0 times NaN or infinity is NaN
@@ -136,8 +130,6 @@ struct Cast<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for Cast<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         blocks!(self.x.len(), |r| O::write(l, &mut self.y[r.clone()], T::read(l, &self.x[r])));

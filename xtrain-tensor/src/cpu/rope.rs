@@ -40,8 +40,6 @@ struct RotateRows<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for RotateRows<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let RopeArgs { table, positions } = self.rope;

@@ -108,8 +108,6 @@ struct Work<'a, 'b, E> {
 }
 
 impl<E: Number> Kernel for Work<'_, '_, E> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         self.item.walk(l, &mut self.state);

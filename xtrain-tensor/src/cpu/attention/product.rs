@@ -218,8 +218,6 @@ impl<'a, A: Arithmetic> ProductKernel<'a, A> {
 }
 
 impl<A: Arithmetic> Kernel for ProductKernel<'_, A> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         let p = &self.0;

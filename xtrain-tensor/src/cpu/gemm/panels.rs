@@ -122,8 +122,6 @@ struct Transpose<'a> {
 }
 
 impl Kernel for Transpose<'_> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let (depth, step) = (self.depth, L::WIDTH);

@@ -181,8 +181,6 @@ struct Pack<'a, S, B> {
 }
 
 impl<S: Source, B: Block> Kernel for Pack<'_, S, B> {
-    type Out = ();
-
     /// Reads the source in memory order.
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {

@@ -77,7 +77,6 @@ impl Tile<'_> {
 struct MicroKernel<'a, const M: usize, const P: usize>(Tile<'a>);
 
 impl<const M: usize, const P: usize> Kernel for MicroKernel<'_, M, P> {
-    type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let (y, stride) = (self.0.y, self.0.y_step);

@@ -165,8 +165,6 @@ struct Pack<'a, S> {
 }
 
 impl<S: Source> Kernel for Pack<'_, S> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         for block in 0..self.panel / BLOCK_ROWS {

@@ -11,6 +11,9 @@ pub(crate) const LANES: usize = 32;
 ///
 /// They are associated functions, not methods, so that `l.add(..)` is always the operation on 32 lanes. Each is one
 /// IEEE operation per lane; denormals are kept.
+///
+/// # Safety
+/// The unsafe functions access the stated number of elements at `p`, which must be readable or writable.
 pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     /// A register.
     type R: Copy;
@@ -38,39 +41,18 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     /// from the L1 cache. `p` may be any address.
     fn prefetch_l2(isa: Self, p: *const f32);
     /// Loads `WIDTH` elements.
-    ///
-    /// # Safety
-    /// `p` is readable for `WIDTH` elements.
     unsafe fn load(isa: Self, p: *const f32) -> Self::R;
     /// Loads the first `n <= WIDTH` elements. The other lanes are +0.
-    ///
-    /// # Safety
-    /// `p` is readable for `n` elements.
     unsafe fn load_first(isa: Self, p: *const f32, n: usize) -> Self::R;
     /// Stores `WIDTH` elements.
-    ///
-    /// # Safety
-    /// `p` is writable for `WIDTH` elements.
     unsafe fn store(isa: Self, p: *mut f32, v: Self::R);
     /// Stores the first `n <= WIDTH` lanes.
-    ///
-    /// # Safety
-    /// `p` is writable for `n` elements.
     unsafe fn store_first(isa: Self, p: *mut f32, n: usize, v: Self::R);
     /// Loads `WIDTH` elements as f32.
-    ///
-    /// # Safety
-    /// `p` is readable for `WIDTH` elements.
     unsafe fn load_bf16(isa: Self, p: *const bf16) -> Self::R;
     /// Stores `WIDTH` elements, rounded (ties to even, NaN to 0x7fff).
-    ///
-    /// # Safety
-    /// `p` is writable for `WIDTH` elements.
     unsafe fn store_bf16(isa: Self, p: *mut bf16, v: Self::R);
     /// Loads `WIDTH` pairs as f32. Returns the even elements (low halves) and the odd elements (high halves).
-    ///
-    /// # Safety
-    /// `p` is readable for `2 * WIDTH` elements.
     unsafe fn load_pairs(isa: Self, p: *const bf16) -> (Self::R, Self::R);
     /// `a * b + c`, rounded once.
     fn fma(isa: Self, a: Self::R, b: Self::R, c: Self::R) -> Self::R;
