@@ -1,10 +1,14 @@
 //! Packed weights: the B operand of matrix products, in the layout of its dtype.
 use std::ops::Range;
 
+use half::bf16;
+
 use super::Cpu;
-use super::gemm::{self, Panels};
-use super::gemm_bf16::{self, TilePanels};
-use crate::Dtype;
+use super::gemm::{self, Beta, Matrix, Panels};
+use super::gemm_bf16::{self, PackedA, TilePanels};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::tensor::Tensor;
 
 /// A weight packed for products in one direction. It is packed once per update.
 #[derive(Debug, Clone)]
@@ -40,67 +44,37 @@ impl Packed {
             _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),
         }
     }
-}
 
-/// A range of columns or of the depth of a packed weight.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum View<'a> {
-    /// For f32 products.
-    F32(gemm::View<'a>),
-    /// For bf16 products.
-    Bf16(gemm_bf16::View<'a>),
-}
-
-impl Packed {
-    /// The columns `range`. It starts at a multiple of 32.
-    pub(crate) fn columns(&self, range: Range<usize>) -> View<'_> {
+    /// `y = beta y + x b`, where b is this matrix at the depths `depths` and the columns `columns`, and `x` is
+    /// `[N, depths]` in the dtype of b. Both ranges begin at a multiple of 32, and end at one or at the end of the
+    /// matrix.
+    pub(crate) fn product(
+        &self,
+        cpu: &Cpu,
+        x: &Tensor,
+        [depths, columns]: [Range<usize>; 2],
+        y: &mut [f32],
+        beta: Beta,
+    ) -> Result<()> {
+        let shape = [x.shape()[0], x.width()];
         match self {
-            Packed::F32(w) => View::F32(w.view().columns(range)),
-            Packed::Bf16(w) => View::Bf16(w.view().columns(range)),
+            Packed::F32(w) => {
+                let x = Matrix::new(x.data()?, shape[0], shape[1]);
+                gemm::product(cpu, x, w.view().columns(columns).depths(depths), y, beta);
+            }
+            Packed::Bf16(w) => {
+                let x = PackedA::new(cpu, x.data::<bf16>()?, shape);
+                gemm_bf16::product(cpu, &x, w.view().columns(columns).depths(depths), y, beta);
+            }
         }
-    }
-
-    /// All columns at the depths `range`. It starts at a multiple of 32.
-    pub(crate) fn depths(&self, range: Range<usize>) -> View<'_> {
-        match self {
-            Packed::F32(w) => View::F32(w.view().depths(range)),
-            Packed::Bf16(w) => View::Bf16(w.view().depths(range)),
-        }
-    }
-}
-
-#[cfg(test)]
-impl Packed {
-    /// `[depth, columns]`.
-    pub(crate) fn shape(&self) -> [usize; 2] {
-        match self {
-            Packed::F32(w) => w.shape(),
-            Packed::Bf16(w) => w.shape(),
-        }
-    }
-
-    /// The element at depth `k` of column `column`. For a weight packed for `x W^T` this is element `k` of row
-    /// `column`. In bf16 it is the value that products use: rounded, a denormal as zero of its sign.
-    pub(crate) fn at(&self, column: usize, k: usize) -> f32 {
-        match self {
-            Packed::F32(w) => w.at(k, column),
-            Packed::Bf16(w) => w.at(k, column),
-        }
-    }
-
-    /// Size in bytes, including padding.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Packed::F32(w) => w.bytes(),
-            Packed::Bf16(w) => w.bytes(),
-        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round_bf16;
+    use crate::dtype::round_bf16;
 
     #[test]
     fn both_directions_of_both_dtypes_return_the_packed_elements() {
@@ -110,13 +84,14 @@ mod tests {
         for (dtype, value) in [(Dtype::F32, (|x| x) as fn(f32) -> f32), (Dtype::BF16, round_bf16)] {
             let forward = Packed::of_weight(cpu, dtype, &w, [33, 70]);
             let back = Packed::of_weight_transposed(cpu, dtype, &w, [33, 70]);
-            assert_eq!((forward.shape(), back.shape()), ([70, 33], [33, 70]));
-            for (i, &x) in w.iter().enumerate() {
-                assert_eq!(forward.at(i / 70, i % 70), value(x));
-                assert_eq!(back.at(i % 70, i / 70), value(x));
+            for (packed, [out, width]) in [(forward, [33, 70]), (back, [70, 33])] {
+                let mut column = vec![0.0; width];
+                for j in 0..out {
+                    packed.column(j, &mut column);
+                    let want = |k: usize| value(if out == 33 { w[j * 70 + k] } else { w[k * 70 + j] });
+                    assert!(column.iter().enumerate().all(|(k, &x)| x == want(k)), "column {j} in {dtype}");
+                }
             }
-            let size = dtype.bytes();
-            assert!(forward.bytes() >= 33 * 70 * size && back.bytes() >= 33 * 70 * size);
         }
     }
 }

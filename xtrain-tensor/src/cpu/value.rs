@@ -1,7 +1,7 @@
 //! Element types that kernels load and store: f32, or bf16 with conversion to and from f32.
 use half::bf16;
 
-use super::lanes::Lanes;
+use super::lanes::{LANES, Lanes};
 use crate::device::recycle::Recycled;
 
 /// An element type of activations.
@@ -15,7 +15,7 @@ pub(crate) trait Value: Recycled {
 impl Value for f32 {
     #[inline(always)]
     fn read<L: Lanes>(l: L, s: &[f32]) -> L::F {
-        l.load_partial(s)
+        if s.len() >= LANES { l.load(s) } else { l.load_partial(s) }
     }
     #[inline(always)]
     fn write<L: Lanes>(l: L, s: &mut [f32], v: L::F) {

@@ -22,9 +22,7 @@ pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};
 #[cfg(test)]
 pub(crate) use mode::F64;
-#[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use mode::Mode;
-pub(crate) use mode::{Bf16, F32, fma_flushed};
+pub(crate) use mode::{Bf16, F32, Mode, fma_flushed};
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, sum_of_squares};
 pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};

@@ -201,7 +201,7 @@ impl<E: Number> Item<'_, E> {
             gather::row(l, dy, &mut st.dy[to], &mut min_dy);
             let mut sum = l.zero();
             for (y, dy) in y.chunks(LANES).zip(dy.chunks(LANES)) {
-                sum = Lanes::fma(l, E::load(l, dy), E::load(l, y), sum);
+                sum = Lanes::fma(l, E::read(l, dy), E::read(l, y), sum);
             }
             st.delta[t] = l.sum32(sum);
             st.lse[t] = self.saved.lse[n * self.heads.nh + head];

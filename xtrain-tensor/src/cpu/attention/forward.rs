@@ -394,7 +394,7 @@ impl<E: Number> Item<'_, E> {
             };
             let sum = Lanes::splat(l, st.l[i]);
             for (y, o) in y.chunks_mut(LANES).zip(st.o[i * width..].chunks_exact(LANES)) {
-                E::store(l, y, no_minus_zero(l, Lanes::div(l, l.load(o), sum)));
+                E::write(l, y, no_minus_zero(l, Lanes::div(l, l.load(o), sum)));
             }
             lse[0] = st.m[i];
         }

@@ -11,7 +11,7 @@ use crate::operands::Slots;
 #[inline(always)]
 pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
     for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
-        let v = E::load(l, &x[x.len().min(i * LANES)..]);
+        let v = E::read(l, &x[x.len().min(i * LANES)..]);
         l.store(out, E::operand(l, v, min_exp));
     }
 }

@@ -15,7 +15,7 @@ scratch!(Row, Row([0.0; LANES]));
 /// A matrix B `[depth, columns]`, packed as panels `[ceil(columns / 32)][depth][32]` and padded with +0.
 #[derive(Debug, Clone)]
 pub(crate) struct Panels {
-    rows: Buffer<Row>,
+    pub(super) rows: Buffer<Row>,
     depth: usize,
     columns: usize,
 }
@@ -81,24 +81,6 @@ impl Panels {
             }
             fill(panel, rows);
         });
-    }
-
-    /// `[depth, columns]`.
-    #[cfg(test)]
-    pub(crate) fn shape(&self) -> [usize; 2] {
-        [self.depth, self.columns]
-    }
-
-    /// The element at depth `k` of column `j`.
-    #[cfg(test)]
-    pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
-        self.rows[j / LANES * self.depth + k].0[j % LANES]
-    }
-
-    /// Size in bytes, including padding.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.rows[..])
     }
 
     /// The whole matrix.

@@ -40,9 +40,9 @@ fn min_exponent(rows: &[Pairs]) -> u8 {
 /// with +0. Denormals are stored as zeros of their sign.
 #[derive(Debug, Clone)]
 pub(crate) struct TilePanels {
-    rows: Buffer<Pairs>,
+    pub(super) rows: Buffer<Pairs>,
     /// Smallest exponent field of each panel's non-zero elements.
-    min_exp: Vec<u8>,
+    pub(super) min_exp: Vec<u8>,
     depth: usize,
     columns: usize,
 }
@@ -113,25 +113,6 @@ impl TilePanels {
             let column = (panels.start + part * group) * LANES;
             dispatch(cpu.simd, Pack { source, column, panel, rows, min_exps });
         });
-    }
-
-    /// `[depth, columns]`.
-    #[cfg(test)]
-    pub(crate) fn shape(&self) -> [usize; 2] {
-        [self.depth, self.columns]
-    }
-
-    /// The element at depth `k` of column `j`.
-    #[cfg(test)]
-    pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
-        let block = &self.view().panel(j / LANES)[k / BLOCK * BLOCK_ROWS..];
-        widen(block[j % LANES / 16 * 16 + k % BLOCK / 2].0[j % 16 * 2 + k % 2])
-    }
-
-    /// Size in bytes, including padding.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.rows[..]) + self.min_exp.len()
     }
 
     /// The whole matrix.
