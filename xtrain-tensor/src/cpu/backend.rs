@@ -12,6 +12,7 @@ use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Packer, RopeArgs, Samples,
     Update, Weight,
 };
+use crate::reference::AttentionSaved;
 use crate::tensor::{Stored, Tensor};
 
 impl Cpu {
@@ -189,7 +190,7 @@ impl Backend for Cpu {
         let AttnSaved { q, k, v, y, lse } = *saved;
         let [dq, dk, dv] = with_values!(values = q => {
             let (k, v, y, dy) = (k.data()?, v.data()?, y.data()?, dy.data()?);
-            let saved = attention::Saved { q: values, k, v, y, dy, lse: lse.data()? };
+            let saved = AttentionSaved { q: values, k, v, y, dy, lse: lse.data()? };
             attention::attention_backward(self, saved, heads, mask)
         });
         let wrap = |x: &Tensor, d| self.tensor(x.shape(), d);

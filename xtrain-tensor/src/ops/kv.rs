@@ -28,8 +28,10 @@ pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) unless `x` has three dimensions and `nkv` divides `n_heads`.
 pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
-    check("repeat_kv", x, n_heads)?;
-    backend(x.device()).repeat_kv(x, n_heads)
+    match *x.shape() {
+        [_, nkv, _] if nkv > 0 && n_heads.is_multiple_of(nkv) => backend(x.device()).repeat_kv(x, n_heads),
+        _ => Err(misfit("repeat_kv", "x [N, nkv, hd], nkv a divisor of n_heads", &[x])),
+    }
 }
 
 /// The gradient of [`repeat_kv`]: the query heads of a group added in ascending order, from +0. `dy [N, nh, hd]` →
@@ -46,11 +48,4 @@ pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
         return Err(misfit_shapes(OP, "nkv that divides nh", &[&[nh], &[n_kv_heads]]));
     }
     backend(dy.device()).repeat_kv_backward(dy, n_kv_heads)
-}
-
-fn check(op: &'static str, x: &Tensor, n_heads: usize) -> Result<()> {
-    match *x.shape() {
-        [_, nkv, _] if nkv > 0 && n_heads.is_multiple_of(nkv) => Ok(()),
-        _ => Err(misfit(op, "x [N, nkv, hd], nkv a divisor of n_heads", &[x])),
-    }
 }

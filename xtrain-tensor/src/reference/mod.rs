@@ -20,9 +20,9 @@ pub(crate) use attention::AttentionOutput;
 pub(crate) use attention::{AttentionSaved, attention, attention_backward};
 pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};
-#[cfg(test)]
-pub(crate) use mode::F64;
 pub(crate) use mode::{Bf16, F32, Mode, fma_flushed};
+#[cfg(test)]
+pub(crate) use mode::{Plain, Scalar};
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, sum_of_squares};
 pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};

@@ -21,5 +21,5 @@ mod scratch;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use backward::{Saved, attention_backward};
+pub(crate) use backward::attention_backward;
 pub(crate) use forward::attention;
