@@ -37,7 +37,7 @@ fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &
     let x_reversed = with_values!(values = x => {
         Tensor::new(x.device(), x.shape(), values.iter().rev().copied().collect::<Vec<_>>())?
     });
-    let (values, shape) = (values_of(w)?, [w.out_features(), w.in_features()]);
+    let (values, shape) = (values_of(w)?, w.shape());
     let values: Vec<f32> = values.chunks_exact(shape[1]).flat_map(|row| row.iter().rev().copied()).collect();
     let w_reversed = Packed::of_weight(cpu, w.dtype(), &values, shape);
     w_reversed.product(cpu, &x_reversed, [0..shape[1], range], y, Beta::Zero)

@@ -26,12 +26,9 @@ pub(super) struct PackedWeight {
     pub(super) exact_rows: Option<ExactRows>,
 }
 
-/// A weight packed for `dy W`.
-#[derive(Debug)]
-struct PackedTransposed(Packed);
-
 impl PackedMatrix for PackedWeight {}
-impl PackedMatrix for PackedTransposed {}
+/// Packed for `dy W`.
+impl PackedMatrix for Packed {}
 
 fn shape_of(w: &Tensor) -> [usize; 2] {
     [w.shape()[0], w.shape()[1]]
@@ -71,7 +68,7 @@ pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Resu
     let weights = pairs.into_iter().zip(ws).zip(&matrices).map(|((packed, &w), &(_, shape))| {
         let [matrix, transposed] = packed.map(|p| p.expect("all matrices were packed"));
         Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), forward(matrix))
-            .with_backward(Box::new(PackedTransposed(transposed)))
+            .with_backward(Box::new(transposed))
     });
     Ok(weights.collect())
 }
@@ -90,11 +87,8 @@ pub(super) fn values_of(w: &Weight) -> Result<Cow<'_, [f32]>> {
 
 /// The matrix of `w` for `dy W`, packed at its first use.
 pub(super) fn backward_of<'a>(cpu: &Cpu, w: &'a Weight) -> Result<&'a Packed> {
-    let pack = || {
-        let (values, shape) = (values_of(w)?, [w.out_features(), w.in_features()]);
-        Ok(PackedTransposed(Packed::of_weight_transposed(cpu, w.dtype(), &values, shape)))
-    };
-    Ok(&w.backward::<PackedTransposed>(pack)?.0)
+    let pack = || Ok(Packed::of_weight_transposed(cpu, w.dtype(), &values_of(w)?, w.shape()));
+    w.backward(pack)
 }
 
 /// A packer for products in `dtype`.

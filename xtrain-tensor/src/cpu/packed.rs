@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// A weight packed for products in one direction. It is packed once per update.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Packed {
     /// For f32 products.
     F32(Panels),

@@ -167,7 +167,7 @@ const LINE: usize = 64;
 
 /// Keys or values of a chunk. The row of slot j starts at `j * stride`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunk<'a> {
+pub(crate) struct Chunk<'a> {
     pub(super) rows: &'a [f32],
     pub(super) stride: usize,
 }

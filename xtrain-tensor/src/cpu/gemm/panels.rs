@@ -13,7 +13,7 @@ pub(super) struct Row(pub(super) [f32; LANES]);
 scratch!(Row, Row([0.0; LANES]));
 
 /// A matrix B `[depth, columns]`, packed as panels `[ceil(columns / 32)][depth][32]` and padded with +0.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Panels {
     pub(super) rows: Buffer<Row>,
     depth: usize,

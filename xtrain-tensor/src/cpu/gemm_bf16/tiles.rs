@@ -38,7 +38,7 @@ fn min_exponent(rows: &[Pairs]) -> u8 {
 
 /// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
 /// with +0. Denormals are stored as zeros of their sign.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct TilePanels {
     pub(super) rows: Buffer<Pairs>,
     /// Smallest exponent field of each panel's non-zero elements.
