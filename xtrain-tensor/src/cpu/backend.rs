@@ -168,12 +168,8 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn attention(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<(Tensor, Tensor)> {
+    fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
+        let [q, k, v] = qkv;
         with_values!(values = q => {
             let (y, lse) = attention::attention(self, [values, k.data()?, v.data()?], heads, mask);
             Ok((self.tensor(q.shape(), y)?, self.tensor(&q.shape()[..2], lse)?))

@@ -1,6 +1,5 @@
 //! Rows of a table by index, and their gradient.
-use super::pack::PackedWeight;
-use super::packed::Packed;
+use super::pack::{Packed, PackedWeight};
 use super::{Cpu, Disjoint, GRAIN, rows_per_part};
 use crate::dtype::{Dtype, from_bf16, round_bf16};
 use crate::error::{Error, Result};

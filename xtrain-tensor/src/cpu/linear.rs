@@ -5,8 +5,7 @@ use half::bf16;
 
 use super::gemm::{self, Beta, Matrix};
 use super::gemm_bf16;
-use super::pack::{PackedWeight, backward_of, values_of};
-use super::packed::Packed;
+use super::pack::{Packed, PackedWeight, backward_of, values_of};
 use super::value::with_values;
 use super::{Cpu, pointwise};
 use crate::device::Device;

@@ -12,7 +12,6 @@ mod loss;
 pub(crate) mod norm;
 pub(crate) mod optim;
 mod pack;
-pub(crate) mod packed;
 pub(crate) mod pointwise;
 pub(crate) mod rope;
 pub(crate) mod rowsum;

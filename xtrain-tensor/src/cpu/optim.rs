@@ -100,7 +100,6 @@ impl Kernel for &mut Squares<'_> {
     }
 }
 
-/// sum32 of a slice.
 struct Sum<'a> {
     x: &'a [f32],
 }

@@ -89,7 +89,6 @@ pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     });
 }
 
-/// Whether all elements are finite.
 pub(crate) fn all_finite<T: Value>(cpu: &Cpu, x: &[T]) -> bool {
     let all = AtomicBool::new(true);
     cpu.pool.run(x.len().div_ceil(4 * GRAIN), |i| {

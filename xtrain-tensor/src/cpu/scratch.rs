@@ -8,9 +8,7 @@ const MAX_FREE: usize = 128;
 
 /// An element type of scratch buffers.
 pub(crate) trait Scratch: Copy + 'static {
-    /// Initial value of an element.
     const BLANK: Self;
-    /// The free buffers of this thread.
     fn free() -> &'static LocalKey<RefCell<Vec<Vec<Self>>>>;
 }
 

@@ -136,7 +136,6 @@ pub(crate) struct Gradient<'a> {
     pub(crate) lse: f32,
     pub(crate) entropy: f32,
     pub(crate) weight: f32,
-    /// Weight of the entropy bonus.
     pub(crate) bonus: f32,
     pub(crate) temperature: f32,
 }

@@ -268,12 +268,8 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn attention(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<(Tensor, Tensor)> {
+    fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
+        let [q, k, v] = qkv;
         let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
         let done = match q.dtype() {
             Dtype::BF16 => super::attention::<Bf16>(operands, heads, mask),

@@ -58,7 +58,6 @@ impl Scalar for f32 {
 
 /// The order in which products are summed, and where values are rounded.
 pub(crate) trait Mode {
-    /// The scalar type.
     type S: Scalar;
 
     /// Indices per chunk of a product.
@@ -67,7 +66,6 @@ pub(crate) trait Mode {
     /// One chunk: the sum of `a(i) b(i)` over `len <= CHUNK` indices, from +0.
     fn chunk(len: usize, a: impl Fn(usize) -> Self::S, b: impl Fn(usize) -> Self::S) -> Self::S;
 
-    /// `y + chunk`.
     fn add(y: Self::S, chunk: Self::S) -> Self::S;
 
     /// One running sum without chunks: continues `y` over the absolute indices `range`. In bf16: blocks of 32 at

@@ -30,7 +30,6 @@ macro_rules! by_dtype {
     };
 }
 
-/// The number of values of a row.
 fn row_len(x: &Tensor) -> usize {
     x.shape()[1..].iter().product()
 }

@@ -83,7 +83,6 @@ impl Panels {
         });
     }
 
-    /// The whole matrix.
     pub(crate) fn view(&self) -> View<'_> {
         View { rows: &self.rows, step: self.depth, depth: self.depth, columns: self.columns }
     }

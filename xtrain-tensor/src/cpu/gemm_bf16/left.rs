@@ -136,7 +136,6 @@ impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Transposed<
 
 /// A block in the format of a kernel.
 pub(super) trait Block: Scratch + Send {
-    /// Stores these values.
     fn set<L: Lanes>(&mut self, l: L, values: &Pairs);
     /// The smallest exponent field of a row's non-zero elements. 0 if the kernel does not need it.
     fn min_exponent<L: Lanes>(l: L, row: &[Self]) -> u8;
@@ -172,9 +171,7 @@ impl Block for F32Block {
 /// A part of the rows, and their smallest exponent fields.
 struct Pack<'a, S, B> {
     source: &'a S,
-    /// First row.
     first: usize,
-    /// Blocks per row.
     blocks: usize,
     out: &'a mut [B],
     min_exp: &'a mut [u8],

@@ -11,7 +11,6 @@ use crate::reference::{Bf16, Mode};
 
 /// `y = beta y + a b`, block by block.
 pub(super) struct Tile<'a> {
-    /// The packed rows.
     pub(super) a: &'a [F32Block],
     pub(super) b: View<'a>,
     /// The panels of `b`, up to [`panels_across`].

@@ -115,7 +115,6 @@ impl TilePanels {
         });
     }
 
-    /// The whole matrix.
     pub(crate) fn view(&self) -> View<'_> {
         let blocks = self.depth.div_ceil(BLOCK);
         View {
@@ -137,9 +136,7 @@ trait Source: Sync {
 /// A group of panels, and their smallest exponent fields.
 struct Pack<'a, S> {
     source: &'a S,
-    /// First column.
     column: usize,
-    /// Rows per panel.
     panel: usize,
     rows: &'a mut [Pairs],
     min_exps: &'a mut [u8],
@@ -266,12 +263,10 @@ impl<'a> View<'a> {
         [self.depth, self.columns]
     }
 
-    /// Number of blocks along the depth.
     pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
 
-    /// The rows of panel `p`.
     pub(super) fn panel(&self, p: usize) -> &'a [Pairs] {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }

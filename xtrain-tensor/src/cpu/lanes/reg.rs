@@ -15,7 +15,6 @@ pub(crate) const LANES: usize = 32;
 /// # Safety
 /// The unsafe functions access the stated number of elements at `p`, which must be readable or writable.
 pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
-    /// A register.
     type R: Copy;
     /// A lane mask, the result of a comparison.
     type M: Copy;
@@ -56,19 +55,13 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     unsafe fn load_pairs(isa: Self, p: *const bf16) -> (Self::R, Self::R);
     /// `a * b + c`, rounded once.
     fn fma(isa: Self, a: Self::R, b: Self::R, c: Self::R) -> Self::R;
-    /// `a + b`.
     fn add(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `a - b`.
     fn sub(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `a * b`.
     fn mul(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `a / b`.
     fn div(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// The square root.
     fn sqrt(isa: Self, a: Self::R) -> Self::R;
     /// `b > a ? b : a`.
     fn max(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `-a`.
     fn neg(isa: Self, a: Self::R) -> Self::R;
     /// Rounds to the nearest bf16, kept as f32 (ties to even, NaN to 0x7fff).
     fn round_bf16(isa: Self, a: Self::R) -> Self::R;
@@ -76,7 +69,6 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     fn scale(isa: Self, p: Self::R, t: Self::R) -> Self::R;
     /// `a < b`. NaN compares false.
     fn lt(isa: Self, a: Self::R, b: Self::R) -> Self::M;
-    /// Whether each lane is NaN.
     fn is_nan(isa: Self, a: Self::R) -> Self::M;
     /// `m ? yes : no`.
     fn select(isa: Self, m: Self::M, yes: Self::R, no: Self::R) -> Self::R;
@@ -84,7 +76,6 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     fn zip(isa: Self, a: Self::R, b: Self::R) -> (Self::R, Self::R);
     /// Butterfly sum of a register: `v[t] + v[t ^ o]` for o = WIDTH / 2, ..., 1.
     fn sum(isa: Self, v: Self::R) -> f32;
-    /// The largest lane.
     fn maximum(isa: Self, v: Self::R) -> f32;
     /// Whether any lane is non-zero with a magnitude of at most 2^-126, where flushing to zero may be necessary.
     fn any_tiny(isa: Self, v: Self::R) -> bool;
