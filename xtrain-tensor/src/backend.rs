@@ -15,8 +15,8 @@ use crate::tensor::Tensor;
 /// and the order of arithmetic. The operation checks shapes, dtypes and indices before it calls the method. A backend
 /// checks that its operands are on its own device, and returns an error if it has no kernel for them.
 ///
-/// Neither this trait nor [`SharedOps`] has default bodies: an operation that a backend lacks does not compile.
-pub(crate) trait Backend: SharedOps {
+/// This trait, [`RowOps`] and [`SharedOps`] have no default bodies: an operation that a backend lacks does not compile.
+pub(crate) trait Backend: RowOps + SharedOps {
     /// Converts `x` to `dtype`: from f32 to bf16, or from bf16 to f32.
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor>;
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()>;
@@ -95,7 +95,18 @@ pub(crate) trait Backend: SharedOps {
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>>;
 }
 
-/// The operations that both host backends implement alike ([`crate::host`]). A GPU has its own kernels.
+/// Operations that copy or add whole rows. Both host backends implement them alike (`reference/rows.rs`).
+pub(crate) trait RowOps {
+    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
+    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor>;
+    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor>;
+    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor>;
+    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()>;
+    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()>;
+    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()>;
+}
+
+/// Further operations that both host backends implement alike ([`crate::host`]). A GPU has its own kernels.
 pub(crate) trait SharedOps {
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
     /// The positions of `rope` are `first`, `first + 1`, ...
@@ -105,14 +116,6 @@ pub(crate) trait SharedOps {
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
-
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor>;
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor>;
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor>;
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()>;
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()>;
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()>;
 
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>>;
     /// Creates the state of a sampler of up to `rows` rows and `steps` steps.

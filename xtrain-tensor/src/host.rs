@@ -1,13 +1,13 @@
-//! The operations that are alike on both host backends: copies of rows, sampling, and fused operations composed of
+//! The operations that are alike on both host backends: sampling, the optimizer step, and fused operations composed of
 //! their parts. By definition, a fused operation is bit-identical to its parts.
 use crate::backend::{HostBackend, SharedOps};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, Heads, Norm, Outcome, RopeArgs, SampleRing, SampleRow, SlotRange,
-    StepLists, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, Heads, Norm, Outcome, RopeArgs, SampleRing, SampleRow, StepLists,
+    UnrotatedHeads, Update, Updated, Weight,
 };
-use crate::reference::{rows, sample};
+use crate::reference::sample;
 use crate::tensor::Tensor;
 
 impl<B: HostBackend> SharedOps for B {
@@ -47,34 +47,6 @@ impl<B: HostBackend> SharedOps for B {
 
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         Ok(self.attention(qkv, heads, mask)?.0)
-    }
-
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        rows::cat_seq(a, b)
-    }
-
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        rows::repeat_kv(x, n_heads)
-    }
-
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        rows::repeat_kv_backward(dy, n_kv_heads)
-    }
-
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
-        rows::gather_rows(x, rows)
-    }
-
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
-        rows::scatter_rows(pool, x, slots)
-    }
-
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
-        rows::copy_slots(to, from, ranges)
-    }
-
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
-        rows::copy_slots_within(pool, range)
     }
 
     /// The decoder has its own CPU sampler, which keeps sorted rows and buffers between steps.

@@ -3,7 +3,7 @@ use super::gemm::Beta;
 use super::rope::{self, Direction};
 use super::rowsum::{self, ParamGrad};
 use super::value::with_values;
-use super::{Cpu, attention, embedding, heads, linear, loss, norm, optim, pack, pointwise};
+use super::{Cpu, attention, embedding, linear, loss, norm, optim, pack, pointwise};
 use crate::backend::{Backend, HostBackend};
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -108,7 +108,7 @@ impl Backend for Cpu {
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         let norm = norm_of(norm)?;
-        with_values!(values = x => self.tensor(x.shape(), heads::norm_rope(self, values, norm, rope)))
+        with_values!(values = x => self.tensor(x.shape(), rope::norm_rope(self, values, norm, rope)))
     }
 
     fn norm_rope_backward(
@@ -124,7 +124,7 @@ impl Backend for Cpu {
         let (norm, dy) = (norm_of(norm)?, dy.data::<f32>()?);
         let dw = ParamGrad { grad: dw.data_mut()?, samples: &pairs };
         with_values!(values = x => {
-            self.tensor(x.shape(), heads::norm_rope_backward(self, values, dy, norm, rope, dw))
+            self.tensor(x.shape(), rope::norm_rope_backward(self, values, dy, norm, rope, dw))
         })
     }
 

@@ -5,7 +5,6 @@ mod backend;
 mod embedding;
 pub(crate) mod gemm;
 pub(crate) mod gemm_bf16;
-pub(crate) mod heads;
 pub(crate) mod lanes;
 mod linear;
 mod loss;

@@ -7,7 +7,7 @@ use super::linear::{self, Epilogue};
 use super::pack::{self, DeviceMatrix};
 use super::rope::RopeKernel;
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
-use crate::backend::{Backend, SharedOps};
+use crate::backend::{Backend, RowOps, SharedOps};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
@@ -200,6 +200,37 @@ impl Backend for Gpu {
     }
 }
 
+impl RowOps for Gpu {
+    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
+        kv::cat_seq(self, a, b, &shape)
+    }
+
+    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
+        kv::repeat_kv(self, x, n_heads)
+    }
+
+    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
+        kv::repeat_kv_backward(self, dy, n_kv_heads)
+    }
+
+    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+        rows::gather_rows(self, x, rows)
+    }
+
+    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
+        rows::scatter_rows(self, pool, x, slots)
+    }
+
+    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
+        rows::copy_slots(self, to, from, ranges)
+    }
+
+    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
+        rows::copy_slots_within(self, pool, range)
+    }
+}
+
 impl SharedOps for Gpu {
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         pointwise::add(self, a, b)
@@ -236,35 +267,6 @@ impl SharedOps for Gpu {
     fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         check_head_size("decode_attention", heads.hd)?;
         Ok(attention::decode_attention(self, [q, k, v], heads, mask)?.0)
-    }
-
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
-        kv::cat_seq(self, a, b, &shape)
-    }
-
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        kv::repeat_kv(self, x, n_heads)
-    }
-
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        kv::repeat_kv_backward(self, dy, n_kv_heads)
-    }
-
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
-        rows::gather_rows(self, x, rows)
-    }
-
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
-        rows::scatter_rows(self, pool, x, slots)
-    }
-
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
-        rows::copy_slots(self, to, from, ranges)
-    }
-
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
-        rows::copy_slots_within(self, pool, range)
     }
 
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {

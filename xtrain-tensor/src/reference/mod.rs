@@ -12,7 +12,7 @@ mod optim;
 mod pack;
 mod pointwise;
 mod reduce;
-pub(crate) mod rows;
+mod rows;
 mod sample;
 
 #[cfg(test)]

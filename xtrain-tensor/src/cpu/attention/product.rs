@@ -4,10 +4,10 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::flush::{add_flushed, fma_flushed};
 use super::gather::Chunk;
 use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::lanes::{Kernel, Lanes, Reg};
+use crate::reference;
 
 /// `out[r][c] = beta out[r][c] + sum over k, ascending, of a(r, k) b(k, c)` for the rows of `a`, the columns `cols` and
 /// the indices `depth`.
@@ -146,6 +146,39 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
         }
         y
     }
+}
+
+/// Lanes of the widest register.
+const MAX_WIDTH: usize = 16;
+
+/// `a * b + c`, or zero of its sign if the result is tiny (docs/numerics.md, section 2): x86's rule, on registers. It is
+/// exact, and slow only if a result is tiny.
+#[inline(always)]
+fn fma_flushed<L: Lanes>(l: L, a: L::R, b: L::R, c: L::R) -> L::R {
+    let r = Reg::fma(l, a, b, c);
+    if !Reg::any_tiny(l, r) {
+        return r;
+    }
+    let mut lanes = [[0.0; MAX_WIDTH]; 3];
+    for (lanes, v) in lanes.iter_mut().zip([a, b, c]) {
+        // SAFETY: no register has more than MAX_WIDTH lanes.
+        unsafe { Reg::store(l, lanes.as_mut_ptr(), v) }
+    }
+    let flushed = flush_lanes(&lanes);
+    // SAFETY: as above.
+    unsafe { Reg::load(l, flushed.as_ptr()) }
+}
+
+/// `a + b` with the same rule.
+#[inline(always)]
+fn add_flushed<L: Lanes>(l: L, a: L::R, b: L::R) -> L::R {
+    fma_flushed(l, a, Reg::splat(l, 1.0), b)
+}
+
+#[cold]
+#[inline(never)]
+fn flush_lanes([a, b, c]: &[[f32; MAX_WIDTH]; 3]) -> [f32; MAX_WIDTH] {
+    std::array::from_fn(|i| reference::fma_flushed(a[i], b[i], c[i]))
 }
 
 /// A product as a kernel.
