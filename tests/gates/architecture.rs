@@ -40,6 +40,7 @@ const CRATES: [Crate; 4] = [
             ("operands/", 4),
             // the trait of the operations
             ("backend.rs", 5),
+            ("compose.rs", 5),
             // its implementations
             ("reference/", 6),
             ("cpu/", 6),

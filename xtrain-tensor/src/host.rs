@@ -1,6 +1,7 @@
-//! The operations that are alike on both host backends: sampling, the optimizer step, and fused operations composed of
-//! their parts. By definition, a fused operation is bit-identical to its parts.
+//! The operations that are alike on both host backends: sampling, the optimizer step, and operations for which only a
+//! GPU has separate or fused kernels.
 use crate::backend::{HostBackend, SharedOps};
+use crate::compose;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
@@ -37,12 +38,11 @@ impl<B: HostBackend> SharedOps for B {
     }
 
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        ws.iter().map(|&w| self.linear(x, w, w.weight.dtype())).collect()
+        compose::linears(self, x, ws)
     }
 
-    fn swiglu(&self, x: &Tensor, [gate, up]: [Affine<'_>; 2]) -> Result<Tensor> {
-        let dtype = gate.weight.dtype();
-        self.silu_mul(&self.linear(x, gate, dtype)?, &self.linear(x, up, dtype)?, dtype)
+    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+        compose::swiglu(self, x, gate_up)
     }
 
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {

@@ -9,13 +9,14 @@
 //! | 8 | [`ops`]: checks the operands, then calls the device's backend. `testing`: helpers of tests |
 //! | 7 | `dispatch`: maps a device to its backend. [`softmax`]: rows of logits in slices |
 //! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `host`: what `reference` and `cpu` share |
-//! | 5 | `backend`: the trait `Backend`, one method per operation |
+//! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`: fused operations as their parts |
 //! | 4 | `operands`: weights, attention masks, RoPE tables, and other operands that are not plain tensors |
 //! | 3 | `tensor`: a shape and its values on a device |
 //! | 2 | `device`: [`Device`] and the handles of the backends |
 //! | 1 | `device::{pool, simd, recycle, gpu}`: worker threads, instruction sets, recycled memory, the GPU runtime |
 //! | 0 | `dtype`, `error`, [`math`], `dd`, `portable`, [`rng`], `normal`, `rope_scaling`, [`faults`], `huge_page_alloc` |
 mod backend;
+mod compose;
 mod cpu;
 mod dd;
 mod device;

@@ -6,6 +6,7 @@ use half::bf16;
 use super::pack::{self, Rows};
 use super::{Bf16, F32};
 use crate::backend::{Backend, HostBackend};
+use crate::compose;
 use crate::device::{Device, Reference};
 use crate::dtype::{Dtype, from_bf16, to_bf16};
 use crate::error::{Error, Result};
@@ -184,7 +185,7 @@ impl Backend for Reference {
     }
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
-        self.rope_rows(&self.rms_norm(x, norm, Dtype::F32)?, rope, x.dtype())
+        compose::norm_rope(self, x, norm, rope)
     }
 
     fn norm_rope_backward(
@@ -196,8 +197,7 @@ impl Backend for Reference {
         dw: &mut Tensor,
         samples: &Samples,
     ) -> Result<Tensor> {
-        let pairs = samples.times(x.shape()[1]);
-        self.rms_norm_backward(x, norm, &self.rope_backward(dy, rope)?, dw, &pairs, None)
+        compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
