@@ -21,7 +21,6 @@ impl<B: HostBackend> SharedOps for B {
     fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, _first: u32) -> Result<Tensor> {
         self.rope_rows(x, rope, x.dtype())
     }
-
     fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
         self.rope_rows(x, rope, x.dtype())
     }
@@ -40,11 +39,9 @@ impl<B: HostBackend> SharedOps for B {
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
         compose::linears(self, x, ws)
     }
-
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
         compose::swiglu(self, x, gate_up)
     }
-
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         Ok(self.attention(qkv, heads, mask)?.0)
     }
@@ -98,7 +95,6 @@ impl<B: HostBackend> SampleRing for HostRing<B> {
     fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
         self.backend.embedding(w, &self.last, dtype)
     }
-
     fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
         self.backend.weight_rows(w, &self.last)
     }

@@ -3,14 +3,13 @@ use super::gemm::Beta;
 use super::rope::{self, Direction};
 use super::rowsum::{self, ParamGrad};
 use super::value::with_values;
-use super::{Cpu, attention, embedding, linear, loss, norm, optim, pack, pointwise};
-use crate::backend::{Backend, HostBackend};
+use super::{Cpu, attention, embedding, linear, loss, norm, pack, pointwise};
+use crate::backend::Backend;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Packer, RopeArgs, Samples,
-    Update, Weight,
+    Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Packer, RopeArgs, Samples, Weight,
 };
 use crate::reference::AttentionSaved;
 use crate::tensor::{Stored, Tensor};
@@ -23,16 +22,6 @@ impl Cpu {
 
 fn norm_of<'a>(norm: Norm<'a>) -> Result<norm::Norm<'a>> {
     Ok(norm::Norm { gain: norm.gain.data()?, eps: norm.eps })
-}
-
-impl HostBackend for Cpu {
-    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
-        optim::sums_of_squares(self, gs)
-    }
-
-    fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
-        optim::adamw(self, all, clip, s)
-    }
 }
 
 impl Backend for Cpu {
@@ -131,11 +120,9 @@ impl Backend for Cpu {
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
         pack::pack(self, w, dtype)
     }
-
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         pack::pack_for_training(self, ws, dtype)
     }
-
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
     }
@@ -148,7 +135,6 @@ impl Backend for Cpu {
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
         linear::linear_add(self, h, x, w)
     }
-
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
         linear::backward_input(self, dys, ws)
     }
@@ -207,7 +193,6 @@ impl Backend for Cpu {
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
         embedding::embedding_backward(self, dw, id, dy)
     }
-
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         loss::values(self, x, head, rows)
     }

@@ -2,6 +2,7 @@
 use super::Cpu;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::value::blocks;
+use crate::backend::HostBackend;
 use crate::error::Result;
 use crate::operands::{AdamWScalars, Update};
 use crate::tensor::Tensor;
@@ -11,18 +12,40 @@ fn grain(total: usize) -> usize {
     4096.max((total / 4096).next_multiple_of(LANES))
 }
 
-/// One AdamW update of all parameters with gradients scaled by `clip`. Returns whether all values are finite.
-pub(crate) fn adamw(cpu: &Cpu, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
-    let grain = grain(all.iter().map(|update| update.g.len()).sum());
-    let mut pieces = Vec::new();
-    for Update { w, g, m, v } in all {
-        let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
-        let (w, m) = (w.data_mut()?.chunks_mut(grain), m.data_mut()?.chunks_mut(grain));
-        let parts = w.zip(m).zip(v.data_mut()?.chunks_mut(grain)).zip(g.data()?.chunks(grain));
-        pieces.extend(parts.map(|(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true }));
+impl HostBackend for Cpu {
+    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
+        let rows_of = |g: &Tensor| g.len() / g.width().max(1);
+        let mut sums = vec![0f32; gs.iter().map(|g| rows_of(g)).sum()];
+        let grain = grain(gs.iter().map(|g| g.len()).sum());
+        let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
+        for g in gs {
+            let (width, sums) =
+                (g.width().max(1), rest.split_off_mut(..rows_of(g)).expect("a sum for each row"));
+            let rows = (grain / width).max(1);
+            let parts = sums.chunks_mut(rows).zip(g.data()?.chunks(rows * width));
+            pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
+        }
+        self.pool.parts(&mut pieces, 1, |_, piece| dispatch(self.simd, &mut piece[0]));
+        let mut rest = &sums[..];
+        let total = |g: &&Tensor| {
+            let sums = rest.split_off(..rows_of(g)).expect("a sum for each row");
+            dispatch(self.simd, Sum { x: sums })
+        };
+        Ok(gs.iter().map(total).collect())
     }
-    cpu.pool.parts(&mut pieces, 1, |_, piece| piece[0].finite = dispatch(cpu.simd, &mut piece[0]));
-    Ok(pieces.iter().all(|piece| piece.finite))
+
+    fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
+        let grain = grain(all.iter().map(|update| update.g.len()).sum());
+        let mut pieces = Vec::new();
+        for Update { w, g, m, v } in all {
+            let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
+            let (w, m) = (w.data_mut()?.chunks_mut(grain), m.data_mut()?.chunks_mut(grain));
+            let parts = w.zip(m).zip(v.data_mut()?.chunks_mut(grain)).zip(g.data()?.chunks(grain));
+            pieces.extend(parts.map(|(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true }));
+        }
+        self.pool.parts(&mut pieces, 1, |_, piece| piece[0].finite = dispatch(self.simd, &mut piece[0]));
+        Ok(pieces.iter().all(|piece| piece.finite))
+    }
 }
 
 struct AdamW<'a> {
@@ -57,27 +80,6 @@ impl Kernel<bool> for &mut AdamW<'_> {
         });
         l.sum32(finite) == 0.0
     }
-}
-
-/// For each gradient: sum32 of each row's squares, then sum32 over the rows' sums. A vector is one row.
-pub(crate) fn sums_of_squares(cpu: &Cpu, gs: &[&Tensor]) -> Result<Vec<f32>> {
-    let rows_of = |g: &Tensor| g.len() / g.width().max(1);
-    let mut sums = vec![0f32; gs.iter().map(|g| rows_of(g)).sum()];
-    let grain = grain(gs.iter().map(|g| g.len()).sum());
-    let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
-    for g in gs {
-        let (width, sums) = (g.width().max(1), rest.split_off_mut(..rows_of(g)).expect("a sum for each row"));
-        let rows = (grain / width).max(1);
-        let parts = sums.chunks_mut(rows).zip(g.data()?.chunks(rows * width));
-        pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
-    }
-    cpu.pool.parts(&mut pieces, 1, |_, piece| dispatch(cpu.simd, &mut piece[0]));
-    let mut rest = &sums[..];
-    let total = |g: &&Tensor| {
-        let sums = rest.split_off(..rows_of(g)).expect("a sum for each row");
-        dispatch(cpu.simd, Sum { x: sums })
-    };
-    Ok(gs.iter().map(total).collect())
 }
 
 struct Squares<'a> {

@@ -179,11 +179,9 @@ impl Backend for Reference {
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
         self.tensor(x.shape(), rotated(x, rope, super::rotate)?, out)
     }
-
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
         self.tensor(dy.shape(), rotated(dy, rope, super::rotate_back)?, Dtype::F32)
     }
-
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         compose::norm_rope(self, x, norm, rope)
     }
@@ -203,11 +201,9 @@ impl Backend for Reference {
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
         pack::pack(w, dtype)
     }
-
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         ws.iter().map(|w| pack::pack(w, dtype)).collect()
     }
-
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
     }

@@ -185,11 +185,11 @@ fn packed_a_for_amx_and_for_simd_hold_the_same_values() {
             depth,
         });
         let mut min_exp = vec![0; rows];
-        let narrow = pack_rows::<Pairs>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        let narrow = pack_rows::<Pairs, _>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
         assert!(min_exp.iter().all(|&min_exp| min_exp == 0), "{simd}");
-        let wide = pack_rows::<F32Block>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
-        let narrow_transposed = pack_rows::<Pairs>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
-        let wide_transposed = pack_rows::<F32Block>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
+        let wide = pack_rows::<F32Block, _>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        let narrow_transposed = pack_rows::<Pairs, _>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
+        let wide_transposed = pack_rows::<F32Block, _>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
         for (i, k) in (0..rows).flat_map(|i| (0..96).map(move |k| (i, k))) {
             let (block, at) = (i * 3 + k / BLOCK, k % BLOCK);
             let want = if k < depth { x[i * depth + k].round_daz() } else { bf16::ZERO };

@@ -128,7 +128,7 @@ impl TilePanels {
 }
 
 /// The source of the elements.
-trait Source: Sync {
+pub(super) trait Source: Sync {
     /// Writes the whole tile that starts at depth `k` and column `column`.
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]);
 }
@@ -209,14 +209,6 @@ pub(super) struct MatrixRows<F> {
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<F> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
-        self.pairs(k, column, tile);
-    }
-}
-
-impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T]> MatrixRows<F> {
-    /// Writes the 16 columns from `column` on of each pair of rows from `k` on.
-    #[inline(always)]
-    pub(super) fn pairs(&self, k: usize, column: usize, tile: &mut [Pairs]) {
         let mut values = [[bf16::ZERO; TILE]; 2];
         for (r, pairs) in tile.iter_mut().enumerate() {
             for (k, to) in (k + 2 * r..).zip(&mut values) {
