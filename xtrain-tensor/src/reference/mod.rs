@@ -1,7 +1,7 @@
 //! The reference backend: a slow and simple implementation of docs/numerics.md. Every fast path must equal it bit for
 //! bit.
 //!
-//! It is generic over a [`Mode`](mode::Mode), so the same code also runs in f64 for gradient checks.
+//! It is generic over a [`Mode`], so the same code also runs in f64 for gradient checks.
 mod attention;
 mod backend;
 mod linear;
