@@ -8,22 +8,8 @@ pub(super) fn tag_content(inner: &str) -> &str {
 }
 
 /// The byte ranges of the `{% %}` tags of a template, in order, except those in comments, expressions and raw blocks.
-pub(super) struct Tags<'s>(Spans<'s>);
-
-impl<'s> Tags<'s> {
-    /// The tags of `source`.
-    pub(super) fn of(source: &'s str) -> Tags<'s> {
-        Tags(Spans { source, at: 0 })
-    }
-}
-
-impl Iterator for Tags<'_> {
-    type Item = Range<usize>;
-
-    fn next(&mut self) -> Option<Range<usize>> {
-        let source = self.0.source.as_bytes();
-        self.0.find(|span| source[span.start + 1] == b'%')
-    }
+pub(super) fn tags(source: &str) -> impl Iterator<Item = Range<usize>> {
+    Spans { source, at: 0 }.filter(|span| source[span.clone()].starts_with("{%"))
 }
 
 /// The lengths of the code in the tags and expressions of a template, without string literals. Includes an unclosed
@@ -126,9 +112,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(source: &str, tags: &[&str]) {
-        let found: Vec<&str> = Tags::of(source).map(|tag| &source[tag]).collect();
-        assert_eq!(found, tags, "{source}");
+    fn check(source: &str, want: &[&str]) {
+        let found: Vec<&str> = tags(source).map(|tag| &source[tag]).collect();
+        assert_eq!(found, want, "{source}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use xtrain_tensor::faults::{self, Fault};
 use super::dir_ops::{ensure_dir, list, remove_tree, rename, sync_dir};
 use super::error::{CheckpointError, Refused, Result};
 use super::fs::{FileSystem, Kind, Lock};
-use super::load::{Checkpoint, LoadedCheckpoint, load_into};
+use super::load::{Checkpoint, LoadedCheckpoint, load};
 use super::manifest;
 use super::options::LoadOptions;
 use super::save::{self, Observer, SaveStep};
@@ -212,27 +212,20 @@ impl CheckpointDir {
     }
 }
 
-/// Finds and loads the newest loadable checkpoint of a run. Needs no lock.
+/// Finds and loads the newest loadable checkpoint of a run. `begin` creates the sink of each model tensor. Needs no
+/// lock.
 ///
 /// # Errors
 /// [`CheckpointError::Missing`] for a run without checkpoints; [`CheckpointError::NoneGood`] with each reason if none
 /// can be loaded; [`CheckpointError::Io`].
-pub fn newest_good(fs: &dyn FileSystem, run: &Path, options: &LoadOptions<'_>) -> Result<Newest> {
-    newest_good_into(fs, run, options, &NamedTensor::begin)
-}
-
-/// [`newest_good`], with `begin` creating the sink of each model tensor.
-///
-/// # Errors
-/// As [`newest_good`].
-pub fn newest_good_into<T: TensorSink>(
+pub fn newest_good<T: TensorSink>(
     fs: &dyn FileSystem,
     run: &Path,
     options: &LoadOptions<'_>,
     begin: NewSink<'_, T>,
 ) -> Result<Newest<T>> {
     let (loaded, refused) = newest(fs, run, &|path| {
-        let loaded = load_into(fs, path, options, begin)?;
+        let loaded = load(fs, path, options, begin)?;
         Ok((loaded.step, loaded))
     })?;
     Ok(Newest { loaded, refused })
@@ -245,7 +238,7 @@ pub fn newest_good_into<T: TensorSink>(
 pub fn newest_described(fs: &dyn FileSystem, run: &Path) -> Result<(PathBuf, serde_json::Value)> {
     let (newest, _) = newest(fs, run, &|path| {
         let checkpoint = Checkpoint::open(fs, path)?;
-        Ok((checkpoint.step(), (path.to_path_buf(), checkpoint.config()?)))
+        Ok((checkpoint.manifest.step, (path.to_path_buf(), checkpoint.config()?)))
     })?;
     Ok(newest)
 }

@@ -25,15 +25,6 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The reasons of all refused checkpoints in one line.
-struct Reasons<'a>(&'a [Refused]);
-
-impl fmt::Display for Reasons<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|refused| write!(f, "; {refused}"))
-    }
-}
-
 /// Why a checkpoint was not written or not loaded. Every message names the file and, where one is involved, the
 /// tensor.
 #[derive(Debug, thiserror::Error)]
@@ -134,7 +125,7 @@ pub enum CheckpointError {
         /// The name.
         name: String,
     },
-    /// A header entry that contradicts itself, its neighbours or the file.
+    /// A header entry of an unsupported type, or one that contradicts itself, its neighbours or the file.
     #[error("{}: tensor {tensor}: expected {want}, found {got}", file.display())]
     Entry {
         /// The file.
@@ -144,16 +135,6 @@ pub enum CheckpointError {
         /// What the entry must contain.
         want: String,
         /// What it contains.
-        got: String,
-    },
-    /// An unsupported element type.
-    #[error("{}: tensor {tensor}: expected F32, BF16 or F16, found {got}", file.display())]
-    Dtype {
-        /// The file.
-        file: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The type found.
         got: String,
     },
     /// A metadata value of a GGUF file that is missing or invalid.
@@ -249,7 +230,8 @@ pub enum CheckpointError {
         got: String,
     },
     /// No checkpoint of a run can be loaded.
-    #[error("{}: no checkpoint can be loaded{}", path.display(), Reasons(refused))]
+    #[error("{}: no checkpoint can be loaded{}", path.display(),
+        refused.iter().map(|refused| format!("; {refused}")).collect::<String>())]
     NoneGood {
         /// The run directory.
         path: PathBuf,

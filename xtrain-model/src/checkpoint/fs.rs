@@ -125,11 +125,7 @@ struct RealRead {
     length: u64,
 }
 
-struct RealLock {
-    _file: File,
-}
-
-impl Lock for RealLock {}
+impl Lock for File {}
 
 /// Classifies the result of a metadata query.
 fn kind(metadata: io::Result<fs::Metadata>) -> io::Result<Kind> {
@@ -198,7 +194,7 @@ impl FileSystem for RealFs {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Box::new(RealLock { _file: file })),
+            Ok(()) => Ok(Box::new(file)),
             Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }

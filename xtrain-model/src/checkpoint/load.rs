@@ -17,7 +17,7 @@ use super::tensors::{self, NamedTensor, NewSink, TensorCheck, TensorSink};
 /// Maximum size in bytes of a file that is read at once.
 const MAX_SMALL: u64 = 256 << 20;
 /// Maximum size of config.json in bytes.
-const MAX_CONFIG: u64 = 16 << 20;
+pub(super) const MAX_CONFIG: u64 = 16 << 20;
 
 /// The state that an exact resume needs in addition to the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,19 +49,12 @@ pub struct LoadedCheckpoint<T = NamedTensor> {
     pub trainer: Option<TrainerState>,
 }
 
-/// Loads the checkpoint in `dir` and verifies its manifest, lengths, checksums, digest and shapes.
+/// Loads the checkpoint in `dir` and verifies its manifest, lengths, checksums, digest and shapes. `begin` creates the
+/// sink of each model tensor.
 ///
 /// # Errors
 /// [`CheckpointError`], naming the file and, where one is involved, the tensor.
-pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<LoadedCheckpoint> {
-    load_into(fs, dir, options, &NamedTensor::begin)
-}
-
-/// [`load`], with `begin` creating the sink of each model tensor.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_into<T: TensorSink>(
+pub fn load<T: TensorSink>(
     fs: &dyn FileSystem,
     dir: &Path,
     options: &LoadOptions<'_>,
@@ -74,7 +67,7 @@ pub fn load_into<T: TensorSink>(
     for record in &checkpoint.manifest.files {
         let tensors = record.name.starts_with("trainer/") || record.name == "model.safetensors";
         if !tensors && record.name != "config.json" {
-            files.push((record.name.clone(), checkpoint.bytes(&record.name)?));
+            files.push((record.name.clone(), checkpoint.verified(&record.name)?.into_bytes()));
         }
     }
     let trainer = checkpoint.trainer(options)?;
@@ -86,7 +79,7 @@ pub fn load_into<T: TensorSink>(
 pub(super) struct Checkpoint<'a> {
     fs: &'a dyn FileSystem,
     dir: &'a Path,
-    manifest: Manifest,
+    pub(super) manifest: Manifest,
 }
 
 impl<'a> Checkpoint<'a> {
@@ -95,11 +88,6 @@ impl<'a> Checkpoint<'a> {
         let path = dir.join(manifest::NAME);
         let bytes = read_small(fs, &path, "the manifest of a checkpoint", manifest::MAX_BYTES)?;
         Ok(Checkpoint { fs, dir, manifest: Manifest::decode(&path, &bytes)? })
-    }
-
-    /// Number of optimizer steps completed.
-    pub(super) fn step(&self) -> u64 {
-        self.manifest.step
     }
 
     /// The path and the manifest record of a required file.
@@ -112,17 +100,16 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// The verified bytes of a small file.
-    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+    fn verified(&self, name: &str) -> Result<Verified> {
         let (path, record) = self.record(name)?;
         let bytes = read_small(self.fs, &path, "listed in the manifest", MAX_SMALL)?;
-        Verified::check(&path, &bytes, record.length, record.crc32c)?;
-        Ok(bytes)
+        Verified::check(&path, bytes, record.length, record.crc32c)
     }
 
     /// config.json, checked against the digest in the manifest.
     pub(super) fn config(&self) -> Result<Value> {
         let path = self.dir.join("config.json");
-        let bytes = self.bytes("config.json")?;
+        let bytes = self.verified("config.json")?.into_bytes();
         let (want, got) = (&self.manifest.config_sha256, manifest::sha256(&bytes));
         if *want != got {
             return Err(inconsistent(path, "sha-256", want, &got));
@@ -150,9 +137,8 @@ impl<'a> Checkpoint<'a> {
         if !self.manifest.files.iter().any(|file| file.name.starts_with("trainer/")) {
             return Ok(None);
         }
-        let bytes = self.bytes(name)?;
-        let (path, record) = self.record(name)?;
-        let control = control::decode(&path, Verified::check(&path, &bytes, record.length, record.crc32c)?)?;
+        let path = self.dir.join(name);
+        let control = control::decode(&path, &self.verified(name)?)?;
         if control.step != self.manifest.step {
             let (want, got) = (self.manifest.step.to_string(), control.step.to_string());
             return Err(inconsistent(path, "step", &want, &got));
@@ -205,7 +191,7 @@ impl<'a> Checkpoint<'a> {
         }
         let want: Vec<_> =
             record.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
-        tensors::require_shapes(&path, &want, &found)?;
+        tensors::require_shapes(&path, &want, TensorInfo::shapes(&found))?;
         check(&path, &found)?;
         for (info, want) in found.into_iter().zip(&record.tensors) {
             if info.name != want.name {
@@ -229,16 +215,7 @@ impl<'a> Checkpoint<'a> {
 /// Checks the header entries of a file before its tensors are allocated.
 pub(super) type TableCheck<'a> = dyn Fn(&Path, &[TensorInfo]) -> Result<()> + 'a;
 
-/// config.json of a directory without a manifest.
-pub(super) fn read_config(fs: &dyn FileSystem, dir: &Path) -> Result<Value> {
-    let path = dir.join("config.json");
-    json::decode(&path, &read_small(fs, &path, "the model's configuration", MAX_CONFIG)?)
-}
-
 /// Reads an optional small JSON file. `None`: the file does not exist.
-///
-/// # Errors
-/// A file that exists and is not JSON.
 pub(crate) fn read_json(fs: &dyn FileSystem, path: &Path) -> Result<Option<Value>> {
     if !exists(fs, path)? {
         return Ok(None);

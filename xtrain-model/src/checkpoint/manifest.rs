@@ -65,12 +65,6 @@ pub(super) struct TensorRecord {
     pub(super) crc32c: u32,
 }
 
-/// The version field of a manifest, decoded first and independently of the other fields.
-#[derive(Deserialize)]
-struct Version {
-    format_version: u32,
-}
-
 impl Manifest {
     /// A manifest without files.
     pub(super) fn new(numerics: &str, dtype: &str, step: u64) -> Manifest {
@@ -99,12 +93,13 @@ impl Manifest {
         text
     }
 
-    /// Decodes the manifest in `bytes`, which must be byte-identical to its canonical text.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Json`], [`CheckpointError::Version`], [`CheckpointError::Checksum`],
-    /// [`CheckpointError::Duplicate`], [`CheckpointError::OutsideDirectory`].
+    /// Decodes the manifest in `bytes`, which must be byte-identical to its canonical text. The version is decoded
+    /// first and independently of the other fields.
     pub(super) fn decode(file: &Path, bytes: &[u8]) -> Result<Manifest> {
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u32,
+        }
         let Version { format_version } = json::decode(file, bytes)?;
         if format_version != VERSION {
             return Err(CheckpointError::Version { file: file.into(), want: VERSION, got: format_version });

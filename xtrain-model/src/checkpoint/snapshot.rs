@@ -5,9 +5,8 @@ use serde_json::Value;
 
 use super::control::Control;
 use super::error::{CheckpointError, Result};
-use super::header::{MAX_DIMS, MAX_NAME, MAX_TENSORS};
+use super::header::{MAX_DIMS, MAX_NAME, MAX_TENSORS, TensorView};
 use super::manifest::is_plain_name;
-use super::tensor_view::TensorView;
 
 /// The state that an exact resume needs in addition to the model.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Conversations as tokens with supervised assistant turns.
+use super::document_sink::Role;
 use super::error::DataError;
 use super::jsonl::Location;
-use super::role::Role;
 use crate::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::tokenizer::Tokenizer;
 

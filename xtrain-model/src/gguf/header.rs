@@ -6,7 +6,7 @@ use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::metadata::{Metadata, Value};
-use crate::checkpoint::{CheckpointError, NamedTensor, ReadBuffer, Result, TensorSink};
+use crate::checkpoint::{CheckpointError, NamedTensor, PIECE, ReadBuffer, Result, TensorSink};
 use crate::quant::{BlockSize, Quant};
 
 /// The supported version of the format.
@@ -28,8 +28,6 @@ const MAX_TEXT: u64 = 16 << 20;
 const MAX_TENSORS: u64 = 100_000;
 /// Maximum number of dimensions of a tensor.
 const MAX_DIMS: u32 = 8;
-/// Number of bytes read at a time.
-const PIECE: usize = 256 << 10;
 
 /// The header entry of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,11 +51,8 @@ pub struct Header {
     pub tensors: Vec<Entry>,
 }
 
-/// Opens a regular file. Returns it with its length in bytes.
-///
-/// # Errors
-/// [`CheckpointError::Missing`], [`CheckpointError::NotAFile`], [`CheckpointError::Io`].
-pub(super) fn open(path: &Path) -> Result<(BufReader<File>, u64)> {
+/// Opens a regular file and reads its header.
+pub(super) fn open(path: &Path) -> Result<(BufReader<File>, Header)> {
     let about = match std::fs::metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
             return Err(CheckpointError::Missing { path: path.into(), what: "a GGUF file" });
@@ -67,8 +62,9 @@ pub(super) fn open(path: &Path) -> Result<(BufReader<File>, u64)> {
     if !about.is_file() {
         return Err(CheckpointError::NotAFile { path: path.into() });
     }
-    let file = File::open(path).map_err(CheckpointError::io("open", path))?;
-    Ok((BufReader::new(file), about.len()))
+    let mut file = BufReader::new(File::open(path).map_err(CheckpointError::io("open", path))?);
+    let header = read_header(path, &mut file, about.len())?;
+    Ok((file, header))
 }
 
 /// Reads the header from `from`, the `length` bytes of `file`.
@@ -178,15 +174,8 @@ impl Entry {
         to: &mut dyn TensorSink,
     ) -> Result<()> {
         from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
-        let (quant, length) = (self.quant, self.bytes() as usize);
-        let block = quant.block().bytes;
-        let size = length.min(PIECE / block * block);
-        let begin = || match quant {
-            Quant::F32 => ReadBuffer::f32(size),
-            Quant::BF16 => ReadBuffer::bf16(size),
-            _ => ReadBuffer::other(size, move |bytes, to| quant.widen(bytes, to)),
-        };
-        ReadBuffer::each(begin, length, |bytes| from.read_exact(bytes), |piece| to.push(piece))
+        let read = |bytes: &mut [u8]| from.read_exact(bytes);
+        ReadBuffer::each(self.quant, PIECE, self.bytes() as usize, read, |piece| to.push(piece))
             .map_err(CheckpointError::io("read", file))
     }
 }

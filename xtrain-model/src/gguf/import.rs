@@ -7,10 +7,10 @@ use std::path::Path;
 use xtrain_tensor::ops::Piece;
 
 use super::config::{self, Arch};
-use super::header::{self, Entry, Header, read_header};
+use super::header::{self, Entry, Header};
 use super::names::{RowOrder, gguf_name, separate};
 use super::tokenizer;
-use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink};
+use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink, require_shapes};
 use crate::config::Config;
 use crate::params::Params;
 use crate::store_error::StoreError;
@@ -41,8 +41,7 @@ pub fn recognises(path: &Path) -> bool {
 /// # Errors
 /// As [`read`].
 pub fn config_of(path: &Path) -> Result<Config, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
+    let (mut file, header) = header::open(path)?;
     let (cfg, arch) = read_config(path, &mut file, &header)?;
     match_tensors(path, &header, &cfg, arch)?;
     Ok(cfg)
@@ -62,21 +61,12 @@ fn read_config(
     Ok((config::read(header, arch, divisors)?, arch))
 }
 
-/// Reads the model in `path`.
+/// Reads the model in `path`. `begin` creates the sink of each tensor.
 ///
 /// # Errors
 /// [`StoreError`], naming the file, and the key or tensor where one is concerned.
-pub fn read(path: &Path) -> Result<Imported, StoreError> {
-    read_into(path, &NamedTensor::begin)
-}
-
-/// [`read`], with `begin` creating the sink of each tensor.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_into<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Imported<T>, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
+pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Imported<T>, StoreError> {
+    let (mut file, header) = header::open(path)?;
     let (cfg, arch) = read_config(path, &mut file, &header)?;
     let matched = match_tensors(path, &header, &cfg, arch)?;
     let (tokenizer, eos) = read_tokenizer(&header, &cfg)?;
@@ -103,8 +93,7 @@ pub fn read_into<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Im
 /// # Errors
 /// As [`read`].
 pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
+    let (mut file, header) = header::open(path)?;
     let (config, arch) = read_config(path, &mut file, &header)?;
     match_tensors(path, &header, &config, arch)?;
     let (tokenizer, eos) = read_tokenizer(&header, &config)?;
@@ -164,8 +153,7 @@ impl TensorSink for SeparateHeads<'_> {
 /// # Errors
 /// As [`read`]; [`CheckpointError::Missing`] for a file without one.
 pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
+    let (_, header) = header::open(path)?;
     let none = CheckpointError::Missing { path: path.into(), what: "a tokenizer in its metadata" };
     tokenizer::read(&header.metadata)?.ok_or_else(|| none.into())
 }
@@ -178,32 +166,11 @@ pub(super) fn match_tensors<'h>(
     cfg: &Config,
     arch: Arch,
 ) -> Result<Vec<(String, &'h Entry)>, StoreError> {
-    let mut left: HashMap<&str, &Entry> =
-        header.tensors.iter().map(|entry| (entry.name.as_str(), entry)).collect();
-    let check_shape = |entry: &Entry, want: Vec<usize>| {
-        if entry.shape == want {
-            return Ok(());
-        }
-        let (file, tensor, got) = (path.into(), entry.name.clone(), entry.shape.clone());
-        Err(CheckpointError::Shape { file, tensor, want, got })
-    };
-    let mut matched = Vec::new();
-    for (name, want) in Params::shapes(cfg)? {
-        let tensor = gguf_name(&name);
-        let Some(entry) = left.remove(tensor.as_str()) else {
-            return Err(CheckpointError::MissingTensor { file: path.into(), tensor }.into());
-        };
-        check_shape(entry, want)?;
-        matched.push((name, entry));
-    }
-    if let Some(entry) = config::divisors_of(header, arch) {
-        check_shape(entry, vec![cfg.head_dim / 2])?;
-        left.remove(entry.name.as_str());
-    }
-    match header.tensors.iter().find(|entry| left.contains_key(entry.name.as_str())) {
-        Some(entry) => {
-            Err(CheckpointError::UnexpectedTensor { file: path.into(), tensor: entry.name.clone() }.into())
-        }
-        None => Ok(matched),
-    }
+    let params = Params::shapes(cfg)?;
+    let mut want: Vec<_> = params.iter().map(|(name, shape)| (gguf_name(name), shape.clone())).collect();
+    want.extend(config::divisors_of(header, arch).map(|e| (e.name.clone(), vec![cfg.head_dim / 2])));
+    require_shapes(path, &want, header.tensors.iter().map(|entry| (&*entry.name, &*entry.shape)))?;
+    let entries: HashMap<&str, &Entry> = header.tensors.iter().map(|entry| (&*entry.name, entry)).collect();
+    let names = params.into_iter().zip(want);
+    Ok(names.map(|((name, _), (tensor, _))| (name, entries[&*tensor])).collect())
 }

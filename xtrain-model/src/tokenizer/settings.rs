@@ -22,10 +22,6 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Reads a `tokenizer_config.json`.
-    ///
-    /// # Errors
-    /// Invalid JSON; a special token without text; a `chat_template` that is neither a string nor a list of
-    /// `{"name": ..., "template": ...}`.
     pub(super) fn read(bytes: &[u8], file: &Path) -> Result<Settings, TokenizerError> {
         let value: Value = serde_json::from_slice(bytes).map_err(|e| bad(file, "JSON", e.to_string()))?;
         if !value.is_object() {
@@ -33,26 +29,21 @@ impl Settings {
         }
         let mut special_tokens = Vec::new();
         for name in NAMES {
-            let text = match &value[name] {
-                Value::Null => continue,
-                Value::String(text) => text,
-                token => {
-                    let Value::String(text) = &token["content"] else {
+            match &value[name] {
+                Value::Null => {}
+                token => match token.as_str().or(token["content"].as_str()) {
+                    Some(text) => special_tokens.push((name.to_string(), text.to_string())),
+                    None => {
                         let want = format!("{name} as a string or {{\"content\": ...}}");
                         return Err(bad(file, want, short(token)));
-                    };
-                    text
-                }
-            };
-            special_tokens.push((name.to_string(), text.clone()));
+                    }
+                },
+            }
         }
         Ok(Settings { special_tokens, templates: templates(&value["chat_template"], file)? })
     }
 
     /// Replaces the default template with the content of a `chat_template.jinja`.
-    ///
-    /// # Errors
-    /// A text that is not UTF-8.
     pub(super) fn set_default_template(&mut self, bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
         let text = std::str::from_utf8(bytes);
         let text =
