@@ -36,7 +36,6 @@ impl std::fmt::Debug for Tape<'_> {
     }
 }
 
-/// The state of a backward pass.
 struct Back<'g> {
     nodes: Vec<Option<Tensor>>,
     grads: &'g mut Grads,
@@ -76,7 +75,6 @@ impl Back<'_> {
     }
 }
 
-/// The parameter indices of a linear.
 #[derive(Debug, Clone, Copy)]
 struct LinearIndex {
     weight: usize,
@@ -116,7 +114,6 @@ impl<'t> Tape<'t> {
         Ok(nodes[leaf.node].take().expect("the pass has used the leaf"))
     }
 
-    /// An input of the tape.
     pub(crate) fn leaf(&mut self, value: Tensor) -> Var {
         self.node(value, Dtype::F32)
     }

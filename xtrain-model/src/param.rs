@@ -86,7 +86,6 @@ impl Param {
         }
     }
 
-    /// Moves the parameter to another device.
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<()> {
         let value = self.value_mut()?;
         *value = value.to_device(device)?;
@@ -197,7 +196,6 @@ impl ParamReader {
         Ok(ParamReader::Master { shape: shape.to_vec(), values, device: options.device.clone() })
     }
 
-    /// Appends the next values, row-major.
     pub(crate) fn push(&mut self, piece: Piece<'_>) {
         match self {
             ParamReader::Master { values, .. } => piece.widen(values),

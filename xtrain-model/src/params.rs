@@ -21,7 +21,6 @@ impl Linear {
         Ok(Affine { weight: packed, bias: self.bias()? })
     }
 
-    /// The values of the bias. `None`: no bias.
     pub(crate) fn bias(&self) -> Result<Option<&Tensor>> {
         self.bias.as_ref().map(Param::value).transpose()
     }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use super::error::ChatError;
 use crate::third_party::guarded;
 
-/// The limits of a template.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// Maximum run time.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use serde::Serialize;
-use serde_json::ser::{CharEscape, Formatter, Serializer};
+use serde_json::ser::{Formatter, Serializer};
 
 use super::limits::LimitedOutput;
 
@@ -77,6 +77,7 @@ impl PythonStyle {
     }
 
     fn next<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        self.filled = true;
         if !first {
             to.write_all(self.item.as_bytes())?;
         }
@@ -97,11 +98,6 @@ impl Formatter for PythonStyle {
         self.next(to, first)
     }
 
-    fn end_array_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.filled = true;
-        Ok(())
-    }
-
     fn begin_object<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
         self.open(to, b"{")
     }
@@ -116,11 +112,6 @@ impl Formatter for PythonStyle {
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
         to.write_all(self.key.as_bytes())
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.filled = true;
-        Ok(())
     }
 
     fn write_f64<W: ?Sized + Write>(&mut self, to: &mut W, value: f64) -> io::Result<()> {
@@ -138,20 +129,6 @@ impl Formatter for PythonStyle {
             }
         }
         Ok(())
-    }
-
-    fn write_char_escape<W: ?Sized + Write>(&mut self, to: &mut W, escape: CharEscape) -> io::Result<()> {
-        match escape {
-            CharEscape::AsciiControl(byte) => write!(to, "\\u{byte:04x}"),
-            CharEscape::Quote => to.write_all(b"\\\""),
-            CharEscape::ReverseSolidus => to.write_all(b"\\\\"),
-            CharEscape::Solidus => to.write_all(b"/"),
-            CharEscape::Backspace => to.write_all(b"\\b"),
-            CharEscape::FormFeed => to.write_all(b"\\f"),
-            CharEscape::LineFeed => to.write_all(b"\\n"),
-            CharEscape::CarriageReturn => to.write_all(b"\\r"),
-            CharEscape::Tab => to.write_all(b"\\t"),
-        }
     }
 }
 

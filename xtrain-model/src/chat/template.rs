@@ -163,7 +163,6 @@ fn environment() -> Environment<'static> {
 #[error("{0}")]
 struct Raised(String);
 
-/// The variables of a template.
 fn context(messages: Value, options: &Options, marks: [char; 2]) -> Value {
     let json = |json: &Option<Json>| json.as_ref().map_or(Value::from(()), |json| json.0.clone());
     let mut fields = vec![
@@ -242,7 +241,6 @@ fn strip_marks(text: &str, [begins, ends]: [char; 2]) -> Result<(String, Vec<Ran
     }
 }
 
-/// Converts an error of the engine.
 fn refusal(error: &Error, fuel: u64) -> ChatError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = source {

@@ -89,17 +89,16 @@ fn layout() -> Configuration<LittleEndian, Fixint, bincode::config::Limit<LIMIT>
 /// Encodes a record. Fails with [`CheckpointError::Argument`] if it exceeds the limit of the decoder.
 pub(super) fn encode(control: &Control) -> Result<Vec<u8>> {
     let bytes = bincode::serde::encode_to_vec((VERSION, control), layout());
-    bytes.ok().filter(|bytes| bytes.len() < LIMIT).ok_or(CheckpointError::Argument {
-        what: "control record",
-        want: "less than 1 MiB",
-        got: format!("{} optimizer states", control.optimizer_states.len()),
+    bytes.ok().filter(|bytes| bytes.len() < LIMIT).ok_or_else(|| {
+        let got = format!("{} optimizer states", control.optimizer_states.len());
+        CheckpointError::argument("control record", "less than 1 MiB", got)
     })
 }
 
 /// Decodes a record from verified bytes. Fails with [`CheckpointError::Version`] for an unsupported layout, with
-/// [`CheckpointError::Control`] for bytes that are not a record or continue after it.
+/// [`CheckpointError::Malformed`] for bytes that are not a record or continue after it.
 pub(super) fn decode(file: &Path, Verified(bytes): &Verified) -> Result<Control> {
-    let refuse = |detail: &str, source: bincode::error::DecodeError| CheckpointError::Control {
+    let refuse = |detail: &str, source: bincode::error::DecodeError| CheckpointError::Malformed {
         file: file.into(),
         detail: format!("{detail}: {source}"),
         source: Some(Box::new(source)),
@@ -113,7 +112,7 @@ pub(super) fn decode(file: &Path, Verified(bytes): &Verified) -> Result<Control>
         .map_err(|error| refuse("not a control record", error))?;
     if consumed != bytes.len() {
         let detail = format!("expected {consumed} bytes, found {}", bytes.len());
-        return Err(CheckpointError::Control { file: file.into(), detail, source: None });
+        return Err(CheckpointError::Malformed { file: file.into(), detail, source: None });
     }
     Ok(control)
 }

@@ -97,14 +97,14 @@ pub enum CheckpointError {
         /// The checksum of the bytes found.
         got: u32,
     },
-    /// Text that is not the expected JSON.
+    /// Text that is not the expected JSON, or a control record that does not decode.
     #[error("{}: {detail}", file.display())]
-    Json {
+    Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong, with line and column.
+        /// What is wrong, in JSON with line and column.
         detail: String,
-        /// The parser's error. `None`: the JSON is valid, its content is not.
+        /// The parser's error. `None`: the file can be parsed, its content is invalid.
         source: Option<ParseError>,
     },
     /// An unsupported format version.
@@ -137,13 +137,13 @@ pub enum CheckpointError {
         /// What it contains.
         got: String,
     },
-    /// A metadata value of a GGUF file that is missing or invalid.
-    #[error("{}: {key}: expected {want}, found {got}", file.display())]
-    Key {
+    /// A field that is missing, invalid or contradicts another file of the checkpoint.
+    #[error("{}: {field}: expected {want}, found {got}", file.display())]
+    Field {
         /// The file.
         file: PathBuf,
-        /// The key.
-        key: String,
+        /// The field, or the metadata key of a GGUF file.
+        field: String,
         /// The valid values.
         want: String,
         /// The value found.
@@ -197,28 +197,6 @@ pub enum CheckpointError {
         /// The name found.
         got: String,
     },
-    /// A control record that does not decode.
-    #[error("{}: {detail}", file.display())]
-    Control {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        detail: String,
-        /// The decoder's error. `None`: the record decodes, but bytes remain.
-        source: Option<ParseError>,
-    },
-    /// Two files of one checkpoint that contradict each other.
-    #[error("{}: {what}: expected {want}, found {got}", file.display())]
-    Inconsistent {
-        /// The file.
-        file: PathBuf,
-        /// The field.
-        what: &'static str,
-        /// The expected value.
-        want: String,
-        /// The value found.
-        got: String,
-    },
     /// An unsupported snapshot or option.
     #[error("{what}: expected {want}, found {got}")]
     Argument {
@@ -257,6 +235,28 @@ impl CheckpointError {
         source: impl Error + Send + Sync + 'static,
     ) -> CheckpointError {
         let detail = format!("{prefix}{source}");
-        CheckpointError::Json { file: file.into(), detail, source: Some(Box::new(source)) }
+        CheckpointError::Malformed { file: file.into(), detail, source: Some(Box::new(source)) }
+    }
+
+    pub(crate) fn field(
+        file: impl Into<PathBuf>,
+        field: &str,
+        want: impl Into<String>,
+        got: impl fmt::Display,
+    ) -> CheckpointError {
+        CheckpointError::Field {
+            file: file.into(),
+            field: field.into(),
+            want: want.into(),
+            got: got.to_string(),
+        }
+    }
+
+    pub(crate) fn argument(
+        what: &'static str,
+        want: &'static str,
+        got: impl fmt::Display,
+    ) -> CheckpointError {
+        CheckpointError::Argument { what, want, got: got.to_string() }
     }
 }

@@ -15,9 +15,7 @@ use crate::quant::Quant;
 
 /// Maximum size of a header in bytes.
 const MAX_HEADER: u64 = 16 << 20;
-/// Maximum number of tensors in a file.
 pub(super) const MAX_TENSORS: usize = 100_000;
-/// Maximum number of dimensions of a tensor.
 pub(super) const MAX_DIMS: usize = 8;
 /// Maximum length of a tensor's name in bytes.
 pub(super) const MAX_NAME: usize = 512;
@@ -136,7 +134,6 @@ pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<
     check_data(file, entries, length - 8 - header)
 }
 
-/// Rejects names that are too long or repeated.
 fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
     let mut names = HashSet::with_capacity(entries.len());
     for (name, _) in entries {
@@ -219,8 +216,7 @@ pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>
         Quant::F16 => Dtype::F16,
         Quant::BF16 => Dtype::BF16,
         Quant::Q8_0 | Quant::Q4_0 => {
-            let (what, want) = ("type of a safetensors file", "F32, F16 or BF16");
-            return Err(CheckpointError::Argument { what, want, got: quant.to_string() });
+            return Err(CheckpointError::argument("type of a safetensors file", "F32, F16 or BF16", quant));
         }
     };
     let mut end = 0;
@@ -236,8 +232,8 @@ pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>
     let mut text = serde_json::to_vec(&metadata).expect("strings and numbers are JSON");
     text.resize(text.len().next_multiple_of(8), b' ');
     if text.len() as u64 > MAX_HEADER {
-        let (what, want) = ("names and shapes of all tensors", "a header of at most 16 MiB");
-        return Err(CheckpointError::Argument { what, want, got: format!("{} bytes", text.len()) });
+        let (want, got) = ("a header of at most 16 MiB", format!("{} bytes", text.len()));
+        return Err(CheckpointError::argument("names and shapes of all tensors", want, got));
     }
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.append(&mut text);

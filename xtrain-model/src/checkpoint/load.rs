@@ -83,7 +83,6 @@ pub(super) struct Checkpoint<'a> {
 }
 
 impl<'a> Checkpoint<'a> {
-    /// Reads the manifest.
     pub(super) fn open(fs: &'a dyn FileSystem, dir: &'a Path) -> Result<Checkpoint<'a>> {
         let path = dir.join(manifest::NAME);
         let bytes = read_small(fs, &path, "the manifest of a checkpoint", manifest::MAX_BYTES)?;
@@ -112,12 +111,11 @@ impl<'a> Checkpoint<'a> {
         let bytes = self.verified("config.json")?.into_bytes();
         let (want, got) = (&self.manifest.config_sha256, manifest::sha256(&bytes));
         if *want != got {
-            return Err(inconsistent(path, "sha-256", want, &got));
+            return Err(CheckpointError::field(path, "sha-256", want, got));
         }
         json::decode(&path, &bytes)
     }
 
-    /// The model's tensors.
     pub(super) fn model<T: TensorSink>(
         &self,
         config: &Value,
@@ -131,7 +129,6 @@ impl<'a> Checkpoint<'a> {
         self.tensors("model.safetensors", options, &check, begin)
     }
 
-    /// The trainer's state.
     fn trainer(&self, options: &LoadOptions<'_>) -> Result<Option<TrainerState>> {
         let name = "trainer/control.bin";
         if !self.manifest.files.iter().any(|file| file.name.starts_with("trainer/")) {
@@ -140,20 +137,19 @@ impl<'a> Checkpoint<'a> {
         let path = self.dir.join(name);
         let control = control::decode(&path, &self.verified(name)?)?;
         if control.step != self.manifest.step {
-            let (want, got) = (self.manifest.step.to_string(), control.step.to_string());
-            return Err(inconsistent(path, "step", &want, &got));
+            let want = self.manifest.step.to_string();
+            return Err(CheckpointError::field(path, "step", want, control.step));
         }
         let check_states = |path: &Path, found: &[TensorInfo]| {
             let Some(name) = control.unknown_tensor(found.iter().map(|info| info.name.as_str())) else {
                 return Ok(());
             };
-            Err(inconsistent(path, "tensor", &format!("one of {:?}", control.optimizer_states), name))
+            let want = format!("one of {:?}", control.optimizer_states);
+            Err(CheckpointError::field(path, "tensor", want, name))
         };
         let name = "trainer/optimizer.safetensors";
         if options.trainer == TrainerPart::Verify {
-            self.each_tensor(name, &check_states, &mut |path, info, from| {
-                tensors::read(path, &info, options.non_finite, from, &mut ())
-            })?;
+            self.tensors(name, options, &check_states, &|_, _| ())?;
             return Ok(None);
         }
         let optimizer = self.tensors(name, options, &check_states, &NamedTensor::begin)?;
@@ -168,18 +164,6 @@ impl<'a> Checkpoint<'a> {
         check: &TableCheck<'_>,
         begin: NewSink<'_, T>,
     ) -> Result<Vec<T>> {
-        let mut loaded = Vec::new();
-        self.each_tensor(name, check, &mut |path, info, from| {
-            let mut tensor = begin(&info.name, &info.shape);
-            let check = tensors::read(path, &info, options.non_finite, from, &mut tensor)?;
-            loaded.push(tensor);
-            Ok(check)
-        })?;
-        Ok(loaded)
-    }
-
-    /// Calls `read` for each tensor of a safetensors file. Verifies each tensor and the whole file.
-    fn each_tensor(&self, name: &str, check: &TableCheck<'_>, read: &mut ReadTensor<'_>) -> Result<()> {
         let (path, record) = self.record(name)?;
         let mut file = open(self.fs, &path, "listed in the manifest")?;
         let length = file.length();
@@ -193,22 +177,26 @@ impl<'a> Checkpoint<'a> {
             record.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
         tensors::require_shapes(&path, &want, TensorInfo::shapes(&found))?;
         check(&path, &found)?;
+        let mut loaded = Vec::with_capacity(found.len());
         for (info, want) in found.into_iter().zip(&record.tensors) {
             if info.name != want.name {
-                return Err(inconsistent(path, "order of tensors", &want.name, &info.name));
+                return Err(CheckpointError::field(path, "order of tensors", &want.name, info.name));
             }
-            let TensorCheck { crc: got, finite } = read(&path, info, &mut from)?;
+            let mut tensor = begin(&info.name, &info.shape);
+            let TensorCheck { crc: got, finite } =
+                tensors::read(&path, &info, options.non_finite, &mut from, &mut tensor)?;
             if got != want.crc32c {
                 let (tensor, want) = (Some(want.name.clone()), want.crc32c);
                 return Err(CheckpointError::Checksum { file: path, tensor, want, got });
             }
             finite?;
+            loaded.push(tensor);
         }
         if from.crc != record.crc32c {
             let (want, got) = (record.crc32c, from.crc);
             return Err(CheckpointError::Checksum { file: path, tensor: None, want, got });
         }
-        Ok(())
+        Ok(loaded)
     }
 }
 
@@ -232,9 +220,6 @@ pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Resu
     }
 }
 
-/// Reads a tensor from the current position of a file.
-type ReadTensor<'a> = dyn FnMut(&Path, TensorInfo, &mut ChecksummedReader<'_>) -> Result<TensorCheck> + 'a;
-
 /// Reads a whole file of at most `max` bytes.
 pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, max: u64) -> Result<Vec<u8>> {
     let mut file = open(fs, path, what)?;
@@ -245,9 +230,4 @@ pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, m
     let mut bytes = vec![0; got as usize];
     file.read(&mut bytes).map_err(CheckpointError::io("read", path))?;
     Ok(bytes)
-}
-
-/// The error for two files that contradict each other.
-fn inconsistent(file: impl Into<PathBuf>, what: &'static str, want: &str, got: &str) -> CheckpointError {
-    CheckpointError::Inconsistent { file: file.into(), what, want: want.into(), got: got.into() }
 }

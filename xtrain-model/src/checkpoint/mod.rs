@@ -58,7 +58,7 @@ mod weights;
 pub use control::{Control, Cursor};
 pub use directory::{CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_good};
 pub use error::{CheckpointError, ParseError, Refused, Result};
-pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
+pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;
 pub use header::{TensorInfo, TensorView};
 pub(crate) use load::read_json;

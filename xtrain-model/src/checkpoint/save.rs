@@ -84,7 +84,6 @@ pub(super) fn write<'a>(
 }
 
 impl Writer<'_> {
-    /// Creates a file.
     fn create(&self, name: &str) -> Result<(PathBuf, ChecksummedWriter)> {
         let path = self.dir.join(name);
         let file = self.fs.create(&path).map_err(CheckpointError::io("create", &path))?;
@@ -98,7 +97,6 @@ impl Writer<'_> {
         self.written.push((path, file));
     }
 
-    /// Writes a file of plain bytes.
     fn file(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let (path, mut file) = self.create(name)?;
         file.write(bytes).map_err(CheckpointError::io("write", &path))?;
@@ -106,7 +104,6 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes a safetensors file.
     fn tensors(&mut self, name: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
         let header = header::encode(tensors, Quant::F32)?;
         let (path, mut file) = self.create(name)?;
@@ -145,7 +142,6 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Calls the observer.
     pub(super) fn notify(&mut self, step: &SaveStep) {
         (self.observe)(step);
     }

@@ -45,14 +45,11 @@ impl TensorSink for NamedTensor {
     }
 }
 
-/// Discards the elements.
 impl TensorSink for () {
     fn push(&mut self, _: Piece<'_>) {}
 }
 
-/// The checks of a tensor that was read.
 pub(super) struct TensorCheck {
-    /// The checksum of the tensor's bytes.
     pub(super) crc: u32,
     /// An error if an element is not finite and must be.
     pub(super) finite: Result<()>,

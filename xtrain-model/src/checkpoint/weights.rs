@@ -34,7 +34,6 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// A weight file.
 struct WeightFile {
     path: PathBuf,
     /// The tensors that the index lists for this file. `None`: there is no index.
@@ -135,7 +134,7 @@ fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<WeightFile>> {
         json::decode(path, &read_small(fs, path, "the index of the shards", MAX_INDEX)?)?;
     if weight_map.is_empty() {
         let detail = "expected a weight_map that names the shard of each tensor, found none".into();
-        return Err(CheckpointError::Json { file: path.into(), detail, source: None });
+        return Err(CheckpointError::Malformed { file: path.into(), detail, source: None });
     }
     let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, shard) in weight_map {

@@ -22,15 +22,12 @@ use std::path::Path;
 use super::error::DataError;
 use crate::tokenizer::MAX_VOCABULARY;
 
-/// Size of the header in bytes.
 pub(super) const SIZE: u64 = 64;
 const MAGIC: [u8; 8] = *b"XTOK\r\n\x1a\n";
 
-/// The fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: Version,
-    /// Whether the file has a target mask.
     pub(super) masked: bool,
     pub(super) vocab: u32,
     pub(super) digest: u64,
@@ -71,7 +68,6 @@ impl Header {
         self.ends_at()?.checked_add(ends)
     }
 
-    /// Encodes the header.
     pub(super) fn to_bytes(self) -> [u8; SIZE as usize] {
         let mut bytes = [0; SIZE as usize];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);

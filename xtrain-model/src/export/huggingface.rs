@@ -66,7 +66,6 @@ pub fn huggingface(
     publish(write(), &draft, out)
 }
 
-/// Writes tensors as a safetensors file.
 fn weights(to: &mut dyn Write, params: &[&Param], quant: Quant) -> Result<io::Result<()>, StoreError> {
     let hosts = host_tensors(params.iter().copied())?;
     let views = views(&hosts)?;

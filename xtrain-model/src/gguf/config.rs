@@ -7,7 +7,6 @@ use crate::checkpoint::Result;
 use crate::config::{Biases, Config};
 use crate::error::Error;
 
-/// The supported architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arch {
     Qwen3,
@@ -33,7 +32,6 @@ impl Arch {
         }
     }
 
-    /// The architecture of a file.
     pub(super) fn read(metadata: &Metadata) -> Result<Arch> {
         const KEY: &str = "general.architecture";
         let name = metadata.text(KEY)?.unwrap_or("none");

@@ -9,14 +9,12 @@ use super::metadata::{Metadata, Value};
 use crate::checkpoint::{CheckpointError, NamedTensor, PIECE, ReadBuffer, Result, TensorSink};
 use crate::quant::{BlockSize, Quant};
 
-/// The supported version of the format.
 pub(super) const VERSION: u32 = 3;
 /// The default alignment of tensor offsets.
 pub(super) const ALIGNMENT: u64 = 32;
 /// The metadata key that overrides the alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// Maximum number of metadata values.
 const MAX_VALUES: u64 = 10_000;
 /// Maximum number of elements in all lists together.
 const MAX_ELEMENTS: u64 = 1 << 20;
@@ -24,9 +22,7 @@ const MAX_ELEMENTS: u64 = 1 << 20;
 const MAX_NAME: u64 = 512;
 /// Maximum length of a string in bytes.
 const MAX_TEXT: u64 = 16 << 20;
-/// Maximum number of tensors.
 const MAX_TENSORS: u64 = 100_000;
-/// Maximum number of dimensions of a tensor.
 const MAX_DIMS: u32 = 8;
 
 /// The header entry of one tensor.
@@ -192,8 +188,7 @@ struct Source<'a, R> {
 
 impl<R: Read> Source<'_, R> {
     fn key(&self, key: &str, want: &str, got: impl Display) -> CheckpointError {
-        let (key, want) = (key.to_string(), format!("{want} before byte {}", self.at));
-        CheckpointError::Key { file: self.file.into(), key, want, got: got.to_string() }
+        CheckpointError::field(self.file, key, format!("{want} before byte {}", self.at), got)
     }
 
     fn limit(&self, what: &'static str, max: u64, got: u64) -> Result<()> {
@@ -308,41 +303,34 @@ impl<R: Read> Source<'_, R> {
 
     /// Reads one tensor entry. Its offset is relative to the start of the data section.
     fn entry(&mut self, alignment: u64) -> Result<Entry> {
-        let name = self.string(MAX_NAME)?;
-        let refuse = |file: &Path, want: String, got: String| {
+        let (name, file) = (self.string(MAX_NAME)?, self.file);
+        let refuse = |want: String, got: String| {
             Err(CheckpointError::Entry { file: file.into(), tensor: name.clone(), want, got })
         };
         let dims = self.u32()?;
         if dims == 0 || dims > MAX_DIMS {
-            return refuse(self.file, format!("1 to {MAX_DIMS} dimensions"), dims.to_string());
+            return refuse(format!("1 to {MAX_DIMS} dimensions"), dims.to_string());
         }
-        let mut shape = Vec::with_capacity(dims as usize);
-        for _ in 0..dims {
-            shape.push(self.u64()?);
-        }
+        let shape = (0..dims).map(|_| self.u64()).collect::<Result<Vec<_>>>()?;
         let (number, offset) = (self.u32()?, self.u64()?);
         let quant = match Quant::of(number) {
             Ok(quant) => quant,
-            Err(name) => return refuse(self.file, "F32, F16, BF16, Q8_0 or Q4_0".into(), name),
+            Err(name) => return refuse("F32, F16, BF16, Q8_0 or Q4_0".into(), name),
         };
         if shape.contains(&0) {
-            return refuse(self.file, "no dimension of zero".into(), format!("shape {shape:?}"));
+            return refuse("no dimension of zero".into(), format!("shape {shape:?}"));
         }
         // 2^56: with four bytes per element, no sum of offsets overflows 64 bits
         let elements = shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n < 1 << 56);
         if elements.is_none() {
-            return refuse(self.file, "fewer than 2^56 elements".into(), format!("shape {shape:?}"));
+            return refuse("fewer than 2^56 elements".into(), format!("shape {shape:?}"));
         }
         let block = quant.block().elements as u64;
         if shape[0] % block != 0 {
-            return refuse(self.file, format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
+            return refuse(format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
         }
         if offset % alignment != 0 {
-            return refuse(
-                self.file,
-                format!("an offset that is a multiple of {alignment}"),
-                offset.to_string(),
-            );
+            return refuse(format!("an offset that is a multiple of {alignment}"), offset.to_string());
         }
         let shape = shape.iter().rev().map(|&dim| dim as usize).collect();
         Ok(Entry { name, quant, shape, offset })

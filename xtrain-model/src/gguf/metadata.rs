@@ -34,8 +34,7 @@ impl Metadata {
 
     /// The error for an invalid value.
     pub(super) fn bad(&self, key: &str, want: &str, got: impl Display) -> CheckpointError {
-        let (file, got) = (self.file.clone(), got.to_string());
-        CheckpointError::Key { file, key: key.into(), want: want.into(), got }
+        CheckpointError::field(&self.file, key, want, got)
     }
 
     /// The error for a value of the wrong type or a missing value.
@@ -69,17 +68,14 @@ impl Metadata {
         })
     }
 
-    /// A required non-negative integer.
     pub(super) fn required_size(&self, key: &str) -> Result<usize> {
         self.size(key)?.ok_or_else(|| self.wrong(key, "a non-negative integer"))
     }
 
-    /// A floating-point number. `None`: the key is absent.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", |value| if let Value::Float(x) = value { Some(*x) } else { None })
     }
 
-    /// A string. `None`: the key is absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
         self.typed(
             key,

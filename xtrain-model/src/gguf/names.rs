@@ -15,7 +15,6 @@ const INNER: [(&str, &str); 11] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// The GGUF name of a parameter.
 pub(super) fn gguf_name(name: &str) -> String {
     let outer = [
         ("model.embed_tokens.weight", "token_embd.weight"),
@@ -44,7 +43,6 @@ pub(super) enum RowOrder {
 }
 
 impl RowOrder {
-    /// The row order of the parameter `name`.
     pub(super) fn of(name: &str) -> RowOrder {
         if name.contains(".q_proj.") || name.contains(".k_proj.") {
             RowOrder::Interleaved

@@ -10,9 +10,7 @@ use crate::error::Error;
 use crate::store_error::StoreError;
 use crate::tokenizer::{MAX_VOCABULARY, Tokenizer, TokenizerError};
 
-/// A pre-tokenizer of GGUF.
 struct PreTokenizer {
-    /// The name in GGUF.
     name: &'static str,
     /// The split pattern. `None`: the pattern of GPT-2.
     pattern: Option<&'static str>,
@@ -52,7 +50,6 @@ const CONTROL: i64 = 3;
 const USER: i64 = 4;
 const UNUSED: i64 = 5;
 
-/// The end-of-text ids.
 pub(super) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
     let mut ids: Vec<u32> = Vec::new();
     for key in EOS_KEYS {

@@ -35,7 +35,6 @@ pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerErro
     }
 }
 
-/// The error for an invalid file.
 pub(super) fn bad(file: &Path, want: impl Into<String>, got: impl Into<String>) -> TokenizerError {
     TokenizerError::Format { file: file.into(), want: want.into(), got: got.into() }
 }

@@ -10,7 +10,6 @@ use super::json::bad;
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The name of the default template.
 const DEFAULT: &str = "default";
 
 /// Special tokens by name, and chat templates by name.
@@ -21,7 +20,6 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads a `tokenizer_config.json`.
     pub(super) fn read(bytes: &[u8], file: &Path) -> Result<Settings, TokenizerError> {
         let value: Value = serde_json::from_slice(bytes).map_err(|e| bad(file, "JSON", e.to_string()))?;
         if !value.is_object() {
@@ -53,7 +51,6 @@ impl Settings {
         Ok(())
     }
 
-    /// The text of a special token.
     pub(super) fn special(&self, name: &str) -> Option<&str> {
         self.special_tokens.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
     }

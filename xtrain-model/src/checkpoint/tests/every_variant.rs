@@ -76,8 +76,8 @@ fn run_of_damaged_checkpoints() -> CheckpointError {
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(CheckpointError:
-        Io Locked Missing NotAFile Limit Length Checksum Json Version Duplicate Entry Key Shape MissingTensor
-        UnexpectedTensor NotFinite OutsideDirectory Control Inconsistent Argument NoneGood);
+        Io Locked Missing NotAFile Limit Length Checksum Malformed Version Duplicate Entry Field Shape MissingTensor
+        UnexpectedTensor NotFinite OutsideDirectory Argument NoneGood);
     let step = "run/checkpoints/step_000001/";
     let q = "tensor model.layers.0.self_attn.q_proj.weight";
     let file = |name: &str| format!("{step}{name}: ");

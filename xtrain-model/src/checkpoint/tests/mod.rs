@@ -16,6 +16,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 use xtrain_tensor::rng::PhiloxRng;
 
+use super::fs::{FileSystem, ReadFile};
 use super::*;
 use crate::test_rng::rng;
 
