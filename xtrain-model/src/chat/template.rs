@@ -93,11 +93,6 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template marks the assistant's text with `{% generation %}` blocks.
-    pub fn has_generation(&self) -> bool {
-        self.has_generation
-    }
-
     /// Renders `messages`.
     ///
     /// # Errors

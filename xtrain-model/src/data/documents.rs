@@ -104,9 +104,6 @@ impl DocumentWindows {
     ///
     /// # Errors
     /// No pieces; a piece longer than the context.
-    ///
-    /// # Panics
-    /// Never.
     pub fn pack(
         pieces: &Pieces,
         context: u64,

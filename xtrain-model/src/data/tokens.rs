@@ -101,15 +101,12 @@ impl Tokens {
     ///
     /// # Errors
     /// As [`prepare`](super::prepare); records that `content` does not allow.
-    ///
-    /// # Panics
-    /// Never: a vocabulary fits u32.
     pub fn from_files(
         inputs: &[PathBuf],
         tokenizer: &Tokenizer,
         content: Content,
     ) -> Result<Tokens, DataError> {
-        let vocab = u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19");
+        let vocab = tokenizer.vocab_size() as u32;
         let mut memory = Memory { vocab, separator: separator_of(tokenizer)?, ..Memory::default() };
         feed(inputs, tokenizer, content, &mut memory, &mut |_| ())?;
         memory.cut();

@@ -29,9 +29,6 @@ impl TokenWriter {
     ///
     /// # Errors
     /// A directory that cannot be written; a tokenizer without a separator.
-    ///
-    /// # Panics
-    /// Never: a vocabulary fits u32.
     pub fn create(path: &Path, tokenizer: &Tokenizer) -> Result<TokenWriter, DataError> {
         let Some(name) = path.file_name() else {
             return Err(DataError::argument("TokenWriter", "the path of a file", path.display()));
@@ -41,8 +38,7 @@ impl TokenWriter {
         temporary_name.push(format!(".tmp-{}", std::process::id()));
         let temporary = path.with_file_name(temporary_name);
         let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", e))?;
-        let vocab = u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19");
-        let (version, digest) = (Version::Two, tokenizer.digest());
+        let (version, vocab, digest) = (Version::Two, tokenizer.vocab_size() as u32, tokenizer.digest());
         let header = Header { version, masked: false, vocab, digest, count: 0, documents: 0, body_crc: 0 };
         let mut writer = TokenWriter {
             path: path.into(),

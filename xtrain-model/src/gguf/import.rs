@@ -8,7 +8,7 @@ use xtrain_tensor::ops::Piece;
 
 use super::config::{self, Arch};
 use super::header::{self, Entry, Header};
-use super::names::{RowOrder, gguf_name, separate};
+use super::names::{gguf_name, is_interleaved, separate};
 use super::tokenizer;
 use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink, require_shapes};
 use crate::config::Config;
@@ -42,23 +42,24 @@ pub fn recognises(path: &Path) -> bool {
 /// As [`read`].
 pub fn config_of(path: &Path) -> Result<Config, StoreError> {
     let (mut file, header) = header::open(path)?;
-    let (cfg, arch) = read_config(path, &mut file, &header)?;
-    match_tensors(path, &header, &cfg, arch)?;
-    Ok(cfg)
+    Ok(read_config(path, &mut file, &header)?.0)
 }
 
-fn read_config(
+/// The config, and the tensor of each parameter.
+fn read_config<'h>(
     path: &Path,
     file: &mut BufReader<File>,
-    header: &Header,
-) -> Result<(Config, Arch), StoreError> {
+    header: &'h Header,
+) -> Result<(Config, Arch, Vec<(String, &'h Entry)>), StoreError> {
     let arch = Arch::read(&header.metadata)?;
     let divisors = match config::divisors_of(header, arch) {
         // a head has at most 128 pairs: `match_tensors` rejects the shape of a longer tensor
         Some(entry) if entry.shape.len() == 1 && entry.shape[0] <= 128 => Some(entry.read(path, file)?.data),
         _ => None,
     };
-    Ok((config::read(header, arch, divisors)?, arch))
+    let cfg = config::read(header, arch, divisors)?;
+    let matched = match_tensors(path, header, &cfg, arch)?;
+    Ok((cfg, arch, matched))
 }
 
 /// Reads the model in `path`. `begin` creates the sink of each tensor.
@@ -67,16 +68,14 @@ fn read_config(
 /// [`StoreError`], naming the file, and the key or tensor where one is concerned.
 pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Imported<T>, StoreError> {
     let (mut file, header) = header::open(path)?;
-    let (cfg, arch) = read_config(path, &mut file, &header)?;
-    let matched = match_tensors(path, &header, &cfg, arch)?;
+    let (cfg, arch, matched) = read_config(path, &mut file, &header)?;
     let (tokenizer, eos) = read_tokenizer(&header, &cfg)?;
     let mut tensors = Vec::with_capacity(matched.len());
     for (name, entry) in matched {
         let mut tensor = begin(&name, &entry.shape);
         let row = entry.shape.get(1).copied().unwrap_or(1);
         let mut separate = SeparateHeads { to: &mut tensor, head_dim: cfg.head_dim, row, head: Vec::new() };
-        let interleaved = arch == Arch::Llama && RowOrder::of(&name) == RowOrder::Interleaved;
-        let to: &mut dyn TensorSink = if interleaved { &mut separate } else { separate.to };
+        let to: &mut dyn TensorSink = if is_interleaved(arch, &name) { &mut separate } else { separate.to };
         let mut finite = FiniteCheck { to, elements: 0, first: None };
         entry.read_into(path, &mut file, &mut finite)?;
         if let Some((at, got)) = finite.first {
@@ -94,8 +93,7 @@ pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Importe
 /// As [`read`].
 pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
     let (mut file, header) = header::open(path)?;
-    let (config, arch) = read_config(path, &mut file, &header)?;
-    match_tensors(path, &header, &config, arch)?;
+    let (config, ..) = read_config(path, &mut file, &header)?;
     let (tokenizer, eos) = read_tokenizer(&header, &config)?;
     Ok(Imported { config, tensors: Vec::new(), tokenizer, eos })
 }

@@ -124,14 +124,12 @@ impl Tokenizer {
         specials: &[&str],
     ) -> Result<Tokenizer, TokenizerError> {
         let mut all = vec![END_OF_TEXT.to_string()];
-        for &special in specials {
-            if special.is_empty() || (special != END_OF_TEXT && all.iter().any(|s| s == special)) {
+        for special in specials.iter().filter(|special| **special != END_OF_TEXT) {
+            if special.is_empty() || all.iter().any(|s| s == special) {
                 let (want, got) = ("unique, non-empty special tokens".into(), format!("{special:?}"));
                 return Err(TokenizerError::Argument { op: "train_bpe", want, got });
             }
-            if special != END_OF_TEXT {
-                all.push(special.to_string());
-            }
+            all.push(special.to_string());
         }
         let (min, max) = (256 + all.len(), MAX_VOCABULARY as usize);
         if !(min..=max).contains(&vocab_size) {
