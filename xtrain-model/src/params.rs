@@ -132,11 +132,8 @@ impl Params {
             let values = take(name, shape)?;
             if values.len() != shape.iter().product::<usize>() {
                 let want = format!("the values of a tensor of shape {shape:?}");
-                return Err(Error::Parameter {
-                    name: name.into(),
-                    want,
-                    got: format!("{} values", values.len()),
-                });
+                let got = format!("{} values", values.len());
+                return Err(Error::Parameter { name: name.into(), want, got });
             }
             Ok(Tensor::new(device, shape, values)?.into())
         })

@@ -209,7 +209,7 @@ pub enum CheckpointError {
     },
     /// No checkpoint of a run can be loaded.
     #[error("{}: no checkpoint can be loaded{}", path.display(),
-        refused.iter().map(|refused| format!("; {refused}")).collect::<String>())]
+        refused.iter().fold(String::new(), |all, refused| format!("{all}; {refused}")))]
     NoneGood {
         /// The run directory.
         path: PathBuf,

@@ -77,10 +77,8 @@ pub(super) fn feed(
     if inputs.is_empty() {
         return Err(DataError::argument("prepare", "at least one file", "none"));
     }
-    let mut lengths = Vec::with_capacity(inputs.len());
-    for path in inputs {
-        lengths.push(fs::metadata(path).map_err(|e| DataError::io(path, "open", e))?.len());
-    }
+    let length = |path: &PathBuf| Ok(fs::metadata(path).map_err(|e| DataError::io(path, "open", e))?.len());
+    let lengths = inputs.iter().map(length).collect::<Result<Vec<u64>, DataError>>()?;
     let of = lengths.iter().sum();
     let mut done = 0;
     for (path, length) in inputs.iter().zip(lengths) {

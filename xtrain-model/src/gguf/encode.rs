@@ -78,7 +78,9 @@ fn value(out: &mut Vec<u8>, value: &Value) {
         }
         Value::Strings(texts) => {
             list(out, 8, texts.len());
-            texts.iter().for_each(|words| text(out, words));
+            for words in texts {
+                text(out, words);
+            }
         }
     }
 }

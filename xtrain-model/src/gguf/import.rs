@@ -45,12 +45,14 @@ pub fn config_of(path: &Path) -> Result<Config, StoreError> {
     Ok(read_config(path, &mut file, &header)?.0)
 }
 
-/// The config, and the tensor of each parameter.
+/// The names of a model's parameters, each with its tensor in the file.
+type Matched<'h> = Vec<(String, &'h Entry)>;
+
 fn read_config<'h>(
     path: &Path,
     file: &mut BufReader<File>,
     header: &'h Header,
-) -> Result<(Config, Arch, Vec<(String, &'h Entry)>), StoreError> {
+) -> Result<(Config, Arch, Matched<'h>), StoreError> {
     let arch = Arch::read(&header.metadata)?;
     let divisors = match config::divisors_of(header, arch) {
         // a head has at most 128 pairs: `match_tensors` rejects the shape of a longer tensor
@@ -163,7 +165,7 @@ pub(super) fn match_tensors<'h>(
     header: &'h Header,
     cfg: &Config,
     arch: Arch,
-) -> Result<Vec<(String, &'h Entry)>, StoreError> {
+) -> Result<Matched<'h>, StoreError> {
     let params = Params::shapes(cfg)?;
     let mut want: Vec<_> = params.iter().map(|(name, shape)| (gguf_name(name), shape.clone())).collect();
     want.extend(config::divisors_of(header, arch).map(|e| (e.name.clone(), vec![cfg.head_dim / 2])));

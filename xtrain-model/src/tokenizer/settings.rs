@@ -26,17 +26,13 @@ impl Settings {
             return Err(bad(file, "a JSON object", "another JSON value"));
         }
         let mut special_tokens = Vec::new();
-        for name in NAMES {
-            match &value[name] {
-                Value::Null => {}
-                token => match token.as_str().or(token["content"].as_str()) {
-                    Some(text) => special_tokens.push((name.to_string(), text.to_string())),
-                    None => {
-                        let want = format!("{name} as a string or {{\"content\": ...}}");
-                        return Err(bad(file, want, short(token)));
-                    }
-                },
-            }
+        for name in NAMES.into_iter().filter(|name| !value[*name].is_null()) {
+            let token = &value[name];
+            let Some(text) = token.as_str().or(token["content"].as_str()) else {
+                let want = format!("{name} as a string or {{\"content\": ...}}");
+                return Err(bad(file, want, short(token)));
+            };
+            special_tokens.push((name.to_string(), text.to_string()));
         }
         Ok(Settings { special_tokens, templates: templates(&value["chat_template"], file)? })
     }
