@@ -86,12 +86,6 @@ impl Param {
         }
     }
 
-    pub(crate) fn move_to(&mut self, device: &Device) -> Result<()> {
-        let value = self.value_mut()?;
-        *value = value.to_device(device)?;
-        Ok(())
-    }
-
     /// The parameter without the f32 master weights of a matrix.
     pub(crate) fn for_inference(&self) -> Result<Param> {
         let Values::Master(value, _) = &self.values else { return Ok(self.clone()) };
@@ -137,10 +131,8 @@ impl Param {
         Ok(())
     }
 
-    /// The rows `id` of an embedding table: `[N, C]` f32.
-    ///
-    /// # Errors
-    /// If the parameter is not a table, or an id is out of range.
+    /// The rows `id` of an embedding table: `[N, C]` f32. Fails if the parameter is not a table, or an id is out of
+    /// range.
     pub(crate) fn rows(&self, id: &[u32]) -> Result<Tensor> {
         match &self.values {
             Values::Master(value, _) => Ok(ops::embedding(value, id, self.compute)?),

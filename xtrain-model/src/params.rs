@@ -220,7 +220,10 @@ impl Params {
     /// If the device is out of memory; [`Error::NoMasterWeights`] for a model opened for inference.
     pub fn to_device(&self, device: &Device) -> Result<Params> {
         let mut params = self.clone();
-        params.iter_mut().try_for_each(|p| p.move_to(device))?;
+        for param in params.iter_mut() {
+            let value = param.value_mut()?;
+            *value = value.to_device(device)?;
+        }
         Ok(params)
     }
 

@@ -99,7 +99,7 @@ impl ChatTemplate {
     /// [`ChatError::Raised`] for messages that the template rejects, [`ChatError::Render`] if it fails,
     /// [`ChatError::Limit`] if it exceeds a limit.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
-        let messages: Value = messages.iter().map(Message::value).collect();
+        let messages: Value = messages.iter().map(|message| message.json.0.clone()).collect();
         let input = input_text(&messages, options);
         let Some(marks) = marks(&self.source, &input) else {
             let want = "text without one of the noncharacters U+FDD0..=U+FDEF";
@@ -160,25 +160,23 @@ struct Raised(String);
 
 fn context(messages: Value, options: &Options, marks: [char; 2]) -> Value {
     let json = |json: &Option<Json>| json.as_ref().map_or(Value::from(()), |json| json.0.clone());
-    let mut fields = vec![
-        ("messages".to_string(), messages),
-        ("tools".to_string(), json(&options.tools)),
-        ("documents".to_string(), json(&options.documents)),
-        ("add_generation_prompt".to_string(), Value::from(options.add_generation_prompt)),
+    let mut fields: Vec<(&str, Value)> = vec![
+        ("messages", messages),
+        ("tools", json(&options.tools)),
+        ("documents", json(&options.documents)),
+        ("add_generation_prompt", Value::from(options.add_generation_prompt)),
     ];
-    fields.extend(
-        MARKS.iter().zip(marks).map(|(name, mark)| (name.to_string(), Value::from(mark.to_string()))),
-    );
+    fields.extend(MARKS.into_iter().zip(marks.map(|mark| Value::from(mark.to_string()))));
     if let Some(now) = options.now {
         let strftime = move |format: String| {
             let unknown = || Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {format:?}"));
             date::strftime(&format, now).ok_or_else(unknown)
         };
-        fields.push(("strftime_now".to_string(), Value::from_function(strftime)));
+        fields.push(("strftime_now", Value::from_function(strftime)));
     }
     let special = options.special_tokens.iter();
-    fields.extend(special.map(|(name, text)| (name.clone(), Value::from(text.as_str()))));
-    fields.extend(options.variables.iter().map(|(name, value)| (name.clone(), value.0.clone())));
+    fields.extend(special.map(|(name, text)| (name.as_str(), Value::from(text.as_str()))));
+    fields.extend(options.variables.iter().map(|(name, value)| (name.as_str(), value.0.clone())));
     Value::from_pairs(fields)
 }
 

@@ -41,10 +41,6 @@ pub(super) struct ChecksummedWriter {
 }
 
 impl ChecksummedWriter {
-    pub(super) fn new(file: Box<dyn WriteFile>) -> ChecksummedWriter {
-        ChecksummedWriter { file, length: 0, crc: 0 }
-    }
-
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write(bytes)?;
         self.length += bytes.len() as u64;

@@ -244,12 +244,8 @@ impl CheckpointError {
         want: impl Into<String>,
         got: impl fmt::Display,
     ) -> CheckpointError {
-        CheckpointError::Field {
-            file: file.into(),
-            field: field.into(),
-            want: want.into(),
-            got: got.to_string(),
-        }
+        let (file, field, want) = (file.into(), field.into(), want.into());
+        CheckpointError::Field { file, field, want, got: got.to_string() }
     }
 
     pub(crate) fn argument(

@@ -92,7 +92,7 @@ impl<'a> Checkpoint<'a> {
     /// The path and the manifest record of a required file.
     fn record(&self, name: &str) -> Result<(PathBuf, &FileRecord)> {
         let path = self.dir.join(name);
-        match self.manifest.file(name) {
+        match self.manifest.files.iter().find(|file| file.name == name) {
             Some(record) => Ok((path, record)),
             None => Err(CheckpointError::Missing { path, what: "not in the manifest either" }),
         }

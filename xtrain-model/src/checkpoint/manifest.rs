@@ -112,10 +112,6 @@ impl Manifest {
         }
         Ok(found)
     }
-
-    pub(super) fn file(&self, name: &str) -> Option<&FileRecord> {
-        self.files.iter().find(|file| file.name == name)
-    }
 }
 
 /// SHA-256 in hexadecimal digits.

@@ -87,7 +87,7 @@ impl Writer<'_> {
     fn create(&self, name: &str) -> Result<(PathBuf, ChecksummedWriter)> {
         let path = self.dir.join(name);
         let file = self.fs.create(&path).map_err(CheckpointError::io("create", &path))?;
-        Ok((path, ChecksummedWriter::new(file)))
+        Ok((path, ChecksummedWriter { file, length: 0, crc: 0 }))
     }
 
     /// Adds a completely written file to the manifest.

@@ -73,15 +73,17 @@ impl Metadata {
     }
 
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
-        self.typed(key, "a number", |value| if let Value::Float(x) = value { Some(*x) } else { None })
+        self.typed(key, "a number", |value| match value {
+            Value::Float(x) => Some(*x),
+            _ => None,
+        })
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
-        self.typed(
-            key,
-            "a string",
-            |value| if let Value::String(text) = value { Some(&**text) } else { None },
-        )
+        self.typed(key, "a string", |value| match value {
+            Value::String(text) => Some(&text[..]),
+            _ => None,
+        })
     }
 
     /// A list of strings. Empty if the key is absent.
