@@ -14,7 +14,8 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use xtrain_model::checkpoint::{*};
+//! use xtrain_model::checkpoint::newest_good;
+//! use xtrain_model::checkpoint::{CheckpointContents, CheckpointDir, LoadOptions, NamedTensor, RealFs, TensorView};
 //!
 //! let run = std::env::temp_dir().join(format!("xtrain-doc-{}", std::process::id()));
 //! let checkpoints = CheckpointDir::open(Arc::new(RealFs), &run, 2)?;
