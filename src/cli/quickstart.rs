@@ -15,7 +15,7 @@ use crate::config::{Layer, RunConfig};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::data::{Role, TokenWriter};
+use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
