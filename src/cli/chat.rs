@@ -22,7 +22,6 @@ use input::{Input, UserInput};
 use reply::{Replies, ReplyOptions};
 use signals::ChatSignals;
 
-/// Flags of `xtrain chat`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["path", "model"]))]
 #[command(after_help = "\
@@ -40,37 +39,33 @@ breaks replaced by spaces. --json prints the unmodified text and the token ids.
 Examples:
   xtrain chat --model Qwen3-0.6B --system 'Be brief.' --temperature 0.7 --top-p 0.8
   printf 'Hello\\nAnd in French?\\n' | xtrain chat --model runs/sft --temperature 0")]
-pub struct ChatArgs {
+pub(super) struct ChatArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     #[arg(value_name = "MODEL")]
-    pub path: Option<PathBuf>,
+    path: Option<PathBuf>,
     /// Same as the positional MODEL.
     #[arg(long, value_name = "MODEL")]
-    pub model: Option<PathBuf>,
+    model: Option<PathBuf>,
     /// System prompt.
     #[arg(long, value_name = "TEXT")]
-    pub system: Option<String>,
+    system: Option<String>,
     /// Maximum number of new tokens per reply.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
-    pub max_new: usize,
+    max_new: usize,
     /// Random seed, 0 to 2^64 - 1. Reply n has sample_id n.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    seed: u64,
     /// Print one JSON object per reply: prompt_ids, ids, text, finish_reason, cached_tokens.
     #[arg(long)]
-    pub json: bool,
-    /// Chat template.
+    json: bool,
     #[command(flatten)]
-    pub template: TemplateFlags,
-    /// Sampling.
+    template: TemplateFlags,
     #[command(flatten)]
-    pub sampling: Sampling,
-    /// Device.
+    sampling: Sampling,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
 /// Printed at the start on a terminal, and by /help.
@@ -78,10 +73,7 @@ const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-
                     with /";
 
 /// Runs the conversation.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &ChatArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     let path = args.path.as_ref().or(args.model.as_ref()).map_or(Path::new(""), PathBuf::as_path);
     let loaded = loaded::open(path, &args.common)?;
     let tokenizer = loaded.require_tokenizer("xtrain chat", "xtrain generate accepts ids: --tokens 1,2,3")?;

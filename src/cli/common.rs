@@ -13,83 +13,82 @@ use crate::decode::{self, EngineOptions, SampleOptions};
 /// Device flags. Only `--dtype` changes results; the others leave them bit-identical.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
-pub struct Common {
+pub(super) struct Common {
     /// Compute device: cpu, cuda, cuda:N or emulated.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
-    pub device: DeviceName,
+    pub(super) device: DeviceName,
     /// Compute dtype [default: the dtype of the run, otherwise f32].
     #[arg(long, value_name = "TYPE")]
-    pub dtype: Option<Precision>,
+    pub(super) dtype: Option<Precision>,
     /// CPU threads [default: number of available cores].
     #[arg(long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
+    pub(super) threads: Option<usize>,
 }
 
 /// KV cache flags. The results are bit-identical for all values.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct CacheFlags {
+pub(super) struct CacheFlags {
     /// KV cache implementation.
     #[arg(long, value_name = "KIND", default_value = "paged")]
-    pub kv: KvCacheArg,
-    /// Page size and prefill chunk size.
+    pub(super) kv: KvCacheArg,
     #[command(flatten)]
-    pub sizes: CacheSizes,
+    pub(super) sizes: CacheSizes,
 }
 
 /// Page size and prefill chunk size.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct CacheSizes {
+pub(super) struct CacheSizes {
     /// Tokens per page of the paged cache.
     #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::PAGE, value_parser = page)]
-    pub page_size: usize,
+    pub(super) page_size: usize,
     /// Maximum prompt tokens per forward pass.
     #[arg(long, value_name = "TOKENS", default_value = "256")]
-    pub prefill_chunk: NonZeroUsize,
+    pub(super) prefill_chunk: NonZeroUsize,
 }
 
 /// The flag `--seed` of commands that have a configuration.
 #[derive(Debug, Clone, Args)]
-pub struct Seed {
+pub(super) struct Seed {
     /// Random seed, 0 to 2^64 - 1; alias for train.seed [default: 0].
     #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
+    pub(super) seed: Option<u64>,
 }
 
 /// Sampling flags. The filters apply in the order of the fields.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
-pub struct Sampling {
+pub(super) struct Sampling {
     /// Softmax temperature; 0 = greedy.
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
-    pub temperature: f32,
+    pub(super) temperature: f32,
     /// Top-k sampling: keep the K most likely tokens; 0 = keep all.
     #[arg(long, value_name = "K", default_value_t = 0)]
-    pub top_k: usize,
+    pub(super) top_k: usize,
     /// Top-p sampling: keep the smallest set of tokens with total probability P; 1 = keep all.
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
-    pub top_p: f32,
+    pub(super) top_p: f32,
     /// Min-p sampling: keep tokens with at least P times the highest probability; 0 = keep all.
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share_or_zero)]
-    pub min_p: f32,
+    pub(super) min_p: f32,
 }
 
 /// Configuration flags.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Configuration")]
-pub struct Layers {
+pub(super) struct Layers {
     /// TOML configuration file; may be repeated, later files override earlier ones.
     #[arg(short, long = "config", value_name = "FILE")]
-    pub config: Vec<std::path::PathBuf>,
+    pub(super) config: Vec<std::path::PathBuf>,
     /// Override one configuration key, for example train.steps=500; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
+    pub(super) set: Vec<String>,
 }
 
 /// The name of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceName {
+pub(super) enum DeviceName {
     /// `cpu`.
     Cpu,
     /// `cuda`, or `cuda:N`.
@@ -100,7 +99,7 @@ pub enum DeviceName {
 
 /// KV cache implementations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KvCacheArg {
+pub(super) enum KvCacheArg {
     /// No KV cache: recompute the prefix for every token.
     Off,
     /// Tensors that grow by concatenation.
@@ -128,7 +127,7 @@ impl FromStr for DeviceName {
 
 impl Common {
     /// The CPU, for commands that read a model and compute nothing.
-    pub fn cpu() -> Common {
+    pub(super) fn cpu() -> Common {
         Common { device: DeviceName::Cpu, dtype: None, threads: None }
     }
 
@@ -136,7 +135,7 @@ impl Common {
     ///
     /// # Errors
     /// This build or this machine does not have the device.
-    pub fn open(&self) -> Result<Device, CliError> {
+    pub(super) fn open(&self) -> Result<Device, CliError> {
         let opened = match self.device {
             DeviceName::Cpu => return Ok(self.open_cpu()),
             DeviceName::Cuda(number) => Device::cuda(number),
@@ -156,7 +155,7 @@ impl Common {
     }
 
     /// Number of CPU threads.
-    pub fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.unwrap_or_else(cores)
     }
@@ -164,7 +163,7 @@ impl Common {
 
 impl CacheFlags {
     /// The engine options of these flags.
-    pub fn engine(&self) -> EngineOptions {
+    pub(super) fn engine(&self) -> EngineOptions {
         let kv = match self.kv {
             KvCacheArg::Off => decode::KvKind::Off,
             KvCacheArg::Growing => decode::KvKind::Growing,
@@ -177,14 +176,14 @@ impl CacheFlags {
 
 impl CacheSizes {
     /// The engine options of these flags, with this kind of cache.
-    pub fn engine(&self, kv: decode::KvKind) -> EngineOptions {
+    pub(super) fn engine(&self, kv: decode::KvKind) -> EngineOptions {
         EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
     }
 }
 
 impl Sampling {
     /// The sampling options. A filter that keeps all tokens is `None`.
-    pub fn options(&self) -> SampleOptions {
+    pub(super) fn options(&self) -> SampleOptions {
         SampleOptions {
             temperature: self.temperature,
             top_k: (self.top_k > 0).then_some(self.top_k),
@@ -197,7 +196,7 @@ impl Sampling {
 
 impl Layers {
     /// The configuration layers, lowest first: files, then `--set`.
-    pub fn layers(&self) -> Vec<Layer> {
+    pub(super) fn layers(&self) -> Vec<Layer> {
         let files = self.config.iter().cloned().map(Layer::File);
         files.chain(self.set.iter().cloned().map(Layer::Set)).collect()
     }

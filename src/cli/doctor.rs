@@ -8,16 +8,15 @@ use crate::build_info::COMMIT;
 use crate::report::units;
 use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};
 
-/// Flags of `xtrain doctor`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   xtrain doctor
   xtrain doctor --json")]
-pub struct DoctorArgs {
+pub(super) struct DoctorArgs {
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 /// The output of `--json`. Missing devices are null; `missing` has the reasons.
@@ -42,10 +41,7 @@ struct Gpu {
 }
 
 /// Prints the devices, and the reason for each missing one.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
     let report = Report::of(enumerate_gpus());
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
 }

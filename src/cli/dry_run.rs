@@ -9,9 +9,6 @@ use crate::report::units;
 use crate::training;
 
 /// Prints parameters, tokens and memory of the run as comments, followed by the configuration as TOML.
-///
-/// # Errors
-/// The tokenizer cannot be read; no model can have these sizes.
 pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
     out::print(format!("{}{}", summary(config)?, config.to_toml()))
 }

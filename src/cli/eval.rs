@@ -23,40 +23,37 @@ const SPARE: usize = 8;
 /// Maximum number of concurrent sequences.
 const BATCH: usize = 64;
 
-/// Flags of `xtrain eval`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["data", "task"]))]
 #[command(after_help = "\
 Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
   xtrain eval runs/quickstart --task sums.jsonl --json")]
-pub struct EvalArgs {
+pub(super) struct EvalArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// Compute loss, perplexity and bits per byte on a text, JSONL or packed token file.
     #[arg(long, value_name = "FILE")]
-    pub data: Option<PathBuf>,
+    data: Option<PathBuf>,
     /// Evaluate only this fraction at the end of --data, as training holds it out [default: all of it].
     #[arg(long, value_name = "FRACTION", requires = "data")]
-    pub val_fraction: Option<f64>,
+    val_fraction: Option<f64>,
     /// Compute the accuracy of greedy completions on a JSONL file with `prompt` and `answer`.
     #[arg(long, value_name = "FILE")]
-    pub task: Option<PathBuf>,
+    task: Option<PathBuf>,
     /// Packing of --data into windows [default: as in training, otherwise stream].
     #[arg(long, value_name = "PACKING", requires = "data")]
-    pub packing: Option<Packing>,
+    packing: Option<Packing>,
     /// Window length of --data [default: the training context, otherwise the context of the model].
     #[arg(long, value_name = "TOKENS", requires = "data")]
-    pub context: Option<usize>,
+    context: Option<usize>,
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
-    /// Device.
+    json: bool,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
 /// The output of `--json`.
@@ -98,10 +95,7 @@ struct Wrong {
 }
 
 /// Evaluates the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &EvalArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let loaded = loaded::open(&args.model, &args.common)?;
     let report = Report {
         data: args.data.as_deref().map(|file| loss(args, &loaded, file)).transpose()?,

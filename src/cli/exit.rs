@@ -10,7 +10,7 @@ use crate::{config, run};
 /// The exit codes of `xtrain`, listed in the top-level help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Exit {
+pub(super) enum Exit {
     /// Success.
     Ok = 0,
     /// A check found a difference.
@@ -75,7 +75,7 @@ impl From<Exit> for ExitCode {
 /// one.
 #[derive(Debug, thiserror::Error)]
 #[error("error: {message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
-pub struct CliError {
+pub(super) struct CliError {
     exit: Exit,
     message: String,
     hint: Option<String>,
@@ -84,7 +84,7 @@ pub struct CliError {
 
 impl CliError {
     /// An error with this exit code. Line breaks in the message become spaces.
-    pub fn new(exit: Exit, message: impl fmt::Display) -> CliError {
+    pub(super) fn new(exit: Exit, message: impl fmt::Display) -> CliError {
         CliError { exit, message: one_line(&message.to_string()), hint: None, source: None }
     }
 
@@ -95,7 +95,7 @@ impl CliError {
     }
 
     /// An I/O error on `path`: [`Exit::Missing`] if it does not exist, otherwise [`Exit::Io`].
-    pub fn io(path: &Path, error: &io::Error) -> CliError {
+    pub(super) fn io(path: &Path, error: &io::Error) -> CliError {
         CliError::new(Exit::of_io(error.kind()), format_args!("{}: {error}", path.display()))
     }
 
@@ -105,13 +105,13 @@ impl CliError {
     }
 
     /// Adds a hint: one line that tells the user what to do.
-    pub fn hint(mut self, hint: impl fmt::Display) -> CliError {
+    pub(super) fn hint(mut self, hint: impl fmt::Display) -> CliError {
         self.hint = Some(one_line(&hint.to_string()));
         self
     }
 
     /// The exit code.
-    pub fn exit(&self) -> Exit {
+    pub(super) fn exit(&self) -> Exit {
         self.exit
     }
 }

@@ -10,7 +10,6 @@ use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::report::units;
 
-/// Flags of `xtrain export`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 A Hugging Face directory has config.json (readable by transformers 4 and 5), model.safetensors and the tokenizer; a \
@@ -23,20 +22,20 @@ Examples:
   xtrain export runs/shakespeare shakespeare.gguf --type q8_0
   xtrain export model.gguf model-hf --format hf --type bf16
   xtrain export runs/shakespeare shards --max-shard-size 500KB")]
-pub struct ExportArgs {
+pub(super) struct ExportArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// Output directory or file.
-    pub out: PathBuf,
+    out: PathBuf,
     /// Output format [default: gguf if OUT ends in .gguf, otherwise hf].
     #[arg(long, value_name = "FORMAT")]
-    pub format: Option<Format>,
+    format: Option<Format>,
     /// Data type of the matrices; q8_0 requires GGUF.
     #[arg(long = "type", value_name = "TYPE", default_value = "f32")]
-    pub quant: WeightType,
+    quant: WeightType,
     /// Maximum size of a safetensors file, for example 500MB, 5GB or 2GiB [default: 5GB].
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
-    pub max_shard_size: Option<u64>,
+    max_shard_size: Option<u64>,
 }
 
 /// Parses a size in bytes: a whole number with KB, MB, GB, KiB, MiB, GiB or no unit, in upper or lower case.
@@ -64,7 +63,7 @@ fn shard_size(text: &str) -> Result<u64, String> {
 
 /// Output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     /// A Hugging Face directory.
     Hf,
     /// A GGUF file.
@@ -74,7 +73,7 @@ pub enum Format {
 /// Data types of exported matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs, reason = "the names are self-explanatory")]
-pub enum WeightType {
+pub(super) enum WeightType {
     F32,
     F16,
     Bf16,
@@ -83,10 +82,7 @@ pub enum WeightType {
 }
 
 /// Writes the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &ExportArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     let quant = match args.quant {
         WeightType::F32 => Quant::F32,
         WeightType::F16 => Quant::F16,

@@ -11,7 +11,6 @@ use super::{out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, Timings, printable, units};
 
-/// Flags of `xtrain generate`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
 #[command(after_help = format!("\
@@ -24,22 +23,21 @@ pipes receive the unmodified text. A model without a tokenizer prints token ids.
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
-pub struct GenerateArgs {
+pub(super) struct GenerateArgs {
     /// Prompt text.
     #[arg(long, value_name = "TEXT")]
-    pub prompt: Option<String>,
+    prompt: Option<String>,
     /// Prompt as token ids, for example 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    pub tokens: Option<Vec<u32>>,
+    tokens: Option<Vec<u32>>,
     /// Number of the completion; together with the seed it determines the random numbers.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub sample_id: u64,
+    sample_id: u64,
     /// Print one JSON object instead of text.
     #[arg(long)]
-    pub json: bool,
-    /// Model, length and sampling.
+    json: bool,
     #[command(flatten)]
-    pub generation: GenerationArgs,
+    generation: GenerationArgs,
 }
 
 /// The output of `--json`.
@@ -66,10 +64,7 @@ struct TimingsJson {
 }
 
 /// Continues the prompt.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let loaded = args.generation.open()?;
     let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);
     let cfg = loaded.model.config();

@@ -11,7 +11,6 @@ use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::export::ExportSource;
 use crate::model::store;
 
-/// Flags of `xtrain import`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Commands can also open Hugging Face directories and GGUF files directly. An imported model additionally has a \
@@ -20,19 +19,16 @@ checksum for every tensor and stores its weights in f32. `xtrain train --init RU
 Examples:
   xtrain import Qwen3-0.6B runs/qwen3
   xtrain import model.gguf runs/model")]
-pub struct ImportArgs {
+pub(super) struct ImportArgs {
     /// Model: a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// Directory of the new run.
     #[arg(value_name = "RUN")]
-    pub out: PathBuf,
+    out: PathBuf,
 }
 
 /// Imports the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &ImportArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
     export::check_absent(&args.out)?;
     let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
     let source =

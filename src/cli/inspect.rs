@@ -15,25 +15,22 @@ use crate::report::{Column, Table, units};
 use crate::tensor::{Device, Dtype};
 use crate::training;
 
-/// Flags of `xtrain inspect`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   xtrain inspect runs/shakespeare
   xtrain inspect --set model.preset=qwen3-0.6b --json")]
-pub struct InspectArgs {
+pub(super) struct InspectArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: the configured sizes].
     #[arg(conflicts_with_all = ["config", "set"])]
-    pub model: Option<PathBuf>,
+    model: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
-    /// Configuration.
+    json: bool,
     #[command(flatten)]
-    pub layers: Layers,
-    /// Device.
+    layers: Layers,
     #[command(flatten)]
-    pub common: Common,
+    common: Common,
 }
 
 /// Rows of the configuration table: the displayed name and the key of `config.json`.
@@ -69,10 +66,7 @@ struct Report {
 }
 
 /// Prints configuration, parameters, memory use and cache bytes per token.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &InspectArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.open()?;
     let report = match &args.model {
         Some(path) => {

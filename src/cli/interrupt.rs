@@ -10,17 +10,14 @@ use super::exit::{CliError, Exit};
 
 /// Whether a signal requested a stop. Long jobs check it between steps.
 #[derive(Debug, Clone)]
-pub struct Interrupt {
+pub(super) struct Interrupt {
     exit: Arc<AtomicUsize>,
 }
 
 impl Interrupt {
     /// Installs handlers. The first SIGINT or SIGTERM sets a flag; the next one ends the process immediately with the
     /// exit code of its signal.
-    ///
-    /// # Errors
-    /// The operating system refuses the handlers.
-    pub fn install() -> Result<Interrupt, CliError> {
+    pub(super) fn install() -> Result<Interrupt, CliError> {
         let again = Arc::new(AtomicBool::new(false));
         let exit = Arc::new(AtomicUsize::new(0));
         for (signal, code) in [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)] {
@@ -34,7 +31,7 @@ impl Interrupt {
     }
 
     /// The exit code of the signal that arrived. `None`: no signal so far.
-    pub fn requested(&self) -> Option<Exit> {
+    pub(super) fn requested(&self) -> Option<Exit> {
         [Exit::Interrupted, Exit::Terminated]
             .into_iter()
             .find(|&code| code as usize == self.exit.load(Ordering::SeqCst))

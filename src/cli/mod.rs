@@ -6,46 +6,45 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub mod bench;
-pub mod chat;
-pub mod common;
-pub mod completions;
-pub mod doctor;
-pub mod dry_run;
-pub mod eval;
-pub mod export;
-pub mod generate;
-pub mod generation_args;
-pub mod import;
-pub mod init;
-pub mod inspect;
-pub mod interrupt;
-pub mod job;
-pub mod loaded;
-pub mod logits;
-pub mod monitor;
-pub mod out;
-pub mod plot;
-pub mod prepare;
-pub mod prompts;
-pub mod quickstart;
-pub mod rollout;
-pub mod sample;
-pub mod source;
-pub mod template;
-pub mod tokenize;
-pub mod tokenizer;
-pub mod train;
-pub mod verify;
-
+mod bench;
+mod chat;
+mod common;
+mod completions;
+mod doctor;
+mod dry_run;
+mod eval;
 mod exit;
 mod exit_codes;
+mod export;
+mod generate;
+mod generation_args;
+mod import;
+mod init;
+mod inspect;
+mod interrupt;
+mod job;
+mod loaded;
+mod logits;
+mod monitor;
+mod out;
+mod plot;
+mod prepare;
+mod prompts;
+mod quickstart;
+mod rollout;
+mod sample;
+mod source;
+mod template;
 mod timed;
+mod tokenize;
+mod tokenizer;
+mod train;
+mod verify;
 mod version;
 
 use crate::model::third_party;
 
-pub use exit::{CliError, Exit};
+use exit::{CliError, Exit};
 
 /// Train and run small transformer language models with bit-exact numerics.
 ///
@@ -54,14 +53,13 @@ pub use exit::{CliError, Exit};
 /// model.
 #[derive(Debug, Parser)]
 #[command(name = "xtrain", arg_required_else_help = true, after_help = exit::EXIT_HELP)]
-pub struct Cli {
-    /// The command.
+struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    command: Command,
     /// Enables a planted fault, to test that the gates detect it. Not part of release builds.
     #[cfg(feature = "faults")]
     #[arg(long, hide = true, global = true)]
-    pub fault: Option<crate::tensor::faults::Fault>,
+    fault: Option<crate::tensor::faults::Fault>,
 }
 
 impl Cli {
@@ -79,9 +77,8 @@ impl Cli {
     }
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+enum Command {
     /// Train, evaluate and verify a small model on generated data.
     Quickstart(quickstart::QuickstartArgs),
     /// Tokenize text or JSONL files into a packed token file.

@@ -15,20 +15,20 @@ use crate::run::JsonLines;
 use crate::training::{Error, Observer, Phase};
 
 /// Generates the text samples after a step.
-pub type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
+pub(super) type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
-pub struct Monitor<'a> {
+pub(super) struct Monitor<'a> {
     /// The progress bar.
-    pub progress: Progress,
+    pub(super) progress: Progress,
     /// `timings.jsonl`.
-    pub timings: JsonLines,
+    pub(super) timings: JsonLines,
     /// SIGINT and SIGTERM.
-    pub interrupt: Interrupt,
+    pub(super) interrupt: Interrupt,
     /// Generates the text samples.
-    pub sampler: SampleFn<'a>,
+    pub(super) sampler: SampleFn<'a>,
     /// The newest checkpoint.
-    pub last_saved: Option<PathBuf>,
+    pub(super) last_saved: Option<PathBuf>,
     phase: Option<Phase>,
     clock: Instant,
     timing: Timing,
@@ -53,7 +53,7 @@ struct Timing {
 
 impl<'a> Monitor<'a> {
     /// A monitor of a run that has trained on `tokens` target tokens so far.
-    pub fn new(
+    pub(super) fn new(
         progress: Progress,
         timings: JsonLines,
         interrupt: Interrupt,
@@ -90,7 +90,7 @@ impl<'a> Monitor<'a> {
     }
 
     /// The exit code of the signal that stopped the run. `None`: no signal arrived.
-    pub fn signal(&self) -> Option<Exit> {
+    pub(super) fn signal(&self) -> Option<Exit> {
         self.interrupt.requested()
     }
 }

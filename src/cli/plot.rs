@@ -10,36 +10,35 @@ use crate::config::nearest;
 use crate::report::{Chart, Glyphs, Scale, Series, Stroke, TextSize, svg, text_plot};
 use crate::run::{Metrics, RunDir};
 
-/// Flags of `xtrain plot`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   xtrain plot runs/shakespeare
   xtrain plot shakespeare --keys grad_norm --log-y --out grad_norm.svg")]
-pub struct PlotArgs {
+pub(super) struct PlotArgs {
     /// Run: its directory, or its name under runs/.
-    pub run: PathBuf,
+    run: PathBuf,
     /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub keys: Vec<String>,
+    keys: Vec<String>,
     /// SVG output file [default: loss.svg in the run directory].
     #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    out: Option<PathBuf>,
     /// Logarithmic x axis.
     #[arg(long)]
-    pub log_x: bool,
+    log_x: bool,
     /// Logarithmic y axis.
     #[arg(long)]
-    pub log_y: bool,
+    log_y: bool,
     /// Plot in the terminal with ASCII characters only [default: unless the locale is UTF-8].
     #[arg(long)]
-    pub ascii: bool,
+    ascii: bool,
     /// Width of the terminal plot, in columns.
     #[arg(long, value_name = "N", default_value_t = 72, value_parser = clap::value_parser!(u16).range(10..=1000))]
-    pub width: u16,
+    width: u16,
     /// Height of the terminal plot, in lines.
     #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u16).range(4..=500))]
-    pub height: u16,
+    height: u16,
 }
 
 /// Writes the SVG file and prints the terminal plot.
@@ -47,7 +46,7 @@ pub struct PlotArgs {
 /// # Errors
 /// The run or its log does not exist; the log has an invalid line; a key does not exist; the SVG file cannot be
 /// written.
-pub fn run(args: &PlotArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
     let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
     let chart = Chart {

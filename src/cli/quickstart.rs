@@ -35,7 +35,6 @@ const TOKENS: u64 = 2_000_000;
 /// File name of the corpus in the run directory.
 const CORPUS: &str = "corpus.tok";
 
-/// Flags of `xtrain quickstart`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Generates a corpus of sums and short sentences, trains on it, evaluates the model on held-out sums, generates eight \
@@ -45,29 +44,23 @@ the training forward pass.
 Examples:
   xtrain quickstart
   xtrain quickstart --seed 1 --threads 1")]
-pub struct QuickstartArgs {
+pub(super) struct QuickstartArgs {
     /// Directory of the new run.
     #[arg(long, value_name = "DIR", default_value = "runs/quickstart")]
-    pub run: PathBuf,
+    run: PathBuf,
     /// Override one configuration key, for example train.steps=500; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// The seed.
+    set: Vec<String>,
     #[command(flatten)]
-    pub seed: Seed,
-    /// Device.
+    seed: Seed,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
 /// Trains, evaluates, generates and verifies.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let start = Instant::now();
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;

@@ -17,7 +17,6 @@ use super::prompts::{self, Prompt};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
 
-/// Flags of `xtrain rollout`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
 Input: one JSON object per line, {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
@@ -34,25 +33,24 @@ generates the same completions.
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
   echo '{{\"prompt\": \"12+34=\"}}' | xtrain rollout runs/quickstart -n 4 --max-new 8"))]
-pub struct RolloutArgs {
+pub(super) struct RolloutArgs {
     /// JSONL file with one prompt per line; - is standard input.
     #[arg(long, value_name = "FILE", default_value = "-")]
-    pub prompts: PathBuf,
+    prompts: PathBuf,
     /// JSONL file for the completions; - is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
-    pub out: PathBuf,
+    out: PathBuf,
     /// Number of completions per prompt.
     #[arg(short = 'n', long = "num-generations", value_name = "G", default_value = "1", value_parser = group_size)]
-    pub n: NonZeroUsize,
+    n: NonZeroUsize,
     /// Maximum number of sequences that run concurrently.
     #[arg(long, alias = "batch", value_name = "N", default_value = "64")]
-    pub max_batch_size: NonZeroUsize,
+    pub(super) max_batch_size: NonZeroUsize,
     /// GPU: decode steps between two synchronizations with the host. The completions do not depend on it.
     #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
-    pub sync_every: NonZeroUsize,
-    /// Model, length and sampling.
+    pub(super) sync_every: NonZeroUsize,
     #[command(flatten)]
-    pub generation: GenerationArgs,
+    generation: GenerationArgs,
 }
 
 /// A completion as a line of JSON, with everything that is needed to reproduce it.
@@ -77,10 +75,7 @@ struct Line<'a> {
 }
 
 /// Completes the prompts.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &RolloutArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let loaded = args.generation.open()?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;

@@ -10,10 +10,7 @@ use crate::run::DataRecord;
 use crate::training::Source;
 
 /// The tokenizer that `data.tokenizer` names.
-///
-/// # Errors
-/// The file does not exist or is not a tokenizer.
-pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
+pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
     if name == "bytes" {
         return Ok(Tokenizer::byte());
     }
@@ -29,7 +26,7 @@ pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
 ///
 /// # Errors
 /// No files are configured; a file is missing or invalid; the validation split is too small.
-pub fn open(config: &RunConfig) -> Result<Source, CliError> {
+pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
     let data = &config.data;
     if data.files.is_empty() {
         return Err(CliError::new(Exit::Usage, "no training data: data.files is empty")
@@ -65,10 +62,7 @@ fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
 }
 
 /// The digests of the training data.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
+pub(super) fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
     Ok(DataRecord::of(config, &source.tokens, &source.tokenizer)?)
 }
 
@@ -76,7 +70,7 @@ pub fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliErro
 ///
 /// # Errors
 /// A file is missing or invalid, has other content, or was packed with another tokenizer.
-pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
+pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
     let packed = |file: &Path| file.extension().is_some_and(|e| e == "tok");
     let tokens = match files {
         [one] if packed(one) => Tokens::open(one)?,

@@ -16,7 +16,6 @@ use crate::model::store::{self, Resumed, RunState};
 use crate::run::{self, DataRecord, RunDir};
 use crate::training::{self, DataLoader};
 
-/// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. --resume continues the run; the result \
@@ -34,49 +33,42 @@ Examples:
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
   xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
   xtrain train --resume runs/shakespeare")]
-pub struct TrainArgs {
+pub(super) struct TrainArgs {
     /// Text, JSONL or packed token files to train on; alias for data.files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub data: Vec<PathBuf>,
+    data: Vec<PathBuf>,
     /// Training objective; alias for train.task.
     #[arg(long, value_name = "TASK")]
-    pub task: Option<TaskKind>,
+    task: Option<TaskKind>,
     /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
-    pub run: Option<PathBuf>,
+    run: Option<PathBuf>,
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights]. Its
     /// tokenizer is the default of data.tokenizer, which is required if the model has no tokenizer. Its end-of-text
     /// ids are kept.
     #[arg(long, value_name = "MODEL")]
-    pub init: Option<PathBuf>,
+    init: Option<PathBuf>,
     /// Resume a run: its directory, or its name under runs/. Changes made with --set are stored in its config.toml.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data", "init", "task"])]
-    pub resume: Option<PathBuf>,
+    resume: Option<PathBuf>,
     /// Recompute activations in the backward pass to save memory; alias for train.gradient_checkpointing=true.
     #[arg(long, alias = "recompute")]
-    pub gradient_checkpointing: bool,
+    pub(super) gradient_checkpointing: bool,
     /// Print the resolved configuration and the memory estimate, and exit.
     #[arg(long)]
-    pub dry_run: bool,
-    /// The configuration.
+    dry_run: bool,
     #[command(flatten)]
-    pub layers: Layers,
-    /// The seed.
+    layers: Layers,
     #[command(flatten)]
-    pub seed: Seed,
-    /// Device.
+    seed: Seed,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
 /// Trains, or prints what would be trained.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &TrainArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     if args.dry_run {
         return dry_run::print(&args.dry_run_config()?);
     }
@@ -183,7 +175,7 @@ impl TrainArgs {
     }
 
     /// The configuration layers: the tokenizer of `--init`, files, `--set`, flags that are aliases for keys.
-    pub fn config_layers(&self) -> Vec<Layer> {
+    pub(super) fn config_layers(&self) -> Vec<Layer> {
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
         layers.extend(self.layers.layers());
         if let Some(model) = &self.init {
@@ -214,7 +206,7 @@ impl TrainArgs {
     }
 
     /// The directory of a new run: `--run`, or `runs/NAME`, where NAME is the stem of the last configuration file.
-    pub fn new_run(&self) -> PathBuf {
+    pub(super) fn new_run(&self) -> PathBuf {
         let stem = self.layers.config.last().and_then(|file| file.file_stem());
         let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
         self.run.clone().unwrap_or_else(named)

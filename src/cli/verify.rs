@@ -12,7 +12,6 @@ use crate::model::Model;
 use crate::report::{Column, Progress, Table, units};
 use crate::verify::{self, Difference, Prompts, RequestedSetting, Verdict};
 
-/// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
@@ -24,34 +23,29 @@ sequence, position, value, expected and found bits.
 Examples:
   xtrain verify runs/shakespeare
   xtrain verify runs/quickstart --prompts prompts.jsonl --max-new 64 --json")]
-pub struct VerifyArgs {
+pub(super) struct VerifyArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// JSONL file with one prompt per line [default: 6 random prompts].
     #[arg(long, value_name = "FILE")]
-    pub prompts: Option<PathBuf>,
+    prompts: Option<PathBuf>,
     /// Number of new tokens per completion.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
-    pub max_new: usize,
+    max_new: usize,
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
+    json: bool,
     /// Random seed of prompts and sampling, 0 to 2^64 - 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
-    /// Device.
+    seed: u64,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
 /// Verifies the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let loaded = loaded::open_with_master_weights(&args.model, &args.common)?;
     let seed = args.seed;
     let prompts = match &args.prompts {

@@ -2,7 +2,7 @@
 
 /// How an axis spaces its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
+pub(crate) enum Scale {
     /// Linear.
     Linear,
     /// Logarithmic. Values of at most 0 are not drawn.

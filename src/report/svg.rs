@@ -15,7 +15,7 @@ const BOTTOM: f64 = HEIGHT - 56.0;
 const COLORS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 /// The chart as the text of an SVG file.
-pub fn svg(chart: &Chart) -> String {
+pub(crate) fn svg(chart: &Chart) -> String {
     let (x, y) = (chart.x_axis(), chart.y_axis());
     let mut out = String::new();
     head(&mut out, chart);

@@ -2,45 +2,45 @@
 
 /// A column: its header and its alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Column<'a> {
+pub(crate) struct Column<'a> {
     header: &'a str,
     right: bool,
 }
 
 impl<'a> Column<'a> {
     /// A left-aligned column of words.
-    pub fn words(header: &'a str) -> Column<'a> {
+    pub(crate) fn words(header: &'a str) -> Column<'a> {
         Column { header, right: false }
     }
 
     /// A right-aligned column of numbers.
-    pub fn numbers(header: &'a str) -> Column<'a> {
+    pub(crate) fn numbers(header: &'a str) -> Column<'a> {
         Column { header, right: true }
     }
 }
 
 /// A table with headers and two spaces between columns. It is ASCII if its cells are.
 #[derive(Debug, Clone)]
-pub struct Table<'a> {
+pub(crate) struct Table<'a> {
     columns: Vec<Column<'a>>,
     rows: Vec<Vec<String>>,
 }
 
 impl<'a> Table<'a> {
     /// A table without rows.
-    pub fn new(columns: impl IntoIterator<Item = Column<'a>>) -> Table<'a> {
+    pub(crate) fn new(columns: impl IntoIterator<Item = Column<'a>>) -> Table<'a> {
         Table { columns: columns.into_iter().collect(), rows: Vec::new() }
     }
 
     /// Adds a row. Missing cells are empty; cells after the last column are dropped.
-    pub fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
+    pub(crate) fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
         let mut row: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
         row.resize(self.columns.len(), String::new());
         self.rows.push(row);
     }
 
     /// Renders the table: headers, a rule, rows, each with a line break.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let headers: Vec<String> = self.columns.iter().map(|column| column.header.to_string()).collect();
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|at| {

@@ -4,7 +4,7 @@ use super::{Chart, Series};
 
 /// The characters of a text plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Glyphs {
+pub(crate) enum Glyphs {
     /// Braille patterns, eight dots per character.
     Braille,
     /// ASCII, one dot per character.
@@ -13,18 +13,18 @@ pub enum Glyphs {
 
 /// The size of a text plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TextSize {
+pub(crate) struct TextSize {
     /// Width of the plot area in characters, at least 10.
-    pub columns: usize,
+    pub(crate) columns: usize,
     /// Height of the plot area in lines, at least 4.
-    pub rows: usize,
+    pub(crate) rows: usize,
 }
 
 /// The marks of the series. The first series is a line.
 const MARKS: [char; 5] = ['o', 'x', '+', '#', '@'];
 
 /// Renders the chart. The first series is a line (its moving mean if it is long); the others are marks over it.
-pub fn text_plot(chart: &Chart, size: TextSize, glyphs: Glyphs) -> String {
+pub(crate) fn text_plot(chart: &Chart, size: TextSize, glyphs: Glyphs) -> String {
     let size = TextSize { columns: size.columns.max(10), rows: size.rows.max(4) };
     let axes = (chart.x_axis(), chart.y_axis());
     let mut canvas = vec![vec![' '; size.columns]; size.rows];

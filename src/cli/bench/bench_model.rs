@@ -44,9 +44,6 @@ impl BenchModel {
 
 /// Opens the model at `path`, or creates one with random weights, the configured sizes and a context of at least
 /// `context` tokens.
-///
-/// # Errors
-/// The model cannot be opened; the configuration or the device is invalid.
 pub(super) fn open(
     path: Option<&Path>,
     shared: &Shared,
@@ -91,9 +88,6 @@ pub(super) struct Measured {
 }
 
 /// Runs one rollout and measures its passes, the size of its KV cache and the bytes read from it.
-///
-/// # Errors
-/// The errors of the engine.
 pub(super) fn measure(
     model: &Model,
     workload: Workload,

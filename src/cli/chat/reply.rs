@@ -56,9 +56,6 @@ impl<'m> Replies<'m> {
     }
 
     /// Generates and prints the reply to `prompt`, until it ends or a signal stops it.
-    ///
-    /// # Errors
-    /// The engine fails, or standard output cannot be written.
     pub(super) fn reply(&mut self, prompt: Vec<u32>, signals: &ChatSignals) -> Result<Completion, CliError> {
         let hits_before = self.engine.counters().prefix_cache_hits;
         let request = Request {

@@ -18,9 +18,6 @@ pub(super) struct ChatSignals {
 impl ChatSignals {
     /// Installs handlers. The first SIGINT sets a flag; another one before [`ChatSignals::clear_interrupt`] ends the
     /// process with its exit code. The same applies to SIGTERM, whose flag is never cleared.
-    ///
-    /// # Errors
-    /// The operating system refuses the handlers.
     pub(super) fn install() -> Result<ChatSignals, CliError> {
         let [interrupted, terminated] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let signals = [(SIGINT, Exit::Interrupted, &interrupted), (SIGTERM, Exit::Terminated, &terminated)];

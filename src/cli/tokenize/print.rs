@@ -30,9 +30,6 @@ pub(super) struct TokenizedText<'a> {
 }
 
 /// Prints the tokens as a table or as JSON.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub(super) fn print(
     tokenizer: &Tokenizer,
     tokenized: &TokenizedText<'_>,
