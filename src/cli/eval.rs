@@ -14,7 +14,7 @@ use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;
 use crate::model::data::Content;
 use crate::model::tasks::{FileTask, PromptSet, Task};
-use crate::report::{Column, Table};
+use crate::report::Table;
 use crate::training::{WindowSpec, split};
 
 /// New tokens that a completion may have beyond the length of the expected answer.
@@ -187,9 +187,8 @@ impl Report {
     fn text(&self) -> String {
         let mut text = String::new();
         if let Some(loss) = &self.data {
-            let heads = ["loss", "perplexity", "bits per byte", "tokens", "bytes", "context"];
-            let columns = [Column::words("data")].into_iter().chain(heads.map(Column::numbers));
-            let mut table = Table::new(columns);
+            let numbers = ["loss", "perplexity", "bits per byte", "tokens", "bytes", "context"];
+            let mut table = Table::new(&["data"], &numbers);
             table.row([
                 loss.file.clone(),
                 format!("{:.4}", loss.loss),
@@ -202,15 +201,9 @@ impl Report {
             text.push_str(&table.render());
         }
         if let Some(result) = &self.task {
-            let heads = ["accuracy", "correct", "prompts"];
-            let mut table = Table::new([Column::words("task")].into_iter().chain(heads.map(Column::numbers)));
+            let mut table = Table::new(&["task"], &["accuracy", "correct", "prompts"]);
             let accuracy = format!("{:.1} %", 100.0 * result.accuracy);
-            table.row([
-                result.name.clone(),
-                accuracy,
-                result.correct.to_string(),
-                result.prompts.to_string(),
-            ]);
+            table.row([&result.name, &accuracy, &result.correct.to_string(), &result.prompts.to_string()]);
             text.push_str(if text.is_empty() { "" } else { "\n" });
             text.push_str(&table.render());
             for wrong in result.wrong.iter().take(5) {

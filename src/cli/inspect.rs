@@ -11,7 +11,7 @@ use crate::config::RunConfig;
 use crate::decode::CacheShape;
 use crate::memory::{self, Memory, Part};
 use crate::model::{Config, hf};
-use crate::report::{Column, Table, units};
+use crate::report::{Table, units};
 use crate::tensor::{Device, Dtype};
 use crate::training;
 
@@ -114,7 +114,7 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let mut config = Table::new([Column::words("config"), Column::numbers("value")]);
+        let mut config = Table::new(&["config"], &["value"]);
         for (key, field) in KEYS {
             let value = &self.config[field];
             config.row([key, &value.as_str().map_or_else(|| value.to_string(), str::to_string)]);
@@ -123,8 +123,7 @@ impl Report {
         if let Some(vocab) = self.tokenizer_vocab {
             config.row(["tokenizer_vocab", &vocab.to_string()]);
         }
-        let heads = ["tensors", "parameters", "share"];
-        let mut parts = Table::new([Column::words("part")].into_iter().chain(heads.map(Column::numbers)));
+        let mut parts = Table::new(&["part"], &["tensors", "parameters", "share"]);
         let share = |n: u64| format!("{:.1} %", 100.0 * n as f64 / self.parameters as f64);
         for part in &self.parts {
             let Part { name, tensors, parameters } = part;
@@ -133,7 +132,7 @@ impl Report {
         let tensors: usize = self.parts.iter().map(|part| part.tensors).sum();
         parts.row(["total".into(), tensors.to_string(), self.parameters.to_string(), share(self.parameters)]);
         let cache = self.cache_bytes_per_token as u64;
-        let mut bytes = Table::new([Column::words("memory"), Column::numbers("bytes"), Column::numbers("")]);
+        let mut bytes = Table::new(&["memory"], &["bytes", ""]);
         for (what, n) in [
             ("inference, without KV cache", self.memory.to_decode),
             ("KV cache per token", cache),

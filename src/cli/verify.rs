@@ -9,7 +9,7 @@ use super::generation_args::at_least_one;
 use super::{loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
-use crate::report::{Column, Progress, Table, units};
+use crate::report::{Progress, Table, units};
 use crate::verify::{self, Difference, Prompts, RequestedSetting, Verdict};
 
 #[derive(Debug, Clone, Args)]
@@ -95,9 +95,10 @@ pub(super) fn check(
 
 /// The verdicts and their total as a table.
 pub(super) fn table(verdicts: &[Verdict]) -> String {
-    let words = ["cache", "prefill", "prompts", "device"].map(Column::words);
-    let numbers = ["batch", "rows", "values", "differing", "differing tokens"].map(Column::numbers);
-    let mut table = Table::new(words.into_iter().chain(numbers));
+    let mut table = Table::new(
+        &["cache", "prefill", "prompts", "device"],
+        &["batch", "rows", "values", "differing", "differing tokens"],
+    );
     for v in verdicts {
         let s = &v.setting;
         let chunk = s.chunk.map_or("whole".to_string(), |n| format!("chunks of {n}"));

@@ -14,6 +14,6 @@ pub(crate) use chart::{Chart, Series, Stroke};
 pub(crate) use printable::printable;
 pub(crate) use progress::Progress;
 pub(crate) use svg::svg;
-pub(crate) use table::{Column, Table};
+pub(crate) use table::Table;
 pub(crate) use textplot::{Glyphs, TextSize, text_plot};
 pub(crate) use timings::{Pass, Spread, Timings};

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
+use crate::cli::CliError;
 use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers};
+use crate::config::RunConfig;
 
 /// Commands of `xtrain bench`.
 #[derive(Debug, Clone, Subcommand)]
@@ -77,6 +79,16 @@ pub(crate) struct Shared {
     pub(super) seed: Option<u64>,
     #[command(flatten)]
     pub(super) common: Common,
+}
+
+impl Shared {
+    /// The configuration, with the dtype and the seed of the flags.
+    pub(super) fn config(&self) -> Result<RunConfig, CliError> {
+        let mut config = RunConfig::load(&self.layers.layers())?;
+        config.train.dtype = self.common.dtype.unwrap_or(config.train.dtype);
+        config.train.seed = self.seed.unwrap_or(config.train.seed);
+        Ok(config)
+    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -54,13 +54,11 @@ pub(super) fn open(
         let description = BenchModel::new(loaded.path.display().to_string(), &loaded.model);
         return Ok((loaded.model, description));
     }
-    let config = RunConfig::load(&shared.layers.layers())?;
+    let config = shared.config()?;
     let device = shared.common.open()?;
     let mut cfg = training::model_config(&config, source::tokenizer(&config.data.tokenizer)?.vocab_size());
     cfg.max_positions = cfg.max_positions.max(context);
-    let compute = training::compute(shared.common.dtype.unwrap_or(config.train.dtype));
-    let seed = shared.seed.unwrap_or(config.train.seed);
-    let model = Model::init(&cfg, compute, &device, seed)?;
+    let model = Model::init(&cfg, training::compute(config.train.dtype), &device, config.train.seed)?;
     let description = BenchModel::new(name(&config), &model);
     Ok((model, description))
 }

@@ -11,7 +11,7 @@ use super::workload::Workload;
 use crate::cli::exit::CliError;
 use crate::cli::out;
 use crate::decode::{CacheShape, EngineOptions};
-use crate::report::{Column, Pass, Spread, Table, Timings, units};
+use crate::report::{Pass, Spread, Table, Timings, units};
 
 /// Default prompt length and number of new tokens.
 const DEFAULT_LEN: usize = 128;
@@ -103,12 +103,11 @@ impl Report {
             (true, batch) => format!("{batch} sequences of one prompt"),
             (false, batch) => units::many(batch as u64, "prompt"),
         };
-        let mut text = self.model.title();
-        text.push_str(&format!(
-            "{} of {} tokens, {} new tokens each, cache {}\n\n",
-            prompts, self.prompt_len, self.max_new, self.kv
-        ));
-        let mut table = Table::new([Column::words("median"), Column::numbers("")]);
+        let Report { prompt_len, max_new, kv, .. } = self;
+        let title = self.model.title();
+        let mut text =
+            format!("{title}{prompts} of {prompt_len} tokens, {max_new} new tokens each, cache {kv}\n\n");
+        let mut table = Table::new(&["median"], &[""]);
         table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);
         let rate = self.decode_tokens_per_second.map_or("-".into(), |rate| format!("{rate:.0} tok/s"));
         table.row(["decode", &rate]);
@@ -117,20 +116,14 @@ impl Report {
         let cache = units::bytes(self.cache_bytes as u64);
         table.row(["cache", &format!("{cache} ({} B/token)", self.cache_bytes_per_token)]);
         text.push_str(&table.render());
-        let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
-        let mut table = Table::new([Column::words("ms per forward")].into_iter().chain(heads));
-        for (what, spread) in
-            [("prefill", &self.per_forward_ms.prefill), ("decode", &self.per_forward_ms.decode)]
-        {
-            if let Some(s) = spread {
-                let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.3}"));
-                table.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
-            }
-        }
+        let PerForward { prefill, decode } = &self.per_forward_ms;
+        let spreads = [("prefill", prefill), ("decode", decode)];
+        let spreads = spreads.into_iter().filter_map(|(name, spread)| Some((name, spread.as_ref()?)));
+        let times = Table::of_spreads("ms per forward", 3, spreads);
         let mut counters = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
         if let Some(times) = self.kv_read_over_needed {
             counters.push_str(&format!("keys and values read / lower bound: {times:.3}\n"));
         }
-        format!("{text}\n{}\n{}{counters}", table.render(), self.ideal_step.table())
+        format!("{text}\n{}\n{}{counters}", times.render(), self.ideal_step.table())
     }
 }

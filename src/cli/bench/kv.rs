@@ -7,7 +7,7 @@ use super::workload::Workload;
 use crate::cli::exit::CliError;
 use crate::cli::out;
 use crate::decode::KvKind;
-use crate::report::{Column, Spread, Table, Timings, units};
+use crate::report::{Spread, Table, Timings, units};
 
 /// Numbers of new tokens; the last one only with `--long`.
 const LENGTHS: [usize; 4] = [32, 128, 256, 1024];
@@ -90,9 +90,8 @@ impl Cell {
 
 impl Report {
     fn text(&self) -> String {
-        let heads = ["n", "first token ms", "tok/s", "total ms", "speedup", "cache size"];
-        let columns = [Column::words("cache")].into_iter().chain(heads.map(Column::numbers));
-        let mut table = Table::new(columns);
+        let numbers = ["n", "first token ms", "tok/s", "total ms", "speedup", "cache size"];
+        let mut table = Table::new(&["cache"], &numbers);
         for cell in &self.cells {
             let off = self.cells.iter().find(|c| c.n == cell.n && c.kv == KvKind::Off.to_string());
             let speedup = off.map_or(1.0, |off| off.total_ms / cell.total_ms);

@@ -7,9 +7,8 @@ use super::args::LinearArgs;
 use super::bench_model;
 use crate::cli::exit::CliError;
 use crate::cli::{out, source};
-use crate::config::RunConfig;
 use crate::model::{self, Config};
-use crate::report::{Column, Spread, Table, units};
+use crate::report::{Spread, Table, units};
 use crate::tensor::ops::{self, Weight};
 use crate::tensor::{Device, Dtype, Tensor, fill_normal};
 use crate::training;
@@ -46,12 +45,11 @@ struct Product {
 }
 
 pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
-    let config = RunConfig::load(&args.shared.layers.layers())?;
+    let config = args.shared.config()?;
     let device = args.shared.common.open()?;
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
     let cfg = training::model_config(&config, vocab);
-    let compute = training::compute(args.shared.common.dtype.unwrap_or(config.train.dtype));
-    let seed = args.shared.seed.unwrap_or(config.train.seed);
+    let (compute, seed) = (training::compute(config.train.dtype), config.train.seed);
     let mut products = Vec::new();
     for (matrix, shape) in matrices(&cfg) {
         let default_copies =
@@ -140,9 +138,8 @@ impl Product {
 impl Report {
     fn text(&self) -> String {
         let Report { model, device, compute, products } = self;
-        let words = ["matrix"].map(Column::words);
-        let heads = ["out", "in", "rows", "min us", "p50 us", "p95 us", "throughput"].map(Column::numbers);
-        let mut table = Table::new(words.into_iter().chain(heads));
+        let numbers = ["out", "in", "rows", "min us", "p50 us", "p95 us", "throughput"];
+        let mut table = Table::new(&["matrix"], &numbers);
         for p in products {
             let sizes = [p.outputs, p.inputs, p.rows].map(|n| n.to_string());
             let times = [p.us.min, p.us.p50, p.us.p95].map(|us| format!("{us:.2}"));

@@ -13,10 +13,9 @@ use crate::cli::common::Common;
 use crate::cli::exit::CliError;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{loaded, out};
-use crate::config::RunConfig;
 use crate::model::Model;
 use crate::model::checkpoint::{RealFs, newest_described};
-use crate::report::{Column, Spread, Table, units};
+use crate::report::{Spread, Table, units};
 
 /// Block size of the plain read, in bytes.
 const BLOCK: usize = 1 << 20;
@@ -62,11 +61,10 @@ pub(super) fn run(args: &LoadArgs) -> Result<(), CliError> {
         return temp_checkpoint::write(out, &args.shared);
     }
     let Some(model) = &args.model else {
-        let config = RunConfig::load(&args.shared.layers.layers())?;
+        let config = args.shared.config()?;
         let interrupt = Interrupt::install()?;
         let checkpoint = TempCheckpoint::new(&interrupt)?;
-        let dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
-        let common = Common { dtype: Some(dtype), ..args.shared.common.clone() };
+        let common = Common { dtype: Some(config.train.dtype), ..args.shared.common.clone() };
         let report = measure(&checkpoint.path, args, &common, bench_model::name(&config), Some(&interrupt))?;
         return print(args, report);
     };
@@ -199,13 +197,9 @@ impl Peak {
 
 impl Report {
     fn text(&self) -> String {
-        let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
-        let mut times = Table::new([Column::words("ms")].into_iter().chain(heads));
-        let rows = [("read files", &self.read_ms), ("open model", &self.open_ms)];
-        for (name, s) in rows.into_iter().chain(self.pack_ms.iter().map(|pack| ("pack matrices", pack))) {
-            let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.1}"));
-            times.row([name.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
-        }
+        let times = [("read files", &self.read_ms), ("open model", &self.open_ms)].into_iter();
+        let pack = self.pack_ms.iter().map(|pack| ("pack matrices", pack));
+        let times = Table::of_spreads("ms", 1, times.chain(pack));
         let (files, bytes) = (units::many(self.files as u64, "file"), units::bytes(self.file_bytes));
         let title = self.model.title();
         format!("{title}weights in {files}, {bytes}\n\n{}\n{}", times.render(), self.memory())
@@ -213,8 +207,7 @@ impl Report {
 
     fn memory(&self) -> String {
         let Some(peak) = self.peak_bytes else { return "peak memory: not available on this system\n".into() };
-        let heads = ["size", "x weights"].map(Column::numbers);
-        let mut table = Table::new([Column::words("peak memory")].into_iter().chain(heads));
+        let mut table = Table::new(&["peak memory"], &["size", "x weights"]);
         let times = |bytes: u64| format!("{:.2}", bytes as f64 / self.weight_bytes as f64);
         let rows = [("weights in compute dtype", self.weight_bytes), ("open", peak.opened)];
         for (name, bytes) in rows.into_iter().chain(peak.packed.map(|bytes| ("open and pack", bytes))) {
