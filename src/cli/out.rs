@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::exit::CliError;
+use super::exit::{CliError, Exit};
 
 /// Writes text to standard output and flushes it.
 ///
@@ -15,7 +15,8 @@ use super::exit::CliError;
 pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => CliError::broken_pipe(),
+        // The reader closed the pipe: the command ends silently with success.
+        ErrorKind::BrokenPipe => CliError::new(Exit::Ok, ""),
         _ => CliError::io(Path::new("standard output"), &error),
     })
 }

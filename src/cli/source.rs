@@ -6,7 +6,6 @@ use crate::config::{RunConfig, TaskKind};
 use crate::model::data::{Content, Split, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
-use crate::run::DataRecord;
 use crate::training::Source;
 
 /// The tokenizer that `data.tokenizer` names.
@@ -59,11 +58,6 @@ fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
     );
     Err(CliError::new(Exit::Usage, message)
         .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
-}
-
-/// The digests of the training data.
-pub(super) fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
-    Ok(DataRecord::of(config, &source.tokens, &source.tokenizer)?)
 }
 
 /// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file.

@@ -78,7 +78,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         let run = RunDir::open(name)?;
         let (old, config) = args.resumed(&run)?;
         let mut source = source::open(&config)?;
-        check_data(&run, &source::record(&config, &source)?)?;
+        check_data(&run, &DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
         let Resumed { trainer, run_state: state, eos, path, refused } =
@@ -114,7 +114,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         None => training::new_trainer(&config, source.tokenizer.vocab_size(), &device)?,
     };
     let loader = DataLoader::new(&config, &source, config.train.seed)?;
-    let data = source::record(&config, &source)?;
+    let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
     let run = RunDir::create(&args.new_run(), &config)?;
     run.write_data(&data)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;

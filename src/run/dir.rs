@@ -110,11 +110,6 @@ impl RunDir {
         self.path.join("checkpoints")
     }
 
-    /// `rollouts/`.
-    pub fn rollouts(&self) -> PathBuf {
-        self.path.join("rollouts")
-    }
-
     /// `logs/`.
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
