@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 
-use super::common::{CacheFlags, Common, Sampling};
+use super::common::{CacheFlags, Common, Sampling, at_least_one};
 use super::exit::CliError;
-use super::generation_args::at_least_one;
 use super::loaded;
 use super::template::TemplateFlags;
 use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching};

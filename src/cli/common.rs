@@ -223,32 +223,32 @@ pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
 }
 
 fn threads(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|n| (1..=1024).contains(n))
-        .ok_or_else(|| "expected a number from 1 to 1024".into())
+    number(text, |n| (1..=1024).contains(n), "expected a number from 1 to 1024")
 }
 
 fn page(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|n| (1..=65_536).contains(n))
-        .ok_or_else(|| "expected a number from 1 to 65536".into())
+    number(text, |n| (1..=65_536).contains(n), "expected a number from 1 to 65536")
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    let divides = |t: f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
+    let divides = |&t: &f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
     number(text, divides, "expected 0, or a number of at least 1e-30")
 }
 
 fn share(text: &str) -> Result<f32, String> {
-    number(text, |x| x > 0.0 && x <= 1.0, "expected a number above 0 and at most 1")
+    number(text, |&x| x > 0.0 && x <= 1.0, "expected a number above 0 and at most 1")
 }
 
 fn share_or_zero(text: &str) -> Result<f32, String> {
-    number(text, |x| (0.0..=1.0).contains(&x), "expected a number from 0 to 1")
+    number(text, |x| (0.0..=1.0).contains(x), "expected a number from 0 to 1")
 }
 
-fn number(text: &str, holds: impl Fn(f32) -> bool, want: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|&x| holds(x)).ok_or_else(|| want.to_string())
+/// Parses a number of new tokens.
+pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
+    number(text, |&n| n >= 1, "expected a number of at least 1")
+}
+
+/// Parses a number that fulfills a condition.
+pub(super) fn number<T: FromStr>(text: &str, holds: impl Fn(&T) -> bool, want: &str) -> Result<T, String> {
+    text.parse().ok().filter(holds).ok_or_else(|| want.to_string())
 }

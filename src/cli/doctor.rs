@@ -49,14 +49,10 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
 impl Report {
     fn of(survey: GpuSurvey) -> Report {
         let GpuSurvey { driver, devices, kernels, has_kernels, emulator, has_emulator } = survey;
-        let mut missing = Vec::new();
-        missing.extend(driver.as_ref().err().cloned());
-        if driver.is_ok() {
-            missing.extend(devices.as_ref().err().cloned());
-        }
-        missing
-            .extend((!has_kernels).then(|| format!("GPU kernels: {}", kernels.trim_start_matches("none: "))));
-        missing.extend((!has_emulator).then(|| emulator.to_string()));
+        let no_gpus = driver.as_ref().and(devices.as_ref()).err().cloned();
+        let no_kernels = format!("GPU kernels: {}", kernels.trim_start_matches("none: "));
+        let no_emulator = (!has_emulator).then(|| emulator.to_string());
+        let missing = [no_gpus, (!has_kernels).then_some(no_kernels), no_emulator];
         let gpu = |info: crate::tensor::GpuInfo| Gpu {
             name: info.name,
             architecture: info.architecture,
@@ -71,7 +67,7 @@ impl Report {
             gpus: devices.unwrap_or_default().into_iter().map(gpu).collect(),
             gpu_kernels: has_kernels.then_some(kernels),
             emulator: has_emulator,
-            missing,
+            missing: missing.into_iter().flatten().collect(),
         }
     }
 

@@ -23,6 +23,8 @@ const SPARE: usize = 8;
 /// Maximum number of concurrent sequences.
 const BATCH: usize = 64;
 
+const TOKENIZER_HINT: &str = "copy the tokenizer.json of the model to its directory";
+
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["data", "task"]))]
 #[command(after_help = "\
@@ -105,17 +107,14 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
 }
 
 fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError> {
-    let tokenizer =
-        loaded.require_tokenizer("--data", "copy the tokenizer.json of the model to its directory")?;
-    let max_context = loaded.model.config().max_positions;
-    let trained = loaded.config.as_ref().map_or(max_context, |config| config.train.context);
-    let context = args.context.unwrap_or(trained);
+    let tokenizer = loaded.require_tokenizer("--data", TOKENIZER_HINT)?;
+    let (max_context, run) = (loaded.model.config().max_positions, loaded.config.as_ref());
+    let context = args.context.or(run.map(|config| config.train.context)).unwrap_or(max_context);
     if !(1..=max_context).contains(&context) {
         let message =
             format!("--context: expected 1 to {max_context} (the context of the model), found {context}");
         return Err(CliError::new(Exit::Usage, message));
     }
-    let run = loaded.config.as_ref();
     let spec = WindowSpec {
         context,
         packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
@@ -127,10 +126,8 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
             split(&tokens, spec.task, fraction)?.validation
         }
         Some(_) => {
-            return Err(CliError::new(
-                Exit::Usage,
-                "--val-fraction: expected a number above 0 and at most 1",
-            ));
+            let message = "--val-fraction: expected a number above 0 and at most 1";
+            return Err(CliError::new(Exit::Usage, message));
         }
         None => 0..tokens.len(),
     };
@@ -150,8 +147,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
 }
 
 fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, CliError> {
-    let tokenizer =
-        loaded.require_tokenizer("--task", "copy the tokenizer.json of the model to its directory")?;
+    let tokenizer = loaded.require_tokenizer("--task", TOKENIZER_HINT)?;
     let task = FileTask::open(file)?;
     let prompts = task.prompts(PromptSet::HeldOut);
     let (mut requests, mut answers) = (Vec::new(), Vec::new());

@@ -72,7 +72,6 @@ pub(super) enum Format {
 
 /// Data types of exported matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub(super) enum WeightType {
     F32,
     F16,

@@ -9,7 +9,7 @@ use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::Loaded;
 use super::{out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
-use crate::report::{Spread, Timings, printable, units};
+use crate::report::{Spread, printable, units};
 
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
@@ -99,17 +99,29 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
             logprobs: done.logprobs,
             finish_reason: done.finish_reason.to_string(),
             prompt_tokens,
-            timings: TimingsJson::of(&timings),
+            timings: TimingsJson {
+                time_to_first_token_ms: timings.time_to_first_token_ms(),
+                decode_tokens_per_second: timings.decode_tokens_per_second(),
+                total_ms: timings.total_ms(),
+                prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
+                decode_per_forward_ms: Spread::of_passes(&timings.decode),
+            },
         };
         return out::print_json(&generated);
     }
     let rest = stream.map(|stream| stream.finish()).unwrap_or_default();
     let end = if format!("{shown}{rest}").ends_with('\n') { "" } else { "\n" };
     out::print(format!("{rest}{end}"))?;
-    eprintln!(
-        "{}",
-        summary(done.tokens.len(), finish_reason(done.finish_reason, cfg.max_positions), &timings)
-    );
+    let reason = match done.finish_reason {
+        FinishReason::Context => format!("context ({} tokens)", cfg.max_positions),
+        FinishReason::Length => "length (--max-new)".to_string(),
+        other => other.to_string(),
+    };
+    let (n, first) = (done.tokens.len(), timings.time_to_first_token_ms());
+    let rate =
+        timings.decode_tokens_per_second().map(|rate| format!(", decode {}", units::rate(rate, "tok")));
+    let rate = rate.unwrap_or_default();
+    eprintln!("[{n} new tokens, finish reason: {reason}; time to first token {first:.1} ms{rate}]");
     Ok(())
 }
 
@@ -120,34 +132,5 @@ fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
             Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
         }
         (None, tokens) => Ok(tokens.clone().unwrap_or_default()),
-    }
-}
-
-/// The finish reason for people.
-fn finish_reason(reason: FinishReason, context: usize) -> String {
-    match reason {
-        FinishReason::Context => format!("context ({context} tokens)"),
-        FinishReason::Length => "length (--max-new)".to_string(),
-        other => other.to_string(),
-    }
-}
-
-/// The summary line on standard error.
-fn summary(tokens: usize, reason: String, timings: &Timings) -> String {
-    let rate = timings.decode_tokens_per_second();
-    let rate = rate.map(|rate| format!(", decode {}", units::rate(rate, "tok"))).unwrap_or_default();
-    let first = timings.time_to_first_token_ms();
-    format!("[{tokens} new tokens, finish reason: {reason}; time to first token {first:.1} ms{rate}]")
-}
-
-impl TimingsJson {
-    fn of(timings: &Timings) -> TimingsJson {
-        TimingsJson {
-            time_to_first_token_ms: timings.time_to_first_token_ms(),
-            decode_tokens_per_second: timings.decode_tokens_per_second(),
-            total_ms: timings.total_ms(),
-            prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
-            decode_per_forward_ms: Spread::of_passes(&timings.decode),
-        }
     }
 }

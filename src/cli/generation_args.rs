@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common, Sampling};
+use super::common::{CacheFlags, Common, Sampling, at_least_one};
 use super::exit::CliError;
 use super::loaded::{self, Loaded};
 use crate::decode::{EngineOptions, Request, StopConditions};
@@ -60,9 +60,4 @@ impl GenerationArgs {
     pub(super) fn engine(&self, max_seq_len: Option<usize>, max_batch: usize) -> EngineOptions {
         EngineOptions { max_seq_len, max_batch, ..self.cache.engine() }
     }
-}
-
-/// Parses a number of new tokens.
-pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n >= 1).ok_or_else(|| "expected a number of at least 1".to_string())
 }

@@ -1,8 +1,6 @@
 //! `xtrain train --init`: training that starts from the weights of an existing model.
 use std::path::{Path, PathBuf};
 
-use toml::Value;
-
 use super::exit::{CliError, Exit};
 use super::loaded;
 use crate::config::{Layer, ModelSection, RunConfig};
@@ -18,9 +16,8 @@ const NO_TOKENIZER: &str = "(none)";
 /// so that [`describe`] can detect whether a higher layer names one.
 pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
     let path = loaded::find(model).ok()?;
-    let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy().into_owned());
-    let value = Value::String(own.unwrap_or_else(|_| NO_TOKENIZER.into()));
-    Some(Layer::Flag { flag: "--init", key: "data.tokenizer", value })
+    let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy());
+    Some(Layer::string("--init", "data.tokenizer", own.unwrap_or(NO_TOKENIZER.into())))
 }
 
 /// Opens the model that `train.init` names and copies its sizes into `[model]`. `None`: `train.init` is empty.

@@ -2,6 +2,7 @@
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -40,10 +41,10 @@ mod tokenize;
 mod tokenizer;
 mod train;
 mod verify;
-mod version;
 
+use crate::build_info::COMMIT;
 use crate::model::third_party;
-
+use crate::tensor::Simd;
 use exit::{CliError, Exit};
 
 /// Train and run small transformer language models with bit-exact numerics.
@@ -63,16 +64,11 @@ struct Cli {
 }
 
 impl Cli {
-    #[cfg(feature = "faults")]
     fn run(&self) -> Result<(), CliError> {
-        match self.fault {
-            Some(fault) => crate::tensor::faults::with(fault, || run(&self.command)),
-            None => run(&self.command),
+        #[cfg(feature = "faults")]
+        if let Some(fault) = self.fault {
+            return crate::tensor::faults::with(fault, || run(&self.command));
         }
-    }
-
-    #[cfg(not(feature = "faults"))]
-    fn run(&self) -> Result<(), CliError> {
         run(&self.command)
     }
 }
@@ -130,11 +126,8 @@ pub fn main() -> ExitCode {
         let text = owned.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
         let location = panic.location();
         let at = location.map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
-        let error = CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}"));
-        eprintln!(
-            "{}",
-            error.hint("please report it with the command line and the output of xtrain --version")
-        );
+        let hint = "please report it with the command line and the output of xtrain --version";
+        eprintln!("{}", CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}")).hint(hint));
     }));
     guarded(|| {
         let result = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
@@ -158,10 +151,9 @@ fn guarded(work: impl FnOnce() -> Exit) -> Exit {
 
 /// Parses the command line. `None`: it requested help or the version, which were printed.
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliError> {
-    let parsed = command().try_get_matches_from(args).and_then(|matches| {
-        let cli = Cli::from_arg_matches(&matches)?;
-        Ok((cli, matches))
-    });
+    let parsed = command()
+        .try_get_matches_from(args)
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
         Ok((cli, matches)) => common::check_page_size(&matches).map(|()| Some(cli)),
         Err(error) => match error.kind() {
@@ -177,15 +169,19 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
     }
 }
 
+/// Version, commit, and the devices of this build with the SIMD instruction set in use.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!("{} (commit {COMMIT}; devices: cpu [{}])", env!("CARGO_PKG_VERSION"), Simd::detect())
+});
+
 /// The command tree, with the version of this build.
 pub(crate) fn command() -> clap::Command {
-    Cli::command().version(version::version())
+    Cli::command().version(VERSION.as_str())
 }
 
 /// Converts an error message of clap to one line and a hint.
 fn usage(text: &str) -> CliError {
-    let mut parts = text.split("\n\n");
-    let message = parts.next().unwrap_or_default();
+    let message = text.split("\n\n").next().unwrap_or_default();
     let error = CliError::new(Exit::Usage, message.trim().trim_start_matches("error: "));
     let part = |start: &str| text.split("\n\n").map(str::trim).find_map(|part| part.strip_prefix(start));
     match (part("tip: "), part("Usage: ")) {

@@ -4,13 +4,12 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::interrupt::Interrupt;
 use crate::evaluate::Evaluation;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::{Model, StepReport};
-use crate::report::units;
-use crate::report::{Progress, printable};
+use crate::report::{Progress, printable, units};
 use crate::run::JsonLines;
 use crate::training::{Error, Observer, Phase};
 
@@ -60,45 +59,35 @@ impl<'a> Monitor<'a> {
         sampler: SampleFn<'a>,
         tokens: u64,
     ) -> Monitor<'a> {
-        let (start, first_tokens, last_saved) = (Instant::now(), tokens, None);
+        let (clock, timing) = (Instant::now(), Timing::default());
+        let (start, first_tokens, last_saved, phase) = (clock, tokens, None, None);
         Monitor {
             progress,
             timings,
             interrupt,
             sampler,
             last_saved,
-            phase: None,
-            clock: start,
-            timing: Timing::default(),
+            phase,
+            clock,
+            timing,
             tokens,
             start,
             first_tokens,
         }
     }
+}
 
-    /// Adds the time of the phase that just ended to the current line of timings.
-    fn record_phase_time(&mut self) {
+impl Observer for Monitor<'_> {
+    fn enter(&mut self, phase: Phase) -> Result<(), Error> {
         let seconds = self.clock.elapsed().as_secs_f64();
         self.clock = Instant::now();
-        match self.phase {
+        match self.phase.replace(phase) {
             Some(Phase::Step) => self.timing.step_time = seconds,
             Some(Phase::Evaluate) => self.timing.eval_time = Some(seconds),
             Some(Phase::Sample) => self.timing.sample_time = Some(seconds),
             Some(Phase::Save) => self.timing.save_time = Some(seconds),
             Some(Phase::Log | Phase::End) | None => {}
         }
-    }
-
-    /// The exit code of the signal that stopped the run. `None`: no signal arrived.
-    pub(super) fn signal(&self) -> Option<Exit> {
-        self.interrupt.requested()
-    }
-}
-
-impl Observer for Monitor<'_> {
-    fn enter(&mut self, phase: Phase) -> Result<(), Error> {
-        self.record_phase_time();
-        self.phase = Some(phase);
         if !matches!(phase, Phase::Step | Phase::End) {
             return Ok(());
         }
@@ -112,9 +101,8 @@ impl Observer for Monitor<'_> {
         self.timing.step = step;
         self.timing.tokens_per_second = (report.target_tokens - self.tokens) as f64 / self.timing.step_time;
         self.tokens = report.target_tokens;
-        let (tokens, seconds) =
-            (report.target_tokens - self.first_tokens, self.start.elapsed().as_secs_f64());
-        let rate = units::rate(tokens as f64 / seconds, "tok");
+        let tokens = report.target_tokens - self.first_tokens;
+        let rate = units::rate(tokens as f64 / self.start.elapsed().as_secs_f64(), "tok");
         self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
         if let Some(val) = val {
             self.progress.line(&format!(

@@ -78,11 +78,8 @@ fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
     let curve = |key: &String| {
         let points = metrics.curve(key).ok_or_else(|| {
             let near = nearest(key, metrics.keys()).unwrap_or("none");
-            CliError::new(
-                Exit::Usage,
-                format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?"),
-            )
-            .hint(format_args!("available keys: {}", all()))
+            let message = format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?");
+            CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;
         let stroke = if key.starts_with("val_") { Stroke::Marks } else { Stroke::Line };
         Ok(Series { name: key.clone(), points: points.to_vec(), stroke })

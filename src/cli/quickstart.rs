@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use toml::Value;
 
 use super::common::{CacheFlags, Common, Seed};
 use super::exit::CliError;
@@ -79,9 +78,9 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
     out::print(evaluate_sums(model, tokenizer, args.cache.engine())?)?;
-    let group = generate_group(model, tokenizer, job.config.train.seed, args.cache.engine())?;
-    out::print(group.text)?;
-    let verdicts = verify::check(model, &group.requests, &verify::requested(&args.common, &args.cache))?;
+    let (requests, text) = generate_group(model, tokenizer, job.config.train.seed, args.cache.engine())?;
+    out::print(text)?;
+    let verdicts = verify::check(model, &requests, &verify::requested(&args.common, &args.cache))?;
     out::print(format!("\n{}", verify::table(&verdicts)))?;
     let path = job.run.path().display();
     out::print(format!(
@@ -95,9 +94,11 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
 }
 
 fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
-    let mut layers = vec![Layer::BuiltIn { name: "quickstart", text: CONFIG }];
-    let file = Value::String(args.run.join(CORPUS).to_string_lossy().into_owned());
-    layers.push(Layer::Flag { flag: "--run", key: "data.files", value: Value::Array(vec![file]) });
+    let corpus = args.run.join(CORPUS);
+    let mut layers = vec![
+        Layer::BuiltIn { name: "quickstart", text: CONFIG },
+        Layer::string("--run", "data.files", corpus.to_string_lossy()),
+    ];
     layers.extend(args.set.iter().cloned().map(Layer::Set));
     layers.extend(train::flag_layers(args.seed.seed, args.common.dtype));
     Ok(RunConfig::load(&layers)?)
@@ -142,19 +143,13 @@ fn evaluate_sums(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) ->
     Ok(format!("\nHeld-out sums: {correct} of {} correct ({accuracy:.1} %)\n{examples}", prompts.len()))
 }
 
-/// Eight completions of one prompt, with their requests.
-struct Group {
-    requests: Vec<Request>,
-    text: String,
-}
-
-/// Generates eight completions of one prompt in one batch.
+/// Generates eight completions of one prompt in one batch. Returns their requests and their text.
 fn generate_group(
     model: &Model,
     tokenizer: &Tokenizer,
     seed: u64,
     engine: EngineOptions,
-) -> Result<Group, CliError> {
+) -> Result<(Vec<Request>, String), CliError> {
     let prompt = "The ";
     let ids = tokenizer.encode(prompt)?;
     let request = |id| {
@@ -168,5 +163,5 @@ fn generate_group(
     for completion in completions {
         text += &format!("  {prompt}{}\n", printable(&completion.text(tokenizer)));
     }
-    Ok(Group { requests, text })
+    Ok((requests, text))
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
+use super::common::number;
 use super::exit::CliError;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
@@ -79,11 +80,9 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let loaded = args.generation.open()?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;
+    let path = (args.out != Path::new("-")).then_some(&args.out);
     let mut writer = CompletionWriter {
-        target: match args.out == Path::new("-") {
-            true => Target::Stdout,
-            false => Target::File(AtomicFile::create(&args.out)?),
-        },
+        file: path.map(|path| AtomicFile::create(path)).transpose()?,
         format: &|done| json_line(args, &loaded, &prompts[done.index / args.n], done),
         out_of_order: BTreeMap::new(),
         written: 0,
@@ -92,12 +91,10 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let total = requests.len() * args.n.get();
     let result = complete(args, &loaded, requests, &interrupt, &mut writer);
     let kept = writer.finish()?;
-    result.map_err(|error| match kept {
-        0 => error,
-        _ if args.out == Path::new("-") => {
-            error.hint(format_args!("{kept} of {total} completions were printed"))
-        }
-        _ => error.hint(format_args!("{kept} of {total} completions are in {}", args.out.display())),
+    result.map_err(|error| match path {
+        _ if kept == 0 => error,
+        Some(path) => error.hint(format_args!("{kept} of {total} completions are in {}", path.display())),
+        None => error.hint(format_args!("{kept} of {total} completions were printed")),
     })
 }
 
@@ -113,10 +110,9 @@ fn complete(
     let total = requests.len() * g;
     let longest = requests.iter().map(|r| r.required_len(cfg)).max();
     let options = args.generation.engine(longest, args.max_batch_size.get().min(total));
-    let mut engine = Engine::new(
-        &loaded.model,
-        EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync: args.sync_every.get(), ..options },
-    )?;
+    let steps_per_sync = args.sync_every.get();
+    let options = EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync, ..options };
+    let mut engine = Engine::new(&loaded.model, options)?;
     for request in requests {
         engine.submit_group(request, g)?;
     }
@@ -124,10 +120,8 @@ fn complete(
     let (clock, mut tokens, mut done) = (Instant::now(), 0, 0);
     while !engine.is_idle() {
         if let Some(exit) = interrupt.requested() {
-            return Err(CliError::new(
-                exit,
-                format_args!("stopped by a signal after {done} of {total} completions"),
-            ));
+            let message = format_args!("stopped by a signal after {done} of {total} completions");
+            return Err(CliError::new(exit, message));
         }
         tokens += engine.step()?.events.len();
         for completion in engine.take_finished() {
@@ -137,9 +131,8 @@ fn complete(
         let rate = tokens as f64 / clock.elapsed().as_secs_f64();
         progress.at(done, &units::rate(rate, "tok"));
     }
-    let counters = engine.counters();
-    if counters.prefix_cache_hits > 0 {
-        let (cached, computed) = (counters.prefix_cache_hits, counters.prefill_rows);
+    let (cached, computed) = (engine.counters().prefix_cache_hits, engine.counters().prefill_rows);
+    if cached > 0 {
         progress.line(&format!("prefix cache: {cached} prompt tokens reused, {computed} computed"));
     }
     progress.finish();
@@ -155,15 +148,10 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
     prompts.iter().enumerate().map(request).collect()
 }
 
-/// The destination of the completions.
-enum Target {
-    Stdout,
-    File(AtomicFile),
-}
-
 /// Writes completions in the order of the prompts.
 struct CompletionWriter<'a> {
-    target: Target,
+    /// The file. `None`: standard output.
+    file: Option<AtomicFile>,
     /// Formats a completion as a line.
     format: &'a dyn Fn(&Completion) -> Vec<u8>,
     /// Completions that wait for an earlier one.
@@ -183,9 +171,9 @@ impl CompletionWriter<'_> {
 
     fn write(&mut self, done: &Completion) -> Result<(), CliError> {
         let line = (self.format)(done);
-        match &mut self.target {
-            Target::Stdout => out::print(line)?,
-            Target::File(file) => file.write(&line)?,
+        match &mut self.file {
+            Some(file) => file.write(&line)?,
+            None => out::print(line)?,
         }
         self.written += 1;
         Ok(())
@@ -197,9 +185,8 @@ impl CompletionWriter<'_> {
         for done in std::mem::take(&mut self.out_of_order).into_values() {
             self.write(&done)?;
         }
-        match self.target {
-            Target::File(file) if self.written > 0 => file.finish()?,
-            Target::File(_) | Target::Stdout => (),
+        if let Some(file) = self.file.filter(|_| self.written > 0) {
+            file.finish()?;
         }
         Ok(self.written)
     }
@@ -232,6 +219,5 @@ fn json_line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Comple
 }
 
 fn group_size(text: &str) -> Result<NonZeroUsize, String> {
-    let g = text.parse().ok().filter(|g: &NonZeroUsize| g.get() <= 65_536);
-    g.ok_or_else(|| "expected a number from 1 to 65536".to_string())
+    number(text, |g: &NonZeroUsize| g.get() <= 65_536, "expected a number from 1 to 65536")
 }

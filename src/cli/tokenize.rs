@@ -12,7 +12,6 @@ use crate::model::tokenizer::Tokenizer;
 mod messages;
 mod print;
 
-use messages::ChatOptions;
 use print::{TokenizedText, print};
 
 #[derive(Debug, Clone, Args)]
@@ -68,19 +67,11 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     }
     let input = input(args)?;
     if args.chat {
-        let options = ChatOptions {
-            template: &args.template,
-            add_generation_prompt: args.add_generation_prompt,
-            json: args.json,
-        };
-        return messages::run(&options, &tokenizer, &input.name, &input.text);
+        return messages::run(args, &tokenizer, &input.name, &input.text);
     }
     let ids = tokenizer.encode(&input.text)?;
-    print(
-        &tokenizer,
-        &TokenizedText { text: &input.text, ids: &ids, mask: None, print_text: false },
-        args.json,
-    )
+    let tokenized = TokenizedText { text: &input.text, ids: &ids, mask: None, print_text: false };
+    print(&tokenizer, &tokenized, args.json)
 }
 
 /// Input text and its source.
@@ -96,12 +87,14 @@ fn input(args: &TokenizeArgs) -> Result<Input, CliError> {
     }
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let name = file.map_or("standard input".to_string(), |file| file.display().to_string());
-    let mut bytes = Vec::new();
     let read = match file {
-        Some(file) => std::fs::read(file).map(|all| bytes = all),
-        None => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ()),
+        Some(file) => std::fs::read(file),
+        None => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        }
     };
-    read.map_err(|error| CliError::io(Path::new(&name), &error))?;
+    let bytes = read.map_err(|error| CliError::io(Path::new(&name), &error))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Input { name, text }),
         Err(error) => {

@@ -167,8 +167,7 @@ impl TrainArgs {
 
     /// The stored configuration of a run, and the one that it continues with.
     fn resumed(&self, run: &RunDir) -> Result<(RunConfig, RunConfig), CliError> {
-        let mut layers = vec![Layer::File(run.config())];
-        layers.extend(self.config_layers());
+        let layers = [vec![Layer::File(run.config())], self.config_layers()].concat();
         let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
         check_changes(&old, &config)?;
         Ok((old, config))
@@ -179,27 +178,19 @@ impl TrainArgs {
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
         layers.extend(self.layers.layers());
         if let Some(model) = &self.init {
-            let value = Value::String(model.to_string_lossy().into_owned());
-            layers.push(Layer::Flag { flag: "--init", key: "train.init", value });
+            layers.push(Layer::string("--init", "train.init", model.to_string_lossy()));
         }
         if let Some(name) = self.task.and_then(|task| task.to_possible_value()) {
-            let value = Value::String(name.get_name().to_string());
-            layers.push(Layer::Flag { flag: "--task", key: "train.task", value });
+            layers.push(Layer::string("--task", "train.task", name.get_name()));
         }
         if !self.data.is_empty() {
             let files = self.data.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
-            layers.push(Layer::Flag {
-                flag: "--data",
-                key: "data.files",
-                value: Value::Array(files.collect()),
-            });
+            let value = Value::Array(files.collect());
+            layers.push(Layer::Flag { flag: "--data", key: "data.files", value });
         }
         if self.gradient_checkpointing {
-            layers.push(Layer::Flag {
-                flag: "--gradient-checkpointing",
-                key: "train.gradient_checkpointing",
-                value: Value::Boolean(true),
-            });
+            let (flag, key) = ("--gradient-checkpointing", "train.gradient_checkpointing");
+            layers.push(Layer::Flag { flag, key, value: Value::Boolean(true) });
         }
         layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
@@ -220,8 +211,7 @@ pub(super) fn flag_layers(seed: Option<u64>, dtype: Option<Precision>) -> Vec<La
         layers.push(Layer::Flag { flag: "--seed", key: "train.seed", value: seed_value(seed) });
     }
     if let Some(name) = dtype.and_then(|dtype| dtype.to_possible_value()) {
-        let value = Value::String(name.get_name().to_string());
-        layers.push(Layer::Flag { flag: "--dtype", key: "train.dtype", value });
+        layers.push(Layer::string("--dtype", "train.dtype", name.get_name()));
     }
     layers
 }

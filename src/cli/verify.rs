@@ -3,9 +3,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common};
+use super::common::{CacheFlags, Common, at_least_one};
 use super::exit::{CliError, Exit};
-use super::generation_args::at_least_one;
 use super::{loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;

@@ -21,7 +21,6 @@ pub(crate) struct Timings {
 
 /// Summary statistics of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub(crate) struct Spread {
     pub(crate) min: f64,
     pub(crate) max: f64,

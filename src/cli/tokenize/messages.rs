@@ -1,33 +1,26 @@
 //! `xtrain tokenize --chat`: renders conversations, one per line.
+use super::TokenizeArgs;
 use super::print::{TokenizedText, print};
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::out;
-use crate::cli::template::TemplateFlags;
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
 const HINT: &str = "each line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}";
-
-/// How conversations are rendered and printed.
-pub(super) struct ChatOptions<'a> {
-    pub(super) template: &'a TemplateFlags,
-    pub(super) add_generation_prompt: bool,
-    pub(super) json: bool,
-}
 
 /// Prints every conversation of `text`. `name` is the file, for error messages.
 ///
 /// # Errors
 /// A line is not a conversation, the template rejects it, or the text has no conversation.
 pub(super) fn run(
-    chat: &ChatOptions<'_>,
+    args: &TokenizeArgs,
     tokenizer: &Tokenizer,
     name: &str,
     text: &str,
 ) -> Result<(), CliError> {
-    let (mut found, defaults) = (false, chat.template.options(tokenizer));
+    let (mut found, defaults) = (false, args.template.options(tokenizer));
     // A tokenizer may have separate templates without and with tools; the file of --template serves both.
-    let separate = chat.template.template.is_none();
+    let separate = args.template.template.is_none();
     let mut templates: [Option<ChatTemplate>; 2] = [None, None];
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         if line.trim().is_empty() {
@@ -44,29 +37,31 @@ pub(super) fn run(
         let options = Options { tools, ..defaults.clone() };
         let template = match template {
             Some(template) => template,
-            none => none.insert(chat.template.open(tokenizer, &options)?),
+            none => none.insert(args.template.open(tokenizer, &options)?),
         };
-        let options = Options { add_generation_prompt: chat.add_generation_prompt, ..options };
-        print_conversation(tokenizer, template, &messages, &options, chat.json).map_err(
-            |error| match error {
-                Error::Chat(error) => refuse(error),
-                Error::Cli(error) => error,
-            },
-        )?;
+        let options = Options { add_generation_prompt: args.add_generation_prompt, ..options };
+        let text = template.render(&messages, &options).map_err(refuse)?.text;
+        let parts = match template.assistant(&messages, &options) {
+            // The assistant turns precede a generation prompt.
+            Ok((whole, parts)) => Some(parts).filter(|_| text.starts_with(&whole)),
+            Err(error @ ChatError::Turn { .. }) => {
+                eprintln!("note: no assistant_mask: {error}");
+                None
+            }
+            Err(error) => return Err(refuse(error)),
+        };
+        let (ids, mask) = tokenizer.encode_masked(&text, parts.as_deref().unwrap_or_default())?;
+        if !args.json {
+            out::print(&text)?;
+            out::print(if text.ends_with('\n') { "" } else { "\n" })?;
+        }
+        let mask = parts.map(|_| &mask[..]);
+        print(tokenizer, &TokenizedText { text: &text, ids: &ids, mask, print_text: true }, args.json)?;
     }
     match found {
         true => Ok(()),
         false => Err(CliError::new(Exit::Data, format_args!("{name}: no conversations found")).hint(HINT)),
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    /// The template rejects the messages; the caller adds the line number.
-    #[error(transparent)]
-    Chat(#[from] ChatError),
-    #[error(transparent)]
-    Cli(CliError),
 }
 
 /// The messages of a line and its tools. `None`: the line has no tools.
@@ -76,34 +71,4 @@ fn parse(line: &str) -> Result<(Vec<Message>, Option<Json>), ChatError> {
         Some(list) => Ok((Message::list(&list)?, json.get("tools").filter(|tools| tools.kind() != "null"))),
         None => Ok((Message::list(&json)?, None)),
     }
-}
-
-fn print_conversation(
-    tokenizer: &Tokenizer,
-    template: &ChatTemplate,
-    messages: &[Message],
-    options: &Options,
-    json: bool,
-) -> Result<(), Error> {
-    let text = template.render(messages, options)?.text;
-    let parts = match template.assistant(messages, options) {
-        // The assistant turns precede a generation prompt.
-        Ok((whole, parts)) if text.starts_with(&whole) => Some(parts),
-        Ok(_) => None,
-        Err(error @ ChatError::Turn { .. }) => {
-            eprintln!("note: no assistant_mask: {error}");
-            None
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let encoded = tokenizer.encode_masked(&text, parts.as_deref().unwrap_or_default());
-    let (ids, mask) = encoded.map_err(|error| Error::Cli(error.into()))?;
-    let mask = parts.map(|_| &mask[..]);
-    let tokenized = TokenizedText { text: &text, ids: &ids, mask, print_text: true };
-    if !json {
-        out::print(&text).map_err(Error::Cli)?;
-        let end = if text.ends_with('\n') { "" } else { "\n" };
-        out::print(end).map_err(Error::Cli)?;
-    }
-    print(tokenizer, &tokenized, json).map_err(Error::Cli)
 }
