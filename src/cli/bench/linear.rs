@@ -58,7 +58,19 @@ pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
         let weights = random_weights(&device, shape, compute, seed, copies)?;
         for &rows in &args.rows {
             let samples_us = measure(&weights, rows, seed, args.repeats)?;
-            products.push(Product::new(matrix, shape, rows, copies, samples_us));
+            let us = Spread::of(samples_us.iter().copied()).expect("at least one sample was measured");
+            let [outputs, inputs] = shape;
+            let operations_per_second = 2e6 * (rows * outputs * inputs) as f64 / us.p50;
+            products.push(Product {
+                matrix,
+                outputs,
+                inputs,
+                rows,
+                copies,
+                us,
+                operations_per_second,
+                samples_us,
+            });
         }
     }
     let (model, compute) = (bench_model::name(&config), compute.to_string());
@@ -119,20 +131,6 @@ fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model:
         }
     }
     Ok(samples)
-}
-
-impl Product {
-    fn new(
-        matrix: &'static str,
-        [outputs, inputs]: [usize; 2],
-        rows: usize,
-        copies: usize,
-        samples_us: Vec<f64>,
-    ) -> Product {
-        let us = Spread::of(samples_us.iter().copied()).expect("at least one sample was measured");
-        let operations_per_second = 2e6 * (rows * outputs * inputs) as f64 / us.p50;
-        Product { matrix, outputs, inputs, rows, copies, us, operations_per_second, samples_us }
-    }
 }
 
 impl Report {

@@ -60,20 +60,19 @@ pub(super) fn run(args: &LoadArgs) -> Result<(), CliError> {
     if let Some(out) = &args.make {
         return temp_checkpoint::write(out, &args.shared);
     }
-    let Some(model) = &args.model else {
-        let config = args.shared.config()?;
-        let interrupt = Interrupt::install()?;
-        let checkpoint = TempCheckpoint::new(&interrupt)?;
-        let common = Common { dtype: Some(config.train.dtype), ..args.shared.common.clone() };
-        let report = measure(&checkpoint.path, args, &common, bench_model::name(&config), Some(&interrupt))?;
-        return print(args, report);
+    let report = match &args.model {
+        Some(model) => {
+            let path = loaded::find(model)?;
+            measure(&path, args, &args.shared.common, path.display().to_string(), None)?
+        }
+        None => {
+            let config = args.shared.config()?;
+            let interrupt = Interrupt::install()?;
+            let checkpoint = TempCheckpoint::new(&interrupt)?;
+            let common = Common { dtype: Some(config.train.dtype), ..args.shared.common.clone() };
+            measure(&checkpoint.path, args, &common, bench_model::name(&config), Some(&interrupt))?
+        }
     };
-    let path = loaded::find(model)?;
-    let name = path.display().to_string();
-    print(args, measure(&path, args, &args.shared.common, name, None)?)
-}
-
-fn print(args: &LoadArgs, report: Report) -> Result<(), CliError> {
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
@@ -99,7 +98,11 @@ fn measure(
         let pack = args.masters.then(|| timed(|| pack(&loaded.model))).transpose()?.map(|((), ms)| ms);
         samples.push(Sample { read, open, pack });
         let packed = pack.and_then(|_| resident());
-        peak = peak.or_else(|| Peak::of(before?, opened?, packed));
+        peak = peak.or_else(|| {
+            let before = before?.now;
+            let over = |after: Resident| after.peak.saturating_sub(before);
+            Some(Peak { opened: over(opened?), packed: packed.map(over) })
+        });
         weight_bytes = (loaded.model.config().n_params() * loaded.model.compute().bytes()) as u64;
         description.get_or_insert_with(|| BenchModel::new(name.clone(), &loaded.model));
     }
@@ -147,16 +150,13 @@ fn weight_files(model: &Path) -> Result<Vec<PathBuf>, CliError> {
 
 /// The safetensors files of a directory whose names contain `part`.
 fn safetensors_files(dir: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
-    let io = |error| CliError::io(dir, &error);
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(io)? {
-        files.push(entry.map_err(io)?.path());
-    }
-    files.retain(|file| {
+    let entries = std::fs::read_dir(dir).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    let files = entries.map_err(|error| CliError::io(dir, &error))?.into_iter().map(|entry| entry.path());
+    let is_part = |file: &PathBuf| {
         file.extension().is_some_and(|e| e == "safetensors")
             && file.file_name().is_some_and(|name| name.to_string_lossy().contains(part))
-    });
-    Ok(files)
+    };
+    Ok(files.filter(is_part).collect())
 }
 
 /// Reads all bytes of `files` and discards them. Returns their number.
@@ -186,13 +186,6 @@ fn pack(model: &Model) -> Result<(), CliError> {
         }
     }
     Ok(())
-}
-
-impl Peak {
-    fn of(before: Resident, opened: Resident, packed: Option<Resident>) -> Option<Peak> {
-        let over = |after: Resident| after.peak.saturating_sub(before.now);
-        Some(Peak { opened: over(opened), packed: packed.map(over) })
-    }
 }
 
 impl Report {

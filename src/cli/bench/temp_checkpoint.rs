@@ -87,10 +87,6 @@ impl Drop for TempCheckpoint {
 /// Writes random weights of the configured sizes.
 pub(super) fn write(out: &Path, shared: &Shared) -> Result<(), CliError> {
     let (model, _) = bench_model::open(None, shared, 1)?;
-    Ok(export::huggingface(
-        out,
-        &ExportSource { model: &model, tokenizer: None, eos: &[] },
-        Quant::BF16,
-        export::MAX_SHARD,
-    )?)
+    let source = ExportSource { model: &model, tokenizer: None, eos: &[] };
+    Ok(export::huggingface(out, &source, Quant::BF16, export::MAX_SHARD)?)
 }
