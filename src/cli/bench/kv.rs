@@ -2,7 +2,8 @@
 use serde::Serialize;
 
 use super::args::KvArgs;
-use super::bench_model::{self, BenchModel, Measured, Workload};
+use super::bench_model::{self, BenchModel, Measured};
+use super::workload::Workload;
 use crate::cli::exit::CliError;
 use crate::cli::out;
 use crate::decode::KvKind;

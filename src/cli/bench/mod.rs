@@ -10,6 +10,7 @@ mod load;
 mod resident;
 mod temp_checkpoint;
 mod train;
+mod workload;
 
 use super::CliError;
 

@@ -1,0 +1,33 @@
+//! The rollout that a benchmark measures.
+use crate::cli::exit::{CliError, Exit};
+use crate::model::Model;
+
+/// A rollout to measure.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Workload {
+    /// Number of sequences.
+    pub(super) batch: usize,
+    /// Whether all sequences share one prompt.
+    pub(super) one_prompt: bool,
+    /// Tokens per prompt.
+    pub(super) prompt_len: usize,
+    /// New tokens per sequence.
+    pub(super) max_new: usize,
+}
+
+impl Workload {
+    /// Rejects a workload that exceeds the context of the model.
+    ///
+    /// # Errors
+    /// It does. The error has the hint `hint`.
+    pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
+        let (len, context) = (self.prompt_len + self.max_new, model.config().max_positions);
+        if len <= context {
+            return Ok(());
+        }
+        let message = format_args!(
+            "prompt and completion have {len} tokens, expected at most {context}, the model's context"
+        );
+        Err(CliError::new(Exit::Usage, message).hint(hint))
+    }
+}
