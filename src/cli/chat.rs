@@ -8,7 +8,7 @@ use super::common::{CacheFlags, Common, Sampling, at_least_one};
 use super::exit::CliError;
 use super::loaded;
 use super::template::TemplateFlags;
-use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching};
+use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, StopConditions};
 
 mod conversation;
 mod input;
@@ -18,7 +18,7 @@ mod signals;
 
 use conversation::Conversation;
 use input::{Input, UserInput};
-use reply::{Replies, ReplyOptions};
+use reply::{Output, Replies};
 use signals::ChatSignals;
 
 #[derive(Debug, Clone, Args)]
@@ -71,7 +71,6 @@ pub(super) struct ChatArgs {
 const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-C stops a reply, // starts a message \
                     with /";
 
-/// Runs the conversation.
 pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     let path = args.path.as_ref().or(args.model.as_ref()).map_or(Path::new(""), PathBuf::as_path);
     let loaded = loaded::open(path, &args.common)?;
@@ -97,14 +96,20 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     if terminal {
         eprintln!("{HELP}");
     }
-    let options = ReplyOptions {
-        max_new: args.max_new,
-        seed: args.seed,
-        sampling: args.sampling.options(),
-        json: args.json,
-        terminal,
+    let output = match terminal {
+        _ if args.json => Output::Json,
+        true => Output::Stream,
+        false => Output::Line,
     };
-    let mut replies = Replies::new(tokenizer, &loaded.eos, engine, options);
+    let request = Request {
+        id: 0,
+        seed: args.seed,
+        prompt: Vec::new(),
+        options: args.sampling.options(),
+        max_new: args.max_new,
+        stop: StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() },
+    };
+    let mut replies = Replies::new(tokenizer, engine, request, output);
     let (mut input, mut reply_stopped) = (Input::new(terminal)?, false);
     loop {
         let message = match input.next(&signals, std::mem::take(&mut reply_stopped))? {

@@ -40,7 +40,6 @@ struct Gpu {
     bytes: usize,
 }
 
-/// Prints the devices, and the reason for each missing one.
 pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
     let report = Report::of(enumerate_gpus());
     if args.json { out::print_json(&report) } else { out::print(report.text()) }

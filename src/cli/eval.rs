@@ -58,7 +58,6 @@ pub(super) struct EvalArgs {
     cache: CacheFlags,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +95,6 @@ struct Wrong {
     completion: String,
 }
 
-/// Evaluates the model.
 pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let loaded = loaded::open(&args.model, &args.common)?;
     let report = Report {

@@ -5,31 +5,20 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The exit codes of `xtrain`, listed in the top-level help.
+/// The exit codes of `xtrain`; [`EXIT_HELP`] describes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Exit {
-    /// Success.
     Ok = 0,
-    /// A check found a difference.
     Difference = 1,
-    /// Invalid command line or configuration.
     Usage = 2,
-    /// Invalid file contents.
     Data = 65,
-    /// A file or directory does not exist.
     Missing = 66,
-    /// A device or its driver is not available.
     Device = 69,
-    /// A bug in xtrain.
     Bug = 70,
-    /// Reading or writing failed.
     Io = 74,
-    /// Training diverged: a loss, gradient or weight is not finite.
     Diverged = 75,
-    /// Interrupted by SIGINT (Ctrl-C).
     Interrupted = 130,
-    /// Terminated by SIGTERM.
     Terminated = 143,
 }
 

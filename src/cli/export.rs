@@ -80,7 +80,6 @@ pub(super) enum WeightType {
     Q8,
 }
 
-/// Writes the model.
 pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     let quant = match args.quant {
         WeightType::F32 => Quant::F32,

@@ -40,7 +40,6 @@ pub(super) struct GenerateArgs {
     generation: GenerationArgs,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct Generated {
     tokens: Vec<u32>,
@@ -63,7 +62,6 @@ struct TimingsJson {
     decode_per_forward_ms: Option<Spread>,
 }
 
-/// Continues the prompt.
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let loaded = args.generation.open()?;
     let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);

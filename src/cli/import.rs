@@ -27,7 +27,6 @@ pub(super) struct ImportArgs {
     out: PathBuf,
 }
 
-/// Imports the model.
 pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
     export::check_absent(&args.out)?;
     let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;

@@ -50,7 +50,6 @@ const KEYS: [(&str, &str); 13] = [
     ("eos_ids", "eos_token_id"),
 ];
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     config: serde_json::Value,
@@ -65,7 +64,6 @@ struct Report {
     tokenizer_vocab: Option<usize>,
 }
 
-/// Prints configuration, parameters, memory use and cache bytes per token.
 pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.open()?;
     let report = match &args.model {

@@ -8,6 +8,13 @@ use signal_hook::flag;
 
 use super::exit::{CliError, Exit};
 
+/// Makes `signal` set `flag`, or end the process with `code` if the flag is already set.
+pub(super) fn set_or_exit(signal: i32, code: Exit, flag: &Arc<AtomicBool>) -> std::io::Result<()> {
+    // The order matters: at the first signal, the shutdown handler must run before the flag is set.
+    flag::register_conditional_shutdown(signal, code as i32, flag.clone())?;
+    flag::register(signal, flag.clone()).map(|_| ())
+}
+
 /// Whether a signal requested a stop. Long jobs check it between steps.
 #[derive(Debug, Clone)]
 pub(super) struct Interrupt {
@@ -21,10 +28,8 @@ impl Interrupt {
         let again = Arc::new(AtomicBool::new(false));
         let exit = Arc::new(AtomicUsize::new(0));
         for (signal, code) in [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)] {
-            // The order matters: at the first signal, the shutdown handler must run before the flag is set.
-            flag::register_conditional_shutdown(signal, code as i32, again.clone())
-                .and_then(|_| flag::register(signal, again.clone()))
-                .and_then(|_| flag::register_usize(signal, exit.clone(), code as usize))
+            set_or_exit(signal, code, &again)
+                .and_then(|()| flag::register_usize(signal, exit.clone(), code as usize))
                 .map_err(|error| CliError::io(Path::new("signal handler"), &error))?;
         }
         Ok(Interrupt { exit })

@@ -29,7 +29,6 @@ pub(super) struct LogitsArgs {
     common: Common,
 }
 
-/// Writes the logits.
 pub(super) fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let model = loaded::open(&args.model, &args.common)?.model;
     let cfg = model.config();

@@ -45,7 +45,6 @@ pub(super) struct PlotArgs {
 ///
 /// # Errors
 /// The run or its log does not exist; the log has an invalid line; a key does not exist; the SVG file cannot be
-/// written.
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
     let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };

@@ -30,7 +30,6 @@ pub(super) struct PrepareArgs {
     tokenizer: String,
 }
 
-/// Packs the files.
 pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     if args.out.extension().is_none_or(|extension| extension != "tok") {
         let message = format!("--out: expected a name ending in .tok, found {}", args.out.display());

@@ -58,7 +58,6 @@ pub(super) struct QuickstartArgs {
     cache: CacheFlags,
 }
 
-/// Trains, evaluates, generates and verifies.
 pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let start = Instant::now();
     let device = args.common.open()?;

@@ -75,7 +75,6 @@ struct Line<'a> {
     min_p: f32,
 }
 
-/// Completes the prompts.
 pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let loaded = args.generation.open()?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;

@@ -56,7 +56,6 @@ pub(super) struct TokenizeArgs {
     template: TemplateFlags,
 }
 
-/// Tokenizes or decodes.
 pub(super) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     if !args.chat && (args.template.template.is_some() || !args.template.var.is_empty()) {
         let message = "--template and --var require --chat";

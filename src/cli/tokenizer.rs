@@ -36,7 +36,6 @@ pub(super) struct TokenizerTrainArgs {
 /// Approximate size of a block of training text, in bytes.
 const BLOCK: usize = 1 << 16;
 
-/// Trains the tokenizer and writes it.
 pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
     let mut file = AtomicFile::create(&args.out)?;

@@ -67,7 +67,6 @@ pub(super) struct TrainArgs {
     cache: CacheFlags,
 }
 
-/// Trains, or prints what would be trained.
 pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     if args.dry_run {
         return dry_run::print(&args.dry_run_config()?);

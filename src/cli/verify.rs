@@ -43,7 +43,6 @@ pub(super) struct VerifyArgs {
     cache: CacheFlags,
 }
 
-/// Verifies the model.
 pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let loaded = loaded::open_with_master_weights(&args.model, &args.common)?;
     let seed = args.seed;

@@ -12,7 +12,6 @@ use crate::report::{Spread, Table, Timings, units};
 /// Numbers of new tokens; the last one only with `--long`.
 const LENGTHS: [usize; 4] = [32, 128, 256, 1024];
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]

@@ -22,7 +22,6 @@ const ROUNDS: usize = 4;
 /// Warmup samples.
 const WARM_UP: usize = 2;
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,

@@ -20,7 +20,6 @@ use crate::report::{Spread, Table, units};
 /// Block size of the plain read, in bytes.
 const BLOCK: usize = 1 << 20;
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]

@@ -16,7 +16,6 @@ use crate::training;
 /// Warmup steps.
 const WARM_UP: usize = 3;
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
