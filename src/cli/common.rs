@@ -86,14 +86,11 @@ pub(super) struct Layers {
     pub(super) set: Vec<String>,
 }
 
-/// The name of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeviceName {
-    /// `cpu`.
     Cpu,
-    /// `cuda`, or `cuda:N`.
     Cuda(u32),
-    /// `emulated`: the CUDA kernels, run by an emulator on the CPU.
+    /// The CUDA kernels, run by an emulator on the CPU.
     Emulated,
 }
 
@@ -114,14 +111,13 @@ impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(name: &str) -> Result<DeviceName, String> {
-        let number = match name.split_once(':') {
-            None if name == "cpu" => return Ok(DeviceName::Cpu),
-            None if name == "emulated" => return Ok(DeviceName::Emulated),
-            None if name == "cuda" => Some(0),
-            Some(("cuda", number)) => number.parse().ok(),
-            _ => None,
-        };
-        number.map(DeviceName::Cuda).ok_or_else(|| "expected cpu, cuda, cuda:N or emulated".to_string())
+        let number = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        match name {
+            "cpu" => Ok(DeviceName::Cpu),
+            "emulated" => Ok(DeviceName::Emulated),
+            "cuda" => Ok(DeviceName::Cuda(0)),
+            _ => number.map(DeviceName::Cuda).ok_or("expected cpu, cuda, cuda:N or emulated".to_string()),
+        }
     }
 }
 

@@ -38,10 +38,8 @@ pub(super) fn run(args: &LogitsArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message));
     }
     if let Some(at) = args.tokens.iter().position(|&id| id as usize >= cfg.vocab) {
-        let message = format!(
-            "--tokens: id {} at index {at} is outside the vocabulary of {}",
-            args.tokens[at], cfg.vocab
-        );
+        let (id, size) = (args.tokens[at], cfg.vocab);
+        let message = format!("--tokens: id {id} at index {at} is outside the vocabulary of {size}");
         return Err(CliError::new(Exit::Usage, message));
     }
     let mut file = AtomicFile::create(&args.out)?;

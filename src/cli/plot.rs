@@ -7,7 +7,7 @@ use clap::Args;
 use super::exit::{CliError, Exit};
 use super::out;
 use crate::config::nearest;
-use crate::report::{Chart, Glyphs, Scale, Series, Stroke, TextSize, svg, text_plot};
+use crate::report::{Chart, Glyphs, Scale, Series, Stroke, svg, text_plot};
 use crate::run::{Metrics, RunDir};
 
 #[derive(Debug, Clone, Args)]
@@ -57,9 +57,9 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     };
     let path = args.out.clone().unwrap_or_else(|| run.path().join("loss.svg"));
     fs::write(&path, svg(&chart)).map_err(|error| CliError::io(&path, &error))?;
-    let size = TextSize { columns: args.width.into(), rows: args.height.into() };
     let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
-    out::print(format!("{}\nwrote {}\n", text_plot(&chart, size, glyphs), path.display()))
+    let plot = text_plot(&chart, args.width.into(), args.height.into(), glyphs);
+    out::print(format!("{plot}\nwrote {}\n", path.display()))
 }
 
 /// The requested curves, by default the losses.

@@ -63,21 +63,21 @@ fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Pro
         Some(Value::String(text)) => Some(text.clone()),
         Some(_) => return Err(refuse("`prompt`: expected a string")),
     };
-    let ids = match (object.get("prompt_ids"), &text) {
+    let (field, ids) = match (object.get("prompt_ids"), &text) {
         (Some(Value::Array(ids)), _) => {
             let id = |(at, id): (usize, &Value)| {
                 let whole = id.as_u64().and_then(|id| u32::try_from(id).ok());
                 whole.ok_or_else(|| refuse(&format!("`prompt_ids[{at}]`: expected a token id, found {id}")))
             };
-            ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?
+            ("prompt_ids", ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?)
         }
-        (None | Some(Value::Null), Some(text)) => tokenizer
-            .ok_or_else(|| refuse("`prompt` requires a tokenizer; the model has no tokenizer.json"))?
-            .encode(text)?,
+        (None | Some(Value::Null), Some(text)) => {
+            let missing = || refuse("`prompt` requires a tokenizer; the model has no tokenizer.json");
+            ("prompt", tokenizer.ok_or_else(missing)?.encode(text)?)
+        }
         (None | Some(Value::Null), None) => return Err(refuse("expected `prompt` or `prompt_ids`")),
         (Some(_), _) => return Err(refuse("`prompt_ids`: expected a list")),
     };
-    let field = if object.get("prompt_ids").is_some_and(Value::is_array) { "prompt_ids" } else { "prompt" };
     Ok(Prompt { place: format!("{place}: `{field}`"), text, ids })
 }
 

@@ -65,24 +65,22 @@ fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
 /// # Errors
 /// A file is missing or invalid, has other content, or was packed with another tokenizer.
 pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
-    let packed = |file: &Path| file.extension().is_some_and(|e| e == "tok");
-    let tokens = match files {
-        [one] if packed(one) => Tokens::open(one)?,
-        many if many.iter().any(|f| packed(f)) => {
-            let one = many.iter().find(|f| packed(f)).map(|f| f.display().to_string()).unwrap_or_default();
-            let message = format!("{one}: a packed token file (*.tok) must be the only file");
-            return Err(CliError::new(Exit::Usage, message)
-                .hint("pack all files into one: xtrain prepare FILE... --out ALL.tok"));
-        }
-        texts => Tokens::from_files(texts, tokenizer, content)?,
+    let Some(packed) = files.iter().find(|file| file.extension().is_some_and(|e| e == "tok")) else {
+        return Ok(Tokens::from_files(files, tokenizer, content)?);
     };
-    if let Some(file) = tokens.file().filter(|f| f.digest() != tokenizer.digest()) {
-        let message = format!("{}: packed with a different tokenizer", file.path().display());
+    let path = packed.display();
+    if files.len() > 1 {
+        let message = format_args!("{path}: a packed token file (*.tok) must be the only file");
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("pack all files into one: xtrain prepare FILE... --out ALL.tok"));
+    }
+    let tokens = Tokens::open(packed)?;
+    if tokens.file().is_some_and(|file| file.digest() != tokenizer.digest()) {
+        let message = format_args!("{path}: packed with a different tokenizer");
         return Err(CliError::new(Exit::Data, message).hint("pack it again: xtrain prepare --tokenizer ..."));
     }
-    if let Some(file) = tokens.file().filter(|f| content == Content::Conversations && !f.is_masked()) {
-        let message =
-            format!("{}: expected conversations, found text without a loss mask", file.path().display());
+    if content == Content::Conversations && tokens.file().is_some_and(|file| !file.is_masked()) {
+        let message = format_args!("{path}: expected conversations, found text without a loss mask");
         return Err(CliError::new(Exit::Data, message)
             .hint("pack JSONL with `messages`, or `prompt` and `completion`; use --task lm for text"));
     }

@@ -16,26 +16,19 @@ pub(crate) enum Stroke {
 /// A named list of points, in order. Points that are not finite are not drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
-    /// Name in the legend.
     pub(crate) name: String,
     /// x and y.
     pub(crate) points: Vec<(f64, f64)>,
-    /// How it is drawn.
     pub(crate) stroke: Stroke,
 }
 
 /// Several series over one pair of axes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chart {
-    /// Title above the chart.
     pub(crate) title: String,
-    /// Label below the x axis.
     pub(crate) x_label: String,
-    /// The spacing of the x axis.
     pub(crate) x_scale: Scale,
-    /// The spacing of the y axis.
     pub(crate) y_scale: Scale,
-    /// The series.
     pub(crate) series: Vec<Series>,
 }
 

@@ -15,5 +15,5 @@ pub(crate) use printable::printable;
 pub(crate) use progress::Progress;
 pub(crate) use svg::svg;
 pub(crate) use table::Table;
-pub(crate) use textplot::{Glyphs, TextSize, text_plot};
+pub(crate) use textplot::{Glyphs, text_plot};
 pub(crate) use timings::{Pass, Spread, Timings};

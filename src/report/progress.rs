@@ -60,10 +60,7 @@ impl Progress {
     }
 
     fn on(screen: Screen, job: Job) -> Progress {
-        let color = match screen {
-            Screen::Color => ".cyan/blue",
-            Screen::Mono | Screen::Lines => "",
-        };
+        let color = if screen == Screen::Color { ".cyan/blue" } else { "" };
         let bar = (screen != Screen::Lines).then(|| {
             let template = format!("{{prefix}} [{{bar:28{color}}}] {{pos}}/{{len}} {{msg}}");
             let style = ProgressStyle::with_template(&template).expect("a template of known keys");
@@ -85,7 +82,10 @@ impl Progress {
                 bar.set_position(done);
                 bar.set_message(self.job.tail(Instant::now()));
             }
-            None if self.last_line.elapsed() >= INTERVAL => self.print_line(),
+            None if self.last_line.elapsed() >= INTERVAL => {
+                self.last_line = Instant::now();
+                to_stderr(&self.job.plain(self.last_line));
+            }
             None => {}
         }
     }
@@ -104,11 +104,6 @@ impl Progress {
             bar.finish_and_clear();
         }
         to_stderr(&self.job.end(Instant::now()));
-    }
-
-    fn print_line(&mut self) {
-        self.last_line = Instant::now();
-        to_stderr(&self.job.plain(self.last_line));
     }
 }
 
