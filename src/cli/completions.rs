@@ -16,7 +16,6 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the completion script.
 pub(super) fn run(args: &CompletionsArgs, mut command: clap::Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "xtrain", &mut script);

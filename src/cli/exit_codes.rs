@@ -28,9 +28,16 @@ impl LibraryError for run::Error {
     }
 
     fn hint(&self) -> Option<String> {
-        let run::Error::Exists { path } = self else { return None };
-        let path = path.display();
-        Some(format!("to resume it: xtrain train --resume {path}; to use another directory: --run DIR"))
+        match self {
+            run::Error::Exists { path } => {
+                let path = path.display();
+                Some(format!(
+                    "to resume it: xtrain train --resume {path}; to use another directory: --run DIR"
+                ))
+            }
+            run::Error::Changed { .. } => Some("restore the original data, or start a new run".to_string()),
+            _ => None,
+        }
     }
 }
 

@@ -131,15 +131,11 @@ pub fn main() -> ExitCode {
     }));
     guarded(|| {
         let result = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
-        result.map_or_else(
-            |error| {
-                if error.exit() != Exit::Ok {
-                    eprintln!("{error}");
-                }
-                error.exit()
-            },
-            |()| Exit::Ok,
-        )
+        let Err(error) = result else { return Exit::Ok };
+        if error.exit() != Exit::Ok {
+            eprintln!("{error}");
+        }
+        error.exit()
     })
     .into()
 }

@@ -41,10 +41,6 @@ pub(super) struct PlotArgs {
     height: u16,
 }
 
-/// Writes the SVG file and prints the terminal plot.
-///
-/// # Errors
-/// The run or its log does not exist; the log has an invalid line; a key does not exist; the SVG file cannot be
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
     let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
@@ -64,24 +60,23 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
 
 /// The requested curves, by default the losses.
 fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
-    let losses = ["loss", "val_loss"].map(str::to_string);
-    let requested: Vec<&String> = match keys {
-        [] => losses.iter().filter(|key| metrics.curve(key).is_some()).collect(),
-        keys => keys.iter().collect(),
+    let requested: Vec<&str> = match keys {
+        [] => ["loss", "val_loss"].into_iter().filter(|key| metrics.curve(key).is_some()).collect(),
+        keys => keys.iter().map(String::as_str).collect(),
     };
     let all = || metrics.keys().collect::<Vec<_>>().join(", ");
     if requested.is_empty() {
         return Err(CliError::new(Exit::Data, "metrics.jsonl has neither `loss` nor `val_loss`")
             .hint(format_args!("--keys accepts: {}", all())));
     }
-    let curve = |key: &String| {
+    let curve = |key: &str| {
         let points = metrics.curve(key).ok_or_else(|| {
             let near = nearest(key, metrics.keys()).unwrap_or("none");
             let message = format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?");
             CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;
         let stroke = if key.starts_with("val_") { Stroke::Marks } else { Stroke::Line };
-        Ok(Series { name: key.clone(), points: points.to_vec(), stroke })
+        Ok(Series { name: key.to_string(), points: points.to_vec(), stroke })
     };
     requested.into_iter().map(curve).collect()
 }

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit};
 use crate::config::{RunConfig, TaskKind};
-use crate::model::data::{Content, Split, Tokens};
+use crate::model::data::{Content, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
 use crate::training::Source;
@@ -42,17 +42,12 @@ pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
         packed.verify()?;
     }
     let source = Source::new(config, tokens, tokenizer)?;
-    check_validation(config, &source.split)?;
-    Ok(source)
-}
-
-/// Rejects a validation split without any prediction.
-fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
-    let (fraction, held_out) = (config.data.val_fraction, split.validation.end - split.validation.start);
+    let (fraction, validation) = (data.val_fraction, &source.split.validation);
+    let (held_out, total) = (validation.end - validation.start, validation.end);
     if fraction == 0.0 || held_out >= 2 {
-        return Ok(());
+        return Ok(source);
     }
-    let total = split.validation.end;
+    // The validation split has no prediction.
     let message = format!(
         "`data.val_fraction` = {fraction} holds out {held_out} of {total} tokens, expected at least 2"
     );

@@ -37,11 +37,9 @@ impl TemplateFlags {
             return Ok(ChatTemplate::of(tokenizer, None, options)?);
         };
         let bytes = std::fs::read(file).map_err(|error| CliError::io(file, &error))?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            CliError::new(Exit::Data, format_args!("{}: expected UTF-8 text", file.display()))
-        })?;
-        let named = |error| CliError::new(Exit::Data, format_args!("{}: {error}", file.display()));
-        ChatTemplate::parse(&text).map_err(named)
+        let bad = |reason: &str| CliError::new(Exit::Data, format_args!("{}: {reason}", file.display()));
+        let text = String::from_utf8(bytes).map_err(|_| bad("expected UTF-8 text"))?;
+        ChatTemplate::parse(&text).map_err(|error| bad(&error.to_string()))
     }
 }
 

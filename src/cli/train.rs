@@ -125,9 +125,6 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
 /// Rejects a resume with other data than the run was started with.
 fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
     run.check_data(found).map_err(|error| match error {
-        run::Error::Changed { .. } => {
-            CliError::from(error).hint("restore the original data, or start a new run")
-        }
         run::Error::Missing { .. } => CliError::from(error)
             .hint("this file identifies the training data of the run; without it, start a new run"),
         _ => error.into(),

@@ -22,10 +22,8 @@ struct Report {
     #[serde(flatten)]
     model: BenchModel,
     kv: String,
-    batch: usize,
-    one_prompt: bool,
-    prompt_len: usize,
-    max_new: usize,
+    #[serde(flatten)]
+    workload: Workload,
     time_to_first_token_ms: f64,
     decode_tokens_per_second: Option<f64>,
     slope_us_per_token: Option<f64>,
@@ -70,7 +68,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
     }
     let per_token = meter.stop(model.device(), args.repeats.get() * workload.batch * workload.max_new);
-    let median = |of: &dyn Fn(&Timings) -> Option<f64>| Spread::of(samples.iter().filter_map(of));
+    let median = |of: &dyn Fn(&Timings) -> Option<f64>| Some(Spread::of(samples.iter().filter_map(of))?.p50);
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
     let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };
     // The mean, because on a GPU one pass waits for several.
@@ -79,13 +77,10 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let report = Report {
         model: description,
         kv: options.kv.to_string(),
-        batch: workload.batch,
-        one_prompt: workload.one_prompt,
-        prompt_len: workload.prompt_len,
-        max_new: workload.max_new,
-        time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())).map_or(0.0, |s| s.p50),
-        decode_tokens_per_second: median(&Timings::decode_tokens_per_second).map(|s| s.p50),
-        slope_us_per_token: median(&Timings::slope_us).map(|s| s.p50),
+        workload,
+        time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())).unwrap_or(0.0),
+        decode_tokens_per_second: median(&Timings::decode_tokens_per_second),
+        slope_us_per_token: median(&Timings::slope_us),
         per_forward_ms,
         cache_bytes,
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
@@ -99,13 +94,13 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
 
 impl Report {
     fn text(&self) -> String {
-        let prompts = match (self.one_prompt, self.batch) {
-            (true, batch) => format!("{batch} sequences of one prompt"),
-            (false, batch) => units::many(batch as u64, "prompt"),
+        let Workload { batch, one_prompt, prompt_len, max_new } = self.workload;
+        let prompts = match one_prompt {
+            true => format!("{batch} sequences of one prompt"),
+            false => units::many(batch as u64, "prompt"),
         };
-        let Report { prompt_len, max_new, kv, .. } = self;
-        let title = self.model.title();
-        let mut text =
+        let (title, kv) = (self.model.title(), &self.kv);
+        let head =
             format!("{title}{prompts} of {prompt_len} tokens, {max_new} new tokens each, cache {kv}\n\n");
         let mut table = Table::new(&["median"], &[""]);
         table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);
@@ -115,7 +110,6 @@ impl Report {
         table.row(["slope over position", &slope]);
         let cache = units::bytes(self.cache_bytes as u64);
         table.row(["cache", &format!("{cache} ({} B/token)", self.cache_bytes_per_token)]);
-        text.push_str(&table.render());
         let PerForward { prefill, decode } = &self.per_forward_ms;
         let spreads = [("prefill", prefill), ("decode", decode)];
         let spreads = spreads.into_iter().filter_map(|(name, spread)| Some((name, spread.as_ref()?)));
@@ -124,6 +118,7 @@ impl Report {
         if let Some(times) = self.kv_read_over_needed {
             counters.push_str(&format!("keys and values read / lower bound: {times:.3}\n"));
         }
-        format!("{text}\n{}\n{}{counters}", times.render(), self.ideal_step.table())
+        let (medians, times) = (table.render(), times.render());
+        format!("{head}{medians}\n{times}\n{}{counters}", self.ideal_step.table())
     }
 }

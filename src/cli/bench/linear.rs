@@ -10,7 +10,7 @@ use crate::cli::{out, source};
 use crate::model::{self, Config};
 use crate::report::{Spread, Table, units};
 use crate::tensor::ops::{self, Weight};
-use crate::tensor::{Device, Dtype, Tensor, fill_normal};
+use crate::tensor::{Tensor, fill_normal};
 use crate::training;
 
 /// Total size of the copies of a matrix in bytes: more than fits in a GPU cache.
@@ -54,7 +54,9 @@ pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
         let default_copies =
             TOTAL_COPY_BYTES.div_ceil(shape[0] * shape[1] * compute.bytes()).clamp(COPIES[0], COPIES[1]);
         let copies = args.copies.unwrap_or(default_copies);
-        let weights = random_weights(&device, shape, compute, seed, copies)?;
+        let values = normal(shape[0] * shape[1], seed);
+        let copy = |_| Ok(Weight::new(&Tensor::new(&device, &shape, values.clone())?, compute)?);
+        let weights: Vec<Weight> = (0..copies).map(copy).collect::<model::Result<_>>()?;
         for &rows in &args.rows {
             let samples_us = measure(&weights, rows, seed, args.repeats)?;
             let us = Spread::of(samples_us.iter().copied()).expect("at least one sample was measured");
@@ -95,19 +97,6 @@ fn normal(n: usize, seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; n];
     fill_normal(seed, 0, 1.0, &mut values);
     values
-}
-
-/// `copies` packed copies of a random matrix of shape `[out, in]`.
-fn random_weights(
-    device: &Device,
-    shape: [usize; 2],
-    compute: Dtype,
-    seed: u64,
-    copies: usize,
-) -> model::Result<Vec<Weight>> {
-    let values = normal(shape[0] * shape[1], seed);
-    let copy = |_| Ok(Weight::new(&Tensor::new(device, &shape, values.clone())?, compute)?);
-    (0..copies).map(copy).collect()
 }
 
 /// Microseconds per product: the time of all products of a sample, divided by their number.

@@ -16,7 +16,6 @@ use super::CliError;
 
 pub(super) use args::BenchCommand;
 
-/// Runs the benchmark.
 pub(super) fn run(command: &BenchCommand) -> Result<(), CliError> {
     match command {
         BenchCommand::Train(args) => train::run(args),

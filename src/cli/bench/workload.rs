@@ -1,9 +1,11 @@
 //! The rollout that a benchmark measures.
+use serde::Serialize;
+
 use crate::cli::exit::{CliError, Exit};
 use crate::model::Model;
 
 /// A rollout to measure.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Workload {
     /// Number of sequences.
     pub(super) batch: usize,
