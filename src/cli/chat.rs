@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args};
 
 use super::common::{CacheFlags, Common, Sampling, at_least_one};
-use super::exit::CliError;
-use super::loaded;
 use super::template::TemplateFlags;
+use super::{CliError, loaded};
 use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, StopConditions};
 
 mod conversation;

@@ -127,27 +127,24 @@ impl Common {
         Common { device: DeviceName::Cpu, dtype: None, threads: None }
     }
 
-    /// Opens the device.
+    /// Opens the device. The CPU has as many of the requested threads as the operating system grants.
     ///
     /// # Errors
     /// This build or this machine does not have the device.
     pub(super) fn open(&self) -> Result<Device, CliError> {
         let opened = match self.device {
-            DeviceName::Cpu => return Ok(self.open_cpu()),
+            DeviceName::Cpu => {
+                let device = Device::cpu_with(self.threads(), Simd::detect());
+                if device.threads() < self.threads() {
+                    eprintln!("note: the system granted {} of {} threads", device.threads(), self.threads());
+                }
+                return Ok(device);
+            }
             DeviceName::Cuda(number) => Device::cuda(number),
             DeviceName::Emulated => Device::emulated(ThreadSchedule::Forward),
         };
         let hint = "run xtrain doctor to list the available devices, or use --device cpu";
         opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
-    }
-
-    /// The CPU, with as many of the requested threads as the operating system grants.
-    fn open_cpu(&self) -> Device {
-        let device = Device::cpu_with(self.threads(), Simd::detect());
-        if device.threads() < self.threads() {
-            eprintln!("note: the system granted {} of {} threads", device.threads(), self.threads());
-        }
-        device
     }
 
     /// Number of CPU threads.

@@ -2,8 +2,7 @@
 use clap::Args;
 use clap_complete::Shell;
 
-use super::exit::CliError;
-use super::out;
+use super::{CliError, out};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\

@@ -2,8 +2,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::CliError;
-use super::out;
+use super::{CliError, out};
 use crate::build_info::COMMIT;
 use crate::report::units;
 use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};

@@ -1,8 +1,7 @@
 //! The output of `xtrain train --dry-run`.
 use std::path::Path;
 
-use super::exit::CliError;
-use super::{out, source};
+use super::{CliError, out, source};
 use crate::config::RunConfig;
 use crate::memory;
 use crate::report::units;

@@ -6,9 +6,8 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{CacheFlags, Common};
-use super::exit::{CliError, Exit};
 use super::loaded::{self, Loaded};
-use super::{out, source};
+use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::common::Common;
-use super::exit::{CliError, Exit};
-use super::{loaded, out};
+use super::{CliError, Exit, loaded, out};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::report::units;

@@ -4,10 +4,9 @@ use std::io::IsTerminal;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use super::exit::{CliError, Exit};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::Loaded;
-use super::{out, timed};
+use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, printable, units};
 

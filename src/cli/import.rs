@@ -5,8 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::common::Common;
-use super::exit::CliError;
-use super::{export, loaded};
+use super::{CliError, export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::export::ExportSource;
 use crate::model::store;

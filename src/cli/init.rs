@@ -1,8 +1,7 @@
 //! `xtrain train --init`: training that starts from the weights of an existing model.
 use std::path::{Path, PathBuf};
 
-use super::exit::{CliError, Exit};
-use super::loaded;
+use super::{CliError, Exit, loaded};
 use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store::{self, LoadedModel};
 use crate::model::{Config, Trainer};

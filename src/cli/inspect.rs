@@ -5,8 +5,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::{Common, Layers};
-use super::exit::CliError;
-use super::{loaded, out, source};
+use super::{CliError, loaded, out, source};
 use crate::config::RunConfig;
 use crate::decode::CacheShape;
 use crate::memory::{self, Memory, Part};

@@ -5,9 +5,8 @@ use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::common::Common;
-use super::exit::{CliError, Exit};
 use super::out::AtomicFile;
-use super::{loaded, out};
+use super::{CliError, Exit, loaded, out};
 use crate::model::{self, Eager, NoCache, Rows};
 
 #[derive(Debug, Clone, Args)]

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::exit::{CliError, Exit};
-use super::out;
+use super::{CliError, Exit, out};
 use crate::config::nearest;
 use crate::report::{Chart, Glyphs, Scale, Series, Stroke, svg, text_plot};
 use crate::run::{Metrics, RunDir};

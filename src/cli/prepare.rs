@@ -3,8 +3,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::exit::{CliError, Exit};
-use super::{out, source};
+use super::{CliError, Exit, out, source};
 use crate::model::data;
 use crate::report::{Progress, units};
 

@@ -6,10 +6,9 @@ use std::time::Instant;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, Seed};
-use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{out, source, train, verify};
+use super::{CliError, out, source, train, verify};
 use crate::config::{Layer, RunConfig};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;

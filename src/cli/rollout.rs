@@ -8,13 +8,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::number;
-use super::exit::CliError;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
 use super::loaded::Loaded;
-use super::out;
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt};
+use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
 

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::exit::{CliError, Exit};
 use super::template::TemplateFlags;
-use super::{out, source};
+use super::{CliError, Exit, out, source};
 use crate::model::tokenizer::Tokenizer;
 
 mod messages;

@@ -3,9 +3,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::exit::{CliError, Exit};
-use super::out;
 use super::out::AtomicFile;
+use super::{CliError, Exit, out};
 use crate::model::chat::Message;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;

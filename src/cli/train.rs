@@ -6,10 +6,9 @@ use clap::{Args, ValueEnum};
 use toml::Value;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
-use super::exit::{CliError, Exit};
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{dry_run, init, out, source};
+use super::{CliError, Exit, dry_run, init, out, source};
 use crate::config::{Layer, Precision, RunConfig, TaskKind, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, Resumed, RunState};

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, at_least_one};
-use super::exit::{CliError, Exit};
-use super::{loaded, out, prompts};
+use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
 use crate::report::{Progress, Table, units};

@@ -8,8 +8,7 @@ use super::bench_model::{self, BenchModel};
 use super::gpu_counters::{Meter, PerUnit};
 use super::ideal::Ideal;
 use super::workload::Workload;
-use crate::cli::exit::CliError;
-use crate::cli::out;
+use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions};
 use crate::report::{Pass, Spread, Table, Timings, units};
 

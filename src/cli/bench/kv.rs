@@ -4,8 +4,7 @@ use serde::Serialize;
 use super::args::KvArgs;
 use super::bench_model::{self, BenchModel, Measured};
 use super::workload::Workload;
-use crate::cli::exit::CliError;
-use crate::cli::out;
+use crate::cli::{CliError, out};
 use crate::decode::KvKind;
 use crate::report::{Spread, Table, Timings, units};
 

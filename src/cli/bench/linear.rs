@@ -5,8 +5,7 @@ use serde::Serialize;
 
 use super::args::LinearArgs;
 use super::bench_model;
-use crate::cli::exit::CliError;
-use crate::cli::{out, source};
+use crate::cli::{CliError, out, source};
 use crate::model::{self, Config};
 use crate::report::{Spread, Table, units};
 use crate::tensor::ops::{self, Weight};

@@ -2,8 +2,7 @@
 use serde::Serialize;
 
 use super::signals::ChatSignals;
-use crate::cli::exit::CliError;
-use crate::cli::out;
+use crate::cli::{CliError, out};
 use crate::decode::{Completion, Engine, FinishReason, Request};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::printable;

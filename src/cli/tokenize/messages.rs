@@ -1,8 +1,7 @@
 //! `xtrain tokenize --chat`: renders conversations, one per line.
 use super::print::{TokenizedText, print};
-use crate::cli::exit::{CliError, Exit};
-use crate::cli::out;
 use crate::cli::template::TemplateFlags;
+use crate::cli::{CliError, Exit, out};
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 

@@ -1,8 +1,7 @@
 //! The output of `xtrain tokenize`.
 use serde::Serialize;
 
-use crate::cli::exit::CliError;
-use crate::cli::out;
+use crate::cli::{CliError, out};
 use crate::model::tokenizer::Tokenizer;
 
 /// The output of `--json` for one text.
