@@ -139,10 +139,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
             Err(error) => return Err(input.at_line(error)),
         };
         if turn.dropped > 0 {
-            let n = turn.dropped;
-            eprintln!(
-                "[the conversation exceeds the context of {context} tokens: dropped the {n} oldest messages]"
-            );
+            let exceeds = format!("the conversation exceeds the context of {context} tokens");
+            eprintln!("[{exceeds}: dropped the {} oldest messages]", turn.dropped);
         }
         let done = replies.reply(turn.ids.clone(), &signals)?;
         reply_stopped = done.finish_reason == FinishReason::Stop;

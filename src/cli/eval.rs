@@ -108,8 +108,8 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
     let (max_context, run) = (loaded.model.config().max_positions, loaded.config.as_ref());
     let context = args.context.or(run.map(|config| config.train.context)).unwrap_or(max_context);
     if !(1..=max_context).contains(&context) {
-        let message =
-            format!("--context: expected 1 to {max_context} (the context of the model), found {context}");
+        let want = format_args!("1 to {max_context} (the context of the model)");
+        let message = format!("--context: expected {want}, found {context}");
         return Err(CliError::new(Exit::Usage, message));
     }
     let spec = WindowSpec {

@@ -86,9 +86,8 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         WeightType::Bf16 => Quant::BF16,
         WeightType::Q8 => Quant::Q8_0,
     };
-    let by_extension =
-        if args.out.extension().is_some_and(|e| e == "gguf") { Format::Gguf } else { Format::Hf };
-    let format = args.format.unwrap_or(by_extension);
+    let is_gguf = args.out.extension().is_some_and(|e| e == "gguf");
+    let format = args.format.unwrap_or(if is_gguf { Format::Gguf } else { Format::Hf });
     if format == Format::Hf && quant == Quant::Q8_0 {
         let message = "--type q8_0 requires GGUF; a Hugging Face directory supports f32, f16 and bf16";
         return Err(CliError::new(Exit::Usage, message).hint("use --format gguf"));
@@ -99,8 +98,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     }
     check_absent(&args.out)?;
     let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
-    let source =
-        ExportSource { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
+    let source = loaded.export_source();
     match format {
         Format::Hf => {
             let shard_size = args.max_shard_size.unwrap_or(export::MAX_SHARD);

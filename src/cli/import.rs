@@ -7,7 +7,6 @@ use clap::Args;
 use super::common::Common;
 use super::{CliError, export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::export::ExportSource;
 use crate::model::store;
 
 #[derive(Debug, Clone, Args)]
@@ -29,8 +28,7 @@ pub(super) struct ImportArgs {
 pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
     export::check_absent(&args.out)?;
     let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
-    let source =
-        ExportSource { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
+    let source = loaded.export_source();
     if let Some(parent) = args.out.parent() {
         std::fs::create_dir_all(parent).map_err(|error| CliError::io(parent, &error))?;
     }

@@ -99,10 +99,8 @@ pub(super) fn trainer(loaded: LoadedModel, config: &RunConfig, source: &Source) 
     let LoadedModel { model, tokenizer, .. } = loaded;
     let (rows, ids) = (model.config().vocab, source.tokenizer.vocab_size());
     if tokenizer.is_some_and(|own| own.digest() != source.tokenizer.digest()) || ids > rows {
-        let message = format!(
-            "data.tokenizer = {} does not match the tokenizer of {}",
-            config.data.tokenizer, config.train.init
-        );
+        let (tokenizer, init) = (&config.data.tokenizer, &config.train.init);
+        let message = format!("data.tokenizer = {tokenizer} does not match the tokenizer of {init}");
         return Err(CliError::new(Exit::Usage, message)
             .hint("remove data.tokenizer: the tokenizer is that of --init"));
     }

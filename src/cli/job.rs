@@ -104,9 +104,7 @@ fn print_packing_stats(job: &Job) {
         eprintln!("note: {} longer than train.context = {context}: {action}", units::many(long, kind));
     }
     if empty > 0 {
-        eprintln!(
-            "note: {} without target tokens in the first {context} tokens: skipped",
-            units::many(empty, kind)
-        );
+        let skipped = units::many(empty, kind);
+        eprintln!("note: {skipped} without target tokens in the first {context} tokens: skipped");
     }
 }

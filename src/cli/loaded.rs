@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use super::common::Common;
 use super::exit::{CliError, Exit};
 use crate::config::{Layer, RunConfig};
+use crate::model::export::ExportSource;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, store};
 use crate::run::RunDir;
@@ -104,6 +105,10 @@ fn run_config(path: &Path) -> Result<Option<RunConfig>, CliError> {
 }
 
 impl Loaded {
+    pub(super) fn export_source(&self) -> ExportSource<'_> {
+        ExportSource { model: &self.model, tokenizer: self.tokenizer.as_ref(), eos: &self.eos }
+    }
+
     /// The tokenizer of the model. `feature` names the part of the command that requires it.
     ///
     /// # Errors

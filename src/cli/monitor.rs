@@ -105,12 +105,11 @@ impl Observer for Monitor<'_> {
         let rate = units::rate(tokens as f64 / self.start.elapsed().as_secs_f64(), "tok");
         self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
         if let Some(val) = val {
+            let (loss, val_loss) = (report.loss, val.loss);
+            let (perplexity, bits) = (val.perplexity(), val.bits_per_byte());
             self.progress.line(&format!(
-                "step {step}: loss {:.4}, validation loss {:.4}, perplexity {:.2}, {:.3} bits per byte",
-                report.loss,
-                val.loss,
-                val.perplexity(),
-                val.bits_per_byte()
+                "step {step}: loss {loss:.4}, validation loss {val_loss:.4}, perplexity {perplexity:.2}, {bits:.3} \
+                 bits per byte"
             ));
         }
         Ok(())

@@ -36,9 +36,8 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
             .hint("xtrain train recognizes packed token files by this extension"));
     }
     let tokenizer = source::tokenizer(&args.tokenizer)?;
-    let bytes =
-        args.files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len());
-    let mut bar = Progress::new("prepare", "B", bytes.sum(), 0);
+    let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
+    let mut bar = Progress::new("prepare", "B", bytes, 0);
     let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |at| bar.at(at.bytes, ""))?;
     bar.finish();
     out::print(format!(

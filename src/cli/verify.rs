@@ -58,10 +58,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     };
     let requests = verify::requests(&prompts, args.max_new, seed);
     let verdicts = check(&loaded.model, &requests, &requested(&args.common, &args.cache))?;
-    match args.json {
-        true => out::print(json(&verdicts))?,
-        false => out::print(table(&verdicts))?,
-    }
+    out::print(if args.json { json(&verdicts) } else { table(&verdicts) })?;
     conclude(&verdicts)
 }
 
@@ -103,12 +100,10 @@ pub(super) fn table(verdicts: &[Verdict]) -> String {
         let numbers = [s.batch as u64, v.rows, v.values, v.differing, v.tokens_differing];
         table.row(row.chain(numbers.map(|n| n.to_string())));
     }
+    let table = table.render();
     let values: u64 = verdicts.iter().map(|v| v.values).sum();
     let differing: u64 = verdicts.iter().map(|v| v.differing).sum();
-    format!(
-        "{}\n{values} values compared with the training forward pass, {differing} differ.\n",
-        table.render()
-    )
+    format!("{table}\n{values} values compared with the training forward pass, {differing} differ.\n")
 }
 
 fn sharing(prompts: Prompts) -> &'static str {

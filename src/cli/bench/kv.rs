@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use super::args::KvArgs;
-use super::bench_model::{self, BenchModel, Measured};
+use super::bench_model::{self, BenchModel};
 use super::workload::Workload;
 use crate::cli::{CliError, out};
 use crate::decode::KvKind;
@@ -55,11 +55,10 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let Measured { timings, cache_bytes, .. } =
-                    bench_model::measure(&model, workload, args.sizes.engine(*kv))?;
-                *bytes = cache_bytes;
+                let measured = bench_model::measure(&model, workload, args.sizes.engine(*kv))?;
+                *bytes = measured.cache_bytes;
                 if round > 0 {
-                    samples.push(timings);
+                    samples.push(measured.timings);
                 }
             }
         }
@@ -103,11 +102,7 @@ impl Report {
                 units::bytes(cell.cache_bytes as u64),
             ]);
         }
-        format!(
-            "{}prompt of {} tokens, n new tokens\n\n{}",
-            self.model.title(),
-            self.prompt_len,
-            table.render()
-        )
+        let (title, prompt_len) = (self.model.title(), self.prompt_len);
+        format!("{title}prompt of {prompt_len} tokens, n new tokens\n\n{}", table.render())
     }
 }

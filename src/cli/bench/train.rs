@@ -73,14 +73,9 @@ impl Report {
     fn text(&self) -> String {
         let times = Table::of_spreads("ms per step", 2, [("", &self.ms_per_step)]);
         let counters = self.per_step.map_or(String::new(), |t| format!("\n{}", t.table("step")));
-        format!(
-            "{}{} windows of {} tokens per step: {}\n\n{}\n{}{counters}",
-            self.model.title(),
-            self.batch,
-            self.context,
-            units::rate(self.tokens_per_second, "tok"),
-            times.render(),
-            self.ideal_step.table()
-        )
+        let Report { batch, context, .. } = self;
+        let (title, rate) = (self.model.title(), units::rate(self.tokens_per_second, "tok"));
+        let (times, ideal) = (times.render(), self.ideal_step.table());
+        format!("{title}{batch} windows of {context} tokens per step: {rate}\n\n{times}\n{ideal}{counters}")
     }
 }
