@@ -105,7 +105,7 @@ pub(crate) fn activations(
 
 impl Memory {
     /// Training without activations.
-    pub(crate) fn to_train(&self) -> u64 {
+    pub(crate) fn to_train(self) -> u64 {
         self.weights + self.packed + self.packed_backward + self.gradients + self.moments
     }
 }
