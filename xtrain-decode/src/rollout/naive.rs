@@ -4,7 +4,6 @@ use xtrain_tensor::ops::{self, Slots};
 use xtrain_tensor::{Dtype, Tensor};
 
 use super::completion::Completion;
-use super::gather;
 use super::request::Request;
 use crate::cache::rotate_heads;
 use crate::error::{Error, Result};
@@ -45,8 +44,8 @@ fn complete(
     let mut sampler = Sampler::new(request.options).map_err(failed(prompt_len))?;
     let (mut all, mut logprobs, mut processed_logprobs) = (request.prompt.clone(), Vec::new(), Vec::new());
     loop {
-        let last = gather::rows(&hidden(&Rows::whole(&[&all]))?, &[all.len() - 1])?;
-        let logits = model.logits(&last)?.to_vec::<f32>().map_err(xtrain_model::Error::from)?;
+        let last = ops::gather_rows(&hidden(&Rows::whole(&[&all]))?, &[all.len() as u32 - 1])?;
+        let logits = model.logits(&last)?.to_vec::<f32>()?;
         let address = Address { seed, id, position: all.len() as u32 };
         let choice = sampler.pick(&logits, &all, address).map_err(failed(all.len()))?;
         all.push(choice.token);
