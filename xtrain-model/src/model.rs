@@ -90,7 +90,7 @@ impl Model {
     pub fn forward<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows) -> Result<F::X>
     where
         F: Functional,
-        K: KvStore<F>,
+        K: KvStore<F> + ?Sized,
     {
         let h = f.embedding(&self.params.embed, &rows.id)?;
         self.forward_embeds(f, kv, rows, h)
@@ -103,7 +103,7 @@ impl Model {
     pub fn forward_embeds<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::X) -> Result<F::X>
     where
         F: Functional,
-        K: KvStore<F>,
+        K: KvStore<F> + ?Sized,
     {
         for layer in 0..self.params.blocks.len() {
             h = self.block(f, kv, rows, layer, &h)?;
@@ -122,7 +122,7 @@ impl Model {
     ) -> Result<F::X>
     where
         F: Functional,
-        K: KvStore<F>,
+        K: KvStore<F> + ?Sized,
     {
         let Config { n_heads, n_kv_heads, head_dim, .. } = self.cfg;
         let (w, n, eps) = (&self.params.blocks[layer], rows.len(), self.cfg.norm_eps as f32);

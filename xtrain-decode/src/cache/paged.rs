@@ -5,8 +5,7 @@ use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
-use super::ledger::Ledger;
-use super::pool::{Pool, slot};
+use super::pool::Pool;
 use super::prefix::PrefixIndex;
 use super::shape::CacheShape;
 
@@ -14,8 +13,6 @@ use super::shape::CacheShape;
 #[derive(Debug)]
 pub struct Paged {
     pool: Pool,
-    ledger: Ledger,
-    slots: Slots,
     /// Positions in a page.
     page: usize,
     /// Maximum number of positions of a sequence.
@@ -49,10 +46,9 @@ impl Paged {
         let pages_per_sequence = room.positions.div_ceil(page);
         let all = room.sequences.saturating_mul(pages_per_sequence);
         let limit = room.slots.map_or(all, |slots| slots / page).min(u32::MAX as usize);
+        let slots = Slots::Pages { page, table: vec![Vec::new(); room.sequences] };
         Ok(Paged {
-            ledger: Ledger::new(shape.n_layers, room.sequences),
-            pool: Pool::new(shape, 0)?,
-            slots: Slots::Pages { page, table: vec![Vec::new(); room.sequences] },
+            pool: Pool::new(shape, room.sequences, slots, 0)?,
             page,
             positions: room.positions,
             limit,
@@ -65,7 +61,7 @@ impl Paged {
 
     /// The pages of a sequence, in the order of its positions.
     pub fn pages(&self, seq: u32) -> &[u32] {
-        match &self.slots {
+        match &self.pool.slots {
             Slots::Pages { table, .. } => table.get(seq as usize).map_or(&[], Vec::as_slice),
             Slots::Runs { .. } => &[],
         }
@@ -77,7 +73,7 @@ impl Paged {
     }
 
     fn table(&mut self, seq: u32) -> &mut Vec<u32> {
-        match &mut self.slots {
+        match &mut self.pool.slots {
             Slots::Pages { table, .. } => &mut table[seq as usize],
             Slots::Runs { .. } => unreachable!("a paged cache has page slots"),
         }
@@ -85,8 +81,8 @@ impl Paged {
 
     /// Gives `seq` an unshared page for each position from its length up to `len`.
     fn make_room(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.ledger.check_exists(seq)?;
-        let held = self.ledger.len(seq);
+        self.pool.ledger.check_exists(seq)?;
+        let held = self.pool.ledger.len(seq);
         let full = |pos: usize| Error::CacheFull { seq, pos: pos as u32 };
         if len > self.positions {
             return Err(full(self.positions));
@@ -115,7 +111,7 @@ impl Paged {
     fn take_page(&mut self) -> Result<Option<u32>> {
         let n = self.refs.len();
         if self.free.is_empty() && n < self.limit {
-            let grown = (2 * n).max(self.ledger.sequences()).max(1).min(self.limit);
+            let grown = (2 * n).max(self.pool.ledger.sequences()).max(1).min(self.limit);
             self.pool.grow(grown * self.page)?;
             self.refs.resize(grown, 0);
             self.free.extend((n as u32..grown as u32).rev());
@@ -145,10 +141,12 @@ impl Paged {
         }
     }
 
-    /// Ends an allocation: keeps its changes, or undoes all of them if it failed.
-    fn finish_allocation(&mut self, done: Result<()>) -> Result<()> {
+    /// Runs an allocation: keeps its changes, or undoes all of them if it fails.
+    fn allocate(&mut self, allocation: impl FnOnce(&mut Paged) -> Result<()>) -> Result<()> {
+        let done = allocation(self);
+        let journal = std::mem::take(&mut self.journal);
         if done.is_err() {
-            while let Some(Allocated { seq, at, old }) = self.journal.pop() {
+            for Allocated { seq, at, old } in journal.into_iter().rev() {
                 let new = match old {
                     None => self.table(seq).pop().expect("the journal lists a page that was added"),
                     Some(shared) => {
@@ -158,40 +156,26 @@ impl Paged {
                 };
                 self.release(new);
             }
-            self.ledger.abandon();
         }
-        self.journal.clear();
         done
-    }
-
-    /// Allocates room for all rows of the current pass, or for none.
-    fn make_room_for_pass(&mut self) -> Result<()> {
-        let done = (0..self.ledger.n_touched()).try_for_each(|n| {
-            let (seq, len) = self.ledger.touched(n);
-            self.make_room(seq, len)
-        });
-        self.finish_allocation(done)
     }
 
     /// Checks the rows of a pass at `layer`. Its first layer allocates room for all layers.
     fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
-        self.ledger.enter(layer, rows)?;
-        if layer == 0 { self.make_room_for_pass() } else { Ok(()) }
-    }
-
-    /// Called when the rows are written.
-    fn leave(&mut self, layer: usize) -> KvView<'_, Tensor> {
-        self.ledger.leave(layer);
-        self.pool.view(layer, &self.slots)
+        self.pool.ledger.enter(layer, rows)?;
+        if layer > 0 {
+            return Ok(());
+        }
+        let mut pass = self.pool.ledger.pass().into_iter();
+        self.allocate(|cache| pass.try_for_each(|(seq, len)| cache.make_room(seq, len)))
     }
 }
 
 impl KvStore<Eager> for Paged {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
-        self.pool.shape().check(&k, &v, rows)?;
+        self.pool.shape.check(&k, &v, rows)?;
         self.enter(layer, rows)?;
-        self.pool.write(layer, [&k, &v], rows, &self.slots)?;
-        Ok(self.leave(layer))
+        self.pool.extend(layer, [&k, &v], rows)
     }
 
     fn append_rotated(
@@ -202,9 +186,7 @@ impl KvStore<Eager> for Paged {
         rows: &Rows,
     ) -> Result<(Tensor, KvView<'_, Tensor>)> {
         self.enter(layer, rows)?;
-        let q = self.pool.append_rotated(layer, &new, rows, &self.slots);
-        let q = q.inspect_err(|_| self.ledger.abandon())?;
-        Ok((q, self.leave(layer)))
+        self.pool.append_rotated(layer, &new, rows)
     }
 }
 
@@ -214,16 +196,15 @@ impl Cache for Paged {
     }
 
     fn shape(&self) -> &CacheShape {
-        self.pool.shape()
+        &self.pool.shape
     }
 
     fn seq_len(&self, seq: u32) -> usize {
-        self.ledger.len(seq)
+        self.pool.ledger.len(seq)
     }
 
     fn usage(&self) -> Usage {
-        let in_use = (self.refs.len() - self.free.len()) * self.page;
-        self.pool.usage(in_use, self.ledger.positions())
+        self.pool.usage((self.refs.len() - self.free.len()) * self.page)
     }
 
     fn bytes(&self) -> usize {
@@ -231,24 +212,18 @@ impl Cache for Paged {
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        let done = self.make_room(seq, len);
-        self.finish_allocation(done)
+        self.allocate(|cache| cache.make_room(seq, len))
     }
 
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
         // a shared page is copied before it is written
         let own = self.pages(seq).get(pos / self.page).is_some_and(|&page| self.refs[page as usize] == 1);
-        own.then(|| slot(&self.slots, seq, pos) as u32)
-    }
-
-    fn free(&mut self, seq: u32) {
-        self.trim(seq, 0);
-        self.ledger.clear(seq);
+        own.then(|| self.pool.slot(seq, pos))
     }
 
     fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
-        let tokens = &tokens[..tokens.len().min(self.ledger.len(seq))];
-        if let Slots::Pages { table, page } = &self.slots
+        let tokens = &tokens[..tokens.len().min(self.pool.ledger.len(seq))];
+        if let Slots::Pages { table, page } = &self.pool.slots
             && let Some(pages) = table.get(seq as usize)
         {
             let kept = self.prefixes.insert(tokens, pages, *page);
@@ -259,7 +234,7 @@ impl Cache for Paged {
     }
 
     fn match_prefix(&mut self, seq: u32, tokens: &[u32]) -> usize {
-        if self.ledger.check_exists(seq).is_err() || self.ledger.len(seq) > 0 {
+        if self.pool.ledger.check_exists(seq).is_err() || self.pool.ledger.len(seq) > 0 {
             return 0;
         }
         self.trim(seq, 0);
@@ -269,13 +244,13 @@ impl Cache for Paged {
             self.refs[page as usize] += 1;
             self.table(seq).push(page);
         }
-        self.ledger.set_len(seq, len);
+        self.pool.ledger.set_len(seq, len);
         len
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
-        self.ledger.check_held(from, len)?;
-        self.ledger.check_exists(to)?;
+        self.pool.ledger.check_held(from, len)?;
+        self.pool.ledger.check_exists(to)?;
         if from != to {
             self.trim(to, 0);
             for at in 0..len.div_ceil(self.page) {
@@ -284,14 +259,14 @@ impl Cache for Paged {
                 self.table(to).push(page);
             }
         }
-        self.ledger.set_len(to, len);
+        self.pool.ledger.set_len(to, len);
         Ok(())
     }
 
     fn rewind(&mut self, Snapshot { seq, len }: Snapshot) -> Result<()> {
-        self.ledger.check_held(seq, len)?;
+        self.pool.ledger.check_held(seq, len)?;
         self.trim(seq, len.div_ceil(self.page));
-        self.ledger.set_len(seq, len);
+        self.pool.ledger.set_len(seq, len);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use xtrain_tensor::{Dtype, Tensor};
 
 use super::completion::Completion;
 use super::request::Request;
-use crate::cache::rotate_heads;
+use crate::cache::append_separately;
 use crate::error::{Error, Result};
 use crate::sampler::{Address, Sampler};
 
@@ -98,7 +98,6 @@ impl KvStore<Eager> for RepeatKv {
         new: Qkv<'_, Tensor>,
         rows: &Rows,
     ) -> ModelResult<(Tensor, KvView<'_, Tensor>)> {
-        let (q, k) = rotate_heads(&new)?;
-        Ok((q, self.extend(layer, k, new.v.clone(), rows)?))
+        append_separately(self, layer, new, rows)
     }
 }

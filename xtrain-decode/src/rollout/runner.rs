@@ -56,7 +56,7 @@ impl<'m> Runner<'m> {
     /// One forward pass: the final hidden states `[N, C]` of the rows.
     pub(super) fn forward(&self, plan: &Plan, cache: &mut Option<Box<dyn Cache>>) -> ModelResult<Tensor> {
         match cache {
-            Some(cache) => self.model.forward(&mut Eager, cache, &plan.rows),
+            Some(cache) => self.model.forward(&mut Eager, &mut **cache, &plan.rows),
             None => self.model.forward(&mut Eager, &mut NoCache::new(&plan.rows)?, &plan.rows),
         }
     }
@@ -174,13 +174,13 @@ impl<'m> Runner<'m> {
         cache: &mut Option<Box<dyn Cache>>,
         steps: usize,
     ) -> Result<Vec<DecodedStep>> {
-        let cache = cache.as_mut().expect("several steps without a synchronization have a cache");
+        let cache = cache.as_deref_mut().expect("several steps without a synchronization have a cache");
         let rows = plan.runs.len();
         let mut sampler = match self.device_sampler.take().filter(|sampler| sampler.capacity() >= rows) {
             Some(sampler) => sampler,
             None => DeviceSampler::new(self.model.device(), rows.next_power_of_two(), self.max_steps())?,
         };
-        self.upload_schedule(plan, &**cache, steps, &mut sampler)?;
+        self.upload_schedule(plan, cache, steps, &mut sampler)?;
         for step in 0..steps {
             if step > 0 {
                 plan.rows.pos.iter_mut().for_each(|pos| *pos += 1);
