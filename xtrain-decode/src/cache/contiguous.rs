@@ -1,5 +1,5 @@
 //! The contiguous cache: one run of slots per sequence, allocated at construction.
-use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
+use xtrain_model::{Eager, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
@@ -24,28 +24,14 @@ impl Contiguous {
     pub fn new(shape: CacheShape, room: Room) -> Result<Contiguous> {
         let Room { sequences, positions: capacity, .. } = room;
         let slots = Slots::Runs { base: (0..sequences).map(|s| s * capacity).collect() };
-        Ok(Contiguous { pool: Pool::new(shape, sequences, slots, sequences * capacity)?, capacity })
-    }
-
-    fn check_room(&self, seq: u32, len: usize) -> Result<()> {
-        self.pool.ledger.check_exists(seq)?;
-        if len > self.capacity {
-            return Err(Error::CacheFull { seq, pos: self.capacity as u32 });
-        }
-        Ok(())
-    }
-
-    /// Checks the rows of a pass at `layer`.
-    fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
-        self.pool.ledger.enter(layer, rows)?;
-        self.pool.ledger.pass().into_iter().try_for_each(|(seq, len)| self.check_room(seq, len))
+        Ok(Contiguous { pool: Pool::new(shape, room, slots, sequences * capacity)?, capacity })
     }
 }
 
 impl KvStore<Eager> for Contiguous {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
         self.pool.shape.check(&k, &v, rows)?;
-        self.enter(layer, rows)?;
+        self.pool.ledger.enter(layer, rows)?;
         self.pool.extend(layer, [&k, &v], rows)
     }
 
@@ -56,7 +42,7 @@ impl KvStore<Eager> for Contiguous {
         new: Qkv<'_, Tensor>,
         rows: &Rows,
     ) -> Result<(Tensor, KvView<'_, Tensor>)> {
-        self.enter(layer, rows)?;
+        self.pool.ledger.enter(layer, rows)?;
         self.pool.append_rotated(layer, &new, rows)
     }
 }
@@ -85,16 +71,16 @@ impl Cache for Contiguous {
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.check_room(seq, len)
+        self.pool.ledger.check_fits(seq, len)
     }
 
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
-        self.check_room(seq, pos + 1).ok().map(|()| self.pool.slot(seq, pos))
+        self.pool.ledger.check_fits(seq, pos + 1).ok().map(|()| self.pool.slot(seq, pos))
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
         self.pool.ledger.check_held(from, len)?;
-        self.check_room(to, len)?;
+        self.pool.ledger.check_fits(to, len)?;
         if from != to {
             let [from, to] = [from, to].map(|seq| self.pool.slots.slot(seq, 0));
             self.pool.copy(SlotRange { from, to, len })?;

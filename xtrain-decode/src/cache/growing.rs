@@ -78,7 +78,7 @@ impl Growing {
     /// An empty cache. `room` limits its growth. Nothing is allocated in advance.
     pub fn new(shape: CacheShape, room: Room) -> Growing {
         Growing {
-            ledger: Ledger::new(shape.n_layers, room.sequences),
+            ledger: Ledger::new(shape.n_layers, room.sequences, room.positions),
             layers: vec![vec![None; room.sequences]; shape.n_layers],
             view: None,
             reserved: vec![0; room.sequences],
@@ -107,16 +107,15 @@ impl Growing {
                 None => new,
             });
         }
-        let seqs: Vec<u32> = rows_of.into_keys().collect();
-        self.set_view(layer, &seqs)?;
+        self.set_view(layer, rows_of.into_keys())?;
         self.written += (rows.len() * self.shape.layer_bytes_per_token()) as u64;
         Ok(())
     }
 
     /// Makes `layer` of these sequences readable as one tensor.
-    fn set_view(&mut self, layer: usize, seqs: &[u32]) -> Result<()> {
+    fn set_view(&mut self, layer: usize, seqs: impl Iterator<Item = u32>) -> Result<()> {
         let (mut base, mut end, mut parts) = (vec![0; self.room.sequences], 0, Vec::new());
-        for &seq in seqs {
+        for seq in seqs {
             let kv = self.layers[layer][seq as usize].as_ref().expect("its rows have just been appended");
             base[seq as usize] = end;
             end += kv.len();
@@ -222,7 +221,7 @@ impl Cache for Growing {
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.ledger.check_exists(seq)?;
+        self.ledger.check_fits(seq, 0)?;
         let others = self.reserved.iter().sum::<usize>() - self.reserved[seq as usize];
         let limit = self.room.positions.min(self.room.slots.unwrap_or(usize::MAX).saturating_sub(others));
         if len > limit {

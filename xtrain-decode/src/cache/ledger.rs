@@ -5,6 +5,8 @@ use xtrain_model::{Error, Result, Rows};
 #[derive(Debug)]
 pub(super) struct Ledger {
     n_layers: usize,
+    /// Maximum number of positions of a sequence.
+    capacity: usize,
     /// Number of positions that every layer holds, by sequence.
     len: Vec<u32>,
     /// Lengths after the current pass.
@@ -16,8 +18,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(n_layers: usize, sequences: usize) -> Ledger {
-        Ledger { n_layers, len: vec![0; sequences], ahead: vec![0; sequences], rows: Vec::new(), next: 0 }
+    /// For `sequences` empty sequences of at most `capacity` positions.
+    pub(super) fn new(n_layers: usize, sequences: usize, capacity: usize) -> Ledger {
+        let [len, ahead] = [vec![0; sequences], vec![0; sequences]];
+        Ledger { n_layers, capacity, len, ahead, rows: Vec::new(), next: 0 }
     }
 
     /// Number of sequences.
@@ -79,6 +83,7 @@ impl Ledger {
             }
             *want += 1;
             self.rows.push((seq, pos));
+            self.check_fits(seq, pos as usize + 1)?;
         }
         Ok(())
     }
@@ -100,14 +105,17 @@ impl Ledger {
         }
     }
 
-    /// Checks that `seq` is a sequence of this cache.
-    pub(super) fn check_exists(&self, seq: u32) -> Result<()> {
-        if (seq as usize) < self.len.len() { Ok(()) } else { Err(Error::CacheFull { seq, pos: 0 }) }
+    /// Checks that `seq` is a sequence of this cache and can have `len` positions.
+    pub(super) fn check_fits(&self, seq: u32, len: usize) -> Result<()> {
+        match self.len.get(seq as usize).map(|_| self.capacity) {
+            Some(capacity) if len <= capacity => Ok(()),
+            capacity => Err(Error::CacheFull { seq, pos: capacity.unwrap_or(0) as u32 }),
+        }
     }
 
     /// Checks that `seq` holds at least `len` positions.
     pub(super) fn check_held(&self, seq: u32, len: usize) -> Result<()> {
-        self.check_exists(seq)?;
+        self.check_fits(seq, 0)?;
         let want = self.len(seq);
         if len > want {
             return Err(Error::CachePosition { layer: 0, seq, want: want as u32, got: len as u32 });

@@ -15,8 +15,6 @@ pub struct Paged {
     pool: Pool,
     /// Positions in a page.
     page: usize,
-    /// Maximum number of positions of a sequence.
-    positions: usize,
     /// Maximum number of pages.
     limit: usize,
     /// References to each page: the sequences that hold it, and one more if `prefixes` keeps it.
@@ -24,8 +22,6 @@ pub struct Paged {
     free: Vec<u32>,
     /// Pages that are kept for later sequences.
     prefixes: PrefixIndex,
-    /// Changes of the current allocation, to be undone if it fails.
-    journal: Vec<Allocated>,
 }
 
 /// A new page at index `at` of the page table of `seq`. `old`: the shared page that it replaced. `None`: it was
@@ -48,14 +44,12 @@ impl Paged {
         let limit = room.slots.map_or(all, |slots| slots / page).min(u32::MAX as usize);
         let slots = Slots::Pages { page, table: vec![Vec::new(); room.sequences] };
         Ok(Paged {
-            pool: Pool::new(shape, room.sequences, slots, 0)?,
+            pool: Pool::new(shape, room, slots, 0)?,
             page,
-            positions: room.positions,
             limit,
             refs: Vec::new(),
             free: Vec::new(),
             prefixes: PrefixIndex::default(),
-            journal: Vec::new(),
         })
     }
 
@@ -79,20 +73,17 @@ impl Paged {
         }
     }
 
-    /// Gives `seq` an unshared page for each position from its length up to `len`.
-    fn make_room(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.pool.ledger.check_exists(seq)?;
+    /// Gives `seq` an unshared page for each position from its length up to `len`. Adds each change to `journal`.
+    fn make_room(&mut self, seq: u32, len: usize, journal: &mut Vec<Allocated>) -> Result<()> {
+        self.pool.ledger.check_fits(seq, len)?;
         let held = self.pool.ledger.len(seq);
-        let full = |pos: usize| Error::CacheFull { seq, pos: pos as u32 };
-        if len > self.positions {
-            return Err(full(self.positions));
-        }
         for at in held / self.page..len.div_ceil(self.page) {
             let old = self.pages(seq).get(at).copied();
             if old.is_some_and(|p| self.refs[p as usize] == 1) {
                 continue;
             }
-            let new = self.take_page()?.ok_or_else(|| full(held.max(at * self.page)))?;
+            let full = Error::CacheFull { seq, pos: held.max(at * self.page) as u32 };
+            let new = self.take_page()?.ok_or(full)?;
             match old {
                 None => self.table(seq).push(new),
                 Some(shared) => {
@@ -102,7 +93,7 @@ impl Paged {
                     self.table(seq)[at] = new;
                 }
             }
-            self.journal.push(Allocated { seq, at, old });
+            journal.push(Allocated { seq, at, old });
         }
         Ok(())
     }
@@ -141,10 +132,10 @@ impl Paged {
         }
     }
 
-    /// Runs an allocation: keeps its changes, or undoes all of them if it fails.
-    fn allocate(&mut self, allocation: impl FnOnce(&mut Paged) -> Result<()>) -> Result<()> {
-        let done = allocation(self);
-        let journal = std::mem::take(&mut self.journal);
+    /// Makes room for sequences up to their lengths: for all of them or, after an error, for none.
+    fn allocate(&mut self, wanted: &[(u32, usize)]) -> Result<()> {
+        let mut journal = Vec::new();
+        let done = wanted.iter().try_for_each(|&(seq, len)| self.make_room(seq, len, &mut journal));
         if done.is_err() {
             for Allocated { seq, at, old } in journal.into_iter().rev() {
                 let new = match old {
@@ -163,11 +154,13 @@ impl Paged {
     /// Checks the rows of a pass at `layer`. Its first layer allocates room for all layers.
     fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
         self.pool.ledger.enter(layer, rows)?;
-        if layer > 0 {
-            return Ok(());
-        }
-        let mut pass = self.pool.ledger.pass().into_iter();
-        self.allocate(|cache| pass.try_for_each(|(seq, len)| cache.make_room(seq, len)))
+        if layer == 0 { self.allocate(&self.pool.ledger.pass()) } else { Ok(()) }
+    }
+
+    /// Adds `page`, which others hold too, to the pages of `seq`.
+    fn share(&mut self, seq: u32, page: u32) {
+        self.refs[page as usize] += 1;
+        self.table(seq).push(page);
     }
 }
 
@@ -212,7 +205,7 @@ impl Cache for Paged {
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.allocate(|cache| cache.make_room(seq, len))
+        self.allocate(&[(seq, len)])
     }
 
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
@@ -222,42 +215,32 @@ impl Cache for Paged {
     }
 
     fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
-        let tokens = &tokens[..tokens.len().min(self.pool.ledger.len(seq))];
-        if let Slots::Pages { table, page } = &self.pool.slots
-            && let Some(pages) = table.get(seq as usize)
-        {
-            let kept = self.prefixes.insert(tokens, pages, *page);
-            for page in kept {
-                self.refs[page as usize] += 1;
-            }
+        let tokens = &tokens[..tokens.len().min(self.seq_len(seq))];
+        let pages = self.pages(seq).to_vec();
+        for page in self.prefixes.insert(tokens, &pages, self.page) {
+            self.refs[page as usize] += 1;
         }
     }
 
     fn match_prefix(&mut self, seq: u32, tokens: &[u32]) -> usize {
-        if self.pool.ledger.check_exists(seq).is_err() || self.pool.ledger.len(seq) > 0 {
+        if self.pool.ledger.check_fits(seq, 0).is_err() || self.seq_len(seq) > 0 {
             return 0;
         }
         self.trim(seq, 0);
-        let pages = self.prefixes.find(&tokens[..tokens.len().min(self.positions)], self.page);
+        let pages = self.prefixes.find(tokens, self.page);
         let len = pages.len() * self.page;
-        for page in pages {
-            self.refs[page as usize] += 1;
-            self.table(seq).push(page);
-        }
+        pages.into_iter().for_each(|page| self.share(seq, page));
         self.pool.ledger.set_len(seq, len);
         len
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
         self.pool.ledger.check_held(from, len)?;
-        self.pool.ledger.check_exists(to)?;
+        self.pool.ledger.check_fits(to, len)?;
         if from != to {
             self.trim(to, 0);
-            for at in 0..len.div_ceil(self.page) {
-                let page = self.pages(from)[at];
-                self.refs[page as usize] += 1;
-                self.table(to).push(page);
-            }
+            let shared = self.pages(from)[..len.div_ceil(self.page)].to_vec();
+            shared.into_iter().for_each(|page| self.share(to, page));
         }
         self.pool.ledger.set_len(to, len);
         Ok(())

@@ -5,6 +5,7 @@ use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, QkNorm, SlotRange, Slots, UnrotatedHeads};
 
 use super::interface::Usage;
+use super::kind::Room;
 use super::ledger::Ledger;
 use super::shape::CacheShape;
 
@@ -23,10 +24,11 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(shape: CacheShape, sequences: usize, slots: Slots, n_slots: usize) -> Result<Pool> {
+    /// Zeros in `n_slots` slots, and an empty ledger.
+    pub(super) fn new(shape: CacheShape, room: Room, slots: Slots, n_slots: usize) -> Result<Pool> {
         let layer = |_| Ok([shape.zeros(n_slots)?, shape.zeros(n_slots)?]);
         let layers = (0..shape.n_layers).map(layer).collect::<Result<_>>()?;
-        let ledger = Ledger::new(shape.n_layers, sequences);
+        let ledger = Ledger::new(shape.n_layers, room.sequences, room.positions);
         Ok(Pool { shape, ledger, slots, layers, n_slots, written: 0, copied: 0 })
     }
 

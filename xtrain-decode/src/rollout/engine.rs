@@ -5,7 +5,7 @@ use super::completion::{Completion, Counters, LogitRow, Step};
 use super::options::EngineOptions;
 use super::plan::Plan;
 use super::request::Request;
-use super::runner::{Runner, Watch};
+use super::runner::{Batch, Runner, Watch};
 use super::scheduler::Scheduler;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -185,8 +185,8 @@ impl<'m> Engine<'m> {
     /// Samples the first tokens of sequences that have just forked their prompt.
     fn sample_forked(&mut self) -> Result<()> {
         let forked = self.scheduler.take_forked();
-        let sampled = self.runner.sample_forked(&forked, self.scheduler.running());
-        self.scheduler.accept(sampled)
+        let outcomes = self.runner.sample_forked(&forked, self.scheduler.running());
+        self.scheduler.accept(outcomes)
     }
 
     /// Running sequences that wait for a prompt fork it if it is computed now, and get their first tokens.
@@ -212,15 +212,17 @@ impl<'m> Engine<'m> {
         let (_, cache) = self.scheduler.running_and_cache();
         let hidden = self.runner.forward(&self.plan, cache)?;
         self.scheduler.mark_computed(&self.plan);
-        let sampled = self.runner.sample(&self.plan, self.scheduler.running(), &hidden, watch)?;
-        let accepted = self.scheduler.accept(sampled);
+        let batch = Batch { plan: &self.plan, running: self.scheduler.running() };
+        let outcomes = self.runner.sample(batch, &hidden, watch)?;
+        let accepted = self.scheduler.accept(outcomes);
         accepted.and(self.fork_waiting())
     }
 
     /// Several decode steps. The host gets the tokens of all of them at the end.
     fn execute_steps(&mut self, steps: usize) -> Result<()> {
         let (running, cache) = self.scheduler.running_and_cache();
-        match self.runner.decode_steps(&mut self.plan, running, cache, steps) {
+        let cache = cache.as_deref_mut().expect("several steps without a synchronization have a cache");
+        match self.runner.decode_steps(Batch { plan: &self.plan, running }, steps, cache) {
             Ok(decoded) => self.scheduler.accept_steps(&self.plan, &decoded),
             Err(error) => {
                 // No token was taken, so the rows of these steps are dropped. The first error is the one to report.

@@ -30,10 +30,6 @@ pub(super) struct Plan {
 pub(super) struct Run {
     /// Index of the sequence among the running ones.
     pub(super) running: usize,
-    /// Position of the sequence in the order of submission.
-    pub(super) index: usize,
-    /// Id of the sequence.
-    pub(super) id: u64,
     /// Its rows in the plan.
     pub(super) rows: Range<usize>,
     /// How a token is sampled from the last row. `None`: no token is sampled.
@@ -76,15 +72,6 @@ impl Plan {
         self.prefill_rows = 0;
         self.multi_step = None;
     }
-}
-
-/// The tokens of one forward pass, or of sequences that forked their prompt.
-#[derive(Debug)]
-pub(super) struct Sampled {
-    /// In the order of the plan's runs.
-    pub(super) outcomes: Vec<Outcome>,
-    /// Rows that the LM head ran on.
-    pub(super) logits_rows: usize,
 }
 
 /// The token of one sequence, or why there is none.

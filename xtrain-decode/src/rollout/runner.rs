@@ -5,13 +5,13 @@
 //! Tokens and log-probabilities stay on the device, where each step reads the tokens of the step before. The
 //! scheduler drops the tokens after the end of a sequence, so tokens, bits and the order in which sequences
 //! finish are the same as with one synchronization per step.
-use xtrain_model::{Eager, Model, NoCache, Result as ModelResult};
+use xtrain_model::{Eager, Model, NoCache, Result as ModelResult, Rows};
 use xtrain_tensor::ops::{self, DeviceSampler, SampleRow, Sampled as DeviceSample};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::completion::LogitRow;
 use super::options::{EngineOptions, LogitsRows};
-use super::plan::{DecodedStep, ForkedSample, Outcome, Plan, SampleSpec, Sampled, SamplerId};
+use super::plan::{DecodedStep, ForkedSample, Outcome, Plan, Run, SampleSpec, SamplerId};
 use super::sequence::Sequence;
 use crate::cache::Cache;
 use crate::error::Result;
@@ -19,6 +19,20 @@ use crate::sampler::{Choice, SampleError, SampleOptions, Sampler};
 
 /// A callback that receives every row of logits. `None`: there is none.
 pub(super) type Watch<'w> = Option<&'w mut dyn FnMut(LogitRow<'_>)>;
+
+/// The plan of a step, and the running sequences that it names by index.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Batch<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) running: &'a [Sequence],
+}
+
+impl<'a> Batch<'a> {
+    /// The runs that a token is sampled from, and how.
+    fn sampled(self) -> impl Iterator<Item = (&'a Run, &'a SampleSpec)> {
+        self.plan.runs.iter().filter_map(|run| Some((run, run.spec.as_ref()?)))
+    }
+}
 
 /// The model and everything that sampling writes to.
 #[derive(Debug)]
@@ -65,18 +79,17 @@ impl<'m> Runner<'m> {
     /// computed.
     pub(super) fn sample(
         &mut self,
-        plan: &Plan,
-        running: &[Sequence],
+        batch: Batch<'_>,
         hidden: &Tensor,
         watch: Watch<'_>,
-    ) -> Result<Sampled> {
-        let logits = self.logits(plan, hidden)?;
-        let on_device = if watch.is_none() { self.sample_on_device(plan, running, &logits)? } else { None };
-        let outcomes = match on_device {
-            Some(outcomes) => outcomes,
-            None => self.sample_on_host(plan, running, &logits, watch)?,
-        };
-        Ok(Sampled { outcomes, logits_rows: logits.shape()[0] })
+    ) -> Result<Vec<Outcome>> {
+        let logits = self.logits(batch.plan, hidden)?;
+        if watch.is_none()
+            && let Some(outcomes) = self.sample_on_device(batch, &logits)?
+        {
+            return Ok(outcomes);
+        }
+        self.sample_on_host(batch, &logits, watch)
     }
 
     /// The logits of all rows, or of those that a token is sampled from.
@@ -93,30 +106,30 @@ impl<'m> Runner<'m> {
 
     fn sample_on_host(
         &mut self,
-        plan: &Plan,
-        running: &[Sequence],
+        batch: Batch<'_>,
         logits: &Tensor,
         mut watch: Watch<'_>,
     ) -> Result<Vec<Outcome>> {
         let data = logits.read::<f32>()?;
         let mut rows_of_logits = data.chunks_exact(self.model.config().vocab);
         let mut outcomes = Vec::new();
-        for run in &plan.runs {
-            for at in run.rows.clone() {
-                let spec = run.spec.as_ref().filter(|_| at + 1 == run.rows.end);
+        for Run { running, rows, spec } in &batch.plan.runs {
+            let sequence = &batch.running[*running];
+            for at in rows.clone() {
+                let spec = spec.as_ref().filter(|_| at + 1 == rows.end);
                 if spec.is_none() && self.options.logits_rows == LogitsRows::Sampled {
                     continue;
                 }
                 let logits =
                     rows_of_logits.next().expect("a row of logits for each row that the head ran on");
                 if let Some(watch) = &mut watch {
-                    let position = plan.rows.pos[at] as usize;
-                    watch(LogitRow { index: run.index, id: run.id, position, logits });
+                    let position = batch.plan.rows.pos[at] as usize;
+                    watch(LogitRow { index: sequence.index, id: sequence.id, position, logits });
                 }
                 if let Some(spec) = spec {
                     let shared = spec.shares_logits.then(|| logits.into());
-                    let choice = self.pick(spec, &running[run.running], logits);
-                    outcomes.push(Outcome { running: run.running, choice, logits: shared });
+                    let choice = self.pick(spec, sequence, logits);
+                    outcomes.push(Outcome { running: *running, choice, logits: shared });
                 }
             }
         }
@@ -125,69 +138,53 @@ impl<'m> Runner<'m> {
 
     /// Samples on the GPU that holds the logits, so that they are not downloaded. `None`: on the CPU, if sequences
     /// that fork from a prompt need its logits, and if a row has no token, because the host gives the better error.
-    fn sample_on_device(
-        &self,
-        plan: &Plan,
-        running: &[Sequence],
-        logits: &Tensor,
-    ) -> Result<Option<Vec<Outcome>>> {
+    fn sample_on_device(&self, batch: Batch<'_>, logits: &Tensor) -> Result<Option<Vec<Outcome>>> {
         let on_gpu = matches!(logits.device(), Device::Gpu(_));
-        let is_shared = |spec: &SampleSpec| spec.shares_logits;
-        if !on_gpu
-            || self.options.logits_rows == LogitsRows::All
-            || plan.runs.iter().any(|run| run.spec.as_ref().is_some_and(is_shared))
-        {
+        let all_rows = self.options.logits_rows == LogitsRows::All;
+        if !on_gpu || all_rows || batch.sampled().any(|(_, spec)| spec.shares_logits) {
             return Ok(None);
         }
-        let samples = ops::sample_rows(logits, &self.device_rows(plan, running, 0))?;
-        let sampled_runs = plan.runs.iter().filter(|run| run.spec.is_some());
-        let outcomes = sampled_runs.zip(samples).map(|(run, sample)| {
+        let samples = ops::sample_rows(logits, &self.device_rows(batch, 0))?;
+        let outcome = |((run, _), sample): ((&Run, _), std::result::Result<DeviceSample, _>)| {
             Some(Outcome { running: run.running, choice: Ok(choice(sample.ok()?)), logits: None })
-        });
-        Ok(outcomes.collect())
+        };
+        Ok(batch.sampled().zip(samples).map(outcome).collect())
     }
 
     /// Samples the first tokens of sequences that forked their prompt.
-    pub(super) fn sample_forked(&mut self, forked: &[ForkedSample], running: &[Sequence]) -> Sampled {
+    pub(super) fn sample_forked(&mut self, forked: &[ForkedSample], running: &[Sequence]) -> Vec<Outcome> {
         let outcome = |forked: &ForkedSample| {
             let choice = self.pick(&forked.spec, &running[forked.running], &forked.logits);
             Outcome { running: forked.running, choice, logits: None }
         };
-        Sampled { outcomes: forked.iter().map(outcome).collect(), logits_rows: 0 }
+        forked.iter().map(outcome).collect()
     }
 
-    fn pick(
-        &mut self,
-        spec: &SampleSpec,
-        sequence: &Sequence,
-        logits: &[f32],
-    ) -> Result<Choice, SampleError> {
-        self.samplers[spec.sampler.0].pick(logits, sequence.penalized_tokens(), spec.address)
+    fn pick(&mut self, spec: &SampleSpec, from: &Sequence, logits: &[f32]) -> Result<Choice, SampleError> {
+        self.samplers[spec.sampler.0].pick(logits, from.penalized_tokens(), spec.address)
     }
 
-    /// Runs `steps` decode steps without synchronizing. Afterwards the positions of the plan are those of the last
-    /// step.
+    /// Runs `steps` decode steps without synchronizing.
     pub(super) fn decode_steps(
         &mut self,
-        plan: &mut Plan,
-        running: &[Sequence],
-        cache: &mut Option<Box<dyn Cache>>,
+        batch: Batch<'_>,
         steps: usize,
+        cache: &mut dyn Cache,
     ) -> Result<Vec<DecodedStep>> {
-        let cache = cache.as_deref_mut().expect("several steps without a synchronization have a cache");
-        let rows = plan.runs.len();
-        let mut sampler = match self.device_sampler.take().filter(|sampler| sampler.capacity() >= rows) {
+        let mut rows = batch.plan.rows.clone();
+        let mut sampler = match self.device_sampler.take().filter(|sampler| sampler.capacity() >= rows.len())
+        {
             Some(sampler) => sampler,
-            None => DeviceSampler::new(self.model.device(), rows.next_power_of_two(), self.max_steps())?,
-        };
-        self.upload_schedule(plan, cache, steps, &mut sampler)?;
-        for step in 0..steps {
-            if step > 0 {
-                plan.rows.pos.iter_mut().for_each(|pos| *pos += 1);
+            None => {
+                DeviceSampler::new(self.model.device(), rows.len().next_power_of_two(), self.max_steps())?
             }
+        };
+        self.upload_schedule(&rows, steps, cache, &mut sampler)?;
+        for step in 0..steps {
             let embeddings = self.model.embed_sampled(&sampler)?;
-            let hidden = self.model.forward_embeds(&mut Eager, cache, &plan.rows, embeddings)?;
-            sampler.sample(&self.model.logits(&hidden)?, &self.device_rows(plan, running, step as u32))?;
+            let hidden = self.model.forward_embeds(&mut Eager, cache, &rows, embeddings)?;
+            sampler.sample(&self.model.logits(&hidden)?, &self.device_rows(batch, step as u32))?;
+            rows.pos.iter_mut().for_each(|pos| *pos += 1);
         }
         let tokens = sampler.read_back()?;
         self.device_sampler = Some(sampler);
@@ -200,25 +197,25 @@ impl<'m> Runner<'m> {
     /// Uploads what the device needs for all steps: tokens, positions, slots and RoPE angles.
     fn upload_schedule(
         &self,
-        plan: &Plan,
-        cache: &dyn Cache,
+        rows: &Rows,
         steps: usize,
+        cache: &dyn Cache,
         sampler: &mut DeviceSampler,
     ) -> Result<()> {
         let lists = |step: usize| {
-            let pos: Vec<u32> = plan.rows.pos.iter().map(|&pos| pos + step as u32).collect();
-            let rows = plan.rows.seq.iter().zip(&pos);
+            let pos: Vec<u32> = rows.pos.iter().map(|&pos| pos + step as u32).collect();
+            let rows = rows.seq.iter().zip(&pos);
             let slots: Option<Vec<u32>> = rows.map(|(&seq, &pos)| cache.slot(seq, pos as usize)).collect();
             [Some(pos), slots].into_iter().flatten().collect()
         };
         let positions = |&pos: &u32| (0..steps).map(move |step| pos as usize + step);
-        self.model.prefetch_rope(plan.rows.pos.iter().flat_map(positions))?;
-        Ok(sampler.stage(&plan.rows.id, (0..steps).map(lists).collect())?)
+        self.model.prefetch_rope(rows.pos.iter().flat_map(positions))?;
+        Ok(sampler.stage(&rows.id, (0..steps).map(lists).collect())?)
     }
 
     /// How a device samples the tokens `steps` steps after the next ones.
-    fn device_rows<'a>(&self, plan: &Plan, running: &'a [Sequence], steps: u32) -> Vec<SampleRow<'a>> {
-        let row = |(sequence, spec): (&'a Sequence, &SampleSpec)| {
+    fn device_rows<'a>(&self, batch: Batch<'a>, steps: u32) -> Vec<SampleRow<'a>> {
+        let row = |(run, spec): (&Run, &SampleSpec)| {
             let options = self.samplers[spec.sampler.0].options();
             let &SampleOptions { temperature, top_k, top_p, min_p, repetition_penalty } = options;
             SampleRow {
@@ -230,11 +227,10 @@ impl<'m> Runner<'m> {
                 top_p: top_p.unwrap_or(1.0),
                 min_p: min_p.unwrap_or(0.0),
                 penalty: repetition_penalty.unwrap_or(1.0),
-                seen: sequence.penalized_tokens(),
+                seen: batch.running[run.running].penalized_tokens(),
             }
         };
-        let specs = plan.runs.iter().filter_map(|run| Some((&running[run.running], run.spec.as_ref()?)));
-        specs.map(row).collect()
+        batch.sampled().map(row).collect()
     }
 }
 

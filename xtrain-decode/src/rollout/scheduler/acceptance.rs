@@ -6,8 +6,8 @@ use xtrain_tensor::faults::{self, Fault};
 use super::Scheduler;
 use crate::cache::Snapshot;
 use crate::error::{Error, Result};
-use crate::rollout::options::PrefixCaching;
-use crate::rollout::plan::{DecodedStep, Outcome, Plan, Sampled};
+use crate::rollout::options::{LogitsRows, PrefixCaching};
+use crate::rollout::plan::{DecodedStep, Outcome, Plan};
 use crate::rollout::sequence::End;
 
 impl Scheduler<'_> {
@@ -17,6 +17,10 @@ impl Scheduler<'_> {
         self.counters.passes += 1;
         self.counters.layer_rows += plan.rows.len() as u64;
         self.counters.prefill_rows += plan.prefill_rows as u64;
+        self.counters.head_rows += match self.options.logits_rows {
+            LogitsRows::Sampled => plan.sampled_rows.len() as u64,
+            LogitsRows::All => plan.rows.len() as u64,
+        };
         self.advance(plan);
     }
 
@@ -39,10 +43,9 @@ impl Scheduler<'_> {
     ///
     /// # Errors
     /// The first row without a token. Its sequence has ended, the others have their tokens.
-    pub(in crate::rollout) fn accept(&mut self, sampled: Sampled) -> Result<()> {
-        self.counters.head_rows += sampled.logits_rows as u64;
+    pub(in crate::rollout) fn accept(&mut self, outcomes: Vec<Outcome>) -> Result<()> {
         let mut result = Ok(());
-        for Outcome { running, choice, logits } in sampled.outcomes {
+        for Outcome { running, choice, logits } in outcomes {
             let sequence = &mut self.running[running];
             if sequence.is_fresh() {
                 self.groups.first_token(sequence.group, logits);

@@ -1,8 +1,7 @@
 //! Admission: waiting sequences get slots, and prompts that are in the cache already.
 use xtrain_model::Error as ModelError;
 
-use super::Scheduler;
-use super::slots::SeqSlot;
+use super::{Scheduler, SeqSlot};
 use crate::cache::Snapshot;
 use crate::error::Result;
 use crate::rollout::options::PrefixCaching;
@@ -28,8 +27,10 @@ impl Scheduler<'_> {
             let Some(sequence) = self.waiting.pop_front() else { break };
             result = result.and(self.start(sequence));
         }
-        for slot in self.free_slots.take_prompts() {
-            self.free_cached(slot);
+        for at in 0..self.free_slots.len() {
+            if self.free_slots[at].prompt_of.take().is_some() {
+                self.free_cached(self.free_slots[at].number);
+            }
         }
         result
     }
@@ -39,9 +40,11 @@ impl Scheduler<'_> {
         std::mem::take(&mut self.forked)
     }
 
-    /// Gives `sequence` a slot, and its prompt if another sequence has it.
+    /// Gives `sequence` a free slot, and its prompt if another sequence has it. Prefers a slot that holds the prompt.
     fn start(&mut self, mut sequence: Sequence) -> Result<()> {
-        let slot = self.free_slots.take(sequence.is_fresh().then_some(sequence.group));
+        let holds_prompt = |slot: &SeqSlot| sequence.is_fresh() && slot.prompt_of == Some(sequence.group);
+        let at = self.free_slots.iter().position(holds_prompt).unwrap_or(self.free_slots.len() - 1);
+        let slot = self.free_slots.remove(at);
         sequence.assign_slot(slot.number, self.cfg);
         let source = self.prompt_source(&sequence, slot);
         sequence.waits_for_prompt = source == PromptSource::Wait;

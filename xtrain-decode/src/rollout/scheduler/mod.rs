@@ -12,7 +12,7 @@
 //! | `planning` | selects the rows of a step; preempts sequences if the cache is too small |
 //! | `acceptance` | takes the results of a step: computed rows and sampled tokens |
 //! | `retirement` | removes sequences that have ended and frees their slots |
-//! | `groups`, `slots` | prompts that several completions share; free slots |
+//! | `groups` | prompts that several completions share |
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -25,14 +25,12 @@ use super::request::Request;
 use super::sequence::Sequence;
 use crate::cache::Cache;
 use groups::PromptGroups;
-use slots::FreeSlots;
 
 mod acceptance;
 mod admission;
 mod groups;
 mod planning;
 mod retirement;
-mod slots;
 
 #[cfg(test)]
 mod tests;
@@ -48,7 +46,8 @@ pub(super) struct Scheduler<'m> {
     waiting: VecDeque<Sequence>,
     /// Sequences with a slot, the oldest first.
     running: Vec<Sequence>,
-    free_slots: FreeSlots,
+    /// The last one is handed out first.
+    free_slots: Vec<SeqSlot>,
     groups: PromptGroups,
     /// Sequences that forked their prompt and whose first token is due.
     forked: Vec<ForkedSample>,
@@ -65,19 +64,29 @@ pub(super) struct Scheduler<'m> {
     pub(super) finished: Vec<Completion>,
 }
 
+/// A place in the batch and in the cache.
+#[derive(Debug, Clone, Copy)]
+struct SeqSlot {
+    /// Number of the sequence in the cache.
+    number: u32,
+    /// The group whose prompt the cache still holds under this number, if no sequence has the slot.
+    prompt_of: Option<usize>,
+}
+
 impl<'m> Scheduler<'m> {
     pub(super) fn new(
         cfg: &'m Config,
         options: EngineOptions,
         cache: Option<Box<dyn Cache>>,
     ) -> Scheduler<'m> {
+        let slots = 0..options.room(cfg).sequences as u32;
         Scheduler {
             cfg,
             options,
             cache,
             waiting: VecDeque::new(),
             running: Vec::new(),
-            free_slots: FreeSlots::new(options.room(cfg).sequences),
+            free_slots: slots.rev().map(|number| SeqSlot { number, prompt_of: None }).collect(),
             groups: PromptGroups::default(),
             forked: Vec::new(),
             admission_blocked: false,

@@ -2,8 +2,7 @@
 use xtrain_model::Error as ModelError;
 use xtrain_tensor::faults::{self, Fault};
 
-use super::Scheduler;
-use super::slots::SeqSlot;
+use super::{Scheduler, SeqSlot};
 use crate::error::Result;
 use crate::rollout::plan::{Plan, Run};
 
@@ -69,7 +68,7 @@ impl Scheduler<'_> {
             let shares_logits = sequence.is_fresh() && self.groups.contains(sequence.group);
             sequence.sample_spec(self.running[0].id, shares_logits)
         });
-        plan.runs.push(Run { running: at, index: sequence.index, id: sequence.id, rows, spec });
+        plan.runs.push(Run { running: at, rows, spec });
     }
 
     /// Decode steps that need no token on the host in between and have cache room: 1 to `max_steps`. `None`: there is
@@ -93,7 +92,7 @@ impl Scheduler<'_> {
         let mut sequence = self.running.pop().expect("only one of several sequences is preempted");
         self.insert_prefix(&sequence);
         self.free_cached(sequence.slot);
-        self.free_slots.put(SeqSlot { number: sequence.slot, prompt_of: None });
+        self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of: None });
         sequence.num_computed = 0;
         sequence.waits_for_prompt = false;
         self.waiting.push_front(sequence);

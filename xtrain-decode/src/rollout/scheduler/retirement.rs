@@ -1,6 +1,5 @@
 //! Retirement: sequences that have ended leave, and their slots become free.
-use super::Scheduler;
-use super::slots::SeqSlot;
+use super::{Scheduler, SeqSlot};
 use crate::rollout::completion::FinishReason;
 use crate::rollout::options::PrefixCaching;
 use crate::rollout::sequence::{End, Sequence};
@@ -41,7 +40,7 @@ impl Scheduler<'_> {
         if prompt_of.is_none() {
             self.free_cached(sequence.slot);
         }
-        self.free_slots.put(SeqSlot { number: sequence.slot, prompt_of });
+        self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of });
     }
 
     /// Adds the completion of a sequence. If it has no token, it no longer needs the prompt of its group.

@@ -3,7 +3,7 @@ use xtrain_model::Model;
 use xtrain_tensor::{Device, Dtype};
 
 use super::*;
-use crate::rollout::plan::{Outcome, Plan, Sampled};
+use crate::rollout::plan::{Outcome, Plan};
 use crate::sampler::{Choice, SampleOptions};
 
 fn config() -> Config {
@@ -68,7 +68,7 @@ fn a_repetition_penalty_reads_the_tokens_of_a_sequence_in_place() {
         scheduler.mark_computed(&plan);
         let choice = Choice { token: 5, logprob: 0.0, processed_logprob: 0.0 };
         let outcomes = (0..2).map(|running| Outcome { running, choice: Ok(choice), logits: None }).collect();
-        scheduler.accept(Sampled { outcomes, logits_rows: 2 }).unwrap();
+        scheduler.accept(outcomes).unwrap();
     }
     scheduler.retire();
     assert_eq!(scheduler.finished.len(), 2);
