@@ -50,10 +50,9 @@ impl<'m> Engine<'m> {
     /// [`Error::Option`] for an option outside its range. [`Error::Model`] if the device has no memory for the cache.
     pub fn new(model: &'m Model, options: EngineOptions) -> Result<Engine<'m>> {
         options.check(model.config())?;
-        let cache = options.cache(model)?;
         Ok(Engine {
             model,
-            scheduler: Scheduler::new(model.config(), options, cache),
+            scheduler: Scheduler::new(model, options)?,
             runner: Runner::new(model, options),
             plan: Plan::default(),
             max_seq_len: options.room(model.config()).positions,
@@ -184,7 +183,7 @@ impl<'m> Engine<'m> {
 
     /// Samples the first tokens of sequences that have just forked their prompt.
     fn sample_forked(&mut self) -> Result<()> {
-        let forked = self.scheduler.take_forked();
+        let forked = std::mem::take(&mut self.scheduler.forked);
         let outcomes = self.runner.sample_forked(&forked, self.scheduler.running());
         self.scheduler.accept(outcomes)
     }

@@ -35,11 +35,6 @@ impl Scheduler<'_> {
         result
     }
 
-    /// The sequences that forked their prompt since the last call.
-    pub(in crate::rollout) fn take_forked(&mut self) -> Vec<ForkedSample> {
-        std::mem::take(&mut self.forked)
-    }
-
     /// Gives `sequence` a free slot, and its prompt if another sequence has it. Prefers a slot that holds the prompt.
     fn start(&mut self, mut sequence: Sequence) -> Result<()> {
         let holds_prompt = |slot: &SeqSlot| sequence.is_fresh() && slot.prompt_of == Some(sequence.group);

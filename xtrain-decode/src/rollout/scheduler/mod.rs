@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use xtrain_model::Config;
+use xtrain_model::{Config, Model};
 
 use super::completion::{Completion, Counters, Event};
 use super::options::EngineOptions;
@@ -24,6 +24,7 @@ use super::plan::{ForkedSample, SamplerId};
 use super::request::Request;
 use super::sequence::Sequence;
 use crate::cache::Cache;
+use crate::error::Result;
 use groups::PromptGroups;
 
 mod acceptance;
@@ -49,14 +50,14 @@ pub(super) struct Scheduler<'m> {
     /// The last one is handed out first.
     free_slots: Vec<SeqSlot>,
     groups: PromptGroups,
-    /// Sequences that forked their prompt and whose first token is due.
-    forked: Vec<ForkedSample>,
     /// The cache was too small for the running sequences: none is admitted until one ends.
     admission_blocked: bool,
     /// The next step synchronizes after one forward pass, so that the host can determine why a row has no token.
     force_sync: bool,
     /// Sequences submitted so far.
     submitted: usize,
+    /// Sequences that forked their prompt and whose first token is due.
+    pub(super) forked: Vec<ForkedSample>,
     pub(super) counters: Counters,
     /// The new tokens of the step.
     pub(super) events: Vec<Event>,
@@ -74,28 +75,25 @@ struct SeqSlot {
 }
 
 impl<'m> Scheduler<'m> {
-    pub(super) fn new(
-        cfg: &'m Config,
-        options: EngineOptions,
-        cache: Option<Box<dyn Cache>>,
-    ) -> Scheduler<'m> {
-        let slots = 0..options.room(cfg).sequences as u32;
-        Scheduler {
-            cfg,
+    pub(super) fn new(model: &'m Model, options: EngineOptions) -> Result<Scheduler<'m>> {
+        let room = options.room(model.config());
+        let slots = (0..room.sequences as u32).rev();
+        Ok(Scheduler {
+            cfg: model.config(),
             options,
-            cache,
+            cache: options.kv.cache(model, room)?,
             waiting: VecDeque::new(),
             running: Vec::new(),
-            free_slots: slots.rev().map(|number| SeqSlot { number, prompt_of: None }).collect(),
+            free_slots: slots.map(|number| SeqSlot { number, prompt_of: None }).collect(),
             groups: PromptGroups::default(),
-            forked: Vec::new(),
             admission_blocked: false,
             force_sync: false,
             submitted: 0,
+            forked: Vec::new(),
             counters: Counters::default(),
             events: Vec::new(),
             finished: Vec::new(),
-        }
+        })
     }
 
     pub(super) fn cache(&self) -> Option<&dyn Cache> {

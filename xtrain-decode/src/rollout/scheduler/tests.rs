@@ -1,13 +1,12 @@
 //! Tests of the scheduler without a runner.
-use xtrain_model::Model;
 use xtrain_tensor::{Device, Dtype};
 
 use super::*;
 use crate::rollout::plan::{Outcome, Plan};
 use crate::sampler::{Choice, SampleOptions};
 
-fn config() -> Config {
-    Config {
+fn model() -> Model {
+    let cfg = Config {
         vocab: 37,
         dim: 8,
         ffn_dim: 8,
@@ -19,20 +18,19 @@ fn config() -> Config {
         rope_theta: 1e4,
         norm_eps: 1e-6,
         ..Config::default()
-    }
+    };
+    Model::init(&cfg, Dtype::F32, &Device::cpu(), 7).unwrap()
 }
 
 /// A scheduler of 3 slots.
-fn scheduler(cfg: &Config) -> Scheduler<'_> {
-    let model = Model::init(cfg, Dtype::F32, &Device::cpu(), 7).unwrap();
-    let options = EngineOptions { max_batch: 3, ..EngineOptions::default() };
-    Scheduler::new(cfg, options, options.cache(&model).unwrap())
+fn scheduler(model: &Model) -> Scheduler<'_> {
+    Scheduler::new(model, EngineOptions { max_batch: 3, ..EngineOptions::default() }).unwrap()
 }
 
 #[test]
 fn a_waiting_completion_owns_no_token_memory() {
-    let cfg = config();
-    let mut scheduler = scheduler(&cfg);
+    let model = model();
+    let mut scheduler = scheduler(&model);
     scheduler.submit(Request::greedy(&[1, 2, 3], 9), 1 << 16, SamplerId(0));
     scheduler.admit().unwrap();
     let first = &scheduler.running[0];
@@ -47,8 +45,8 @@ fn a_waiting_completion_owns_no_token_memory() {
 #[test]
 fn a_repetition_penalty_reads_the_tokens_of_a_sequence_in_place() {
     fn owns_no_memory<T: Copy>(_: &T) {}
-    let cfg = config();
-    let mut scheduler = scheduler(&cfg);
+    let model = model();
+    let mut scheduler = scheduler(&model);
     for repetition_penalty in [Some(1.3), None] {
         let options = SampleOptions { repetition_penalty, ..SampleOptions::default() };
         scheduler.submit(Request { options, ..Request::greedy(&[1, 2, 3], 9) }, 1, SamplerId(0));
