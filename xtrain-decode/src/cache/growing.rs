@@ -165,20 +165,15 @@ impl Growing {
 }
 
 impl KvStore<Eager> for Growing {
-    fn extend(
-        &mut self,
-        layer: usize,
-        mut k: Tensor,
-        mut v: Tensor,
-        rows: &Rows,
-    ) -> Result<KvView<'_, Tensor>> {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
         self.shape.check(&k, &v, rows)?;
         self.enter(layer, rows)?;
+        let mut new = Kv { k, v };
         if let Some((dropped, zeros)) = self.shape.dropped_rows(layer, rows)? {
-            ops::scatter_rows(&mut k, &zeros, &dropped)?;
-            ops::scatter_rows(&mut v, &zeros, &dropped)?;
+            ops::scatter_rows(&mut new.k, &zeros, &dropped)?;
+            ops::scatter_rows(&mut new.v, &zeros, &dropped)?;
         }
-        self.append(layer, &Kv { k, v }, rows)?;
+        self.append(layer, &new, rows)?;
         self.ledger.leave(layer);
         let (kv, slots) = self.view.as_ref().expect("it has just been set");
         Ok(KvView { k: &kv.k, v: &kv.v, slots })

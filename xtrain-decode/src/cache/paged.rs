@@ -157,10 +157,12 @@ impl Paged {
         if layer == 0 { self.allocate(&self.pool.ledger.pass()) } else { Ok(()) }
     }
 
-    /// Adds `page`, which others hold too, to the pages of `seq`.
-    fn share(&mut self, seq: u32, page: u32) {
-        self.refs[page as usize] += 1;
-        self.table(seq).push(page);
+    /// Adds `pages`, which others hold too, to those of `seq`.
+    fn share(&mut self, seq: u32, pages: &[u32]) {
+        for &page in pages {
+            self.refs[page as usize] += 1;
+        }
+        self.table(seq).extend_from_slice(pages);
     }
 }
 
@@ -229,7 +231,7 @@ impl Cache for Paged {
         self.trim(seq, 0);
         let pages = self.prefixes.find(tokens, self.page);
         let len = pages.len() * self.page;
-        pages.into_iter().for_each(|page| self.share(seq, page));
+        self.share(seq, &pages);
         self.pool.ledger.set_len(seq, len);
         len
     }
@@ -240,7 +242,7 @@ impl Cache for Paged {
         if from != to {
             self.trim(to, 0);
             let shared = self.pages(from)[..len.div_ceil(self.page)].to_vec();
-            shared.into_iter().for_each(|page| self.share(to, page));
+            self.share(to, &shared);
         }
         self.pool.ledger.set_len(to, len);
         Ok(())

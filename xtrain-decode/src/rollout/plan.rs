@@ -54,7 +54,6 @@ pub(super) struct SamplerId(pub(super) usize);
 /// The first token of a sequence that took its prompt, and the logits after it, from another sequence.
 #[derive(Debug)]
 pub(super) struct ForkedSample {
-    /// Index of the sequence among the running ones.
     pub(super) running: usize,
     pub(super) spec: SampleSpec,
     /// `[V]`.
@@ -77,7 +76,6 @@ impl Plan {
 /// The token of one sequence, or why there is none.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Index of the sequence among the running ones.
     pub(super) running: usize,
     pub(super) choice: Result<Choice, SampleError>,
     /// The logits `[V]`, if other sequences fork from the prompt.

@@ -94,8 +94,7 @@ impl<'m> Runner<'m> {
 
     /// The logits of all rows, or of those that a token is sampled from.
     fn logits(&self, plan: &Plan, hidden: &Tensor) -> Result<Tensor> {
-        let all = self.options.logits_rows == LogitsRows::All || plan.sampled_rows.len() == plan.rows.len();
-        if all {
+        if self.options.logits_rows == LogitsRows::All || plan.sampled_rows.len() == plan.rows.len() {
             return Ok(self.model.logits(hidden)?);
         }
         if plan.sampled_rows.is_empty() {
