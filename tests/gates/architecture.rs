@@ -103,7 +103,7 @@ const CRATES: [Crate; 4] = [
             ("cache/", 2),
             // requests, sequences, plans and completions
             ("rollout/", 3),
-            ("rollout/scheduler.rs", 4),
+            ("rollout/scheduler/", 4),
             ("rollout/runner.rs", 4),
             ("rollout/engine.rs", 5),
             // functions over an engine, and the naive oracle

@@ -76,7 +76,12 @@ impl Model {
     ///
     /// # Errors
     /// When an id or a position is out of range, or when `kv` rejects a row (no room, or not the next position).
-    pub fn forward<F: Functional>(&self, f: &mut F, kv: &mut impl KvStore<F>, rows: &Rows) -> Result<F::X> {
+    pub fn forward<F: Functional>(
+        &self,
+        f: &mut F,
+        kv: &mut (impl KvStore<F> + ?Sized),
+        rows: &Rows,
+    ) -> Result<F::X> {
         let h = f.embedding(&self.params.embed, &rows.id)?;
         self.forward_embeds(f, kv, rows, h)
     }
@@ -88,7 +93,7 @@ impl Model {
     pub fn forward_embeds<F: Functional>(
         &self,
         f: &mut F,
-        kv: &mut impl KvStore<F>,
+        kv: &mut (impl KvStore<F> + ?Sized),
         rows: &Rows,
         mut h: F::X,
     ) -> Result<F::X> {
@@ -102,7 +107,7 @@ impl Model {
     pub(crate) fn block<F: Functional>(
         &self,
         f: &mut F,
-        kv: &mut impl KvStore<F>,
+        kv: &mut (impl KvStore<F> + ?Sized),
         rows: &Rows,
         layer: usize,
         h: &F::X,
