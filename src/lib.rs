@@ -61,10 +61,13 @@ mod build_info;
 pub mod cli;
 pub mod config;
 pub mod evaluate;
+pub mod grpo;
 pub mod memory;
 #[cfg(test)]
 mod reference;
 pub mod report;
+pub mod rewards;
+pub mod rollout_file;
 pub mod run;
 pub mod training;
 pub mod verify;
