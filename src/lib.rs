@@ -11,6 +11,7 @@
 //! | [`tensor`] | devices, tensors and operations |
 //! | [`model`] | the transformer, training, checkpoints, tokenizers, chat templates |
 //! | [`decode`] | KV caches, samplers and the batched generation engine |
+//! | [`rewards`] | rewards of completions: built-in tasks and external programs |
 //! | [`config`], [`training`], [`run`] | configuration, training loop and run directories of the program |
 //!
 //! # Example

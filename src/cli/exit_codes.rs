@@ -7,7 +7,8 @@ use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
-use crate::{decode, evaluate, model, tensor, training, verify};
+use crate::rewards::RewardError;
+use crate::{decode, evaluate, grpo, model, tensor, training, verify};
 
 impl From<DataError> for CliError {
     fn from(error: DataError) -> CliError {
@@ -27,6 +28,37 @@ impl From<TokenizerError> for CliError {
             _ => Exit::Data,
         };
         CliError::from_source(exit, error)
+    }
+}
+
+impl From<RewardError> for CliError {
+    fn from(error: RewardError) -> CliError {
+        let exit = match error {
+            RewardError::Command { .. } => Exit::Usage,
+            RewardError::Start { .. } => Exit::Missing,
+            _ => Exit::Data,
+        };
+        CliError::from_source(exit, error)
+    }
+}
+
+impl From<grpo::Error> for CliError {
+    fn from(error: grpo::Error) -> CliError {
+        match error {
+            grpo::Error::Decode(error) => error.into(),
+            grpo::Error::Model(error) => error.into(),
+            grpo::Error::Reward(error) => error.into(),
+            grpo::Error::Store(error) => error.into(),
+            grpo::Error::Run(error) => error.into(),
+            grpo::Error::Tokenizer(error) => error.into(),
+            grpo::Error::Mismatch { .. } | grpo::Error::Unstable { .. } => {
+                CliError::from_source(Exit::Difference, error)
+            }
+            grpo::Error::RewardWeights { .. } | grpo::Error::NoPrompts => {
+                CliError::from_source(Exit::Usage, error)
+            }
+            _ => CliError::from_source(Exit::Data, error),
+        }
     }
 }
 

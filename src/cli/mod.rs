@@ -16,6 +16,8 @@ pub mod eval;
 pub mod export;
 pub mod generate;
 pub mod generation_args;
+pub mod grpo;
+pub mod grpo_monitor;
 pub mod import;
 pub mod init;
 pub mod inspect;
@@ -93,6 +95,8 @@ pub enum Command {
     Tokenizer(tokenizer::TokenizerCommand),
     /// Train or fine-tune a model; interrupted runs resume bit-identically.
     Train(train::TrainArgs),
+    /// Train a model with rewards (GRPO); the sampler's log-probabilities are the trainer's.
+    Grpo(grpo::GrpoArgs),
     /// Evaluate a model on a file: loss, perplexity, bits per byte, accuracy.
     Eval(eval::EvalArgs),
     /// Continue a prompt.
@@ -205,6 +209,7 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Train(args) => train::run(args),
+        Command::Grpo(args) => grpo::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),

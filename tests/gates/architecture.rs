@@ -117,6 +117,7 @@ const CRATES: [Crate; 4] = [
             ("build_info.rs", 0),
             ("config/", 0),
             ("report/", 0),
+            ("rewards/", 0),
             ("memory.rs", 1),
             ("training/", 1),
             ("run/", 1),

@@ -1,0 +1,10 @@
+//! Rewards of completions: built-in tasks and external programs.
+//!
+//! A [`Reward`] has one or more named functions. It maps a batch of completions to one number per function, or `None`.
+mod error;
+mod reward;
+mod task;
+
+pub use error::{ReplyLocation, RewardError};
+pub use reward::{CompletionIndex, Reward, RewardInput};
+pub use task::TaskReward;
