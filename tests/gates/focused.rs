@@ -139,7 +139,7 @@ pub(crate) fn vocabulary() -> Checked {
         let target = |i: usize| Some(Target { id: (i * 61) as u32, weight: 1.0, bonus: 0.0 });
         let targets: Vec<_> = rows.clone().map(target).collect();
         let samples = Samples::of_lengths([rows.len()]);
-        let rows_of = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+        let rows_of = LossRows::new(&targets, &samples);
         let x = Tensor::new(&device, &[rows.len(), c], x[rows.start * c..rows.end * c].to_vec());
         let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).map_err(error)?;
         let x = x.map_err(error)?;

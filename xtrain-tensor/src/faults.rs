@@ -90,6 +90,10 @@ faults! {
     PageOffByOne "page-off-by-one" "the first position of a page is written to the previous page"
     PositionOffByOne "position-off-by-one" "a row after the prompt uses the position after its own"
     SharedRandomState "shared-random-state" "all random numbers of a step use the id of the first sequence"
+    LossTopPStopsEarly "loss-top-p-stops-early"
+        "top-p of the loss stops at the token whose running sum equals the budget instead of the one that exceeds it"
+    LossMinPIsStrict "loss-min-p-is-strict" "min-p of the loss removes a token whose probability equals the bound"
+    LossForgetsMinP "loss-forgets-min-p" "the loss applies top-k and top-p of the sampler, but not its min-p"
 }
 
 impl fmt::Display for Fault {

@@ -26,7 +26,7 @@ fn computed(case: &Case, device: &Device, max_logits: usize) -> Result<[Vec<f32>
     };
     let targets: Vec<Option<Target>> = (0..n).map(target).collect();
     let samples = Samples::of_lengths(case.lengths);
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 0.8, top_k: case.top_k };
+    let rows = LossRows { temperature: 0.8, top_k: case.top_k, ..LossRows::new(&targets, &samples) };
     let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32).unwrap();
     let (values, dx) = match device.as_cpu() {
         Some(cpu) => {
@@ -95,7 +95,7 @@ fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
     let samples = Samples::of_lengths([1]);
     for (k, id, kept) in [(2, 1, vec![1, 3]), (2, 2, vec![1, 2, 3]), (5, 1, vec![0, 1, 2, 3, 5])] {
         let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
-        let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
+        let rows = LossRows { top_k: Some(k), ..LossRows::new(&targets, &samples) };
         let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
         let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
         let moved: Vec<usize> = (0..6).filter(|&i| dhead.data::<f32>().unwrap()[i] != 0.0).collect();
@@ -119,7 +119,7 @@ fn growth(max_logits: usize) -> Option<u64> {
     let targets: Vec<_> =
         (0..n).map(|i| Some(Target { id: i as u32 * 97, weight: 1.0, bonus: 0.0 })).collect();
     let samples = Samples::of_lengths([n]);
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+    let rows = LossRows::new(&targets, &samples);
     let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).unwrap();
     dhead.data_mut::<f32>().unwrap().fill(1.0);
     let cpu = device.as_cpu().unwrap();
