@@ -90,6 +90,10 @@ faults! {
     PageOffByOne "page-off-by-one" "the first position of a page is written to the previous page"
     PositionOffByOne "position-off-by-one" "a row after the prompt uses the position after its own"
     SharedRandomState "shared-random-state" "all random numbers of a step use the id of the first sequence"
+    StdOfThePopulation "std-of-the-population" "the standard deviation of rewards divides by n instead of n - 1"
+    ClippedTokenKeepsItsGradient "clipped-token-keeps-its-gradient" "a clipped token keeps its policy gradient"
+    MaskedTokensCounted "masked-tokens-counted"
+        "the divisor of a policy loss counts the tokens outside the loss mask"
 }
 
 impl fmt::Display for Fault {
