@@ -182,7 +182,7 @@ pub(crate) fn names(key: &str) -> Option<Vec<&'static str>> {
         }
         "grpo.importance_sampling_level" => Some(vec!["token", "sequence"]),
         "grpo.scale_rewards" => Some(vec!["group", "batch", "none"]),
-        "grpo.advantage_baseline" => Some(vec!["group", "leave_one_out"]),
+        "grpo.advantage_baseline" => Some(vec!["group_mean", "leave_one_out"]),
         "grpo.multi_objective_aggregation" => Some(vec!["sum_then_normalize", "normalize_then_sum"]),
         _ => None,
     }

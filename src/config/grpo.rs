@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::resolve::require;
 use super::{DecayKind, Precision, Result};
 use crate::decode::SampleOptions;
+use crate::model::rl::{Baseline, ImportanceSamplingLevel, LossType, RewardAggregation, ScaleRewards};
 
 /// `[grpo]`: reinforcement learning with verifiable rewards (GRPO), read by `xtrain grpo`. Names and meanings follow
 /// TRL's GRPOConfig where it has the option.
@@ -70,9 +71,9 @@ pub struct GrpoSection {
     /// Maximum gradient norm; 0: no clipping.
     pub clip: f64,
     /// Loss.
-    pub loss_type: LossKind,
+    pub loss_type: LossType,
     /// Level of the importance ratio.
-    pub importance_sampling_level: RatioLevel,
+    pub importance_sampling_level: ImportanceSamplingLevel,
     /// Lower clipping range of the ratio.
     pub epsilon: f64,
     /// Upper clipping range of the ratio. Default: `epsilon`.
@@ -93,11 +94,11 @@ pub struct GrpoSection {
     /// Ignore completions that reached `max_completion_length`.
     pub mask_truncated_completions: bool,
     /// Normalization of the advantages.
-    pub scale_rewards: RewardScale,
+    pub scale_rewards: ScaleRewards,
     /// Baseline of the advantages.
-    pub advantage_baseline: AdvantageBaseline,
+    pub advantage_baseline: Baseline,
     /// How several rewards are combined.
-    pub multi_objective_aggregation: RewardCombination,
+    pub multi_objective_aggregation: RewardAggregation,
     /// How often groups whose rewards are all equal are replaced by groups of other prompts; 0: never.
     pub resample_groups: usize,
     /// Compute dtype of the reference model.
@@ -120,70 +121,6 @@ pub struct GrpoSection {
     pub save_every: usize,
     /// Number of recent checkpoints to keep; at least 2.
     pub keep: usize,
-}
-
-/// Policy loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LossKind {
-    /// Mean over the tokens of a completion, then over completions.
-    Grpo,
-    /// Mean over the tokens of an optimizer step.
-    Bnpo,
-    /// Sum divided by (completions x max_completion_length).
-    DrGrpo,
-    /// Mean over the tokens of a generation batch.
-    Dapo,
-    /// Clipped, detached ratio times log-probability.
-    Cispo,
-    /// Sigmoid instead of clipping.
-    Sapo,
-    /// Sum over the tokens of a completion, then mean over completions.
-    Luspo,
-    /// Variational sequence-level weight.
-    Vespo,
-}
-
-/// Level of the importance ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RatioLevel {
-    /// A ratio per token.
-    Token,
-    /// One ratio per completion: GSPO.
-    Sequence,
-}
-
-/// Normalization of the advantages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RewardScale {
-    /// Divide by the standard deviation of the group.
-    Group,
-    /// Divide by the standard deviation of the batch.
-    Batch,
-    /// Do not divide.
-    None,
-}
-
-/// Baseline of the advantages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AdvantageBaseline {
-    /// Mean reward of the group.
-    Group,
-    /// Mean reward of the other completions of the group.
-    LeaveOneOut,
-}
-
-/// How several rewards are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RewardCombination {
-    /// Weighted sum of the rewards, normalized by `scale_rewards`.
-    SumThenNormalize,
-    /// Each reward normalized in its group, then the weighted sum normalized over the batch.
-    NormalizeThenSum,
 }
 
 impl Default for GrpoSection {
@@ -218,8 +155,8 @@ impl Default for GrpoSection {
             beta2: 0.95,
             eps: 1e-8,
             clip: 1.0,
-            loss_type: LossKind::Dapo,
-            importance_sampling_level: RatioLevel::Token,
+            loss_type: LossType::Dapo,
+            importance_sampling_level: ImportanceSamplingLevel::Token,
             epsilon: 0.2,
             epsilon_high: 0.2,
             delta: 0.0,
@@ -229,9 +166,9 @@ impl Default for GrpoSection {
             top_entropy_quantile: 1.0,
             off_policy_mask_threshold: 0.0,
             mask_truncated_completions: false,
-            scale_rewards: RewardScale::Group,
-            advantage_baseline: AdvantageBaseline::Group,
-            multi_objective_aggregation: RewardCombination::SumThenNormalize,
+            scale_rewards: ScaleRewards::Group,
+            advantage_baseline: Baseline::GroupMean,
+            multi_objective_aggregation: RewardAggregation::SumThenNormalize,
             resample_groups: 0,
             ref_dtype: Precision::F32,
             ref_model_sync_steps: 0,
@@ -298,7 +235,6 @@ impl GrpoSection {
         for (key, x) in [
             ("grpo.weight_decay", self.weight_decay),
             ("grpo.clip", self.clip),
-            ("grpo.epsilon_high", self.epsilon_high),
             ("grpo.delta", self.delta),
             ("grpo.beta", self.beta),
             ("grpo.entropy_coef", self.entropy_coef),
@@ -323,7 +259,9 @@ impl GrpoSection {
         let (rate, peak) = (self.min_learning_rate, self.learning_rate);
         let want = format!("0 to {peak} (grpo.learning_rate)");
         require((0.0..=peak).contains(&rate), "grpo.min_learning_rate", rate, want)?;
-        require(finite(self.epsilon), "grpo.epsilon", self.epsilon, "a number of at least 0")?;
+        for (key, x) in [("grpo.epsilon", self.epsilon), ("grpo.epsilon_high", self.epsilon_high)] {
+            require(x >= 0.0, key, x, "a number of at least 0")?;
+        }
         let t = self.temperature;
         let divides = (SampleOptions::COLDEST..=f32::MAX).contains(&(t as f32));
         require(divides, "grpo.temperature", t, "a number of at least 1e-30")

@@ -18,9 +18,7 @@ mod seed;
 mod tests;
 
 pub use error::{Error, Result};
-pub use grpo::{
-    AdvantageBaseline, GrpoSection, LossKind, RatioLevel, RewardCombination, RewardScale,
-};
+pub use grpo::GrpoSection;
 pub use layer::Layer;
 pub use nearest::nearest;
 pub use preset::{PRESETS, Preset, preset};

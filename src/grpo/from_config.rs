@@ -71,16 +71,16 @@ pub fn updater(section: &GrpoSection) -> Updater {
         loss_type: section.loss_type,
         level: section.importance_sampling_level,
         epsilon: section.epsilon,
-        epsilon_high: section.epsilon_high,
+        epsilon_high: Some(section.epsilon_high),
         delta: optional(section.delta),
         beta: section.beta,
-        bias_correction: section.use_bias_correction_kl,
+        bias_corrected_kl: section.use_bias_correction_kl,
         entropy_coef: section.entropy_coef,
         top_entropy_quantile: section.top_entropy_quantile,
         off_policy_mask_threshold: optional(section.off_policy_mask_threshold),
         mask_truncated_completions: section.mask_truncated_completions,
-        max_completion_length: section.max_completion_length,
-        ..PolicyLoss::default()
+        max_completion_length: Some(section.max_completion_length),
+        sampler_correction: None,
     };
     Updater { loss, sampling: sampling(section), micro_batch: section.micro_batch }
 }

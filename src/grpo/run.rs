@@ -277,7 +277,7 @@ impl Grpo<'_> {
             metrics.push("frac_reward_zero_std", *frac_reward_zero_std);
             metrics.push("discarded_groups", batch.discarded.len() as f64);
         }
-        metrics.extend(report.metrics.iter().map(|(name, value)| (name.to_string(), value)));
+        metrics.extend(report.metrics.named().into_iter().map(|(name, value)| (name.to_string(), value)));
         metrics.extend(report.entropy.map(|entropy| ("entropy".to_string(), entropy)));
         metrics.push("trained_completions", report.trained as f64);
         metrics.push("trained_rows", report.rows as f64);

@@ -4,7 +4,6 @@ use crate::grpo::Error;
 use crate::grpo::batch::{Group, Sample};
 use crate::model::rl::{PolicyLoss, PolicyMetrics, PolicyRow};
 use crate::model::{LogitsProcessing, Model, StepReport, Trainer, TrainingExample, objective};
-use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::Target;
 
 /// A completion with its advantage.
@@ -90,8 +89,7 @@ impl Updater {
     /// The processing of the trainer's logits: that of the sampler.
     pub fn processing(&self) -> LogitsProcessing {
         let SampleOptions { temperature, top_k, top_p, min_p, .. } = self.sampling;
-        let temperature = if faults::on(Fault::TrainerIgnoresTemperature) { 1.0 } else { temperature };
-        LogitsProcessing { temperature, top_k, top_p: top_p.unwrap_or(1.0), min_p: min_p.unwrap_or(0.0) }
+        LogitsProcessing { temperature, top_k, top_p, min_p }
     }
 
     /// One optimizer step. Completions whose loss weights and entropy bonuses are all exactly zero are skipped, which
@@ -123,7 +121,7 @@ impl Updater {
             logp: values.as_ref().map_or(&old[i], |values| &values[i].logp),
             old: &old[i],
             reference: completion.reference.as_deref(),
-            sampler: Some(&old[i]),
+            sampler: None,
             entropy: values.as_ref().map(|values| &values[i].entropy[..]),
             mask: &masks[i],
             advantage: completion.advantage,

@@ -31,6 +31,7 @@
 //! | [`objective`] | the loss and its gradient |
 //! | [`store`], [`checkpoint`] | saving, opening and resuming; durable files |
 //! | [`export`], [`gguf`], [`hf`] | exchange formats |
+//! | [`rl`] | advantages and policy losses |
 //! | [`tasks`] | tasks with verifiable answers |
 #![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
@@ -78,6 +79,7 @@ mod param;
 mod params;
 mod quant;
 mod recompute;
+pub mod rl;
 mod rows;
 mod schedule;
 pub mod store;

@@ -94,6 +94,10 @@ faults! {
         "top-p of the loss stops at the token whose running sum equals the budget instead of the one that exceeds it"
     LossMinPIsStrict "loss-min-p-is-strict" "min-p of the loss removes a token whose probability equals the bound"
     LossForgetsMinP "loss-forgets-min-p" "the loss applies top-k and top-p of the sampler, but not its min-p"
+    StdOfThePopulation "std-of-the-population" "the standard deviation of rewards divides by n instead of n - 1"
+    ClippedTokenKeepsItsGradient "clipped-token-keeps-its-gradient" "a clipped token keeps its policy gradient"
+    MaskedTokensCounted "masked-tokens-counted"
+        "the divisor of a policy loss counts the tokens outside the loss mask"
 }
 
 impl fmt::Display for Fault {
