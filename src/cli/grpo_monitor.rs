@@ -57,7 +57,7 @@ impl GrpoMonitor {
     }
 
     /// Ends the progress output. Returns the exit code of the signal that stopped the run.
-    pub fn finish(mut self) -> Option<Exit> {
+    pub fn finish(self) -> Option<Exit> {
         self.progress.finish();
         self.interrupt.requested()
     }

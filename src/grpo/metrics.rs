@@ -1,6 +1,4 @@
 //! The metrics of a step, with the names of TRL.
-use std::collections::BTreeMap;
-
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::batch::{Group, samples};
@@ -53,7 +51,7 @@ impl Serialize for Metrics {
 }
 
 /// The lengths of the completions of a batch: `completions/*`.
-pub fn lengths(groups: &[Group]) -> BTreeMap<&'static str, f64> {
+pub fn lengths(groups: &[Group]) -> [(&'static str, f64); 7] {
     let all: Vec<usize> = samples(groups).map(|(_, sample)| sample.tokens.len()).collect();
     let ended = |finish| matches!(finish, FinishReason::Eos | FinishReason::Stop);
     let terminated: Vec<usize> =
@@ -61,7 +59,7 @@ pub fn lengths(groups: &[Group]) -> BTreeMap<&'static str, f64> {
     let mean = |n: &[usize]| n.iter().sum::<usize>() as f64 / n.len().max(1) as f64;
     let least = |n: &[usize]| n.iter().min().map_or(0.0, |&n| n as f64);
     let greatest = |n: &[usize]| n.iter().max().map_or(0.0, |&n| n as f64);
-    BTreeMap::from([
+    [
         ("completions/mean_length", mean(&all)),
         ("completions/min_length", least(&all)),
         ("completions/max_length", greatest(&all)),
@@ -69,5 +67,5 @@ pub fn lengths(groups: &[Group]) -> BTreeMap<&'static str, f64> {
         ("completions/min_terminated_length", least(&terminated)),
         ("completions/max_terminated_length", greatest(&terminated)),
         ("completions/clipped_ratio", 1.0 - terminated.len() as f64 / all.len().max(1) as f64),
-    ])
+    ]
 }

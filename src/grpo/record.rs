@@ -2,7 +2,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::Error;
 use super::batch::Group;
 use super::rollout::RolloutOptions;
 use super::run::Batch;

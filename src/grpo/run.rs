@@ -266,7 +266,7 @@ impl Grpo<'_> {
         metrics.push("learning_rate", report.step.learning_rate);
         metrics.push("num_tokens", report.step.target_tokens as f64);
         if policy == Policy::Sampling {
-            metrics.extend(lengths(&batch.groups));
+            metrics.extend(lengths(&batch.groups).map(|(name, value)| (name.to_string(), value)));
             let Advantages { reward, functions, frac_reward_zero_std, .. } = &batch.advantages;
             for (name, function) in self.scorer.names().iter().zip(functions) {
                 metrics.extend(function.mean.map(|mean| (format!("rewards/{name}/mean"), mean)));

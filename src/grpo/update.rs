@@ -89,7 +89,7 @@ impl Updater {
     /// The processing of the trainer's logits: that of the sampler.
     pub fn processing(&self) -> LogitsProcessing {
         let SampleOptions { temperature, top_k, top_p, min_p, .. } = self.sampling;
-        LogitsProcessing { temperature, top_k, top_p, min_p }
+        LogitsProcessing { temperature, top_k, top_p: top_p.unwrap_or(1.0), min_p: min_p.unwrap_or(0.0) }
     }
 
     /// One optimizer step. Completions whose loss weights and entropy bonuses are all exactly zero are skipped, which
@@ -117,17 +117,19 @@ impl Updater {
         }
         let old: Vec<Vec<f64>> = completions.iter().map(|c| widen(&c.sample.logprobs)).collect();
         let masks: Vec<Vec<bool>> = completions.iter().map(|c| vec![true; c.sample.tokens.len()]).collect();
-        let row = |(i, completion): (usize, &Weighted<'_>)| PolicyRow {
-            logp: values.as_ref().map_or(&old[i], |values| &values[i].logp),
-            old: &old[i],
-            reference: completion.reference.as_deref(),
-            sampler: None,
-            entropy: values.as_ref().map(|values| &values[i].entropy[..]),
-            mask: &masks[i],
-            advantage: completion.advantage,
-            truncated: completion.sample.truncated(),
-        };
-        let output = self.loss.evaluate(&completions.iter().enumerate().map(row).collect::<Vec<_>>())?;
+        let rows: Vec<PolicyRow<'_>> = (0..completions.len())
+            .map(|i| PolicyRow {
+                logp: values.as_ref().map_or(&old[i], |values| &values[i].logp),
+                old: &old[i],
+                reference: completions[i].reference.as_deref(),
+                sampler: None,
+                entropy: values.as_ref().map(|values| &values[i].entropy[..]),
+                mask: &masks[i],
+                advantage: completions[i].advantage,
+                truncated: completions[i].sample.truncated(),
+            })
+            .collect();
+        let output = self.loss.evaluate(&rows)?;
         let factors = |i: usize, t: usize| (output.weights[i][t] as f32, output.bonus[i][t] as f32);
         let is_trained = |i: &usize| (0..masks[*i].len()).any(|t| factors(*i, t) != (0.0, 0.0));
         let trained: Vec<usize> = (0..completions.len()).filter(is_trained).collect();
