@@ -9,7 +9,7 @@ use super::prompts::PromptSource;
 use super::record;
 use super::rollout::{GroupRequest, RolloutOptions, rollout};
 use super::score::{Scorer, Scores};
-use super::update::{Policy, UpdateReport, Updater, Weighted};
+use super::update::{Agreement, Policy, UpdateReport, Updater, Weighted};
 use super::Error;
 use crate::config::GrpoSection;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
@@ -279,6 +279,11 @@ impl Grpo<'_> {
         }
         metrics.extend(report.metrics.named().into_iter().map(|(name, value)| (name.to_string(), value)));
         metrics.extend(report.entropy.map(|entropy| ("entropy".to_string(), entropy)));
+        if let Some(Agreement { tokens, sum, max }) = report.agreement {
+            metrics.push("sampling/sampling_logp_difference/mean", sum / tokens as f64);
+            metrics.push("sampling/sampling_logp_difference/max", max);
+            metrics.push("sampling/compared_tokens", tokens as f64);
+        }
         metrics.push("trained_completions", report.trained as f64);
         metrics.push("trained_rows", report.rows as f64);
     }

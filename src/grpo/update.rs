@@ -62,10 +62,30 @@ pub struct UpdateReport {
     pub trained: usize,
     /// Rows of the backward pass.
     pub rows: usize,
-    /// Log-probabilities that were compared with the sampler's, and the greatest difference.
-    pub compared: usize,
-    /// The greatest difference. It is 0, or the step was an error.
-    pub max_difference: f64,
+    /// The comparison with the sampler. `None`: the weights have changed since the rollouts.
+    pub agreement: Option<Agreement>,
+}
+
+/// The log-probabilities of the backward pass minus those of the sampler. A step with a difference is an error, so the
+/// values are 0; they are computed, not assumed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Agreement {
+    /// Number of compared tokens.
+    pub tokens: usize,
+    /// Sum of the absolute differences.
+    pub sum: f64,
+    /// The greatest absolute difference.
+    pub max: f64,
+}
+
+impl Agreement {
+    fn add(&mut self, sampler: &[f32], trainer: &[f64]) {
+        for (&a, b) in sampler.iter().zip(trainer) {
+            let difference = (b - f64::from(a)).abs();
+            (self.tokens, self.sum, self.max) =
+                (self.tokens + 1, self.sum + difference, self.max.max(difference));
+        }
+    }
 }
 
 /// The values of the tokens of one completion.
@@ -142,8 +162,7 @@ impl Updater {
             entropy: None,
             trained: trained.len(),
             rows: examples.iter().map(|example| example.inputs.len()).sum(),
-            compared: 0,
-            max_difference: 0.0,
+            agreement: None,
         };
         if examples.is_empty() {
             report.step = trainer.skip_step(tokens);
@@ -155,14 +174,16 @@ impl Updater {
             let found: Vec<_> = rows.by_ref().take(example.inputs.len()).flatten().collect();
             entropy += found.iter().map(|value| f64::from(value.entropy)).sum::<f64>();
             let logp: Vec<f64> = found.iter().map(|value| f64::from(value.log_prob)).collect();
-            match (&values, policy) {
-                (None, _) | (_, Policy::Sampling) => check(&completions[i], &logp)?,
-                (Some(values), Policy::Updated) if values[i].logp != logp => {
+            match policy {
+                Policy::Sampling => {
+                    check(&completions[i], &logp)?;
+                    report.agreement.get_or_insert_default().add(&completions[i].sample.logprobs, &logp);
+                }
+                Policy::Updated if values.as_ref().is_some_and(|values| values[i].logp != logp) => {
                     return Err(Error::Unstable { prompt: completions[i].group.prompt_id });
                 }
-                _ => {}
+                Policy::Updated => {}
             }
-            report.compared += if policy == Policy::Sampling { logp.len() } else { 0 };
         }
         let targets: usize = trained.iter().map(|&i| completions[i].sample.tokens.len()).sum();
         report.entropy = Some(entropy / targets as f64);
