@@ -8,6 +8,8 @@ mod process;
 mod protocol;
 mod reward;
 mod task;
+#[cfg(test)]
+mod tests;
 
 pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
