@@ -379,3 +379,59 @@ fn a_python_program_scores_256_completions_quickly() {
     times.sort();
     assert!(times[4] < Duration::from_secs(2), "{times:?}");
 }
+
+#[test]
+fn the_example_programs_score_completions() {
+    let mut samples = samples(4);
+    for (sample, completion) in samples.iter_mut().zip(["2", "3", "", "x\ny"]) {
+        sample.completion = completion.into();
+        sample.columns.insert("answer".into(), json!("2"));
+    }
+    let dir = format!("{}/examples/rewards", env!("CARGO_MANIFEST_DIR"));
+    let score = |words: &[&str]| {
+        let command = shlex::try_join(words.iter().copied()).unwrap();
+        let mut reward = start(&command, 2);
+        let rows = reward.score(&inputs(&samples)).unwrap();
+        (reward.names().to_vec(), rows)
+    };
+    let (names, rows) = score(&["sh", &format!("{dir}/not_truncated.sh")]);
+    assert_eq!(names, ["reward"]);
+    assert_eq!(rows, [[Some(1.0)], [Some(0.0)], [Some(1.0)], [Some(0.0)]]);
+    if python("").is_none() {
+        return;
+    }
+    let (names, rows) = score(&["python3", &format!("{dir}/exact.py")]);
+    assert_eq!(names, ["exact", "short"]);
+    assert_eq!(
+        rows.iter().map(|row| row[0]).collect::<Vec<_>>(),
+        [Some(1.0), Some(0.0), Some(0.0), Some(0.0)]
+    );
+    let (trl, functions) = (format!("{dir}/trl.py"), format!("{dir}/trl_functions.py"));
+    let (names, rows) = score(&["python3", &trl, &functions, "exact_match", "digits_only"]);
+    assert_eq!(names, ["digits_only", "exact_match"]);
+    let digits = [Some(1.0), Some(1.0), None, Some(0.0)];
+    let exact = [Some(1.0), Some(0.0), Some(0.0), Some(0.0)];
+    assert_eq!(rows, digits.into_iter().zip(exact).map(|(a, b)| [a, b]).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_trl_function_gets_messages_for_a_conversation() {
+    let text = "def f(prompts, completions, answer, **kwargs):\n  assert isinstance(kwargs['completion_ids'][0], list)\n  \
+        print('printing is allowed')\n  \
+        return [float(p[-1]['content'] + c[0]['content'] == a) for p, c, a in zip(prompts, completions, answer)]\n";
+    if python("").is_none() {
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("xtrain_reward_{}.py", std::process::id()));
+    std::fs::write(&file, text).unwrap();
+    let mut samples = samples(4);
+    for (at, sample) in samples.iter_mut().enumerate() {
+        sample.columns.insert("messages".into(), json!([{"role": "user", "content": "1+1="}]));
+        sample.columns.insert("answer".into(), json!(format!("1+1=completion {}", at / 2 * 2)));
+    }
+    let trl = format!("{}/examples/rewards/trl.py", env!("CARGO_MANIFEST_DIR"));
+    let command = shlex::try_join(["python3", &trl, file.to_str().unwrap(), "f"]).unwrap();
+    let rows = start(&command, 1).score(&inputs(&samples)).unwrap();
+    std::fs::remove_file(file).unwrap();
+    assert_eq!(rows, [[Some(1.0)], [Some(0.0)], [Some(1.0)], [Some(0.0)]]);
+}
