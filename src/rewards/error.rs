@@ -86,6 +86,16 @@ pub enum RewardError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// A column of a prompt has the name of a key that xtrain writes.
+    #[error(
+        "{at}: column {name:?}: expected another name, found one that is reserved in the lines to reward processes"
+    )]
+    Column {
+        /// The completion.
+        at: CompletionIndex,
+        /// The column.
+        name: &'static str,
+    },
     /// A batch after an error.
     #[error("reward command {command:?}: its processes were stopped after an error")]
     Stopped {

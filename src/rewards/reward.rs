@@ -15,7 +15,7 @@ pub struct RewardInput<'a> {
     pub prompt_ids: &'a [u32],
     /// The tokens of the completion, with its end-of-text token.
     pub completion_ids: &'a [u32],
-    /// The other columns of the prompt's JSON line. Empty for prompts of a built-in task.
+    /// The columns of the prompt's JSON line except `prompt`. Empty for prompts of a built-in task.
     pub columns: &'a Map<String, Value>,
     /// The index of the prompt in the batch.
     pub prompt_index: usize,
