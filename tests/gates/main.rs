@@ -31,6 +31,7 @@ mod multi_step;
 mod nvcc;
 mod open_for_inference;
 mod packing;
+mod policy;
 mod prefix_cache;
 mod pytorch;
 mod quickstart;

@@ -1,5 +1,6 @@
 //! Advantages from rewards.
 use super::error::{Result, RlError};
+use super::named::named;
 use super::stats::{has_spread, mean, std, sum};
 
 /// Added to a standard deviation that divides.
@@ -38,6 +39,22 @@ pub enum RewardAggregation {
     /// The rewards of each function are normalized in the group; their weighted sum is normalized over the step.
     NormalizeThenSum,
 }
+
+named!(ScaleRewards, "scale_rewards":
+    Group "group",
+    Batch "batch",
+    None "none",
+);
+
+named!(Baseline, "baseline":
+    GroupMean "group_mean",
+    LeaveOneOut "leave_one_out",
+);
+
+named!(RewardAggregation, "multi_objective_aggregation":
+    SumThenNormalize "sum_then_normalize",
+    NormalizeThenSum "normalize_then_sum",
+);
 
 /// Options of [`advantages`].
 #[derive(Debug, Clone, PartialEq)]
@@ -113,10 +130,10 @@ impl AdvantageOptions {
         }
         if self.aggregation == RewardAggregation::NormalizeThenSum {
             if self.baseline != Baseline::GroupMean {
-                return refuse("baseline", "GroupMean with NormalizeThenSum", format!("{:?}", self.baseline));
+                return refuse("baseline", "group_mean with normalize_then_sum", self.baseline.to_string());
             }
             if self.scale != ScaleRewards::Group {
-                return refuse("scale", "Group with NormalizeThenSum", format!("{:?}", self.scale));
+                return refuse("scale_rewards", "group with normalize_then_sum", self.scale.to_string());
             }
         }
         Ok(())

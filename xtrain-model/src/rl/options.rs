@@ -1,8 +1,8 @@
 //! The options of a policy loss.
 use std::fmt;
-use std::str::FromStr;
 
 use super::error::{Result, RlError};
+use super::named::named;
 
 /// The policy term of a token and the divisor of its sum, with the names of TRL. GSPO is [`LossType::Grpo`] with
 /// [`ImportanceSamplingLevel::Sequence`]. c is the importance ratio, A the advantage, l the log-probability; n, N, B
@@ -28,49 +28,22 @@ pub enum LossType {
     Vespo,
 }
 
-impl LossType {
-    /// Every loss type.
-    pub const ALL: [LossType; 8] = [
-        LossType::Grpo,
-        LossType::Bnpo,
-        LossType::DrGrpo,
-        LossType::Dapo,
-        LossType::Cispo,
-        LossType::Sapo,
-        LossType::Luspo,
-        LossType::Vespo,
-    ];
+named!(LossType, "loss_type":
+    Grpo "grpo",
+    Bnpo "bnpo",
+    DrGrpo "dr_grpo",
+    Dapo "dapo",
+    Cispo "cispo",
+    Sapo "sapo",
+    Luspo "luspo",
+    Vespo "vespo",
+);
 
+impl LossType {
     /// Whether the term is clipped on both sides, so that `epsilon`, `epsilon_high` and `delta` act on it.
     pub fn is_clipped(self) -> bool {
         use LossType::{Bnpo, Dapo, DrGrpo, Grpo, Luspo};
         matches!(self, Grpo | Bnpo | DrGrpo | Dapo | Luspo)
-    }
-}
-
-impl fmt::Display for LossType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LossType::Grpo => "grpo",
-            LossType::Bnpo => "bnpo",
-            LossType::DrGrpo => "dr_grpo",
-            LossType::Dapo => "dapo",
-            LossType::Cispo => "cispo",
-            LossType::Sapo => "sapo",
-            LossType::Luspo => "luspo",
-            LossType::Vespo => "vespo",
-        })
-    }
-}
-
-impl FromStr for LossType {
-    type Err = RlError;
-
-    fn from_str(name: &str) -> Result<LossType> {
-        LossType::ALL.into_iter().find(|t| t.to_string() == name).ok_or_else(|| {
-            let want = format!("one of {}", LossType::ALL.map(|t| t.to_string()).join(", "));
-            RlError::Option { field: "loss_type", want, got: format!("{name:?}") }
-        })
     }
 }
 
@@ -83,6 +56,11 @@ pub enum ImportanceSamplingLevel {
     /// The geometric mean of the ratios of the sequence (GSPO).
     Sequence,
 }
+
+named!(ImportanceSamplingLevel, "importance_sampling_level":
+    Token "token",
+    Sequence "sequence",
+);
 
 /// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,6 +85,13 @@ pub enum SamplerCorrectionMode {
     /// The product of the ratios of a sequence, 0 outside the bounds.
     SequenceMask,
 }
+
+named!(SamplerCorrectionMode, "importance_sampling_mode":
+    TokenTruncate "token_truncate",
+    TokenMask "token_mask",
+    SequenceTruncate "sequence_truncate",
+    SequenceMask "sequence_mask",
+);
 
 impl SamplerCorrectionMode {
     /// Whether the ratio is that of the sequence.
