@@ -32,6 +32,7 @@ mod nvcc;
 mod open_for_inference;
 mod packing;
 mod policy;
+mod policy_end_to_end;
 mod prefix_cache;
 mod pytorch;
 mod quickstart;

@@ -178,13 +178,19 @@ fn small_cases() -> Vec<Case> {
         let number = |key: &str| f64_of(&c[key]);
         let rows = |name: &str| named[&format!("{}.{name}", text("shape"))].clone();
         let old = rows("old_logp");
+        let (mask, is_vespo) = (masks(&rows("mask")), text("loss_type") == "vespo");
         // exp(old - sampler) is the ratio of the fixture, to the rounding of the logarithm
-        let sampler: Rows = old
-            .iter()
-            .zip(rows("importance_sampling_ratio"))
-            .map(|(old, ratio)| old.iter().zip(ratio).map(|(old, ratio)| old - ratio.ln()).collect())
-            .collect();
-        let corrected = c["is_ratio"].as_bool().unwrap_or(false);
+        let sampler_of = |(b, ratios): (usize, Vec<f64>)| -> Vec<f64> {
+            let mut logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+            if is_vespo {
+                // TRL adds the ratios of padding, which are 1 in its runs but not in the fixture
+                logs[0] += (1..logs.len()).filter(|&t| !mask[b][t]).map(|t| logs[t]).sum::<f64>();
+            }
+            old[b].iter().zip(logs).map(|(old, log)| old - log).collect()
+        };
+        let sampler: Rows =
+            rows("importance_sampling_ratio").into_iter().enumerate().map(sampler_of).collect();
+        let corrected = is_vespo || c["is_ratio"].as_bool().unwrap_or(false);
         let mode = SamplerCorrectionMode::TokenMask;
         let unbounded = SamplerCorrection { mode, min: None, max: None };
         Case {
@@ -209,7 +215,7 @@ fn small_cases() -> Vec<Case> {
                 reference: rows("ref_logp"),
                 sampler: if corrected { sampler } else { Vec::new() },
                 entropy: rows("entropy"),
-                mask: masks(&rows("mask")),
+                mask,
                 advantages: named[text("advantages_tensor")][0].clone(),
             },
             step_tokens: None,
@@ -282,7 +288,7 @@ fn trl_cases() -> Vec<Case> {
                 old: if on_policy { logp.clone() } else { rows(&all["old_logp"]) },
                 logp,
                 reference: rows(&all["ref_logp"]),
-                sampler: rows(&all["sampling_logp"]),
+                sampler: if correction.is_some() { rows(&all["sampling_logp"]) } else { Vec::new() },
                 entropy: rows(&all["entropy"]),
                 mask,
                 advantages: list(&all["advantage_modes"][text("advantage").unwrap_or("group")]["advantages"]),
@@ -320,6 +326,67 @@ fn cases() -> Vec<Case> {
     [small, trl].concat()
 }
 
+/// Advantages by the formulas of TRL, with the factor n / (n - 1) of a variance in f64, or rounded to f32.
+///
+/// TRL divides two integer tensors, which gives f32 also in its f64 runs: its standard deviations are off by up to
+/// 2e-8. So ours are compared with these in f64, and TRL's with these in f32.
+struct Formulas {
+    rounded: bool,
+}
+
+impl Formulas {
+    fn std(&self, values: &[f64]) -> f64 {
+        let n = values.len() as f64;
+        if n < 2.0 {
+            return 0.0;
+        }
+        let factor = if self.rounded { f64::from((n / (n - 1.0)) as f32) } else { n / (n - 1.0) };
+        let mean = mean(values);
+        (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n * factor).sqrt()
+    }
+
+    /// The values minus their mean, divided by their standard deviation + 1e-4.
+    fn normalized(&self, values: &[Option<f64>]) -> Vec<Option<f64>> {
+        let all: Vec<f64> = values.iter().copied().flatten().collect();
+        let (mean, std) = (mean(&all), self.std(&all));
+        values.iter().map(|x| x.map(|x| (x - mean) / (std + 1e-4))).collect()
+    }
+
+    fn advantages(&self, rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> Vec<f64> {
+        let weighted = |row: &Vec<Option<f64>>| {
+            let terms = row.iter().zip(&options.weights).filter_map(|(r, w)| r.map(|r| r * w));
+            row.iter().any(Option::is_some).then(|| terms.sum::<f64>())
+        };
+        let groups = rewards.chunks(options.group);
+        let values: Vec<Option<f64>> = if options.aggregation == RewardAggregation::NormalizeThenSum {
+            let in_group = |group: &[Vec<Option<f64>>]| -> Vec<Option<f64>> {
+                let column = |f: usize| self.normalized(&group.iter().map(|r| r[f]).collect::<Vec<_>>());
+                let columns: Vec<_> = (0..options.weights.len()).map(column).collect();
+                (0..group.len()).map(|b| weighted(&columns.iter().map(|c| c[b]).collect())).collect()
+            };
+            self.normalized(&groups.flat_map(in_group).collect::<Vec<_>>())
+        } else {
+            let rewards: Vec<Option<f64>> = rewards.iter().map(weighted).collect();
+            let step = self.std(&rewards.iter().copied().flatten().collect::<Vec<_>>());
+            let in_group = |group: &[Option<f64>]| -> Vec<Option<f64>> {
+                let all: Vec<f64> = group.iter().copied().flatten().collect();
+                let (mean, scale) = match options.scale {
+                    ScaleRewards::Group => (mean(&all), self.std(&all) + 1e-4),
+                    ScaleRewards::Batch => (mean(&all), step + 1e-4),
+                    ScaleRewards::None => (mean(&all), 1.0),
+                };
+                group.iter().map(|r| r.map(|r| (r - mean) / scale)).collect()
+            };
+            rewards.chunks(options.group).flat_map(in_group).collect()
+        };
+        values.into_iter().map(|a| a.unwrap_or(0.0)).collect()
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
 /// The advantages of both files.
 fn check_advantages() -> Checked {
     let mut compared = 0;
@@ -333,10 +400,12 @@ fn check_advantages() -> Checked {
         Ok(())
     };
     let error = |e: xtrain::model::rl::RlError| format!("gate policy, seed of the fixtures: {e}");
+    let (exact, rounded) = (Formulas { rounded: false }, Formulas { rounded: true });
 
     let all = json("grpo/trl_1.16.json");
     let rewards: Vec<Vec<Option<f64>>> = serde_json::from_value(all["rewards_per_func"].clone()).unwrap();
     let modes = all["advantage_modes"].as_object().unwrap();
+    assert_eq!(modes.len(), 4);
     for (mode, want) in modes {
         let mut options = AdvantageOptions::new(4, list(&all["reward_weights"]));
         match mode.as_str() {
@@ -344,7 +413,12 @@ fn check_advantages() -> Checked {
             mode => options.scale = mode.parse().unwrap(),
         }
         let got = advantages(&rewards, &options).map_err(error)?;
-        list_of(mode, &got.values, &list(&want["advantages"]))?;
+        list_of(mode, &got.values, &exact.advantages(&rewards, &options))?;
+        list_of(
+            &format!("TRL, {mode}"),
+            &rounded.advantages(&rewards, &options),
+            &list(&want["advantages"]),
+        )?;
         let share = f64_of(&want["frac_reward_zero_std"]).unwrap();
         list_of(&format!("{mode}, frac_reward_zero_std"), &[got.frac_reward_zero_std], &[share])?;
     }
@@ -356,12 +430,20 @@ fn check_advantages() -> Checked {
         for scale in ScaleRewards::ALL {
             let options = AdvantageOptions { scale: *scale, ..AdvantageOptions::new(group, vec![1.0]) };
             let got = advantages(&rewards, &options).map_err(error)?;
-            list_of(&format!("{shape}, {scale}"), &got.values, of(&format!("adv_{scale}")))?;
+            list_of(&format!("{shape}, {scale}"), &got.values, &exact.advantages(&rewards, &options))?;
+            let want = of(&format!("adv_{scale}"));
+            list_of(&format!("TRL, {shape}, {scale}"), &rounded.advantages(&rewards, &options), want)?;
+            let size = if *scale == ScaleRewards::Batch { rewards.len() } else { group };
+            let std_by = |formulas: &Formulas| -> Vec<f64> {
+                of("rewards").chunks(size).flat_map(|r| vec![formulas.std(r); size]).collect()
+            };
             let std = match scale {
-                ScaleRewards::Batch => vec![got.reward.std.unwrap(); rewards.len()],
+                ScaleRewards::Batch => vec![got.reward.std.unwrap(); size],
                 _ => got.group_std.iter().flat_map(|&std| vec![std; group]).collect(),
             };
-            list_of(&format!("{shape}, std of {scale}"), &std, of(&format!("reward_std_{scale}")))?;
+            list_of(&format!("{shape}, std of {scale}"), &std, &std_by(&exact))?;
+            let want = of(&format!("reward_std_{scale}"));
+            list_of(&format!("TRL, {shape}, std of {scale}"), &std_by(&rounded), want)?;
         }
         let (scale, baseline) = (ScaleRewards::None, Baseline::LeaveOneOut);
         let options = AdvantageOptions { scale, baseline, ..AdvantageOptions::new(group, vec![1.0]) };

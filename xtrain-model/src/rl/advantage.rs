@@ -159,7 +159,7 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
     let totals: Vec<Option<f64>> = rewards.iter().map(|r| weighted(r, weights)).collect();
     if let Some(completion) = totals.iter().position(|r| r.is_some_and(|r| !r.is_finite())) {
         let got = totals[completion].unwrap_or(f64::NAN);
-        return Err(RlError::NotFinite { completion, token: 0, what: "weighted reward", got });
+        return Err(RlError::NotFinite { completion, token: None, what: "weighted reward", got });
     }
     let groups = || totals.chunks(*group).map(present);
     let group_std: Vec<f64> = groups().map(|g| std(&g).unwrap_or(0.0)).collect();
@@ -197,7 +197,12 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
         }
     }
     if let Some(completion) = values.iter().position(|a| !a.is_finite()) {
-        return Err(RlError::NotFinite { completion, token: 0, what: "advantage", got: values[completion] });
+        return Err(RlError::NotFinite {
+            completion,
+            token: None,
+            what: "advantage",
+            got: values[completion],
+        });
     }
     let zeros = |std: &f64| f64::from(u8::from(*std <= STD_ZERO));
     let frac_reward_zero_std = match step_std {

@@ -62,7 +62,8 @@ named!(ImportanceSamplingLevel, "importance_sampling_level":
     Sequence "sequence",
 );
 
-/// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones.
+/// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones: it is multiplied by
+/// the ratio. `vespo` adds the logarithm of the ratio to that of the sequence instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplerCorrection {
     /// The ratio exp(old - sampler) of a token or of a sequence, and the treatment of ratios outside the bounds.
@@ -201,9 +202,7 @@ impl PolicyLoss {
             valid(min < max, "sampler_correction.min", "less than sampler_correction.max", &min)?;
         }
         let bounded = mode.is_mask() || min.is_some() || max.is_some();
-        valid(bounded, "sampler_correction", "a bound to truncate at", &correction)?;
-        let want = "no value with vespo, which reshapes the ratio of the sequence itself";
-        valid(self.loss_type != LossType::Vespo, "sampler_correction", want, &mode)
+        valid(bounded, "sampler_correction", "a bound to truncate at", &correction)
     }
 
     /// The upper clip: `epsilon_high`, or `epsilon` if it is not set.
