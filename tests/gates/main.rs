@@ -31,6 +31,8 @@ mod multi_step;
 mod nvcc;
 mod open_for_inference;
 mod packing;
+mod policy;
+mod policy_end_to_end;
 mod prefix_cache;
 mod pytorch;
 mod quickstart;

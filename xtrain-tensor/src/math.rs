@@ -1,5 +1,5 @@
-//! `exp` and `log` of docs/numerics.md, section 6, the cosine of the learning-rate schedules, and the exponential of
-//! policy losses. All give the same bits on every machine.
+//! `exp` and `log` of docs/numerics.md, section 6, the cosine of the learning-rate schedules, and the exponential
+//! and logarithm of policy losses. All give the same bits on every machine.
 
 #![allow(clippy::excessive_precision, reason = "constants are written as the contract writes them")]
 use crate::dd::Dd;
@@ -79,6 +79,20 @@ pub fn log(x: f32) -> f32 {
 /// `exp_f64(0) = 1`; +0 below -745.13; +inf above 709.78; NaN for NaN.
 pub fn exp_f64(x: f64) -> f64 {
     portable::exp(x)
+}
+
+/// The natural logarithm in f64 with an error of about one ulp. -inf at zero and below 2^-1022; +inf for +inf; NaN for
+/// negative numbers and NaN.
+pub fn log_f64(x: f64) -> f64 {
+    if x.is_normal() && x > 0.0 {
+        portable::log(x)
+    } else if x < 0.0 || x.is_nan() {
+        f64::NAN
+    } else if x == f64::INFINITY {
+        x
+    } else {
+        f64::NEG_INFINITY
+    }
 }
 
 /// Returns the f64 nearest to cos(x), for 0 <= x <= pi.

@@ -166,7 +166,6 @@ mod tests {
     fn exp_has_its_special_values_and_denormals() {
         assert_eq!(exp(0.0), 1.0);
         assert_eq!(exp(-0.0), 1.0);
-        assert_eq!(exp(1.0), std::f64::consts::E);
         assert_eq!((exp(f64::INFINITY), exp(f64::NEG_INFINITY)), (f64::INFINITY, 0.0));
         assert_eq!((exp(709.79), exp(-745.2)), (f64::INFINITY, 0.0));
         assert!(exp(f64::NAN).is_nan());

@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, RlError};
+use super::named::named;
 use super::stats::{has_spread, mean, std, sum};
 
 /// Added to a standard deviation that divides.
@@ -43,6 +44,22 @@ pub enum RewardAggregation {
     /// The rewards of each function are normalized in the group; their weighted sum is normalized over the step.
     NormalizeThenSum,
 }
+
+named!(ScaleRewards, "scale_rewards":
+    Group "group",
+    Batch "batch",
+    None "none",
+);
+
+named!(Baseline, "baseline":
+    GroupMean "group_mean",
+    LeaveOneOut "leave_one_out",
+);
+
+named!(RewardAggregation, "multi_objective_aggregation":
+    SumThenNormalize "sum_then_normalize",
+    NormalizeThenSum "normalize_then_sum",
+);
 
 /// Options of [`advantages`].
 #[derive(Debug, Clone, PartialEq)]
@@ -118,10 +135,10 @@ impl AdvantageOptions {
         }
         if self.aggregation == RewardAggregation::NormalizeThenSum {
             if self.baseline != Baseline::GroupMean {
-                return refuse("baseline", "GroupMean with NormalizeThenSum", format!("{:?}", self.baseline));
+                return refuse("baseline", "group_mean with normalize_then_sum", self.baseline.to_string());
             }
             if self.scale != ScaleRewards::Group {
-                return refuse("scale", "Group with NormalizeThenSum", format!("{:?}", self.scale));
+                return refuse("scale_rewards", "group with normalize_then_sum", self.scale.to_string());
             }
         }
         Ok(())
@@ -147,7 +164,7 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
     let totals: Vec<Option<f64>> = rewards.iter().map(|r| weighted(r, weights)).collect();
     if let Some(completion) = totals.iter().position(|r| r.is_some_and(|r| !r.is_finite())) {
         let got = totals[completion].unwrap_or(f64::NAN);
-        return Err(RlError::NotFinite { completion, token: 0, what: "weighted reward", got });
+        return Err(RlError::NotFinite { completion, token: None, what: "weighted reward", got });
     }
     let groups = || totals.chunks(*group).map(present);
     let group_std: Vec<f64> = groups().map(|g| std(&g).unwrap_or(0.0)).collect();
@@ -185,7 +202,12 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
         }
     }
     if let Some(completion) = values.iter().position(|a| !a.is_finite()) {
-        return Err(RlError::NotFinite { completion, token: 0, what: "advantage", got: values[completion] });
+        return Err(RlError::NotFinite {
+            completion,
+            token: None,
+            what: "advantage",
+            got: values[completion],
+        });
     }
     let zeros = |std: &f64| f64::from(u8::from(*std <= STD_ZERO));
     let frac_reward_zero_std = match step_std {

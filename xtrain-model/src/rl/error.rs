@@ -72,15 +72,20 @@ pub enum RlError {
         option: &'static str,
     },
     /// A value that is NaN or infinite.
-    #[error("completion {completion}, token {token}: {what}: expected a finite value, found {got}")]
+    #[error("completion {completion}{}: {what}: expected a finite value, found {got}", of_token(*.token))]
     NotFinite {
         /// The index of the completion in the step.
         completion: usize,
-        /// The index of the token in the completion. For a value of the whole completion, 0.
-        token: usize,
+        /// The index of the token in the completion. `None`: a value of the whole completion.
+        token: Option<usize>,
         /// The quantity.
         what: &'static str,
         /// The value.
         got: f64,
     },
+}
+
+/// ", token 3", or nothing.
+fn of_token(token: Option<usize>) -> String {
+    token.map_or_else(String::new, |token| format!(", token {token}"))
 }

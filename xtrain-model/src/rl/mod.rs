@@ -28,6 +28,7 @@
 mod advantage;
 mod error;
 mod metrics;
+mod named;
 mod options;
 mod policy_loss;
 mod ratio;

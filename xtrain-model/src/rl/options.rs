@@ -1,10 +1,10 @@
 //! The options of a policy loss.
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, RlError};
+use super::named::named;
 
 /// The policy term of a token and the divisor of its sum, with the names of TRL. GSPO is [`LossType::Grpo`] with
 /// [`ImportanceSamplingLevel::Sequence`]. c is the importance ratio, A the advantage, l the log-probability; n, N, B
@@ -31,49 +31,22 @@ pub enum LossType {
     Vespo,
 }
 
-impl LossType {
-    /// Every loss type.
-    pub const ALL: [LossType; 8] = [
-        LossType::Grpo,
-        LossType::Bnpo,
-        LossType::DrGrpo,
-        LossType::Dapo,
-        LossType::Cispo,
-        LossType::Sapo,
-        LossType::Luspo,
-        LossType::Vespo,
-    ];
+named!(LossType, "loss_type":
+    Grpo "grpo",
+    Bnpo "bnpo",
+    DrGrpo "dr_grpo",
+    Dapo "dapo",
+    Cispo "cispo",
+    Sapo "sapo",
+    Luspo "luspo",
+    Vespo "vespo",
+);
 
+impl LossType {
     /// Whether the term is clipped on both sides, so that `epsilon`, `epsilon_high` and `delta` act on it.
     pub fn is_clipped(self) -> bool {
         use LossType::{Bnpo, Dapo, DrGrpo, Grpo, Luspo};
         matches!(self, Grpo | Bnpo | DrGrpo | Dapo | Luspo)
-    }
-}
-
-impl fmt::Display for LossType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LossType::Grpo => "grpo",
-            LossType::Bnpo => "bnpo",
-            LossType::DrGrpo => "dr_grpo",
-            LossType::Dapo => "dapo",
-            LossType::Cispo => "cispo",
-            LossType::Sapo => "sapo",
-            LossType::Luspo => "luspo",
-            LossType::Vespo => "vespo",
-        })
-    }
-}
-
-impl FromStr for LossType {
-    type Err = RlError;
-
-    fn from_str(name: &str) -> Result<LossType> {
-        LossType::ALL.into_iter().find(|t| t.to_string() == name).ok_or_else(|| {
-            let want = format!("one of {}", LossType::ALL.map(|t| t.to_string()).join(", "));
-            RlError::Option { field: "loss_type", want, got: format!("{name:?}") }
-        })
     }
 }
 
@@ -88,7 +61,13 @@ pub enum ImportanceSamplingLevel {
     Sequence,
 }
 
-/// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones.
+named!(ImportanceSamplingLevel, "importance_sampling_level":
+    Token "token",
+    Sequence "sequence",
+);
+
+/// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones: it is multiplied by
+/// the ratio. `vespo` adds the logarithm of the ratio to that of the sequence instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplerCorrection {
     /// The ratio exp(old - sampler) of a token or of a sequence, and the treatment of ratios outside the bounds.
@@ -111,6 +90,13 @@ pub enum SamplerCorrectionMode {
     /// The product of the ratios of a sequence, 0 outside the bounds.
     SequenceMask,
 }
+
+named!(SamplerCorrectionMode, "importance_sampling_mode":
+    TokenTruncate "token_truncate",
+    TokenMask "token_mask",
+    SequenceTruncate "sequence_truncate",
+    SequenceMask "sequence_mask",
+);
 
 impl SamplerCorrectionMode {
     /// Whether the ratio is that of the sequence.
@@ -220,9 +206,7 @@ impl PolicyLoss {
             valid(min < max, "sampler_correction.min", "less than sampler_correction.max", &min)?;
         }
         let bounded = mode.is_mask() || min.is_some() || max.is_some();
-        valid(bounded, "sampler_correction", "a bound to truncate at", &correction)?;
-        let want = "no value with vespo, which reshapes the ratio of the sequence itself";
-        valid(self.loss_type != LossType::Vespo, "sampler_correction", want, &mode)
+        valid(bounded, "sampler_correction", "a bound to truncate at", &correction)
     }
 
     /// The upper clip: `epsilon_high`, or `epsilon` if it is not set.

@@ -85,7 +85,8 @@ impl PolicyLoss {
             policy_loss - self.entropy_coef * (active_entropy / active.max(1) as f64)
         };
         if !loss.is_finite() {
-            return Err(RlError::NotFinite { completion: 0, token: 0, what: "sum of the loss", got: loss });
+            let completion = outputs.iter().position(|o| !o.sum.is_finite()).unwrap_or(rows.len() - 1);
+            return Err(RlError::NotFinite { completion, token: None, what: "sum of the loss", got: loss });
         }
         Ok(PolicyOutput { loss, weights, bonus, metrics: self.metrics(rows, &outputs, policy_loss) })
     }
@@ -118,19 +119,20 @@ impl PolicyLoss {
         let tokens = self.tokens(row);
         let n = tokens.len();
         let ratio = self.importance_ratio(row, &tokens);
-        let phi = if self.loss_type == LossType::Vespo { vespo_phi(row, &tokens) } else { 1.0 };
         let sampler_ratio = row.sampler.map(|s| sampler_ratio(row, s, &tokens, self.sampler_correction));
+        let correction = sampler_ratio.as_ref().filter(|_| self.sampler_correction.is_some());
+        let is_vespo = self.loss_type == LossType::Vespo;
+        let phi = if is_vespo { vespo_phi(row, &tokens, correction) } else { 1.0 };
         let high_entropy: Vec<bool> = match (threshold, row.entropy) {
             (Some(threshold), Some(entropy)) => tokens.iter().map(|&t| entropy[t] >= threshold).collect(),
             _ => vec![true; n],
         };
         let keeps_row = self.keeps(row, &tokens);
-        let correction = sampler_ratio.as_ref().filter(|_| self.sampler_correction.is_some());
         let kept: Vec<f64> = (0..n)
             .map(|i| match correction {
                 _ if !(keeps_row && high_entropy[i]) => 0.0,
-                Some(ratio) => ratio.at(i),
-                None => 1.0,
+                Some(ratio) if !is_vespo => ratio.at(i),
+                _ => 1.0,
             })
             .collect();
         let terms: Vec<Term> =
@@ -171,7 +173,7 @@ impl PolicyLoss {
             }
             for (what, got) in [("loss", loss), ("gradient of the loss", slope)] {
                 if !got.is_finite() {
-                    return Err(RlError::NotFinite { completion, token, what, got });
+                    return Err(RlError::NotFinite { completion, token: Some(token), what, got });
                 }
             }
             total += loss;

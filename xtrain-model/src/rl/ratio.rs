@@ -1,5 +1,5 @@
 //! The ratios of a completion: importance ratio, `vespo`'s phi, and the correction for the sampler.
-use xtrain_tensor::math::exp_f64;
+use xtrain_tensor::math::{exp_f64, log_f64};
 
 use super::options::{ImportanceSamplingLevel, PolicyLoss, SamplerCorrection};
 use super::row::PolicyRow;
@@ -59,10 +59,16 @@ impl PolicyLoss {
     }
 }
 
-/// phi of `vespo`: exp((lambda + k v) - lambda e^v), v the clamped sum of the clamped log-ratios.
-pub(super) fn vespo_phi(row: &PolicyRow<'_>, tokens: &[usize]) -> f64 {
+/// phi of `vespo`: exp((lambda + k v) - lambda e^v), v the clamped sum of the clamped log-ratios. The correction for the
+/// sampler adds the logarithms of its ratios.
+pub(super) fn vespo_phi(row: &PolicyRow<'_>, tokens: &[usize], correction: Option<&Ratio>) -> f64 {
+    let log = |ratio: &f64| match *ratio {
+        ratio if ratio <= 1e-8 => LN_1E_8,
+        ratio => log_f64(ratio).min(20.0),
+    };
     let clamped = |t: &usize| (row.logp[*t] - row.old[*t]).clamp(-20.0, 20.0);
-    let v = sum(tokens.iter().map(clamped)).clamp(LN_1E_8, 20.0);
+    let corrected = sum(correction.iter().flat_map(|ratio| ratio.values().iter().map(log)));
+    let v = (sum(tokens.iter().map(clamped)) + corrected).clamp(LN_1E_8, 20.0);
     let (k, lambda) = if row.advantage >= 0.0 { (2.0, 3.0) } else { (3.0, 2.0) };
     exp_f64((lambda + k * v) - lambda * exp_f64(v))
 }

@@ -71,12 +71,17 @@ impl<'a> PolicyRow<'a> {
                 return Err(RlError::Length { completion, field, want, got: values.len() });
             }
             if let Some(token) = (0..want).find(|&t| self.mask[t] && !values[t].is_finite()) {
-                return Err(RlError::NotFinite { completion, token, what: field, got: values[token] });
+                return Err(RlError::NotFinite {
+                    completion,
+                    token: Some(token),
+                    what: field,
+                    got: values[token],
+                });
             }
         }
         if !self.advantage.is_finite() {
             let got = self.advantage;
-            return Err(RlError::NotFinite { completion, token: 0, what: "advantage", got });
+            return Err(RlError::NotFinite { completion, token: None, what: "advantage", got });
         }
         Ok(())
     }
