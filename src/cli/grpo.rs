@@ -1,6 +1,7 @@
 //! `xtrain grpo`: reinforcement learning with verifiable rewards.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use toml::Value;
@@ -19,11 +20,11 @@ use crate::grpo::{End, Grpo, from_config};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{Role, TokenWriter};
 use crate::model::store::{self, LoadedModel, Resumed, RunState};
-use crate::model::tasks::{self, PromptSet, Task, TaskCorpus};
+use crate::model::tasks::{self, EncodedPrompt, PromptRecord, PromptSet, Prompts, Task, TaskCorpus};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Trainer};
 use crate::report::units;
-use crate::rewards::{Reward, TaskReward};
+use crate::rewards::{ExternalOptions, ExternalReward, Reward, TaskReward};
 use crate::run::RunDir;
 use crate::tensor::Device;
 use crate::training::{self, DataLoader};
@@ -253,11 +254,11 @@ impl Start<'_> {
         let (section, seed) = (self.section, self.config.train.seed);
         let Ready { trainer, reference, tokenizer } = ready;
         let (step, steps) = (trainer.step_number(), section.steps as u64);
-        let mut scorer = Scorer::new(self.rewards()?, &section.reward_weights)?;
+        let mut scorer = Scorer::new(self.rewards(run)?, section.reward_weights.clone());
         let held_out = self.held_out(tokenizer)?;
         let prompts = match self.task {
             Some(task) => PromptSource::task(task, tokenizer, seed),
-            None => return Err(CliError::new(Exit::Usage, "grpo.prompts is not supported yet")),
+            None => PromptSource::list(self.prompts(&section.prompts, tokenizer)?, seed),
         };
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
         let (mut metrics, timings) = run.logs_from(step)?;
@@ -278,7 +279,7 @@ impl Start<'_> {
             prompts: &prompts,
             held_out: &held_out,
             rollout: from_config::rollout_options(section, seed, self.args.cache.engine()),
-            advantages: from_config::advantage_options(section, scorer.weights()),
+            advantages: from_config::advantage_options(section),
             updater: from_config::updater(section),
             scorer: &mut scorer,
             run,
@@ -298,22 +299,55 @@ impl Start<'_> {
         }
     }
 
-    fn rewards(&self) -> Result<Vec<Box<dyn Reward>>, CliError> {
-        match (&self.section.reward[..], self.task) {
-            ([], Some(_)) => {
-                let task = tasks::by_name(&self.section.task).expect("the configuration was checked");
-                Ok(vec![Box::new(TaskReward::new(task))])
-            }
-            _ => Err(CliError::new(Exit::Usage, "reward programs are not supported yet")),
+    /// The reward programs, or the reward of the task.
+    fn rewards(&self, run: &RunDir) -> Result<Vec<Box<dyn Reward>>, CliError> {
+        if self.section.reward.is_empty() {
+            let task = tasks::by_name(&self.section.task).expect("the configuration was checked");
+            return Ok(vec![Box::new(TaskReward::new(task))]);
         }
+        let options = ExternalOptions {
+            processes: self.section.reward_processes,
+            time_limit: Duration::from_secs_f64(self.section.reward_timeout),
+            log_dir: Some(run.logs()),
+        };
+        let start = |command: &String| -> Result<Box<dyn Reward>, CliError> {
+            Ok(Box::new(ExternalReward::start(command, &options)?))
+        };
+        self.section.reward.iter().map(start).collect()
     }
 
-    /// The held-out prompts of the task.
+    /// The prompts of a JSONL file.
+    fn prompts(&self, file: &str, tokenizer: &Tokenizer) -> Result<Vec<Arc<Prompt>>, CliError> {
+        let prompts = Prompts::open(Path::new(file))?;
+        let encoded = prompts.encode(tokenizer)?;
+        let max = self.section.max_prompt_length;
+        let prompt = |(record, prompt): (&PromptRecord, EncodedPrompt)| {
+            let EncodedPrompt { text, ids } = prompt;
+            if ids.len() > max {
+                let found = ids.len();
+                let message = format!("{file}:{}: expected a prompt of at most {max} tokens, found {found}", record.line);
+                return Err(CliError::new(Exit::Data, message).hint("raise grpo.max_prompt_length, or shorten the prompt"));
+            }
+            Ok(Arc::new(Prompt { text, ids, columns: record.columns.clone() }))
+        };
+        prompts.records().iter().zip(encoded).map(prompt).collect()
+    }
+
+    /// The held-out prompts: those of `grpo.eval_prompts`, or of the task.
     fn held_out(&self, tokenizer: &Tokenizer) -> Result<Vec<Arc<Prompt>>, CliError> {
-        let prompts = self.task.map_or(Vec::new(), |task| task.prompts(PromptSet::HeldOut));
-        let limit = if self.section.eval_limit == 0 { usize::MAX } else { self.section.eval_limit };
-        let prompt = |text| Ok(Arc::new(text_prompt(text, tokenizer)?));
-        Ok(prompts.into_iter().take(limit).map(prompt).collect::<Result<_, crate::grpo::Error>>()?)
+        let mut prompts = match (self.section.eval_prompts.as_str(), self.task) {
+            ("", None) => Vec::new(),
+            ("", Some(task)) => {
+                let texts = task.prompts(PromptSet::HeldOut).into_iter();
+                let prompts = texts.map(|text| Ok(Arc::new(text_prompt(text, tokenizer)?)));
+                prompts.collect::<Result<_, crate::grpo::Error>>()?
+            }
+            (file, _) => self.prompts(file, tokenizer)?,
+        };
+        if self.section.eval_limit > 0 {
+            prompts.truncate(self.section.eval_limit);
+        }
+        Ok(prompts)
     }
 }
 

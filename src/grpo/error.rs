@@ -40,6 +40,12 @@ pub enum Error {
         /// The number of weights.
         found: usize,
     },
+    /// Two rewards have one name.
+    #[error("two rewards have the name {name:?}")]
+    RewardNames {
+        /// The name.
+        name: String,
+    },
     /// A forward pass for values and the backward pass gave different log-probabilities.
     #[error("prompt {prompt}: the forward pass of the update gives other log-probabilities than the pass before it")]
     Unstable {

@@ -53,11 +53,11 @@ pub fn rollout_options(section: &GrpoSection, seed: u64, engine: EngineOptions) 
     RolloutOptions { seed, sampling: sampling(section), max_new: section.max_completion_length, engine }
 }
 
-/// The advantages with one weight per reward.
-pub fn advantage_options(section: &GrpoSection, weights: &[f64]) -> AdvantageOptions {
+/// The advantages, without weights.
+pub fn advantage_options(section: &GrpoSection) -> AdvantageOptions {
     AdvantageOptions {
         group: section.num_generations,
-        weights: weights.to_vec(),
+        weights: Vec::new(),
         scale: section.scale_rewards,
         baseline: section.advantage_baseline,
         aggregation: section.multi_objective_aggregation,

@@ -108,7 +108,7 @@ pub struct Grpo<'a> {
     pub scorer: &'a mut Scorer,
     /// The rollouts.
     pub rollout: RolloutOptions,
-    /// The advantages.
+    /// The advantages. The weights are those of the scorer.
     pub advantages: AdvantageOptions,
     /// The updates.
     pub updater: Updater,
@@ -211,7 +211,8 @@ impl Grpo<'_> {
         let mut groups = self.roll(requests, observer)?;
         observer.enter(Phase::Reward)?;
         let mut scores = self.scorer.score(&groups)?;
-        let mut result = advantages(&scores.each, &self.advantages)?;
+        let options = AdvantageOptions { weights: self.scorer.weights()?, ..self.advantages.clone() };
+        let mut result = advantages(&scores.each, &options)?;
         let (mut discarded, mut discarded_scores) = (Vec::new(), Scores::default());
         for round in 0..section.resample_groups as u64 {
             let flat: Vec<usize> = (0..groups.len()).filter(|&at| !result.group_has_spread[at]).collect();
@@ -231,7 +232,7 @@ impl Grpo<'_> {
                 discarded.push(std::mem::replace(&mut groups[slot], group));
                 discarded_scores.append(scores.replace(slot * g, fresh_scores.part(i * g..(i + 1) * g)));
             }
-            result = advantages(&scores.each, &self.advantages)?;
+            result = advantages(&scores.each, &options)?;
         }
         let step = self.trainer.step_number() + 1;
         Ok(Batch { step, groups, discarded, discarded_scores, scores, advantages: result, policy })

@@ -21,34 +21,33 @@ pub struct Scores {
 }
 
 impl Scorer {
-    /// A scorer with one weight per reward name; missing weights are 1.
-    ///
-    /// # Errors
-    /// [`Error::RewardWeights`] for a wrong number of weights; [`Error::RewardNames`] for two rewards of one name.
-    pub fn new(rewards: Vec<Box<dyn Reward>>, weights: &[f64]) -> Result<Scorer, Error> {
-        let mut scorer = Scorer { rewards, weights: Vec::new() };
-        let names = scorer.names();
-        if !weights.is_empty() && weights.len() != names.len() {
-            return Err(Error::RewardWeights { names, found: weights.len() });
-        }
-        scorer.weights = if weights.is_empty() { vec![1.0; names.len()] } else { weights.to_vec() };
-        Ok(scorer)
+    /// A scorer with one weight per reward name, in the order of the rewards. Empty: 1 for each.
+    pub fn new(rewards: Vec<Box<dyn Reward>>, weights: Vec<f64>) -> Scorer {
+        Scorer { rewards, weights }
     }
 
-    /// The names of all rewards.
+    /// The names of all rewards. A reward program's are known after its first batch.
     pub fn names(&self) -> Vec<String> {
         self.rewards.iter().flat_map(|reward| reward.names().iter().cloned()).collect()
     }
 
     /// The weight of each reward.
-    pub fn weights(&self) -> &[f64] {
-        &self.weights
+    ///
+    /// # Errors
+    /// [`Error::RewardWeights`] for a wrong number of weights.
+    pub fn weights(&self) -> Result<Vec<f64>, Error> {
+        let names = self.names();
+        match self.weights.len() {
+            0 => Ok(vec![1.0; names.len()]),
+            n if n == names.len() => Ok(self.weights.clone()),
+            found => Err(Error::RewardWeights { names, found }),
+        }
     }
 
     /// The rewards of all completions of `groups`.
     ///
     /// # Errors
-    /// As [`Reward::score`].
+    /// As [`Reward::score`] and [`Scorer::weights`]; [`Error::RewardNames`] for two rewards of one name.
     pub fn score(&mut self, groups: &[Group]) -> Result<Scores, Error> {
         let input = |group: usize, at: usize| {
             let (Group { prompt, samples, .. }, sample) = (&groups[group], &groups[group].samples[at]);
@@ -71,7 +70,11 @@ impl Scorer {
             let found = reward.score(&batch)?;
             each.iter_mut().zip(found).for_each(|(all, found)| all.extend(found));
         }
-        let total = each.iter().map(|rewards| weighted_sum(rewards, &self.weights)).collect();
+        let (weights, names) = (self.weights()?, self.names());
+        if let Some(name) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+            return Err(Error::RewardNames { name: name.1.clone() });
+        }
+        let total = each.iter().map(|rewards| weighted_sum(rewards, &weights)).collect();
         Ok(Scores { each, total })
     }
 }

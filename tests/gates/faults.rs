@@ -4,7 +4,8 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    focused, gpu, invariance, multi_step, open_for_inference, packing, policy, prefix_cache, resume, training,
+    focused, gpu, invariance, kept_sets, multi_step, open_for_inference, packing, policy, prefix_cache,
+    resume, training,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -75,6 +76,9 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (xtrain::tensor::faults::Fault::StdOfThePopulation, Gate::Test(policy::over)),
     (xtrain::tensor::faults::Fault::ClippedTokenKeepsItsGradient, Gate::Test(policy::over)),
     (xtrain::tensor::faults::Fault::MaskedTokensCounted, Gate::Test(policy::over)),
+    (xtrain::tensor::faults::Fault::LossTopPStopsEarly, Gate::Focused(focused::kept_sets)),
+    (xtrain::tensor::faults::Fault::LossMinPIsStrict, Gate::Focused(focused::kept_sets)),
+    (xtrain::tensor::faults::Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
 ];
 
 /// Runs a gate with its fault; returns the difference that the gate reports.

@@ -26,6 +26,7 @@ mod golden_policy;
 mod gpu;
 mod import_export;
 mod invariance;
+mod kept_sets;
 mod kill;
 mod multi_step;
 mod nvcc;
