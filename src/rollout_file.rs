@@ -62,6 +62,9 @@ pub struct RolloutLine<'a> {
     /// Maximum number of new tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_new: Option<usize>,
+    /// Whether end-of-text tokens did not end the completion.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_eos: bool,
     /// Softmax temperature.
     pub temperature: f32,
     /// Top-p; 1: off.
@@ -92,7 +95,7 @@ impl RolloutLine<'_> {
             prompt: self.prompt_ids.to_vec(),
             options: self.sampling(),
             max_new: self.max_new.unwrap_or(self.completion_ids.len()),
-            stop: StopConditions { eos: eos.to_vec(), tokens: Vec::new() },
+            stop: StopConditions { eos: if self.ignore_eos { Vec::new() } else { eos.to_vec() }, tokens: Vec::new() },
         }
     }
 

@@ -31,6 +31,7 @@ pub mod plot;
 pub mod prepare;
 pub mod prompts;
 pub mod quickstart;
+pub mod replay;
 pub mod rollout;
 pub mod sample;
 pub mod source;
@@ -105,6 +106,8 @@ pub enum Command {
     Chat(chat::ChatArgs),
     /// Generate completions for all prompts of a JSONL file.
     Rollout(rollout::RolloutArgs),
+    /// Regenerate logged completions and compare them bit for bit.
+    Replay(replay::ReplayArgs),
     /// Verify that inference is bitwise equal to the training forward pass.
     Verify(verify::VerifyArgs),
     /// Run benchmarks.
@@ -214,6 +217,7 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Rollout(args) => rollout::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Export(args) => export::run(args),

@@ -40,6 +40,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     finish_reason: Cow::Owned(sample.finish.to_string()),
                     truncated: sample.truncated(),
                     max_new: Some(options.max_new),
+                    ignore_eos: false,
                     temperature: sampling.temperature,
                     top_p: sampling.top_p.unwrap_or(1.0),
                     top_k: sampling.top_k.unwrap_or(0),
