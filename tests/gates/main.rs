@@ -23,6 +23,7 @@ mod focused;
 mod gguf;
 mod golden;
 mod golden_policy;
+mod grpo;
 mod gpu;
 mod import_export;
 mod invariance;
