@@ -51,7 +51,7 @@ impl From<grpo::Error> for CliError {
             grpo::Error::Store(error) => error.into(),
             grpo::Error::Run(error) => error.into(),
             grpo::Error::Tokenizer(error) => error.into(),
-            grpo::Error::Mismatch { .. } | grpo::Error::Unstable { .. } => {
+            grpo::Error::Mismatch { .. } | grpo::Error::Unstable { .. } | grpo::Error::Verify { .. } => {
                 CliError::from_source(Exit::Difference, error)
             }
             grpo::Error::RewardWeights { .. } | grpo::Error::NoPrompts => {

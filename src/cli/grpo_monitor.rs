@@ -9,7 +9,7 @@ use super::exit::Exit;
 use super::interrupt::Interrupt;
 use crate::config::GrpoSection;
 use crate::grpo::metrics::Metrics;
-use crate::grpo::{Batch, Error, Observer, Phase};
+use crate::grpo::{Batch, Error, Observer, Phase, Warnings};
 use crate::model::checkpoint::CheckpointError;
 use crate::report::{Column, Progress, Table, printable, units};
 use crate::run::JsonLines;
@@ -26,6 +26,7 @@ pub struct GrpoMonitor {
     seconds: BTreeMap<&'static str, f64>,
     tokens: f64,
     last: Metrics,
+    warnings: Warnings,
 }
 
 /// A line of `timings.jsonl`: the seconds of each phase, and the generated tokens per second of rollout.
@@ -53,6 +54,7 @@ impl GrpoMonitor {
             seconds: BTreeMap::new(),
             tokens: 0.0,
             last: Metrics::default(),
+            warnings: Warnings::default(),
         }
     }
 
@@ -122,6 +124,9 @@ impl Observer for GrpoMonitor {
         }
         if get("reward").is_some() {
             self.last = metrics.clone();
+        }
+        for warning in self.warnings.check(metrics) {
+            self.progress.line(&format!("warning at step {step}: {warning}"));
         }
         self.seconds.clear();
         Ok(())

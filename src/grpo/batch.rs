@@ -1,4 +1,5 @@
 //! A generation batch: groups of completions with their prompts.
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -29,19 +30,33 @@ pub struct Sample {
     pub text: String,
     /// Why it ended.
     pub finish: FinishReason,
+    /// Digest of the sampled tokens, within this process.
+    digest: u64,
 }
 
 impl Sample {
     /// The sample of a completion whose text is `text`.
     pub fn new(completion: Completion, text: String) -> Sample {
         let Completion { id, tokens, processed_logprobs: logprobs, finish_reason: finish, .. } = completion;
-        Sample { id, tokens, logprobs, text, finish }
+        let digest = digest(&tokens);
+        Sample { id, tokens, logprobs, text, finish, digest }
+    }
+
+    /// Whether the tokens are still the sampled ones.
+    pub fn is_unchanged(&self) -> bool {
+        digest(&self.tokens) == self.digest
     }
 
     /// Whether the completion was cut by a length limit.
     pub fn truncated(&self) -> bool {
         matches!(self.finish, FinishReason::Length | FinishReason::Context)
     }
+}
+
+fn digest(tokens: &[u32]) -> u64 {
+    let mut hash = DefaultHasher::new();
+    tokens.hash(&mut hash);
+    hash.finish()
 }
 
 /// The completions of one prompt.

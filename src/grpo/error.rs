@@ -1,5 +1,6 @@
 //! Errors of a run of reinforcement learning.
 use crate::model::store::StoreError;
+use crate::rewards::CompletionIndex;
 
 /// An error that ends a run.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,17 @@ pub enum Error {
     /// Advantages or the policy loss could not be computed.
     #[error(transparent)]
     Objective(#[from] crate::model::rl::RlError),
+    /// Comparing a group with the training forward pass failed.
+    #[error(transparent)]
+    VerifyFailed(#[from] crate::verify::Error),
+    /// A value of a group differs from that of the training forward pass.
+    #[error("step {step}: a rollout differs from the training forward pass, first at {first}")]
+    Verify {
+        /// The step.
+        step: u64,
+        /// The first difference.
+        first: String,
+    },
     /// A prompt cannot be encoded.
     #[error(transparent)]
     Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
@@ -46,6 +58,42 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// The tokens of a completion are not those that were sampled.
+    #[error("prompt {prompt}, completion {sample_id}: its tokens changed after they were sampled; text must not be encoded again")]
+    TokensChanged {
+        /// The prompt.
+        prompt: u64,
+        /// The id of the completion.
+        sample_id: u64,
+    },
+    /// The weights are not those that sampled the completions.
+    #[error("step {step}: the weights changed between the rollouts and the update: {policy} sampled, {found} is updated")]
+    WeightsChanged {
+        /// The step.
+        step: u64,
+        /// The digest of the weights that sampled.
+        policy: String,
+        /// The digest of the weights of the update.
+        found: String,
+    },
+    /// The update processes logits in another way than the sampler.
+    #[error("the update processes logits as {found}, the rollouts as {want}")]
+    FiltersDiffer {
+        /// The sampling options of the rollouts.
+        want: String,
+        /// Those of the update.
+        found: String,
+    },
+    /// A reward belongs to another completion.
+    #[error("reward {reward:?}: expected the rewards of {want}, found those of {found}")]
+    RewardOrder {
+        /// The name of the reward.
+        reward: String,
+        /// The completion.
+        want: CompletionIndex,
+        /// The completion whose rewards were returned.
+        found: CompletionIndex,
+    },
     /// A forward pass for values and the backward pass gave different log-probabilities.
     #[error("prompt {prompt}: the forward pass of the update gives other log-probabilities than the pass before it")]
     Unstable {
@@ -65,7 +113,7 @@ pub enum Error {
     /// The trainer's log-probability of a token differs from the sampler's.
     #[error(
         "prompt {prompt}, completion {sample_id}, token {token}: the trainer's log-probability {trainer} differs from \
-         the sampler's {sampler}{cause}"
+         the sampler's {sampler}"
     )]
     Mismatch {
         /// The index of the prompt.
@@ -78,7 +126,5 @@ pub enum Error {
         sampler: f32,
         /// The trainer's value.
         trainer: f32,
-        /// The cause, if it is known.
-        cause: &'static str,
     },
 }

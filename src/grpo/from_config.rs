@@ -5,6 +5,7 @@ use crate::config::{DecayKind, GrpoSection};
 use crate::decode::{EngineOptions, SampleOptions};
 use crate::model::rl::{AdvantageOptions, PolicyLoss};
 use crate::model::{Decay, OptimConfig, Schedule};
+use crate::tensor::faults::{self, Fault};
 
 /// The optimizer. Without clipping, the maximum gradient norm is infinite.
 pub fn optim_config(section: &GrpoSection) -> OptimConfig {
@@ -82,5 +83,9 @@ pub fn updater(section: &GrpoSection) -> Updater {
         max_completion_length: Some(section.max_completion_length),
         sampler_correction: None,
     };
-    Updater { loss, sampling: sampling(section), micro_batch: section.micro_batch }
+    let mut sampling = sampling(section);
+    if faults::on(Fault::UpdateForgetsTopP) {
+        sampling.top_p = None;
+    }
+    Updater { loss, sampling, micro_batch: section.micro_batch }
 }

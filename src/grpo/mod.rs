@@ -13,6 +13,8 @@ pub mod rollout;
 mod run;
 pub mod score;
 pub mod update;
+mod warnings;
 
 pub use error::Error;
 pub use run::{Batch, End, Grpo, Observer, Phase};
+pub use warnings::Warnings;

@@ -12,16 +12,22 @@ use super::score::{Scorer, Scores};
 use super::update::{Agreement, Policy, UpdateReport, Updater, Weighted};
 use super::Error;
 use crate::config::GrpoSection;
+use crate::decode::{EngineOptions, Request, StopConditions};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::store::{self, RunState};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::rl::{AdvantageOptions, Advantages, advantages};
-use crate::model::{Model, Trainer};
+use crate::model::{self, Model, Trainer};
 use crate::rollout_file::policy_digest;
 use crate::run::{JsonLines, RunDir};
+use crate::tensor::faults::{self, Fault};
+use crate::verify::{RequestedSetting, verify};
 
 /// The ids of completions of replaced groups have this bit.
 const REPLACEMENTS: u64 = 1 << 62;
+
+/// Completions of the group that is compared over the whole vocabulary.
+const VERIFIED: usize = 4;
 
 /// A part of a step, for timings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -159,11 +165,24 @@ impl Grpo<'_> {
     fn batch(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         let section = self.section;
         let first = self.trainer.step_number();
-        let batch = self.generate(observer)?;
+        if self.updater.sampling != self.rollout.sampling {
+            let [want, found] = [self.rollout.sampling, self.updater.sampling].map(|options| format!("{options:?}"));
+            return Err(Error::FiltersDiffer { want, found });
+        }
+        let mut batch = self.generate(observer)?;
+        if faults::on(Fault::CompletionRetokenized) {
+            for sample in batch.groups.iter_mut().flat_map(|group| &mut group.samples) {
+                sample.tokens = self.tokenizer.encode(&sample.text)?;
+            }
+        }
+        if faults::on(Fault::WeightsChangeBeforeUpdate) {
+            self.trainer.model.params.norm.value_mut()?.data_mut::<f32>().map_err(model::Error::from)?[0] += 0.125;
+        }
         observer.enter(Phase::Save)?;
         let lines = record::lines(&batch, &self.scorer.names(), &self.rollout);
         self.run.write_rollouts(batch.step, &lines)?;
         observer.batch(&batch);
+        self.verify(&batch, observer)?;
         let references = self.reference_values(&batch, observer)?;
         let per_step = section.prompts_per_step / section.steps_per_generation;
         for iteration in 0..section.num_iterations {
@@ -181,7 +200,8 @@ impl Grpo<'_> {
                     .collect();
                 let policy = if (iteration, part) == (0, 0) { Policy::Sampling } else { Policy::Updated };
                 let tokens = if policy == Policy::Sampling { batch.tokens() } else { 0 };
-                let report = self.updater.step(self.trainer, &completions, policy, tokens)?;
+                let report = self.updater.step(self.trainer, &completions, policy, tokens);
+                let report = report.map_err(|error| self.diagnose(error, &batch))?;
                 let now = report.step.step;
                 let mut metrics = Metrics::new(now);
                 self.push_metrics(&mut metrics, &batch, &report, policy);
@@ -195,6 +215,16 @@ impl Grpo<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The cause of a difference between the sampler and the trainer, if the weights are the cause.
+    fn diagnose(&self, error: Error, batch: &Batch) -> Error {
+        match (&error, policy_digest(&self.trainer.model)) {
+            (Error::Mismatch { .. }, Ok(found)) if found != batch.policy => {
+                Error::WeightsChanged { step: batch.step, policy: batch.policy.clone(), found }
+            }
+            _ => error,
+        }
     }
 
     /// Generates and scores the batch of the next step.
@@ -244,6 +274,43 @@ impl Grpo<'_> {
         let model = &self.trainer.model;
         let mut progress = |done| observer.generated(done, total);
         Ok(rollout(model, self.tokenizer, requests, &self.rollout, &mut progress)?.groups)
+    }
+
+    /// Compares the first group of a batch with the training forward pass over the whole vocabulary.
+    fn verify(&self, batch: &Batch, observer: &mut dyn Observer) -> Result<(), Error> {
+        if !crossed(self.section.verify_every, batch.step - 1, batch.step) {
+            return Ok(());
+        }
+        observer.enter(Phase::Verify)?;
+        let group = &batch.groups[0];
+        let requests: Vec<Request> = group
+            .samples
+            .iter()
+            .take(VERIFIED)
+            .map(|sample| Request {
+                id: sample.id,
+                seed: self.rollout.seed,
+                prompt: group.prompt.ids.clone(),
+                options: self.rollout.sampling,
+                max_new: self.rollout.max_new,
+                stop: StopConditions { eos: self.tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+            })
+            .collect();
+        let EngineOptions { kv, prefill_chunk: chunk, .. } = self.rollout.engine;
+        let requested = RequestedSetting { threads: self.trainer.model.device().threads(), kv, chunk };
+        let verdicts = verify(&self.trainer.model, &requests, &requested, &mut |_| ())?;
+        let values: u64 = verdicts.iter().map(|verdict| verdict.values).sum();
+        match verdicts.iter().find(|verdict| !verdict.holds()) {
+            Some(bad) => Err(Error::Verify {
+                step: batch.step,
+                first: bad.first.as_ref().map_or("missing rows".to_string(), ToString::to_string),
+            }),
+            None => {
+                let step = batch.step;
+                observer.note(&format!("step {step}: {values} values of a group compared with training, 0 differ"));
+                Ok(())
+            }
+        }
     }
 
     /// The log-probabilities of all completions under the reference model. `None`: there is no KL term.

@@ -117,7 +117,7 @@ impl Updater {
     /// run.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the policy is the sampling one and a log-probability differs from the sampler's in any
+    /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the policy is the sampling one and a log-probability differs from the sampler's in any
     /// bit, with unchanged weights. As [`Trainer::gradient`] and [`Trainer::apply`].
     pub fn step(
         &self,
@@ -126,6 +126,10 @@ impl Updater {
         policy: Policy,
         tokens: usize,
     ) -> Result<UpdateReport, Error> {
+        if let Some(changed) = completions.iter().find(|completion| !completion.sample.is_unchanged()) {
+            let (prompt, sample_id) = (changed.group.prompt_id, changed.sample.id);
+            return Err(Error::TokensChanged { prompt, sample_id });
+        }
         let values = match policy {
             Policy::Sampling if !self.loss.needs_entropy() => None,
             _ => Some(self.values(&trainer.model, completions)?),
@@ -234,7 +238,6 @@ fn check(completion: &Weighted<'_>, logp: &[f64]) -> Result<(), Error> {
             token: at.unwrap_or(logp.len()),
             sampler: at.map_or(f32::NAN, |at| sampler[at]),
             trainer: at.map_or(f32::NAN, |at| logp[at] as f32),
-            cause: "",
         }),
     }
 }

@@ -98,6 +98,11 @@ faults! {
     ClippedTokenKeepsItsGradient "clipped-token-keeps-its-gradient" "a clipped token keeps its policy gradient"
     MaskedTokensCounted "masked-tokens-counted"
         "the divisor of a policy loss counts the tokens outside the loss mask"
+    WeightsChangeBeforeUpdate "weights-change-before-update"
+        "a weight changes between the rollouts of a step and its update"
+    CompletionRetokenized "completion-retokenized" "the update reads the tokens of the completion's text"
+    UpdateForgetsTopP "update-forgets-top-p" "the update of a run with top-p takes log-probabilities without it"
+    RewardOfTheNeighbor "reward-of-the-neighbor" "each completion gets the reward of the one before it"
 }
 
 impl fmt::Display for Fault {
