@@ -11,7 +11,7 @@ use super::exit::{CliError, Exit};
 use super::grpo_monitor::GrpoMonitor;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{init, loaded, out, source, train};
+use super::{dry_run, init, loaded, source, train};
 use crate::config::{GrpoSection, Layer, RunConfig};
 use crate::grpo::batch::Prompt;
 use crate::grpo::prompts::{PromptSource, text_prompt};
@@ -101,10 +101,14 @@ pub fn run(args: &GrpoArgs) -> Result<(), CliError> {
         None => (None, RunConfig::load(&args.config_layers())?),
     };
     let section = section(&config)?.clone();
-    if args.dry_run {
-        return out::print(config.to_toml());
-    }
     let task = task(&section)?;
+    if args.dry_run {
+        let mut config = config;
+        init::describe(&mut config)?;
+        let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
+        let longest = prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length);
+        return dry_run::print_grpo(&config, longest);
+    }
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
     let run = match run {

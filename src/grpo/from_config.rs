@@ -48,9 +48,12 @@ pub fn sampling(section: &GrpoSection) -> SampleOptions {
     }
 }
 
+/// Maximum number of sequences that run concurrently in a rollout.
+pub const MAX_BATCH: usize = 256;
+
 /// The rollouts of a run with this seed.
 pub fn rollout_options(section: &GrpoSection, seed: u64, engine: EngineOptions) -> RolloutOptions {
-    let engine = EngineOptions { max_batch: section.completions().min(256), ..engine };
+    let engine = EngineOptions { max_batch: section.completions().min(MAX_BATCH), ..engine };
     RolloutOptions { seed, sampling: sampling(section), max_new: section.max_completion_length, engine }
 }
 
