@@ -23,7 +23,7 @@ use crate::model::store::{self, LoadedModel, Resumed, RunState};
 use crate::model::tasks::{self, EncodedPrompt, PromptRecord, PromptSet, Prompts, Task, TaskCorpus};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Trainer};
-use crate::report::units;
+use crate::report::{EventFile, units};
 use crate::rewards::{ExternalOptions, ExternalReward, Reward, TaskReward};
 use crate::run::RunDir;
 use crate::tensor::Device;
@@ -31,6 +31,8 @@ use crate::training::{self, DataLoader};
 
 /// Directory of the base model in the run directory, and its corpus.
 const BASE: &str = "base";
+/// Directory of an updated reference model in the run directory.
+const REFERENCE: &str = "reference";
 const CORPUS: &str = "corpus.tok";
 
 /// Flags of `xtrain grpo`.
@@ -170,7 +172,6 @@ impl Start<'_> {
         };
         tokenizer = tokenizer.with_eos_ids(&initial.eos);
         let has_checkpoint = run.checkpoints().read_dir().is_ok_and(|mut files| files.next().is_some());
-        let reference = (self.section.beta > 0.0).then(|| self.reference(run)).transpose()?;
         let trainer = match has_checkpoint {
             false => Trainer::new(initial.model, optim, schedule)?,
             true => {
@@ -180,13 +181,21 @@ impl Start<'_> {
                 trainer
             }
         };
+        let step = trainer.step_number();
+        let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
         Ok(Ready { trainer, reference, tokenizer })
     }
 
-    /// The reference model: the initial one.
-    fn reference(&self, run: &RunDir) -> Result<Model, CliError> {
-        let path = self.initial_path(run)?;
-        Ok(store::open_for_inference(&path, training::compute(self.section.ref_dtype), self.device)?.model)
+    /// The reference model: the initial one, or the one that belongs to the checkpoint of `step` if it is updated.
+    fn reference(&self, run: &RunDir, step: u64) -> Result<Model, CliError> {
+        let compute = training::compute(self.section.ref_dtype);
+        let initial = self.initial_path(run)?;
+        if self.section.ref_model_sync_steps == 0 {
+            return Ok(store::open_for_inference(&initial, compute, self.device)?.model);
+        }
+        let saved = run.path().join(REFERENCE).join("checkpoints").join(format!("step_{step:06}"));
+        let path = if step == 0 { initial } else { saved };
+        Ok(store::open(&path, compute, self.device)?.model)
     }
 
     fn initial_path(&self, run: &RunDir) -> Result<PathBuf, CliError> {
@@ -265,6 +274,9 @@ impl Start<'_> {
             None => PromptSource::list(self.prompts(&section.prompts, tokenizer)?, seed),
         };
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
+        let reference_checkpoints = (reference.is_some() && section.ref_model_sync_steps > 0)
+            .then(|| CheckpointDir::open(Arc::new(RealFs), &run.path().join(REFERENCE), section.keep))
+            .transpose()?;
         let (mut metrics, timings) = run.logs_from(step)?;
         eprintln!(
             "{} parameters, {} prompts x {} completions per step, {} steps, writing to {}",
@@ -274,11 +286,12 @@ impl Start<'_> {
             steps,
             run.path().display(),
         );
-        let mut monitor = GrpoMonitor::new(section, timings, interrupt, step);
+        let mut monitor = GrpoMonitor::new(section, timings, self.events(run)?, interrupt, step);
         let end = Grpo {
             section,
             seed,
             reference: reference.take(),
+            reference_checkpoints: reference_checkpoints.as_ref(),
             tokenizer,
             prompts: &prompts,
             held_out: &held_out,
@@ -301,6 +314,18 @@ impl Start<'_> {
             (Ok(_), _) => Ok(()),
             (Err(error), _) => Err(CliError::from(error).hint(resume)),
         }
+    }
+
+    /// The event file of TensorBoard, with the metrics so far.
+    fn events(&self, run: &RunDir) -> Result<EventFile, CliError> {
+        let path = run.logs().join("events.out.tfevents.0.xtrain");
+        let io = |error| CliError::io(&path, &error);
+        let mut events = EventFile::create(&path).map_err(io)?;
+        let Ok(metrics) = run.read_metrics() else { return Ok(events) };
+        for (step, values) in metrics.steps() {
+            events.write(step, 0.0, values).map_err(io)?;
+        }
+        Ok(events)
     }
 
     /// The reward programs, or the reward of the task.

@@ -1,7 +1,7 @@
 //! Progress output and timings of a run of reinforcement learning.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -11,13 +11,14 @@ use crate::config::GrpoSection;
 use crate::grpo::metrics::Metrics;
 use crate::grpo::{Batch, Error, Observer, Phase, Warnings};
 use crate::model::checkpoint::CheckpointError;
-use crate::report::{Column, Progress, Table, printable, units};
+use crate::report::{Column, EventFile, Progress, Table, printable, units};
 use crate::run::JsonLines;
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
 pub struct GrpoMonitor {
     progress: Progress,
     timings: JsonLines,
+    events: EventFile,
     interrupt: Interrupt,
     show_every: usize,
     steps: u64,
@@ -41,11 +42,18 @@ struct Timing<'a> {
 
 impl GrpoMonitor {
     /// A monitor of a run that has finished `step` steps.
-    pub fn new(section: &GrpoSection, timings: JsonLines, interrupt: Interrupt, step: u64) -> GrpoMonitor {
+    pub fn new(
+        section: &GrpoSection,
+        timings: JsonLines,
+        events: EventFile,
+        interrupt: Interrupt,
+        step: u64,
+    ) -> GrpoMonitor {
         let steps = section.steps as u64;
         GrpoMonitor {
             progress: Progress::new("grpo", "step", steps, step),
             timings,
+            events,
             interrupt,
             show_every: section.show_every,
             steps,
@@ -106,6 +114,9 @@ impl Observer for GrpoMonitor {
         if step > 0 {
             self.timings.write(&Timing { step, step_time, tokens_per_second, phases: &self.seconds })?;
         }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        // Plots are a convenience: a full disk must not end the run here.
+        let _ = self.events.write(step, now, metrics.iter());
         if let (Some(sampled), Some(greedy)) = (get("eval/reward_sampled"), get("eval/reward_greedy")) {
             let pass = get("eval/pass_at_k").unwrap_or(0.0);
             self.progress.line(&format!(

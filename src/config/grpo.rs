@@ -222,6 +222,9 @@ impl GrpoSection {
         require(steps.is_multiple_of(per_batch), "grpo.steps", steps, want)?;
         require(self.warmup <= steps, "grpo.warmup", self.warmup, format!("at most {steps} (grpo.steps)"))?;
         require(self.keep >= 2, "grpo.keep", self.keep, "at least 2 checkpoints")?;
+        let (every, per_batch) = (self.ref_model_sync_steps, self.steps_per_batch());
+        let want = format!("a multiple of steps_per_generation x num_iterations = {per_batch}");
+        require(every.is_multiple_of(per_batch), "grpo.ref_model_sync_steps", every, want)?;
         let tasks_text = self.task.is_empty() || self.prompts.is_empty();
         require(tasks_text, "grpo.prompts", format!("{:?}", self.prompts), "no prompts with grpo.task")?;
         self.validate_numbers()

@@ -13,6 +13,7 @@ use super::update::{Agreement, Policy, UpdateReport, Updater, Weighted};
 use super::Error;
 use crate::config::GrpoSection;
 use crate::decode::{EngineOptions, Request, StopConditions};
+use crate::model::export::ExportSource;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::store::{self, RunState};
 use crate::model::tokenizer::Tokenizer;
@@ -104,6 +105,8 @@ pub struct Grpo<'a> {
     pub trainer: &'a mut Trainer,
     /// The reference model of the KL term.
     pub reference: Option<Model>,
+    /// The checkpoints of a reference model that is updated. `None`: it stays as it is.
+    pub reference_checkpoints: Option<&'a CheckpointDir>,
     /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// The training prompts.
@@ -213,6 +216,11 @@ impl Grpo<'_> {
                 }
                 self.log(&metrics, observer)?;
             }
+        }
+        if crossed(section.ref_model_sync_steps, first, self.trainer.step_number())
+            && let Some(reference) = &mut self.reference
+        {
+            reference.mix(&self.trainer.model, section.ref_model_mixup_alpha)?;
         }
         Ok(())
     }
@@ -365,6 +373,13 @@ impl Grpo<'_> {
         observer.enter(Phase::Save)?;
         self.metrics.sync()?;
         let state = RunState { seed: self.seed, best: None };
+        if let (Some(dir), Some(model)) = (self.reference_checkpoints, &self.reference) {
+            let source = ExportSource { model, tokenizer: Some(self.tokenizer), eos: self.tokenizer.eos_ids() };
+            let saved = store::save_model(dir, &source, self.trainer.step_number())?;
+            if let Some(error) = saved.not_pruned {
+                observer.note(&format!("warning: older reference models were not deleted: {error}"));
+            }
+        }
         let saved = store::save(self.checkpoints, self.trainer, self.tokenizer, state)?;
         observer.saved(saved.path, saved.not_pruned);
         Ok(())

@@ -144,6 +144,7 @@ fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error>
             section,
             seed,
             reference,
+            reference_checkpoints: None,
             tokenizer: &tokenizer,
             prompts: &PromptSource::task(&task, &tokenizer, seed),
             held_out: &held_out,

@@ -72,6 +72,7 @@ mod grads;
 pub mod hf;
 mod json;
 mod kv;
+mod mix;
 mod model;
 pub mod objective;
 mod optim;

@@ -71,11 +71,15 @@ pub fn save(
     })?)
 }
 
-/// Saves a model without a trainer, durably and with checksums, as step 0 of a directory of checkpoints.
+/// Saves a model without a trainer, durably and with checksums, as `step` of a directory of checkpoints.
 ///
 /// # Errors
 /// As [`CheckpointDir::save`]; a model that no supported family can represent.
-pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<SavedCheckpoint, StoreError> {
+pub fn save_model(
+    dir: &CheckpointDir,
+    source: &ExportSource<'_>,
+    step: u64,
+) -> Result<SavedCheckpoint, StoreError> {
     let ExportSource { model, tokenizer, eos } = *source;
     let named = host_tensors(model)?;
     let generation = generation_config(eos);
@@ -85,7 +89,7 @@ pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<Save
         config: &hf::to_json(model.config(), eos)?,
         numerics: NUMERICS,
         dtype: &model.compute().to_string(),
-        step: 0,
+        step,
         model: &named.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
         files: &files,
         trainer: None,
