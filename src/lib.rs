@@ -11,6 +11,7 @@
 //! | [`tensor`] | devices, tensors and operations |
 //! | [`model`] | the transformer, training, checkpoints, tokenizers, chat templates |
 //! | [`decode`] | KV caches, samplers and the batched generation engine |
+//! | [`rewards`] | rewards of completions: built-in tasks and external programs |
 //! | [`config`], [`training`], [`run`] | configuration, training loop and run directories of the program |
 //!
 //! # Example
@@ -61,10 +62,13 @@ mod build_info;
 pub mod cli;
 pub mod config;
 pub mod evaluate;
+pub mod grpo;
 mod memory;
 #[cfg(test)]
 mod reference;
 mod report;
+pub mod rewards;
+pub mod rollout_file;
 pub mod run;
 pub mod training;
 pub mod verify;

@@ -6,7 +6,8 @@ use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
-use crate::{config, decode, evaluate, model, run, tensor, training, verify};
+use crate::rewards::RewardError;
+use crate::{config, decode, evaluate, grpo, model, run, tensor, training, verify};
 
 impl LibraryError for config::Error {
     fn exit(&self) -> Exit {
@@ -55,6 +56,37 @@ impl LibraryError for TokenizerError {
         match self {
             TokenizerError::Io { .. } => Exit::Io,
             TokenizerError::Argument { .. } => Exit::Usage,
+            _ => Exit::Data,
+        }
+    }
+}
+
+impl LibraryError for RewardError {
+    fn exit(&self) -> Exit {
+        match self {
+            RewardError::Command { .. } => Exit::Usage,
+            RewardError::Start { .. } => Exit::Missing,
+            _ => Exit::Data,
+        }
+    }
+}
+
+impl LibraryError for grpo::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            grpo::Error::Decode(error) => error.exit(),
+            grpo::Error::Model(error) => error.exit(),
+            grpo::Error::Reward(error) => error.exit(),
+            grpo::Error::Store(error) => error.exit(),
+            grpo::Error::Run(error) => error.exit(),
+            grpo::Error::Tokenizer(error) => error.exit(),
+            grpo::Error::Mismatch { .. }
+            | grpo::Error::Unstable { .. }
+            | grpo::Error::Verify { .. }
+            | grpo::Error::TokensChanged { .. }
+            | grpo::Error::WeightsChanged { .. }
+            | grpo::Error::FiltersDiffer { .. } => Exit::Difference,
+            grpo::Error::RewardWeights { .. } | grpo::Error::NoPrompts => Exit::Usage,
             _ => Exit::Data,
         }
     }

@@ -34,7 +34,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
     }
     let saved = CheckpointDir::open(Arc::new(RealFs), &args.out, 2)
         .map_err(CliError::from)
-        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &source)?));
+        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &source, 0)?));
     match saved {
         Ok(saved) => export::print_summary("imported into", &saved.path, &source),
         Err(error) => {

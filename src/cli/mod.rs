@@ -19,6 +19,8 @@ mod exit_codes;
 mod export;
 mod generate;
 mod generation_args;
+mod grpo;
+mod grpo_monitor;
 mod import;
 mod init;
 mod inspect;
@@ -32,6 +34,7 @@ mod plot;
 mod prepare;
 mod prompts;
 mod quickstart;
+mod replay;
 mod rollout;
 mod sample;
 mod source;
@@ -86,6 +89,8 @@ enum Command {
     Tokenizer(tokenizer::TokenizerCommand),
     /// Train or fine-tune a model; interrupted runs resume bit-identically.
     Train(train::TrainArgs),
+    /// Train a model with rewards (GRPO); the sampler's log-probabilities are the trainer's.
+    Grpo(grpo::GrpoArgs),
     /// Evaluate a model on a file: loss, perplexity, bits per byte, accuracy.
     Eval(eval::EvalArgs),
     /// Continue a prompt.
@@ -94,6 +99,8 @@ enum Command {
     Chat(chat::ChatArgs),
     /// Generate completions for all prompts of a JSONL file.
     Rollout(rollout::RolloutArgs),
+    /// Regenerate logged completions and compare them bit for bit.
+    Replay(replay::ReplayArgs),
     /// Verify that inference is bitwise equal to the training forward pass.
     Verify(verify::VerifyArgs),
     /// Run benchmarks.
@@ -194,10 +201,12 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Train(args) => train::run(args),
+        Command::Grpo(args) => grpo::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Rollout(args) => rollout::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Export(args) => export::run(args),

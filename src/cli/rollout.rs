@@ -1,11 +1,11 @@
 //! `xtrain rollout`: batched completions of many prompts.
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use serde::Serialize;
 
 use super::common::number;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
@@ -16,6 +16,7 @@ use super::prompts::{self, Prompt};
 use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
+use crate::rollout_file::RolloutLine;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
@@ -51,27 +52,6 @@ pub(super) struct RolloutArgs {
     pub(super) sync_every: NonZeroUsize,
     #[command(flatten)]
     generation: GenerationArgs,
-}
-
-/// A completion as a line of JSON, with everything that is needed to reproduce it.
-#[derive(Serialize)]
-struct Line<'a> {
-    prompt_id: usize,
-    group: usize,
-    sample: usize,
-    sample_id: u64,
-    seed: u64,
-    prompt: Option<&'a str>,
-    completion: Option<String>,
-    prompt_ids: &'a [u32],
-    completion_ids: &'a [u32],
-    logprobs: &'a [f32],
-    finish_reason: String,
-    truncated: bool,
-    temperature: f32,
-    top_p: f32,
-    top_k: usize,
-    min_p: f32,
 }
 
 pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
@@ -193,27 +173,36 @@ impl CompletionWriter<'_> {
 fn json_line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Completion) -> Vec<u8> {
     let (tokenizer, g) = (loaded.tokenizer.as_ref(), args.n.get());
     let decoded = tokenizer.filter(|_| prompt.text.is_none()).map(|t| t.decode(&prompt.ids));
-    let line = Line {
-        prompt_id: done.index / g,
+    let sampling = &args.generation.sampling;
+    RolloutLine {
+        step: None,
+        prompt_id: (done.index / g) as u64,
         group: done.index / g,
         sample: done.index % g,
         sample_id: done.id,
         seed: args.generation.seed,
-        prompt: prompt.text.as_deref().or(decoded.as_deref()),
-        completion: tokenizer.map(|t| done.text(t)),
-        prompt_ids: &prompt.ids,
-        completion_ids: &done.tokens,
-        logprobs: &done.logprobs,
-        finish_reason: done.finish_reason.to_string(),
+        policy: None,
+        prompt: prompt.text.as_deref().or(decoded.as_deref()).map(Cow::Borrowed),
+        completion: tokenizer.map(|t| Cow::Owned(done.text(t))),
+        prompt_ids: Cow::Borrowed(&prompt.ids),
+        completion_ids: Cow::Borrowed(&done.tokens),
+        logprobs: Some(Cow::Borrowed(&done.logprobs)),
+        processed_logprobs: Cow::Borrowed(&done.processed_logprobs),
+        mask: None,
+        reward: None,
+        rewards: None,
+        advantage: None,
+        trained: None,
+        finish_reason: Cow::Owned(done.finish_reason.to_string()),
         truncated: matches!(done.finish_reason, FinishReason::Length | FinishReason::Context),
-        temperature: args.generation.sampling.temperature,
-        top_p: args.generation.sampling.top_p,
-        top_k: args.generation.sampling.top_k,
-        min_p: args.generation.sampling.min_p,
-    };
-    let mut bytes = serde_json::to_vec(&line).expect("a struct of numbers and strings is JSON");
-    bytes.push(b'\n');
-    bytes
+        max_new: Some(args.generation.max_new),
+        ignore_eos: args.generation.ignore_eos,
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
+        min_p: sampling.min_p,
+    }
+    .to_json()
 }
 
 fn group_size(text: &str) -> Result<NonZeroUsize, String> {

@@ -11,8 +11,8 @@ use super::job::{self, Job};
 use super::{CliError, Exit, dry_run, init, out, source};
 use crate::config::{Layer, Precision, RunConfig, TaskKind, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::store::{self, Resumed, RunState};
-use crate::run::{self, DataRecord, RunDir};
+use crate::model::store::RunState;
+use crate::run::{DataRecord, RunDir};
 use crate::training::{self, DataLoader};
 
 #[derive(Debug, Clone, Args)]
@@ -75,30 +75,21 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     if let Some(name) = &args.resume {
         let run = RunDir::open(name)?;
         let (old, config) = args.resumed(&run)?;
-        let mut source = source::open(&config)?;
-        check_data(&run, &DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
-        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
-        let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
-        let Resumed { trainer, run_state: state, eos, path, refused } =
-            store::resume(run.path(), compute, &device, optim, training::schedule(&config))?;
-        source.tokenizer = source.tokenizer.with_eos_ids(&eos);
-        refused.iter().for_each(|r| eprintln!("warning: {r}"));
-        let (step, steps) = (trainer.step_number(), config.train.steps as u64);
+        let steps = config.train.steps as u64;
+        let mut job = job::resume(run, config, &device)?;
+        let step = job.trainer.step_number();
         if step >= steps {
             return out::print(format!(
                 "{0} is complete at step {step}; to continue, increase train.steps: \
                  xtrain train --resume {0} --set train.steps={1}\n",
-                run.path().display(),
+                job.run.path().display(),
                 2 * step,
             ));
         }
-        if config != old {
-            run.write_config(&config)?;
+        if job.config != old {
+            job.run.write_config(&job.config)?;
         }
-        eprintln!("resuming {} at step {step} of {steps}", run.path().display());
-        let loader = DataLoader::new(&config, &source, state.seed)?;
-        let last_saved = Some(path);
-        let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved };
+        eprintln!("resuming {} at step {step} of {steps}", job.run.path().display());
         return job::run_training(&mut job, interrupt, args.cache.engine());
     }
     let mut config = RunConfig::load(&args.config_layers())?;
@@ -119,15 +110,6 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let state = RunState { seed: config.train.seed, best: None };
     let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
     job::run_training(&mut job, interrupt, args.cache.engine())
-}
-
-/// Rejects a resume with other data than the run was started with.
-fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
-    run.check_data(found).map_err(|error| match error {
-        run::Error::Missing { .. } => CliError::from(error)
-            .hint("this file identifies the training data of the run; without it, start a new run"),
-        _ => error.into(),
-    })
 }
 
 /// Rejects changes that would change the result of a resumed run. Its length, its intervals, its memory use and its

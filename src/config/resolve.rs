@@ -5,7 +5,7 @@ use std::fmt::Display;
 use toml::Value;
 
 use super::check::{KnownKeys, tree};
-use super::{Error, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
+use super::{Error, GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
 
 impl RunConfig {
@@ -21,7 +21,8 @@ impl RunConfig {
         }
         let base = given.get("model.preset").and_then(Value::as_str).and_then(preset);
         let model = base.map_or_else(ModelSection::default, |preset| preset.section());
-        let mut all = tree(&RunConfig { model, ..RunConfig::default() });
+        let grpo = given.keys().any(|key| key.starts_with("grpo.")).then(GrpoSection::default);
+        let mut all = tree(&RunConfig { model, grpo, ..RunConfig::default() });
         for (key, value) in &given {
             let (section, last) = key.split_once('.').expect("every known key has a section");
             all[section][last] = value.clone();
@@ -68,6 +69,11 @@ impl RunConfig {
         if train.task == TaskKind::Sft && !given("data.packing") {
             self.data.packing = Packing::Documents;
         }
+        if let Some(grpo) = &mut self.grpo
+            && !given("grpo.epsilon_high")
+        {
+            grpo.epsilon_high = grpo.epsilon;
+        }
         Ok(())
     }
 
@@ -77,6 +83,7 @@ impl RunConfig {
     /// [`Error::Invalid`] for the first invalid value, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
         self.model.validate()?;
+        self.grpo.iter().try_for_each(GrpoSection::validate)?;
         let train = &self.train;
         let positive = |x: f64| x > 0.0 && x.is_finite();
         let from_zero = |x: f64| x >= 0.0 && x.is_finite();
@@ -171,6 +178,11 @@ impl ModelSection {
     }
 }
 
-fn require(holds: bool, key: &'static str, got: impl Display, want: impl Into<String>) -> Result<()> {
+pub(super) fn require(
+    holds: bool,
+    key: &'static str,
+    got: impl Display,
+    want: impl Into<String>,
+) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
 }

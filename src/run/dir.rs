@@ -43,7 +43,7 @@ impl RunDir {
     /// # Errors
     /// The file cannot be written; the old one is kept.
     pub fn write_config(&self, config: &RunConfig) -> Result<()> {
-        write_durably(&self.config(), &config.to_toml())
+        write_durably(&self.config(), config.to_toml().as_bytes())
     }
 
     /// Writes the digests of the training data.
@@ -51,7 +51,7 @@ impl RunDir {
     /// # Errors
     /// The file cannot be written.
     pub fn write_data(&self, record: &DataRecord) -> Result<()> {
-        write_durably(&self.path.join(DATA), &record.to_json())
+        write_durably(&self.path.join(DATA), record.to_json().as_bytes())
     }
 
     /// Checks that the training data is the data that the run was started with.
@@ -110,6 +110,30 @@ impl RunDir {
         ))
     }
 
+    /// [`RunDir::logs_after`]; at step 0 both files are emptied first, because a run that starts writes a line of
+    /// step 0 again.
+    ///
+    /// # Errors
+    /// As [`RunDir::logs_after`].
+    pub fn logs_from(&self, step: u64) -> Result<(JsonLines, JsonLines)> {
+        if step == 0 {
+            for path in [self.metrics(), self.path.join("timings.jsonl")] {
+                File::create(&path).map_err(|error| Error::io(&path, error))?;
+            }
+        }
+        self.logs_after(step)
+    }
+
+    /// Writes `rollouts/step_NNNNNN.jsonl` durably.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_rollouts(&self, step: u64, lines: &[u8]) -> Result<()> {
+        let dir = self.path.join("rollouts");
+        fs::create_dir_all(&dir).map_err(|error| Error::io(&dir, error))?;
+        write_durably(&dir.join(format!("step_{step:06}.jsonl")), lines)
+    }
+
     /// Reads `metrics.jsonl`.
     ///
     /// # Errors
@@ -120,11 +144,11 @@ impl RunDir {
 }
 
 /// Replaces a file atomically. It is either complete or unchanged, also after a power failure.
-fn write_durably(path: &Path, text: &str) -> Result<()> {
+fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_extension("tmp");
     let write = || {
         let mut file = File::create(&temporary)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         match path.parent() {

@@ -1,4 +1,5 @@
 //! The metrics of a run, from its `metrics.jsonl`.
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
@@ -45,6 +46,17 @@ impl Metrics {
     /// Steps and values of a curve. `None`: there is no curve with this name.
     pub fn curve(&self, key: &str) -> Option<&[(f64, f64)]> {
         self.curves.iter().find(|curve| curve.0 == key).map(|curve| curve.1.as_slice())
+    }
+
+    /// The steps in increasing order, each with its values.
+    pub fn steps(&self) -> impl Iterator<Item = (u64, Vec<(&str, f64)>)> {
+        let mut steps: BTreeMap<u64, Vec<(&str, f64)>> = BTreeMap::new();
+        for (name, points) in &self.curves {
+            points
+                .iter()
+                .for_each(|(step, value)| steps.entry(*step as u64).or_default().push((name, *value)));
+        }
+        steps.into_iter()
     }
 
     fn push(&mut self, key: String, point: (f64, f64)) {

@@ -81,6 +81,7 @@ const CRATES: [Crate; 4] = [
             ("objective.rs", 4),
             ("recompute.rs", 4),
             ("tasks/", 4),
+            ("rl/", 4),
             // an optimizer step
             ("optim.rs", 5),
             ("schedule.rs", 5),
@@ -118,6 +119,7 @@ const CRATES: [Crate; 4] = [
             ("build_info.rs", 0),
             ("config/", 0),
             ("report/", 0),
+            ("rewards/", 0),
             ("memory.rs", 1),
             ("training/", 1),
             ("run/", 1),

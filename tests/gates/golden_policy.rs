@@ -69,7 +69,8 @@ fn policy(m: &Model, top_k: Option<usize>) -> Outcome {
         let advantage = (j % 3) as f32 - 1.0 + 0.25;
         (target.weight, target.bonus) = (advantage / 29.0, (0.01 / 29.0) as f32);
     }
-    let outcome = outcome(m, &[sample], LogitsProcessing { temperature: 0.8, top_k });
+    let outcome =
+        outcome(m, &[sample], LogitsProcessing { temperature: 0.8, top_k, ..LogitsProcessing::default() });
     assert_eq!(outcome.values.len(), 29);
     outcome
 }

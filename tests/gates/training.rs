@@ -1,8 +1,8 @@
 //! The training gates: the result of a step does not depend on the split into micro-batches, the number of threads or
 //! the instruction set.
 use xtrain::model::{
-    ActivationCheckpointing, Config, Decay, Error, Model, OptimConfig, Params, Result, Schedule, Trainer,
-    TrainingExample, normalize_loss_weights, objective,
+    ActivationCheckpointing, Config, Decay, Error, LogitsProcessing, Model, OptimConfig, Params, Result,
+    Schedule, Trainer, TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
@@ -151,7 +151,7 @@ pub(crate) fn state(trainer: &Trainer) -> Bits {
 fn step(trainer: &mut Trainer, samples: &[TrainingExample], setup: &Setup, n: u64) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in setup.parts(samples, n) {
-        trainer.backward(part, &mut loss, &mut grads)?;
+        trainer.backward(part, LogitsProcessing::default(), &mut loss, &mut grads)?;
     }
     let grads = grads.finish()?;
     let rate = trainer.schedule.rate(n);

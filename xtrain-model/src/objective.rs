@@ -24,18 +24,26 @@ pub struct TrainingExample {
     pub starts: Vec<usize>,
 }
 
-/// The processing of logits before the log-probabilities of the loss.
+/// The processing of logits before the log-probabilities of the loss: the sampler's, without the repetition penalty.
+/// Temperature, top-k, top-p and min-p act in this order.
+///
+/// With the options of the sampler and the weights that sampled, a token's log-probability has the bits of the
+/// sampler's processed log-probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogitsProcessing {
     /// Divides the logits.
     pub temperature: f32,
-    /// Number of largest logits that a row keeps, in addition to its target. `None`: no limit.
+    /// Number of largest logits that a row keeps, in addition to its target. At least 1. `None`: no limit.
     pub top_k: Option<usize>,
+    /// Removes the smallest probabilities that add up to at most `1 - top_p`, except the target's. In (0, 1]; 1: off.
+    pub top_p: f32,
+    /// Removes tokens with less than this fraction of the largest probability, except the target. In [0, 1]; 0: off.
+    pub min_p: f32,
 }
 
 impl Default for LogitsProcessing {
     fn default() -> LogitsProcessing {
-        LogitsProcessing { temperature: 1.0, top_k: None }
+        LogitsProcessing { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }
     }
 }
 
@@ -94,8 +102,8 @@ impl Batch {
     }
 
     fn loss(&self, processing: LogitsProcessing) -> LossRows<'_> {
-        let LogitsProcessing { temperature, top_k } = processing;
-        LossRows { targets: &self.targets, samples: &self.samples, temperature, top_k }
+        let LogitsProcessing { temperature, top_k, top_p, min_p } = processing;
+        LossRows { temperature, top_k, top_p, min_p, ..LossRows::new(&self.targets, &self.samples) }
     }
 
     /// Adds the loss of `hidden` to `loss` and the gradient of the head to `grads`. Returns the log-probabilities of
@@ -140,8 +148,29 @@ pub fn backward(
 /// # Errors
 /// As [`backward`].
 pub fn evaluate(model: &Model, examples: &[TrainingExample], loss: &mut f32) -> Result<Vec<Option<LogProb>>> {
+    processed(model, examples, LogitsProcessing::default(), loss)
+}
+
+/// Returns the log-probability of each target after `processing`. [`LogProb::kept`] tells whether the filters keep the
+/// target.
+///
+/// # Errors
+/// As [`backward`].
+pub fn values(
+    model: &Model,
+    examples: &[TrainingExample],
+    processing: LogitsProcessing,
+) -> Result<Vec<Option<LogProb>>> {
+    processed(model, examples, processing, &mut 0.0)
+}
+
+fn processed(
+    model: &Model,
+    examples: &[TrainingExample],
+    processing: LogitsProcessing,
+    loss: &mut f32,
+) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
-    let rows = batch.loss(LogitsProcessing::default());
-    Ok(ops::cross_entropy(&hidden, &*model.params.head().packed()?, &rows, loss)?)
+    Ok(ops::cross_entropy(&hidden, &*model.params.head().packed()?, &batch.loss(processing), loss)?)
 }

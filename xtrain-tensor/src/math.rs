@@ -1,8 +1,9 @@
-//! `exp` and `log` of docs/numerics.md, section 6, and the cosine of the learning-rate schedules. All give the same
-//! bits on every machine.
+//! `exp` and `log` of docs/numerics.md, section 6, the cosine of the learning-rate schedules, and the exponential
+//! and logarithm of policy losses. All give the same bits on every machine.
 
 #![allow(clippy::excessive_precision, reason = "constants are written as the contract writes them")]
 use crate::dd::Dd;
+use crate::portable;
 
 /// `exp` of a smaller value is +0.
 pub(crate) const EXP_LOW: f32 = -87.0;
@@ -71,6 +72,27 @@ pub fn log(x: f32) -> f32 {
     let log = if x == f32::INFINITY { x } else { log };
     let log = if x >= 0.0 { log } else { f32::NAN };
     if x == 0.0 { f32::NEG_INFINITY } else { log }
+}
+
+/// e^x in f64 with an error below one ulp.
+///
+/// `exp_f64(0) = 1`; +0 below -745.13; +inf above 709.78; NaN for NaN.
+pub fn exp_f64(x: f64) -> f64 {
+    portable::exp(x)
+}
+
+/// The natural logarithm in f64 with an error of about one ulp. -inf at zero and below 2^-1022; +inf for +inf; NaN for
+/// negative numbers and NaN.
+pub fn log_f64(x: f64) -> f64 {
+    if x.is_normal() && x > 0.0 {
+        portable::log(x)
+    } else if x < 0.0 || x.is_nan() {
+        f64::NAN
+    } else if x == f64::INFINITY {
+        x
+    } else {
+        f64::NEG_INFINITY
+    }
 }
 
 /// Returns the f64 nearest to cos(x), for 0 <= x <= pi.

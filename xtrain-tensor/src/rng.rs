@@ -13,7 +13,7 @@ pub enum Purpose {
     Weights = 1,
     /// Order of the training data.
     DataOrder = 2,
-    /// Random prompts of the command `verify`.
+    /// Random prompts of the command `verify`, and training prompts of tasks.
     Prompts = 3,
 }
 

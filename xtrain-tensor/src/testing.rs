@@ -182,7 +182,7 @@ pub(crate) fn check_top_k_of_equal_logits(device: &Device) {
     let samples = Samples::of_lengths([1]);
     for (k, id, kept) in [(2, 1, vec![1, 3]), (2, 2, vec![1, 2, 3]), (5, 1, vec![0, 1, 2, 3, 5])] {
         let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
-        let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
+        let rows = LossRows { top_k: Some(k), ..LossRows::new(&targets, &samples) };
         let mut dhead = Tensor::zeros(device, &[6, 1], Dtype::F32).unwrap();
         let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
         let dhead = dhead.to_vec::<f32>().unwrap();

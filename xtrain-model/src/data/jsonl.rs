@@ -100,6 +100,16 @@ impl Location {
         self.read
     }
 
+    /// The line number, from 1.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// The text of the line.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The error for this line.
     pub(crate) fn error(&self, want: &'static str, got: impl Into<String>) -> DataError {
         DataError::Line { file: self.file.clone(), line: self.line, want, got: got.into() }

@@ -62,7 +62,7 @@ fn window_in_a_gguf_file() -> StoreError {
 fn run_without_a_trainer() -> StoreError {
     let (scratch, model) = (Scratch::new("no-trainer"), opened().model);
     let dir = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
-    let _ = save_model(&dir, &ExportSource { model: &model, tokenizer: None, eos: &[] }).unwrap();
+    let _ = save_model(&dir, &ExportSource { model: &model, tokenizer: None, eos: &[] }, 0).unwrap();
     resume(&scratch.0, Dtype::F32, &Device::cpu(), OptimConfig::default(), Schedule::constant(1e-3))
         .unwrap_err()
 }

@@ -53,20 +53,25 @@ pub fn save(
         best_step: run_state.best.map_or(0, |(_, step)| step),
     };
     let source = ExportSource { model, tokenizer: Some(tokenizer), eos: tokenizer.eos_ids() };
-    save_source(dir, &source, Some(TrainerView { control: &control, optimizer: &views(&states)? }))
+    save_source(dir, &source, step, Some(TrainerView { control: &control, optimizer: &views(&states)? }))
 }
 
-/// Saves a model without a trainer, durably and with checksums, as step 0 of a directory of checkpoints.
+/// Saves a model without a trainer, durably and with checksums, as `step` of a directory of checkpoints.
 ///
 /// # Errors
 /// As [`CheckpointDir::save`]; a model that no supported family can represent.
-pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<SavedCheckpoint, StoreError> {
-    save_source(dir, source, None)
+pub fn save_model(
+    dir: &CheckpointDir,
+    source: &ExportSource<'_>,
+    step: u64,
+) -> Result<SavedCheckpoint, StoreError> {
+    save_source(dir, source, step, None)
 }
 
 fn save_source(
     dir: &CheckpointDir,
     source: &ExportSource<'_>,
+    step: u64,
     trainer: Option<TrainerView<'_>>,
 ) -> Result<SavedCheckpoint, StoreError> {
     let ExportSource { model, tokenizer, eos } = *source;
@@ -77,7 +82,7 @@ fn save_source(
         config: &hf::to_json(model.config(), eos)?,
         numerics: NUMERICS,
         dtype: &model.compute().to_string(),
-        step: trainer.map_or(0, |trainer| trainer.control.step),
+        step,
         model: &views(&host_tensors(model.params.iter())?)?,
         files: &files,
         trainer,

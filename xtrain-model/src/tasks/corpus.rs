@@ -9,7 +9,7 @@ use crate::data::{DataError, Tokens};
 use crate::tokenizer::Tokenizer;
 
 /// Separates the random number addresses of documents from those of training windows.
-const DOCUMENTS: u64 = 1 << 63;
+pub(super) const DOCUMENTS: u64 = 1 << 63;
 
 /// The frequencies of the kinds of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,26 +65,31 @@ impl Corpus {
     ///
     /// # Errors
     /// A tokenizer without a separator, or one that cannot encode a line.
-    ///
-    /// # Panics
-    /// Never: a vocabulary fits u32.
     pub fn tokens(&self, tokenizer: &Tokenizer, count: usize) -> Result<Tokens, DataError> {
-        let Some(separator) = tokenizer.separator() else {
-            return Err(DataError::argument(
-                "corpus",
-                "a tokenizer with an end-of-text token",
-                "one without",
-            ));
-        };
-        let mut ids = Vec::with_capacity(count + 64);
-        for document in self.documents() {
-            if ids.len() >= count {
-                break;
-            }
-            let refused = |source| DataError::Tokenizer { origin: "corpus".into(), source };
-            ids.extend(tokenizer.encode(&document).map_err(refused)?);
-            ids.push(separator);
-        }
-        Tokens::from_ids(ids, u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19"))
+        tokens(self.documents(), tokenizer, count)
     }
+}
+
+/// The tokens of the first of `documents`, each ended by the tokenizer's separator, at least `count` in total.
+///
+/// # Errors
+/// A tokenizer without a separator, or one that cannot encode a document.
+pub(super) fn tokens(
+    documents: impl Iterator<Item = String>,
+    tokenizer: &Tokenizer,
+    count: usize,
+) -> Result<Tokens, DataError> {
+    let Some(separator) = tokenizer.separator() else {
+        return Err(DataError::argument("corpus", "a tokenizer with an end-of-text token", "one without"));
+    };
+    let mut ids = Vec::with_capacity(count + 64);
+    for document in documents {
+        if ids.len() >= count {
+            break;
+        }
+        let refused = |source| DataError::Tokenizer { origin: "corpus".into(), source };
+        ids.extend(tokenizer.encode(&document).map_err(refused)?);
+        ids.push(separator);
+    }
+    Tokens::from_ids(ids, u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19"))
 }

@@ -1,5 +1,8 @@
 //! Sums of two numbers from 0 to 99: `37+45=082`.
+use xtrain_tensor::rng::PhiloxRng;
+
 use super::task::{PromptSet, Task};
+use super::words;
 use crate::data::Permutation;
 
 /// Exclusive upper bound of operands.
@@ -59,6 +62,16 @@ impl Task for Sums {
 
     fn prompts(&self, part: PromptSet) -> Vec<String> {
         self.pairs(part).into_iter().map(|(a, b)| Sums::prompt(a, b)).collect()
+    }
+
+    fn draw_prompt(&self, rng: &mut PhiloxRng) -> Option<String> {
+        let operands = |index: u64| ((index / 100) as u32, (index % 100) as u32);
+        let index = words::draw(rng, u64::from(OPERANDS * OPERANDS), |index| {
+            let (a, b) = operands(index);
+            self.belongs(a, b, PromptSet::Train)
+        });
+        let (a, b) = operands(index);
+        Some(Sums::prompt(a, b))
     }
 
     fn answer(&self, prompt: &str) -> Option<String> {

@@ -146,3 +146,252 @@ fn a_bad_task_file_is_refused_by_line() {
         assert!(error.contains(name) && error.contains(want), "{error}");
     }
 }
+
+/// Training prompts to draw in tests of the built-in tasks.
+const DRAWS: u64 = 20_000;
+
+fn built_in() -> impl Iterator<Item = Box<dyn Task + Send + Sync>> {
+    NAMES.into_iter().map(|name| by_name(name).unwrap())
+}
+
+#[test]
+fn the_registry_has_every_task_under_its_name() {
+    for (name, task) in NAMES.into_iter().zip(built_in()) {
+        assert_eq!(task.name(), name);
+    }
+    assert!(by_name("").is_none() && by_name("Sums").is_none());
+}
+
+#[test]
+fn a_held_out_prompt_is_never_a_training_prompt() {
+    for task in built_in() {
+        let (train, held_out) = (task.prompts(PromptSet::Train), task.prompts(PromptSet::HeldOut));
+        assert!((400..1200).contains(&held_out.len()), "{}: {}", task.name(), held_out.len());
+        let train: HashSet<String> = train.into_iter().collect();
+        let held_out: HashSet<String> = held_out.into_iter().collect();
+        assert!(train.is_disjoint(&held_out), "{}", task.name());
+        for n in 0..DRAWS {
+            let prompt = task.training_prompt(3, n).unwrap();
+            assert!(train.contains(&prompt) && !held_out.contains(&prompt), "{prompt}");
+        }
+    }
+}
+
+#[test]
+fn equivalent_prompts_are_held_out_together() {
+    let answers = |part| -> HashSet<String> {
+        let task = Sorting::default();
+        task.prompts(part).iter().map(|prompt| task.answer(prompt).unwrap()).collect()
+    };
+    assert!(answers(PromptSet::Train).is_disjoint(&answers(PromptSet::HeldOut)));
+    assert!((150..250).contains(&answers(PromptSet::HeldOut).len()));
+
+    let task = Reversing::default();
+    let train: HashSet<String> = task.prompts(PromptSet::Train).into_iter().collect();
+    for prompt in task.prompts(PromptSet::HeldOut) {
+        assert!(!train.contains(&format!("reverse {}=", task.answer(&prompt).unwrap())), "{prompt}");
+    }
+
+    let task = Countdown::default();
+    let sorted = |part| -> HashSet<String> {
+        let sort = |prompt: String| {
+            let mut numbers = prompt[..5].split(' ').collect::<Vec<_>>();
+            numbers.sort_unstable();
+            format!("{} {}", numbers.join(" "), &prompt[6..])
+        };
+        task.prompts(part).into_iter().map(sort).collect()
+    };
+    assert!(sorted(PromptSet::Train).is_disjoint(&sorted(PromptSet::HeldOut)));
+}
+
+#[test]
+fn a_training_prompt_is_a_function_of_seed_and_number() {
+    for task in built_in() {
+        let prompts = |seed| (0..50).map(|n| task.training_prompt(seed, n).unwrap()).collect::<Vec<_>>();
+        assert_eq!(prompts(1), prompts(1));
+        assert_ne!(prompts(1), prompts(2));
+        assert!(prompts(1).iter().collect::<HashSet<_>>().len() > 45, "{}", task.name());
+        assert!(prompts(1).iter().all(|p| p.is_ascii() && p.len() < 24), "{}", task.name());
+    }
+}
+
+#[test]
+fn a_built_in_task_accepts_its_answers_and_nothing_else() {
+    for task in built_in() {
+        let name = task.name();
+        for prompt in
+            task.prompts(PromptSet::HeldOut).into_iter().chain(task.prompts(PromptSet::Train)).step_by(97)
+        {
+            let answer = task.answer(&prompt).unwrap();
+            assert!(task.check(&prompt, &answer), "{prompt}{answer}");
+            assert!(task.check(&prompt, &format!(" {answer}\nmore")), "{prompt}{answer}");
+            let wrong = [
+                String::new(),
+                format!("{answer}{answer}"),
+                format!("{answer} {answer}"),
+                format!("{prompt}{answer}"),
+                format!("x{answer}"),
+                format!("{answer}\u{301}"),
+                answer[1..].to_string(),
+                format!("\"{answer}\""),
+                "\u{0}".into(),
+            ];
+            for wrong in wrong {
+                assert!(!task.check(&prompt, &wrong), "{name}: {prompt}{wrong:?}");
+            }
+            assert!(!task.check(&format!("{prompt} "), &answer) && !task.check("", &answer), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_answers_of_the_small_tasks_are_known() {
+    for (name, prompt, answer) in [
+        ("sorting", "sort 31425=", "12345"),
+        ("sorting", "sort 90099=", "00999"),
+        ("reversing", "reverse abcde=", "edcba"),
+        ("counting", "count b in abcabbca=", "3"),
+        ("counting", "count a in bbbbbbbb=", "0"),
+        ("countdown", "3 7 5 22=", "3*5+7"),
+        ("countdown", "1 1 8 10=", "1+1+8"),
+    ] {
+        assert_eq!(by_name(name).unwrap().answer(prompt).as_deref(), Some(answer));
+    }
+    for (name, prompt) in [
+        ("sorting", "sort 3142="),
+        ("sorting", "sort 3142é="),
+        ("sorting", "sort 31425"),
+        ("reversing", "reverse abcdk="),
+        ("reversing", "reverse abcdé="),
+        ("counting", "count d in abcabbca="),
+        ("counting", "count b in abcabbc="),
+        ("counting", "count  in abcabbca="),
+        ("countdown", "3 7 5 9="),
+        ("countdown", "0 7 5 12="),
+        ("countdown", "3 7 5 22 ="),
+        ("countdown", "3  7 5 22="),
+        ("countdown", "+3 7 5 22="),
+        ("countdown", "1 1 1 99="),
+    ] {
+        assert_eq!(by_name(name).unwrap().answer(prompt), None, "{prompt}");
+    }
+}
+
+#[test]
+fn countdown_accepts_every_correct_formula() {
+    let task = Countdown::default();
+    let every_order = ["3*5+7", "5*3+7", "7+3*5", "7+5*3"];
+    for right in every_order.into_iter().chain(["(3*5)+7", "((7))+(5*3)", " 7 + 3 * 5 ", "7+5*3\n3+3"]) {
+        assert!(task.check("3 7 5 22=", right), "{right}");
+    }
+    for right in ["6/2*4", "4/2*6", "6/(2/4)", "6*4/2", "(6*4)/2"] {
+        assert!(task.check("2 4 6 12=", right), "{right}");
+    }
+    assert!(task.check("8 3 3 72=", "8*3*3"));
+    for wrong in [
+        "22",
+        "3+7+5",
+        "3*7+5",
+        "15+7",
+        "3*5+7+0",
+        "3*5+7=22",
+        "3*5",
+        "3*5+7*1",
+        "35-7-5",
+        "3*5+7;",
+        "3*5+07-0",
+        "x",
+        "7-(-3*5)",
+        "5/(1/3)+7",
+        "=3*5+7",
+        "7+3*5)",
+        "7+(3*5",
+    ] {
+        assert!(!task.check("3 7 5 22=", wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn hostile_completions_are_wrong() {
+    let hostile = [
+        "(".repeat(1 << 20),
+        "(".repeat(60) + &")".repeat(60),
+        "9".repeat(1 << 20),
+        "1/0".into(),
+        "3/(5-5)+7".into(),
+        "999999*999999*999999*999999".into(),
+        " ".repeat(1 << 20),
+        "\n".repeat(1 << 20),
+        "🦀".repeat(1 << 18),
+        "\u{0}\u{fffd}\u{202e}".into(),
+        "3*5+7".repeat(1 << 17),
+        format!("{}3*5+7{}", "(".repeat(100), ")".repeat(100)),
+    ];
+    let start = std::time::Instant::now();
+    for task in built_in() {
+        let prompt = task.training_prompt(0, 0).unwrap();
+        for completion in hostile.iter().filter(|completion| task.check(&prompt, completion)) {
+            panic!("{}: {prompt} {:?}", task.name(), completion.chars().take(20).collect::<String>());
+        }
+    }
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_task_corpus_has_the_requested_share_of_wrong_answers() {
+    for task in built_in() {
+        let prompts: HashSet<String> = task.prompts(PromptSet::Train).into_iter().collect();
+        for wrong in [0.0, 0.3, 0.75, 1.0] {
+            let corpus = TaskCorpus::new(&*task, 5, wrong).unwrap();
+            let mut count = 0;
+            for n in 0..4000 {
+                let document = corpus.sample(n);
+                let correct = task.check(&document.prompt, &document.answer);
+                assert_eq!(correct, document.correct, "{document:?}");
+                assert!(prompts.contains(&document.prompt), "{document:?}");
+                let right = task.answer(&document.prompt).unwrap();
+                assert_eq!(document.answer.len(), right.len(), "{document:?}");
+                assert_eq!(corpus.document(n), document.prompt + &document.answer);
+                count += usize::from(!correct);
+            }
+            let share = count as f64 / 4000.0;
+            assert!(
+                (share - wrong).abs() < 0.03 && (share == wrong || wrong % 1.0 > 0.0),
+                "{wrong}: {share}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_document_of_a_task_corpus_is_a_function_of_seed_and_number() {
+    let task = Countdown::default();
+    let corpus = |seed, wrong| TaskCorpus::new(&task, seed, wrong).unwrap();
+    let all: Vec<String> = corpus(1, 0.5).documents().take(100).collect();
+    assert_eq!(corpus(1, 0.5).document(57), all[57]);
+    assert_ne!(corpus(2, 0.5).documents().take(100).collect::<Vec<_>>(), all);
+    // the share does not change the prompts
+    assert!((0..100).all(|n| corpus(1, 0.9).sample(n).prompt == corpus(1, 0.0).sample(n).prompt));
+}
+
+#[test]
+fn task_corpus_tokens_are_complete_documents_with_separators() {
+    let task = Sums::default();
+    let corpus = TaskCorpus::new(&task, 5, 0.5).unwrap();
+    let tokens = corpus.tokens(&Tokenizer::byte(), 1000).unwrap();
+    assert!((1000..1020).contains(&tokens.len()));
+    let text = Tokenizer::byte().decode(&tokens.ids(0..tokens.len()).unwrap());
+    let documents: Vec<&str> = text.strip_suffix("<|endoftext|>").unwrap().split("<|endoftext|>").collect();
+    assert_eq!(documents, corpus.documents().take(documents.len()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_task_corpus_refuses_a_share_outside_0_to_1_and_a_task_without_training_prompts() {
+    let task = Sums::default();
+    for wrong in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+        assert!(TaskCorpus::new(&task, 0, wrong).is_err(), "{wrong}");
+    }
+    let file = opened("eval.jsonl", "{\"prompt\": \"a\", \"answer\": \"1\"}").unwrap();
+    let error = TaskCorpus::new(&file, 0, 0.0).unwrap_err().to_string();
+    assert!(error.contains("a task with training prompts"), "{error}");
+}

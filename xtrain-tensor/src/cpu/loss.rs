@@ -14,6 +14,7 @@ use crate::operands::loss::blocks;
 use crate::operands::{LogProb, LossRows, Weight};
 use crate::tensor::{Stored, Tensor};
 
+mod cutoff;
 mod rows;
 
 use rows::{Action, GRAIN, RowState, Rows, of_row};

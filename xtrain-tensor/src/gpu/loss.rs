@@ -88,7 +88,10 @@ unsafe fn values_of(
 
 fn download_values(gpu: &Gpu, values: &Buffer) -> Result<Vec<LogProb>> {
     let values = gpu.download::<[f32; 3]>(values)?;
-    Ok(values.into_iter().map(|[lse, log_prob, entropy]| LogProb { lse, log_prob, entropy }).collect())
+    Ok(values
+        .into_iter()
+        .map(|[lse, log_prob, entropy]| LogProb { lse, log_prob, entropy, kept: true })
+        .collect())
 }
 
 /// Values of each row with a target. With `dhead`, also returns the gradient `dx` and adds the head's gradient to
@@ -112,6 +115,13 @@ fn loss_bounded(
     dhead: Option<&mut Tensor>,
     max_logits: usize,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
+    if rows.top_p < 1.0 || rows.min_p > 0.0 {
+        return Err(Error::Argument {
+            op: "cross_entropy",
+            want: "top-p 1 and min-p 0 on a GPU",
+            got: format!("top-p {}, min-p {}", rows.top_p, rows.min_p),
+        });
+    }
     let n = x.shape()[0];
     let row_state = RowState::new(gpu, rows, head.out_features())?;
     let pass =

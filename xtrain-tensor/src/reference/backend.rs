@@ -72,23 +72,29 @@ struct RowOfLoss {
     value: Option<LogProb>,
 }
 
-/// Divides the logits of row `n` by the temperature, sets those that top-k removes to -inf, and computes the row's
-/// values.
+/// Divides the logits of row `n` by the temperature, sets those that the filters remove to -inf, except that of the
+/// target, and computes the row's values.
 fn row_of_loss(z: &[f32], n: usize, rows: &LossRows<'_>) -> RowOfLoss {
     let Some(target) = rows.targets[n] else { return RowOfLoss { z: z.to_vec(), value: None } };
     let (mut z, id): (Vec<f32>, _) = (z.iter().map(|z| z / rows.temperature).collect(), target.id as usize);
-    if let Some(k) = rows.top_k.filter(|&k| k < z.len()) {
-        // descending; among equal logits the lowest index first; + 0 makes zeros of both signs equal
-        let mut order: Vec<usize> = (0..z.len()).collect();
-        order.sort_by(|&a, &b| (z[b] + 0.0).total_cmp(&(z[a] + 0.0)).then(a.cmp(&b)));
-        for &i in order[k..].iter().filter(|&&i| i != id) {
-            if !z[i].is_nan() {
-                z[i] = f32::NEG_INFINITY;
-            }
-        }
+    let removed = removed_by_loss(&z, rows);
+    let kept = !removed.contains(&id);
+    for i in removed.into_iter().filter(|&i| i != id) {
+        z[i] = f32::NEG_INFINITY;
     }
     let super::RowLoss { lse, log_prob, entropy } = super::log_prob(&z, id);
-    RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy }) }
+    RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy, kept }) }
+}
+
+/// The tokens that the filters of a loss remove. A row with a NaN or an infinite maximum keeps all: its `lse` is not
+/// finite.
+fn removed_by_loss(z: &[f32], rows: &LossRows<'_>) -> Vec<usize> {
+    let max = super::largest(z);
+    if !rows.filters(z.len()) || !max.is_finite() || z.iter().any(|z| z.is_nan()) {
+        return Vec::new();
+    }
+    let weights = super::integer_weights(z, max);
+    super::removed(z, max, &weights, rows.top_k.unwrap_or(0), rows.top_p, rows.min_p)
 }
 
 /// The rows of a loss over all of their logits.
@@ -332,7 +338,7 @@ impl Backend for Reference {
         let all = rows_of_loss(x, head, rows)?;
         let mut dz = Vec::with_capacity(all.len() * head.out_features());
         for (row, target) in all.iter().zip(rows.targets) {
-            let (Some(LogProb { lse, log_prob, entropy }), Some(target)) = (row.value, target) else {
+            let (Some(LogProb { lse, log_prob, entropy, .. }), Some(target)) = (row.value, target) else {
                 dz.extend(row.z.iter().map(|_| 0.0));
                 continue;
             };
@@ -349,7 +355,7 @@ impl Backend for Reference {
         let rows = logits.data::<f32>()?.chunks_exact(logits.width().max(1)).zip(target);
         let one = |(z, &target): (&[f32], &u32)| {
             let super::RowLoss { lse, log_prob, entropy } = super::log_prob(z, target as usize);
-            LogProb { lse, log_prob, entropy }
+            LogProb { lse, log_prob, entropy, kept: true }
         };
         Ok(rows.map(one).collect())
     }

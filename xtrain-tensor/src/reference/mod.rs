@@ -29,6 +29,7 @@ pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};
 #[cfg(test)]
 pub(crate) use reduce::{dot, lse, sum32};
 pub(crate) use sample::sample;
+use sample::{integer_weights, largest, removed};
 
 #[cfg(test)]
 pub(crate) use crate::operands::Heads;

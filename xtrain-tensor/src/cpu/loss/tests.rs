@@ -12,6 +12,8 @@ struct Case {
     width: usize,
     dtype: Dtype,
     top_k: Option<usize>,
+    top_p: f32,
+    min_p: f32,
 }
 
 /// Values of the rows, `dx` and `dhead`. The SIMD CPU holds at most `max_logits` logits at a time.
@@ -26,7 +28,13 @@ fn computed(case: &Case, device: &Device, max_logits: usize) -> Result<[Vec<f32>
     };
     let targets: Vec<Option<Target>> = (0..n).map(target).collect();
     let samples = Samples::of_lengths(case.lengths);
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 0.8, top_k: case.top_k };
+    let rows = LossRows {
+        temperature: 0.8,
+        top_k: case.top_k,
+        top_p: case.top_p,
+        min_p: case.min_p,
+        ..LossRows::new(&targets, &samples)
+    };
     let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32).unwrap();
     let (values, dx) = match device.as_cpu() {
         Some(cpu) => {
@@ -41,12 +49,23 @@ fn computed(case: &Case, device: &Device, max_logits: usize) -> Result<[Vec<f32>
 }
 
 fn cases() -> Vec<Case> {
-    let case = |lengths, out, width, dtype, top_k| Case { lengths, out, width, dtype, top_k };
+    let case = |lengths, out, width, dtype, top_k| Case {
+        lengths,
+        out,
+        width,
+        dtype,
+        top_k,
+        top_p: 1.0,
+        min_p: 0.0,
+    };
     vec![
         case([300, 5], 1300, 9, Dtype::F32, None),
         case([300, 5], 1300, 9, Dtype::BF16, None),
         case([7, 262], 1025, 8, Dtype::F32, Some(20)),
         case([1, 2], 3000, 5, Dtype::BF16, Some(2999)),
+        Case { top_p: 0.9, ..case([3, 259], 1300, 9, Dtype::F32, None) },
+        Case { top_p: 0.5, min_p: 0.2, ..case([5, 2], 1025, 8, Dtype::BF16, Some(700)) },
+        Case { min_p: 0.1, ..case([2, 3], 1537, 9, Dtype::F32, None) },
     ]
 }
 
@@ -107,7 +126,7 @@ fn growth(max_logits: usize) -> Option<u64> {
     let targets: Vec<_> =
         (0..n).map(|i| Some(Target { id: i as u32 * 97, weight: 1.0, bonus: 0.0 })).collect();
     let samples = Samples::of_lengths([n]);
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+    let rows = LossRows::new(&targets, &samples);
     let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).unwrap();
     dhead.data_mut::<f32>().unwrap().fill(1.0);
     let cpu = device.as_cpu().unwrap();

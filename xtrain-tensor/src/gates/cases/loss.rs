@@ -83,7 +83,7 @@ pub(crate) fn cross_entropy() -> Vec<Case> {
                 let (rows, samples) = part_of(lengths, part);
                 let x = tensor(dev, &[rows.len(), o.c], &o.x[rows.start * o.c..rows.end * o.c], o.dtype)?;
                 let targets = &o.targets[rows];
-                let rows = LossRows { targets, samples: &samples, temperature: o.temperature, top_k: None };
+                let rows = LossRows { temperature: o.temperature, ..LossRows::new(targets, &samples) };
                 ops::cross_entropy(&x, &head, &rows, &mut loss)?;
             }
             Ok(vec![vec![loss]])
@@ -95,8 +95,7 @@ pub(crate) fn cross_entropy() -> Vec<Case> {
             let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
             let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
             let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
-            let rows =
-                LossRows { targets: &targets, samples: &samples, temperature: o.temperature, top_k: None };
+            let rows = LossRows { temperature: o.temperature, ..LossRows::new(&targets, &samples) };
             let values = ops::cross_entropy(&x, &head, &rows, &mut 0.0)?;
             Ok(values.into_iter().map(|v| v.map_or(Vec::new(), |v| components(v).to_vec())).collect())
         }));
@@ -114,7 +113,7 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
                 let (rows, samples) = part_of(lengths, part);
                 let x = tensor(dev, &[rows.len(), o.c], &o.x[rows.start * o.c..rows.end * o.c], o.dtype)?;
                 let targets = &o.targets[rows];
-                let rows = LossRows { targets, samples: &samples, temperature: o.temperature, top_k: None };
+                let rows = LossRows { temperature: o.temperature, ..LossRows::new(targets, &samples) };
                 ops::cross_entropy_backward(&x, &head, &rows, &mut loss, &mut dhead)?;
             }
             let mut out = split(&dhead, o.v)?;
@@ -129,8 +128,7 @@ pub(crate) fn cross_entropy_backward() -> Vec<Case> {
             let head = Weight::new(&tensor(dev, &[o.v, o.c], &o.head, Dtype::F32)?, o.dtype)?;
             let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
             let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
-            let lines =
-                LossRows { targets: &targets, samples: &samples, temperature: o.temperature, top_k: None };
+            let lines = LossRows { temperature: o.temperature, ..LossRows::new(&targets, &samples) };
             let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?;
             let (values, dx) = ops::cross_entropy_backward(&x, &head, &lines, &mut 0.0, &mut dhead)?;
             let values = values.into_iter().map(|v| v.map_or(Vec::new(), |v| components(v).to_vec()));

@@ -29,7 +29,7 @@ const TEMPERATURE: f32 = 0.8;
 /// Values, `dx` and `dhead`; on a GPU with at most `max_logits` logits in memory.
 fn computed(device: &Device, o: &Operands, max_logits: usize) -> Result<[Vec<f32>; 3]> {
     let (x, head, samples, targets) = operands_of(device, o)?;
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: TEMPERATURE, top_k: o.top_k };
+    let rows = LossRows { temperature: TEMPERATURE, top_k: o.top_k, ..LossRows::new(&targets, &samples) };
     let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
     let (values, dx) = match device {
         Device::Gpu(gpu) => loss_bounded(gpu, &x, &head, &rows, Some(&mut dhead), max_logits)?,
@@ -103,7 +103,7 @@ fn the_first_row_with_non_finite_logits_is_reported() {
     let head = Weight::new(&Tensor::new(&device, &[3, 1], vec![1f32; 3]).unwrap(), Dtype::F32).unwrap();
     let target = Target { id: 1, weight: 1.0, bonus: 0.0 };
     let (targets, samples) = ([Some(target), None, Some(target), Some(target)], Samples::of_lengths([4]));
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+    let rows = LossRows::new(&targets, &samples);
     let error = ops::cross_entropy(&x, &head, &rows, &mut 0.0).unwrap_err();
     assert!(matches!(error, Error::NotFinite { row: 2, .. }), "{error}");
 }

@@ -1,0 +1,265 @@
+//! Rewards from external programs.
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::error::{ReplyLocation, RewardError};
+use super::pending::Pending;
+use super::process::{self, MAX_LINE, Output, RewardProcess};
+use super::protocol::{self, Mismatch, Reply, mismatch};
+use super::reward::{Reward, RewardInput};
+
+/// Number of lines of all processes that may wait in memory.
+const QUEUE: usize = 16;
+/// Number of bytes of an invalid line that an error shows.
+const SHOWN: usize = 200;
+
+/// Options of [`ExternalReward`].
+#[derive(Debug, Clone)]
+pub struct ExternalOptions {
+    /// Number of processes; at least 1. Each gets a contiguous part of a batch.
+    pub processes: usize,
+    /// Time limit of a batch. The first batch includes the start of the program.
+    pub time_limit: Duration,
+    /// Directory to which the standard error of process k is appended, as `reward-k.log`. `None`: only the last lines
+    /// are kept, for errors.
+    pub log_dir: Option<PathBuf>,
+}
+
+impl Default for ExternalOptions {
+    /// One process, 60 seconds, no log.
+    fn default() -> ExternalOptions {
+        ExternalOptions { processes: 1, time_limit: Duration::from_secs(60), log_dir: None }
+    }
+}
+
+/// Rewards from persistent processes of an external program, one JSON line per completion in each direction. See
+/// docs/guide/rewards.md for the protocol.
+///
+/// The names of the rewards are those of the first reply, sorted. After an error all processes are killed, and every
+/// further batch is [`RewardError::Stopped`]. Dropping it closes the standard input of the processes, waits for up to 2
+/// seconds for their end and kills those that remain.
+#[derive(Debug)]
+pub struct ExternalReward {
+    command: String,
+    names: Vec<String>,
+    time_limit: Duration,
+    /// Empty after an error.
+    processes: Vec<RewardProcess>,
+    /// Whether each process has closed its standard output.
+    ended: Vec<bool>,
+    output: Receiver<(usize, Output)>,
+    /// The id of the next completion. Ids are never used twice, so a late reply is recognized.
+    next_id: u64,
+}
+
+impl ExternalReward {
+    /// Starts the processes of `command`. The command line is split into words as a POSIX shell does (quotation marks
+    /// and backslashes), but no shell runs: there are no variables, globs, pipes and redirections.
+    ///
+    /// # Errors
+    /// [`RewardError::Command`]: quotation marks that do not match, or no words; [`RewardError::Start`];
+    /// [`RewardError::Log`].
+    pub fn start(command: &str, options: &ExternalOptions) -> Result<ExternalReward, RewardError> {
+        let refused = |want, got| RewardError::Command { command: command.into(), want, got };
+        let words = shlex::split(command)
+            .ok_or_else(|| refused("words as in a shell", "a quotation mark or backslash without its end"))?;
+        if words.is_empty() {
+            return Err(refused("a program and its arguments", "no words"));
+        }
+        let (sender, output) = sync_channel(QUEUE);
+        let mut processes = Vec::new();
+        for number in 0..options.processes.max(1) {
+            let log = options.log_dir.as_ref().map(|dir| open_log(dir.join(format!("reward-{number}.log"))));
+            let process = RewardProcess::start(&words, number, sender.clone(), log.transpose()?);
+            processes.push(process.map_err(|source| {
+                let program = words[0].clone();
+                RewardError::Start { command: command.into(), program, source }
+            })?);
+        }
+        Ok(ExternalReward {
+            command: command.into(),
+            names: Vec::new(),
+            time_limit: options.time_limit,
+            ended: vec![false; processes.len()],
+            processes,
+            output,
+            next_id: 0,
+        })
+    }
+
+    /// Sends the lines of `batch` and receives the replies.
+    fn exchange(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<Vec<Option<f64>>>, RewardError> {
+        let deadline = Instant::now() + self.time_limit;
+        let mut pending = Pending::new(batch, self.next_id, self.processes.len());
+        self.next_id += batch.len() as u64;
+        while let Ok((number, output)) = self.output.try_recv() {
+            if let Output::Line(line) = &output {
+                let error = mismatch("no output before the next batch", "a line");
+                return Err(self.refused(number, ReplyLocation::AfterLastReply, error, line));
+            }
+            self.receive(number, output, &mut pending)?;
+        }
+        for (number, process) in self.processes.iter().enumerate() {
+            let mut lines = Vec::new();
+            for at in pending.part(number) {
+                protocol::write_request(&mut lines, pending.id(at), &batch[at])?;
+            }
+            process.send(lines);
+        }
+        self.check_not_ended(&pending)?;
+        while pending.missing() > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(left) {
+                Ok((number, output)) => self.receive(number, output, &mut pending)?,
+                Err(_) => return Err(self.time_limit_exceeded(&pending)),
+            }
+        }
+        Ok(pending.into_rows())
+    }
+
+    /// Processes one event of process `number`.
+    fn receive(
+        &mut self,
+        number: usize,
+        output: Output,
+        pending: &mut Pending<'_>,
+    ) -> Result<(), RewardError> {
+        let line = match output {
+            Output::Line(line) => line,
+            Output::LongLine(line) => {
+                let want = format!("a line of at most {MAX_LINE} bytes");
+                let error = mismatch(want, "more");
+                return Err(self.refused(number, pending.location_of_text(number, &line), error, &line));
+            }
+            Output::Failed(source) => {
+                return Err(RewardError::Read { process: self.describe(number), source });
+            }
+            Output::End => {
+                self.ended[number] = true;
+                return self.check_not_ended(pending);
+            }
+        };
+        let object = match protocol::parse_object(&line) {
+            Ok(object) => object,
+            Err(error) => {
+                let location = pending.location_of_text(number, &line);
+                return Err(self.refused(number, location, error, &line));
+            }
+        };
+        let at = match pending.find(number, object.get("id")) {
+            Ok(at) => at,
+            Err((location, error)) => return Err(self.refused(number, location, error, &line)),
+        };
+        match protocol::parse_reply(&object).and_then(|reply| self.row(reply)) {
+            Ok(row) => pending.insert(at, row),
+            Err(error) => {
+                let location = ReplyLocation::Completion(pending.location(at));
+                return Err(self.refused(number, location, error, &line));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rewards of a reply, in the order of the names. The first reply determines the names.
+    ///
+    /// # Errors
+    /// Other names than those of the first reply; text to append.
+    fn row(&mut self, reply: Reply) -> Result<Vec<Option<f64>>, Mismatch> {
+        let rewards = match reply {
+            Reply::Rewards(rewards) => rewards,
+            Reply::Append(_) => {
+                let got = "\"append\": continuing a completion is not supported";
+                return Err(mismatch("\"rewards\" or \"reward\"", got));
+            }
+        };
+        if self.names.is_empty() {
+            self.names = rewards.keys().cloned().collect();
+        }
+        if !rewards.keys().eq(&self.names) {
+            let want = format!("the rewards {} of the first reply", quoted(&self.names));
+            return Err(mismatch(want, quoted(rewards.keys())));
+        }
+        Ok(rewards.into_values().collect())
+    }
+
+    /// # Errors
+    /// A process has ended and there are completions without its reply.
+    fn check_not_ended(&mut self, pending: &Pending<'_>) -> Result<(), RewardError> {
+        for number in (0..self.processes.len()).filter(|&number| self.ended[number]) {
+            if let Some(at) = pending.first_missing_of(number) {
+                return Err(RewardError::Ended {
+                    process: self.describe(number),
+                    at: pending.location(at),
+                    end: self.processes[number].end(),
+                    missing: pending.missing_of(number),
+                    stderr: self.processes[number].stderr(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn time_limit_exceeded(&self, pending: &Pending<'_>) -> RewardError {
+        let (number, at) = pending.first_missing().unwrap_or_default();
+        RewardError::TimeLimit {
+            process: self.describe(number),
+            at: pending.location(at),
+            limit: self.time_limit,
+            missing: pending.missing(),
+            stderr: self.processes[number].stderr(),
+        }
+    }
+
+    fn refused(&self, number: usize, at: ReplyLocation, error: Mismatch, line: &[u8]) -> RewardError {
+        let Mismatch { want, got } = error;
+        RewardError::Reply { process: self.describe(number), at, want, got, line: shortened(line) }
+    }
+
+    fn describe(&self, number: usize) -> String {
+        format!("reward process {number} ({:?})", self.command)
+    }
+}
+
+impl Reward for ExternalReward {
+    /// Empty before the first batch; then the names of the first reply, sorted.
+    fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<Vec<Option<f64>>>, RewardError> {
+        if self.processes.is_empty() {
+            return Err(RewardError::Stopped { command: self.command.clone() });
+        }
+        let result = self.exchange(batch);
+        if result.is_err() {
+            // each is killed
+            self.processes.clear();
+        }
+        result
+    }
+}
+
+impl Drop for ExternalReward {
+    fn drop(&mut self) {
+        process::close(&mut self.processes);
+    }
+}
+
+fn open_log(path: PathBuf) -> Result<File, RewardError> {
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    file.map_err(|source| RewardError::Log { path: path.display().to_string(), source })
+}
+
+/// Names in quotation marks, separated by commas.
+fn quoted<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    names.into_iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The beginning of a line in quotation marks.
+fn shortened(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]);
+    let dots = if line.len() > SHOWN { " ..." } else { "" };
+    format!("{text:?}{dots}")
+}

@@ -1,0 +1,114 @@
+//! The completions of a batch that wait for their replies.
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::error::ReplyLocation;
+use super::protocol::{Mismatch, find_id, mismatch};
+use super::reward::{CompletionIndex, RewardInput};
+
+/// The replies to a batch. Completion `at` has the id `first_id + at`. Each process has a contiguous part of the batch.
+pub(super) struct Pending<'a> {
+    batch: &'a [RewardInput<'a>],
+    first_id: u64,
+    processes: usize,
+    rows: Vec<Option<Vec<Option<f64>>>>,
+    missing: usize,
+}
+
+impl<'a> Pending<'a> {
+    pub(super) fn new(batch: &'a [RewardInput<'a>], first_id: u64, processes: usize) -> Pending<'a> {
+        Pending { batch, first_id, processes, rows: vec![None; batch.len()], missing: batch.len() }
+    }
+
+    /// The part of process `number`. The sizes of the parts differ by at most 1.
+    pub(super) fn part(&self, number: usize) -> Range<usize> {
+        let start = |number| self.batch.len() * number / self.processes;
+        start(number)..start(number + 1)
+    }
+
+    /// The id of completion `at`.
+    pub(super) fn id(&self, at: usize) -> u64 {
+        self.first_id + at as u64
+    }
+
+    pub(super) fn location(&self, at: usize) -> CompletionIndex {
+        self.batch[at].location()
+    }
+
+    /// Number of completions without a reply.
+    pub(super) fn missing(&self) -> usize {
+        self.missing
+    }
+
+    /// Number of completions of process `number` without a reply.
+    pub(super) fn missing_of(&self, number: usize) -> usize {
+        self.part(number).filter(|&at| self.rows[at].is_none()).count()
+    }
+
+    /// The first completion of process `number` without a reply.
+    pub(super) fn first_missing_of(&self, number: usize) -> Option<usize> {
+        self.part(number).find(|&at| self.rows[at].is_none())
+    }
+
+    /// The first completion without a reply, with the number of its process.
+    pub(super) fn first_missing(&self) -> Option<(usize, usize)> {
+        (0..self.processes).find_map(|number| Some((number, self.first_missing_of(number)?)))
+    }
+
+    /// The location for a line of process `number` without a usable id.
+    pub(super) fn waiting(&self, number: usize) -> ReplyLocation {
+        match self.first_missing_of(number) {
+            Some(at) => ReplyLocation::WaitingFor(self.location(at)),
+            None => ReplyLocation::AfterLastReply,
+        }
+    }
+
+    /// The location for a line of process `number` that is not JSON: the completion of its id, if it has one.
+    pub(super) fn location_of_text(&self, number: usize, line: &[u8]) -> ReplyLocation {
+        let at = find_id(line).and_then(|id| self.index(id));
+        at.map_or_else(|| self.waiting(number), |at| ReplyLocation::Completion(self.location(at)))
+    }
+
+    /// The completion of process `number` that a reply with `id` is for.
+    ///
+    /// # Errors
+    /// No id, an id of no completion of this process, or a second reply.
+    pub(super) fn find(&self, number: usize, id: Option<&Value>) -> Result<usize, (ReplyLocation, Mismatch)> {
+        let refused = |want: &str, got: String| (self.waiting(number), mismatch(want, got));
+        let id = match id {
+            None => return Err(refused("the \"id\" of a completion", "no \"id\"".into())),
+            Some(value) => value
+                .as_u64()
+                .ok_or_else(|| refused("the \"id\" of a completion as a whole number", value.to_string()))?,
+        };
+        match self.index(id) {
+            None if id < self.first_id => Err(refused(
+                "the \"id\" of a completion of this batch",
+                format!("{id}, which is of an earlier batch"),
+            )),
+            Some(at) if self.part(number).contains(&at) && self.rows[at].is_none() => Ok(at),
+            Some(at) if self.part(number).contains(&at) => {
+                let place = ReplyLocation::Completion(self.location(at));
+                Err((place, mismatch("one reply per completion", format!("a second reply with \"id\" {id}"))))
+            }
+            _ => Err(refused("the \"id\" of a completion that was sent to this process", id.to_string())),
+        }
+    }
+
+    /// Stores the rewards of completion `at`, which has none.
+    pub(super) fn insert(&mut self, at: usize, row: Vec<Option<f64>>) {
+        self.missing -= usize::from(self.rows[at].is_none());
+        self.rows[at] = Some(row);
+    }
+
+    /// The rewards of the batch. Every completion has a reply.
+    pub(super) fn into_rows(self) -> Vec<Vec<Option<f64>>> {
+        self.rows.into_iter().flatten().collect()
+    }
+
+    fn index(&self, id: u64) -> Option<usize> {
+        let at = usize::try_from(id.checked_sub(self.first_id)?).ok()?;
+        (at < self.batch.len()).then_some(at)
+    }
+}

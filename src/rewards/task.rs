@@ -1,0 +1,34 @@
+//! The reward of a task.
+use super::error::RewardError;
+use super::reward::{Reward, RewardInput};
+use crate::model::tasks::Task;
+
+/// 1 for a completion that the task accepts, otherwise 0. See [`Task::check`]. The name of the reward is that of the
+/// task.
+#[derive(Debug)]
+pub struct TaskReward {
+    task: Box<dyn Task + Send + Sync>,
+    names: [String; 1],
+}
+
+impl TaskReward {
+    /// The reward of `task`.
+    pub fn new(task: Box<dyn Task + Send + Sync>) -> TaskReward {
+        let names = [task.name().to_string()];
+        TaskReward { task, names }
+    }
+}
+
+impl Reward for TaskReward {
+    fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<Vec<Option<f64>>>, RewardError> {
+        let reward = |input: &RewardInput<'_>| {
+            let correct = self.task.check(input.prompt, input.completion);
+            vec![Some(f64::from(u8::from(correct)))]
+        };
+        Ok(batch.iter().map(reward).collect())
+    }
+}

@@ -1,0 +1,227 @@
+//! Prompts from a JSONL file, for reinforcement learning.
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::chat::{ChatError, ChatTemplate, Json, Message, Options};
+use crate::data::DataError;
+use crate::data::jsonl::{self, Location, fields, kind_of};
+use crate::tokenizer::Tokenizer;
+
+/// The prompts of a JSONL file, in the order of the file. A line is an object with one of
+///
+/// | field | prompt |
+/// |---|---|
+/// | `prompt`: a string | this text |
+/// | `messages`, or `prompt` as a list | a conversation that ends before an assistant turn; with `tools`, if any |
+///
+/// The other fields are columns for rewards.
+#[derive(Debug, Clone)]
+pub struct Prompts {
+    file: PathBuf,
+    records: Vec<PromptRecord>,
+}
+
+/// A line of a file of prompts.
+#[derive(Debug, Clone)]
+pub struct PromptRecord {
+    /// The line number, from 1.
+    pub line: u64,
+    /// The prompt.
+    pub content: PromptContent,
+    /// The fields except `prompt`. A conversation is the field `messages`.
+    pub columns: Map<String, Value>,
+}
+
+/// The text or the conversation of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptContent {
+    /// Text, used as it is.
+    Text(String),
+    /// A conversation, rendered with the chat template of the tokenizer.
+    Chat {
+        /// The messages.
+        messages: Vec<Message>,
+        /// The functions that the assistant may call. `None`: no tools.
+        tools: Option<Json>,
+    },
+}
+
+/// A prompt as the model reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedPrompt {
+    /// The text. A conversation ends with the start of an assistant turn.
+    pub text: String,
+    /// The tokens of the text; at least one.
+    pub ids: Vec<u32>,
+}
+
+impl Prompts {
+    /// Reads the file `path`. Skips blank lines.
+    ///
+    /// # Errors
+    /// A file that cannot be read or contains no record; an invalid line, by its number.
+    pub fn open(path: &Path) -> Result<Prompts, DataError> {
+        let mut records = Vec::new();
+        jsonl::objects(path, |object, location| {
+            records.push(PromptRecord::from_object(object, location)?);
+            Ok(())
+        })?;
+        Ok(Prompts { file: path.into(), records })
+    }
+
+    /// The records, in the order of the file.
+    pub fn records(&self) -> &[PromptRecord] {
+        &self.records
+    }
+
+    /// The prompts as tokens. Conversations are rendered with the default chat template of `tokenizer` and a generation
+    /// prompt.
+    ///
+    /// # Errors
+    /// By line: messages that the template rejects, text that the tokenizer cannot encode, an empty prompt.
+    pub fn encode(&self, tokenizer: &Tokenizer) -> Result<Vec<EncodedPrompt>, DataError> {
+        let mut renderer = Renderer { tokenizer, templates: [None, None] };
+        self.records.iter().map(|record| self.encode_record(record, &mut renderer)).collect()
+    }
+
+    fn encode_record(
+        &self,
+        record: &PromptRecord,
+        renderer: &mut Renderer<'_>,
+    ) -> Result<EncodedPrompt, DataError> {
+        let error = |want, got| DataError::Line { file: self.file.clone(), line: record.line, want, got };
+        let text = match &record.content {
+            PromptContent::Text(text) => text.clone(),
+            PromptContent::Chat { messages, tools } => {
+                let text = renderer.render(messages, tools.as_ref());
+                let want = "\"messages\" that the tokenizer's chat template accepts";
+                text.map_err(|e| error(want, e.to_string()))?
+            }
+        };
+        let ids = renderer.tokenizer.encode(&text);
+        let ids = ids.map_err(|e| error("text that the tokenizer can encode", e.to_string()))?;
+        if ids.is_empty() {
+            return Err(error("a prompt of at least one token", "an empty prompt".into()));
+        }
+        Ok(EncodedPrompt { text, ids })
+    }
+}
+
+/// A tokenizer and its default chat template without and with tools. `None`: not parsed yet.
+struct Renderer<'a> {
+    tokenizer: &'a Tokenizer,
+    templates: [Option<ChatTemplate>; 2],
+}
+
+impl Renderer<'_> {
+    fn render(&mut self, messages: &[Message], tools: Option<&Json>) -> Result<String, ChatError> {
+        let options =
+            Options { add_generation_prompt: true, tools: tools.cloned(), ..Options::of(self.tokenizer) };
+        let slot = &mut self.templates[usize::from(tools.is_some())];
+        let template = match slot {
+            Some(template) => template,
+            None => slot.insert(ChatTemplate::of(self.tokenizer, None, &options)?),
+        };
+        Ok(template.render(messages, &options)?.text)
+    }
+}
+
+impl PromptRecord {
+    fn from_object(object: &Map<String, Value>, location: &Location) -> Result<PromptRecord, DataError> {
+        let mut columns = object.clone();
+        let prompt = columns.remove("prompt");
+        let content = match (prompt, object.contains_key("messages")) {
+            (Some(Value::String(text)), false) => PromptContent::Text(text),
+            (Some(messages @ Value::Array(_)), false) => {
+                columns.insert("messages".into(), messages);
+                conversation("prompt", location)?
+            }
+            (None, true) => conversation("messages", location)?,
+            (Some(other), false) => {
+                let got = format!("\"prompt\": {}", kind_of(&other));
+                return Err(location.error("a string or a list of messages as \"prompt\"", got));
+            }
+            _ => return Err(location.error("one of \"prompt\" and \"messages\"", fields(object))),
+        };
+        Ok(PromptRecord { line: location.line(), content, columns })
+    }
+}
+
+/// The conversation in field `key`. The line is parsed again because templates print objects with their keys in the
+/// order of the text.
+fn conversation(key: &str, location: &Location) -> Result<PromptContent, DataError> {
+    const WANT: &str = "messages as [{\"role\": ..., \"content\": ...}, ...]";
+    let parse = || {
+        let json = Json::parse(location.text())?;
+        let messages = Message::list(&json.get(key).unwrap_or_else(|| json.clone()))?;
+        Ok((messages, json.get("tools").filter(|tools| tools.kind() != "null")))
+    };
+    let (messages, tools) = parse().map_err(|error: ChatError| location.error(WANT, error.to_string()))?;
+    if messages.last().is_some_and(|last| last.role() == "assistant") {
+        return Err(
+            location.error("messages that end before an assistant turn", "an assistant turn at the end")
+        );
+    }
+    Ok(PromptContent::Chat { messages, tools })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(name: &str, text: &str) -> Result<Prompts, DataError> {
+        let path = std::env::temp_dir().join(format!("xtrain-prompts-{}-{name}.jsonl", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let prompts = Prompts::open(&path);
+        std::fs::remove_file(path).unwrap();
+        prompts
+    }
+
+    #[test]
+    fn a_prompt_is_text_or_a_conversation_and_the_other_fields_are_columns() {
+        let text = "{\"prompt\": \"1+1=\", \"answer\": \"2\", \"n\": [1]}\n\n\
+                    {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"answer\": null}\n\
+                    {\"prompt\": [{\"role\": \"user\", \"content\": \"ok\"}]}\n";
+        let prompts = open("good", text).unwrap();
+        let encoded = prompts.encode(&Tokenizer::byte()).unwrap();
+        let texts: Vec<&str> = encoded.iter().map(|prompt| prompt.text.as_str()).collect();
+        assert_eq!(texts, ["1+1=", "user\nhi<|endoftext|>assistant\n", "user\nok<|endoftext|>assistant\n"]);
+        assert_eq!(encoded[0].ids, [49, 43, 49, 61]);
+        let columns = |at: usize| Value::Object(prompts.records()[at].columns.clone());
+        assert_eq!(columns(0), serde_json::json!({"answer": "2", "n": [1]}));
+        let messages = serde_json::json!([{"role": "user", "content": "hi"}]);
+        assert_eq!(columns(1), serde_json::json!({"answer": null, "messages": messages}));
+        assert_eq!(columns(2)["messages"][0]["content"], "ok");
+        assert_eq!(prompts.records().iter().map(|record| record.line).collect::<Vec<_>>(), [1, 3, 4]);
+    }
+
+    #[test]
+    fn an_invalid_prompt_is_refused_by_file_and_line() {
+        for (text, want) in [
+            ("", "expected a record"),
+            (
+                "{\"prompt\": \"a\"}\n{\"prompt\": 5}",
+                "line 2: expected a string or a list of messages as \"prompt\"",
+            ),
+            (
+                "{\"text\": \"a\"}",
+                "line 1: expected one of \"prompt\" and \"messages\", found the fields \"text\"",
+            ),
+            ("{\"prompt\": \"a\", \"messages\": []}", "line 1: expected one of"),
+            ("{\"messages\": []}", "line 1: expected messages"),
+            ("{\"messages\": [{\"content\": \"a\"}]}", "line 1: expected messages"),
+            (
+                "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
+                "end before an assistant turn",
+            ),
+            ("[1]", "line 1: expected a JSON object"),
+        ] {
+            let error = open("bad", text).unwrap_err().to_string();
+            assert!(error.contains("bad.jsonl") && error.contains(want), "{text}: {error}");
+        }
+        let empty = open("blank", "{\"prompt\": \"a\"}\n{\"prompt\": \"\"}").unwrap();
+        let error = empty.encode(&Tokenizer::byte()).unwrap_err().to_string();
+        assert!(error.contains("blank.jsonl: line 2: expected a prompt of at least one token"), "{error}");
+    }
+}
