@@ -202,7 +202,7 @@ pub(crate) fn splits() -> Result<usize, String> {
     let mut compared = 0;
     for (loss, on_policy, case) in cases() {
         for (entropy_coef, top_entropy_quantile) in [(0.0, 1.0), (0.01, 0.5)] {
-            let loss = PolicyLoss { entropy_coef, top_entropy_quantile, ..loss.clone() };
+            let loss = PolicyLoss { entropy_coef, top_entropy_quantile, ..loss };
             let together = bits(&batch.step(&m, &loss, on_policy, usize::MAX));
             for micro_batch in 1..=3 {
                 let looped = bits(&batch.step(&m, &loss, on_policy, micro_batch));

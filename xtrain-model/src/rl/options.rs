@@ -107,7 +107,7 @@ impl SamplerCorrectionMode {
 }
 
 /// A policy loss with its options. The defaults are those of TRL 1.16.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PolicyLoss {
     /// The policy term and its divisor.
     pub loss_type: LossType,
