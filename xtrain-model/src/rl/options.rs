@@ -24,7 +24,7 @@ pub enum LossType {
     Sapo,
     /// As `Grpo`, divided by B.
     Luspo,
-    /// `-stopgrad(phi) A l`, phi = exp(lambda + k v - lambda e^v) of the sequence's log-ratio v, divided as `Dapo`.
+    /// `-stopgrad(phi) A l`, phi = exp(lambda + kappa v - lambda e^v) of the sequence's log-ratio v, divided as `Dapo`.
     Vespo,
 }
 
