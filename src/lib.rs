@@ -61,10 +61,10 @@ mod build_info;
 pub mod cli;
 pub mod config;
 pub mod evaluate;
-pub mod memory;
+mod memory;
 #[cfg(test)]
 mod reference;
-pub mod report;
+mod report;
 pub mod run;
 pub mod training;
 pub mod verify;

@@ -69,10 +69,9 @@ fn command_section(page: &mut String, command: &Command, parent: &str, level: us
     }
     line!(page, "\n```text\n{path}{}\n```", usage(command));
     let mut heading = None;
-    let arguments = command.get_positionals().chain(command.get_opts().filter(|arg| !arg.is_positional()));
-    for arg in
-        arguments.filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()))
-    {
+    let hidden = |arg: &clap::Arg| arg.is_hide_set() || ["help", "version"].contains(&arg.get_id().as_str());
+    let options = command.get_opts().filter(|arg| !arg.is_positional());
+    for arg in command.get_positionals().chain(options).filter(|arg| !hidden(arg)) {
         let title = match arg.is_positional() {
             true => "Arguments",
             false => arg.get_help_heading().unwrap_or("Options"),
@@ -87,26 +86,19 @@ fn command_section(page: &mut String, command: &Command, parent: &str, level: us
             Some((help, default)) => (help.to_string(), default.split(']').next().map(str::to_string)),
             None => (help, None),
         };
-        let default: Vec<_> =
-            arg.get_default_values().iter().map(|v| v.to_string_lossy().into_owned()).collect();
-        let default = match (default.is_empty(), documented) {
-            (_, Some(documented)) => cell(&documented),
-            (false, None) if arg.get_action().takes_values() => format!("`{}`", default.join(",")),
-            _ => String::new(),
+        let takes_values = arg.get_action().takes_values();
+        let default: Vec<_> = arg.get_default_values().iter().map(|v| v.to_string_lossy()).collect();
+        let default = match documented {
+            Some(documented) => cell(&documented),
+            None if takes_values && !default.is_empty() => format!("`{}`", default.join(",")),
+            None => String::new(),
         };
-        let values: Vec<String> = arg
-            .get_possible_values()
-            .iter()
-            .filter(|_| arg.get_action().takes_values())
-            .map(|value| match value.get_help() {
-                Some(help) => format!("`{}`: {}", value.get_name(), sentence(&help.to_string())),
-                None => format!("`{}`", value.get_name()),
-            })
-            .collect();
-        let values = match values.is_empty() {
-            true => String::new(),
-            false => format!("<br>{}", values.join("<br>")),
+        let values = arg.get_possible_values().into_iter().filter(|_| takes_values);
+        let value = |value: clap::builder::PossibleValue| match value.get_help() {
+            Some(help) => format!("<br>`{}`: {}", value.get_name(), sentence(&help.to_string())),
+            None => format!("<br>`{}`", value.get_name()),
         };
+        let values: String = values.map(value).collect();
         line!(page, "| {} | {}{values} | {default} |", flags(arg), sentence(&help));
     }
     let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -166,10 +158,8 @@ fn config_page() -> String {
         let about = about.split_once(": ").map_or(about.clone(), |(_, about)| about.to_string());
         let mut capital = about.chars();
         let about: String = capital.next().into_iter().flat_map(char::to_uppercase).chain(capital).collect();
-        line!(
-            page,
-            "\n## `[{name}]`\n\n{about}\n\n| key | type | default | description |\n|---|---|---|---|"
-        );
+        let head = "| key | type | default | description |\n|---|---|---|---|";
+        line!(page, "\n## `[{name}]`\n\n{about}\n\n{head}");
         for (field, doc) in fields(&format!("pub struct {section} {{")) {
             let key = format!("{name}.{field}");
             let (doc, derived) = match doc.split_once(" Default: ") {
@@ -178,13 +168,8 @@ fn config_page() -> String {
             };
             let default = derived.unwrap_or_else(|| format!("`{}`", defaults[name][&field]));
             let values = names(&key).map_or(String::new(), |names| values(&key, &names));
-            line!(
-                page,
-                "| `{field}` | {} | {} | {}{values} |",
-                known.type_name(&key),
-                cell(&default),
-                cell(&doc)
-            );
+            let (kind, default, doc) = (known.type_name(&key), cell(&default), cell(&doc));
+            line!(page, "| `{field}` | {kind} | {default} | {doc}{values} |");
         }
     }
     page
@@ -199,8 +184,8 @@ fn values(key: &str, names: &[&str]) -> String {
         "train.order" => "Order",
         "data.packing" => "Packing",
         _ => {
-            let names: Vec<String> =
-                names.iter().filter(|name| !name.is_empty()).map(|name| format!("`{name}`")).collect();
+            let names = names.iter().filter(|name| !name.is_empty()).map(|name| format!("`{name}`"));
+            let names: Vec<String> = names.collect();
             return format!("<br>{}", names.join(", "));
         }
     };
@@ -213,9 +198,8 @@ fn values(key: &str, names: &[&str]) -> String {
 /// The doc comment of an item of the source.
 fn item_doc(item: &str) -> String {
     let (before, _) = SECTIONS.split_once(item).unwrap_or_else(|| panic!("no {item}"));
-    let lines: Vec<&str> =
-        before.trim_end().lines().rev().skip_while(|line| line.starts_with("#[")).collect();
-    let mut lines: Vec<&str> = lines.into_iter().map_while(|line| line.strip_prefix("/// ")).collect();
+    let lines = before.trim_end().lines().rev().skip_while(|line| line.starts_with("#["));
+    let mut lines: Vec<&str> = lines.map_while(|line| line.strip_prefix("/// ")).collect();
     lines.reverse();
     lines.join(" ")
 }

@@ -1,17 +1,13 @@
 //! The output of `xtrain train --dry-run`.
 use std::path::Path;
 
-use super::exit::CliError;
-use super::{out, source};
+use super::{CliError, out, source};
 use crate::config::RunConfig;
 use crate::memory;
 use crate::report::units;
 use crate::training;
 
 /// Prints parameters, tokens and memory of the run as comments, followed by the configuration as TOML.
-///
-/// # Errors
-/// The tokenizer cannot be read; no model can have these sizes.
 pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
     out::print(format!("{}{}", summary(config)?, config.to_toml()))
 }
@@ -37,31 +33,18 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
     let memory = memory::memory(&cfg, compute)?;
     let rows = train.micro_batch * train.context;
     let activations = memory::activations(&cfg, compute, training::activation_checkpointing(config), rows);
-    let lines = [
-        (
-            "parameters",
-            format!("{} ({embedding})", units::count(config.model.parameters(vocab.unwrap_or(0)))),
-        ),
-        (
-            "tokens",
-            format!(
-                "{} per step, {} in total",
-                units::count(tokens),
-                units::count(tokens.saturating_mul(train.steps as u64))
-            ),
-        ),
-        (
-            "memory",
-            format!(
-                "about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}",
-                units::bytes(memory.to_train() + activations),
-                units::bytes(memory.weights),
-                units::bytes(memory.gradients),
-                units::bytes(memory.moments),
-                units::bytes(memory.packed + memory.packed_backward),
-                units::bytes(activations),
-            ),
-        ),
-    ];
-    Ok(lines.iter().map(|(name, text)| format!("# {name}: {text}\n")).collect())
+    Ok(format!(
+        "# parameters: {} ({embedding})\n\
+         # tokens: {} per step, {} in total\n\
+         # memory: about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}\n",
+        units::count(config.model.parameters(vocab.unwrap_or(0))),
+        units::count(tokens),
+        units::count(tokens.saturating_mul(train.steps as u64)),
+        units::bytes(memory.to_train() + activations),
+        units::bytes(memory.weights),
+        units::bytes(memory.gradients),
+        units::bytes(memory.moments),
+        units::bytes(memory.packed + memory.packed_backward),
+        units::bytes(activations),
+    ))
 }

@@ -70,23 +70,18 @@ pub(super) fn run_training(
         state: job.state,
     }
     .run(&mut monitor);
-    let signal = monitor.signal();
-    let last = monitor.last_saved.clone();
-    monitor.progress.finish();
-    let resume = format!("to resume: xtrain train --resume {}", job.run.path().display());
-    match (end, signal) {
-        (Ok(End::Done), _) => Ok(()),
-        (Ok(End::Stopped), Some(exit)) => {
+    let Monitor { progress, interrupt, last_saved, .. } = monitor;
+    progress.finish();
+    match (end.map_err(CliError::from), interrupt.requested(), last_saved) {
+        (Ok(End::Stopped), Some(exit), _) => {
+            let resume = format!("to resume: xtrain train --resume {}", job.run.path().display());
             Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
         }
-        (Ok(End::Stopped), None) => Ok(()),
-        (Err(error), _) => {
-            let error = CliError::from(error);
-            Err(match last {
-                Some(path) => error.hint(format_args!("the last checkpoint is {}", path.display())),
-                None => error,
-            })
+        (Ok(End::Done | End::Stopped), ..) => Ok(()),
+        (Err(error), _, Some(path)) => {
+            Err(error.hint(format_args!("the last checkpoint is {}", path.display())))
         }
+        (Err(error), _, None) => Err(error),
     }
 }
 
@@ -109,9 +104,7 @@ fn print_packing_stats(job: &Job) {
         eprintln!("note: {} longer than train.context = {context}: {action}", units::many(long, kind));
     }
     if empty > 0 {
-        eprintln!(
-            "note: {} without target tokens in the first {context} tokens: skipped",
-            units::many(empty, kind)
-        );
+        let skipped = units::many(empty, kind);
+        eprintln!("note: {skipped} without target tokens in the first {context} tokens: skipped");
     }
 }

@@ -111,32 +111,26 @@ impl KnownKeys {
     /// # Errors
     /// The key is unknown, the value has another type, or the key does not accept the name.
     pub(super) fn check(&self, place: &str, key: &str, value: Value) -> Result<Value> {
-        let place = || place.to_string();
+        let (place, name) = (place.to_string(), key.to_string());
         let Some(&kind) = self.kinds.get(key) else {
             if self.is_section(key) {
-                return Err(Error::WrongType {
-                    place: place(),
-                    key: key.into(),
-                    want: "a section",
-                    got: show(&value),
-                });
+                return Err(Error::WrongType { place, key: name, want: "a section", got: show(&value) });
             }
             let nearest = nearest(key, self.keys()).expect("the default configuration has keys").to_string();
-            return Err(Error::UnknownKey { place: place(), key: key.into(), nearest });
+            return Err(Error::UnknownKey { place, key: name, nearest });
         };
-        let value = kind.accept(value).map_err(|value| Error::WrongType {
-            place: place(),
-            key: key.into(),
-            want: kind.want(),
-            got: show(&value),
-        })?;
+        let value = match kind.accept(value) {
+            Ok(value) => value,
+            Err(value) => {
+                return Err(Error::WrongType { place, key: name, want: kind.want(), got: show(&value) });
+            }
+        };
         match (value.as_str(), names(key)) {
-            (Some(got), Some(names)) if !names.contains(&got) => {
-                let nearest =
-                    nearest(got, names.iter().copied()).expect("the list of names is not empty").to_string();
-                let want =
-                    names.iter().filter(|name| !name.is_empty()).copied().collect::<Vec<_>>().join(", ");
-                Err(Error::UnknownName { place: place(), key: key.into(), got: got.into(), want, nearest })
+            (Some(got), Some(mut names)) if !names.contains(&got) => {
+                let nearest = nearest(got, names.iter().copied()).expect("the list of names is not empty");
+                let (got, nearest) = (got.to_string(), nearest.to_string());
+                names.retain(|name| !name.is_empty());
+                Err(Error::UnknownName { place, key: name, got, want: names.join(", "), nearest })
             }
             _ => Ok(value),
         }

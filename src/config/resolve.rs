@@ -114,26 +114,14 @@ impl RunConfig {
         require(divides, "sample.temperature", t, "0, or a number of at least 1e-30")?;
         require(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
         let packs = train.task == TaskKind::Lm || self.data.packing == Packing::Documents;
-        require(
-            packs,
-            "data.packing",
-            "stream",
-            "documents (train.task = sft does not split conversations)",
-        )?;
+        let want = "documents (train.task = sft does not split conversations)";
+        require(packs, "data.packing", "stream", want)?;
         let share = self.data.val_fraction;
         require((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0 to below 1")?;
-        require(
-            !self.data.tokenizer.is_empty(),
-            "data.tokenizer",
-            "\"\"",
-            "`bytes` or the path of a tokenizer.json",
-        )?;
-        require(
-            sample.top_p > 0.0 && sample.top_p <= 1.0,
-            "sample.top_p",
-            sample.top_p,
-            "a number above 0 and at most 1",
-        )?;
+        let named = !self.data.tokenizer.is_empty();
+        require(named, "data.tokenizer", "\"\"", "`bytes` or the path of a tokenizer.json")?;
+        let top_p = sample.top_p > 0.0 && sample.top_p <= 1.0;
+        require(top_p, "sample.top_p", sample.top_p, "a number above 0 and at most 1")?;
         require((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
     }
 
@@ -159,12 +147,8 @@ impl ModelSection {
         }
         let heads = self.n_heads;
         let divides = self.n_kv_heads > 0 && heads.is_multiple_of(self.n_kv_heads);
-        require(
-            divides,
-            "model.n_kv_heads",
-            self.n_kv_heads,
-            format!("a divisor of model.n_heads = {heads}"),
-        )?;
+        let want = format!("a divisor of model.n_heads = {heads}");
+        require(divides, "model.n_kv_heads", self.n_kv_heads, want)?;
         let even = (2..=256).contains(&self.head_dim) && self.head_dim.is_multiple_of(2);
         require(even, "model.head_dim", self.head_dim, "an even number from 2 to 256")?;
         require(self.vocab <= 1 << 22, "model.vocab", self.vocab, "at most 4194304")?;

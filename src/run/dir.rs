@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use super::{DataRecord, Error, JsonLines, Metrics, Result};
 use crate::config::RunConfig;
 
+/// File name of the digests of the training data.
+const DATA: &str = "data.json";
+
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir {
@@ -28,10 +31,10 @@ impl RunDir {
             _ => io(error),
         })?;
         let run = RunDir { path: path.to_path_buf() };
-        for inner in [run.checkpoints(), run.logs()] {
+        for inner in [run.path.join("checkpoints"), run.path.join("logs")] {
             fs::create_dir(&inner).map_err(|error| Error::io(&inner, error))?;
         }
-        write_durably(&run.config(), &config.to_toml())?;
+        run.write_config(config)?;
         Ok(run)
     }
 
@@ -48,7 +51,7 @@ impl RunDir {
     /// # Errors
     /// The file cannot be written.
     pub fn write_data(&self, record: &DataRecord) -> Result<()> {
-        write_durably(&self.data(), &record.to_json())
+        write_durably(&self.path.join(DATA), &record.to_json())
     }
 
     /// Checks that the training data is the data that the run was started with.
@@ -56,7 +59,7 @@ impl RunDir {
     /// # Errors
     /// `data.json` does not exist or cannot be read; [`Error::Changed`].
     pub fn check_data(&self, found: &DataRecord) -> Result<()> {
-        DataRecord::read(&self.data())?.check(found)
+        DataRecord::read(&self.path.join(DATA))?.check(found)
     }
 
     /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
@@ -90,34 +93,9 @@ impl RunDir {
         self.path.join("config.toml")
     }
 
-    /// `data.json`: digests of the training data.
-    pub fn data(&self) -> PathBuf {
-        self.path.join("data.json")
-    }
-
     /// `metrics.jsonl`: one line per step.
     pub fn metrics(&self) -> PathBuf {
         self.path.join("metrics.jsonl")
-    }
-
-    /// `timings.jsonl`: wall-clock times per step.
-    pub fn timings(&self) -> PathBuf {
-        self.path.join("timings.jsonl")
-    }
-
-    /// `checkpoints/`.
-    pub fn checkpoints(&self) -> PathBuf {
-        self.path.join("checkpoints")
-    }
-
-    /// `rollouts/`.
-    pub fn rollouts(&self) -> PathBuf {
-        self.path.join("rollouts")
-    }
-
-    /// `logs/`.
-    pub fn logs(&self) -> PathBuf {
-        self.path.join("logs")
     }
 
     /// Opens `metrics.jsonl` and `timings.jsonl` to append after `step`. Lines of later steps and an incomplete last
@@ -126,7 +104,10 @@ impl RunDir {
     /// # Errors
     /// A file cannot be read or written, or has an invalid line before its last.
     pub fn logs_after(&self, step: u64) -> Result<(JsonLines, JsonLines)> {
-        Ok((JsonLines::after(&self.metrics(), step)?, JsonLines::after(&self.timings(), step)?))
+        Ok((
+            JsonLines::after(&self.metrics(), step)?,
+            JsonLines::after(&self.path.join("timings.jsonl"), step)?,
+        ))
     }
 
     /// Reads `metrics.jsonl`.

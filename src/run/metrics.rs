@@ -2,7 +2,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::jsonl::{Lines, object, step_of};
+use super::jsonl::{Lines, object};
 use super::{Error, Result};
 
 /// All numbers of a log as curves over the steps.
@@ -20,12 +20,9 @@ impl Metrics {
     /// empty.
     pub fn read(path: &Path) -> Result<Metrics> {
         let file = File::open(path).map_err(|error| Error::io(path, error))?;
-        let mut metrics = Metrics::default();
-        let mut lines = 0;
+        let (mut metrics, mut lines) = (Metrics::default(), 0);
         for line in Lines::new(path, &file) {
-            let line = line?;
-            let object = object(path, &line)?;
-            let step = step_of(path, &line, &object)?;
+            let (object, step) = object(path, &line?)?;
             for (key, value) in object {
                 if let (true, Some(value)) = (key != "step", value.as_f64()) {
                     metrics.push(key, (step as f64, value));

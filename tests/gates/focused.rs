@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xtrain::decode::SampleOptions;
 use xtrain::decode::sampler::{Address, Sampler};
 use xtrain::model::checkpoint::{
-    CheckpointContents, CheckpointDir, LoadOptions, SimulatedFs, TensorView, newest_good,
+    CheckpointContents, CheckpointDir, LoadOptions, NamedTensor, SimulatedFs, TensorView, newest_good,
 };
 use xtrain::tensor::ops::{self, AttnMask, LossRows, Samples, Slots, Target, Weight};
 use xtrain::tensor::testing::{arbitrary, compare_bits};
@@ -108,7 +108,7 @@ pub(crate) fn power_cuts() -> Checked {
         let mut rng = CaseRng::new(SEED, at as u64);
         for draw in 0..60 {
             let after = moment.power_cut(&mut |n| if draw == 0 { 0 } else { rng.below(n) });
-            let found = newest_good(&after, run, &LoadOptions::default());
+            let found = newest_good(&after, run, &LoadOptions::default(), &NamedTensor::begin);
             let step = match &found {
                 Ok(found) if !found.refused.is_empty() => {
                     return differ("power cuts", format!("moment {at}, draw {draw}: {}", found.refused[0]));

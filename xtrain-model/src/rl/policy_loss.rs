@@ -10,8 +10,8 @@ use super::stats::{quantile, sum};
 impl PolicyLoss {
     /// The loss of a step and its gradients. `rows` holds every completion of the step.
     ///
-    /// Formulas and the order of sums: docs/numerics.md, section 8. `dapo`, `cispo` and `vespo` divide by the number of
-    /// tokens of the step.
+    /// Formulas and the order of sums: docs/numerics.md, section 8. `dapo`, `cispo` and `vespo` divide by the number
+    /// of tokens of the step.
     ///
     /// # Errors
     /// As [`PolicyLoss::check`]; [`RlError::Length`] and [`RlError::Missing`] for a row with a list of another length
@@ -22,8 +22,8 @@ impl PolicyLoss {
         self.evaluate_part(rows, tokens.max(1) as f64)
     }
 
-    /// [`PolicyLoss::evaluate`] for one of several optimizer steps over a generation batch. `dapo`, `cispo` and `vespo`
-    /// divide by `step_tokens`, the number of tokens of the generation batch divided by the number of steps.
+    /// [`PolicyLoss::evaluate`] for one of several optimizer steps over a generation batch. `dapo`, `cispo` and
+    /// `vespo` divide by `step_tokens`, the number of tokens of the generation batch divided by the number of steps.
     ///
     /// # Errors
     /// As [`PolicyLoss::evaluate`]; [`RlError::Option`] unless `step_tokens` is positive and finite.

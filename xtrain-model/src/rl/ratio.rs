@@ -59,8 +59,8 @@ impl PolicyLoss {
     }
 }
 
-/// phi of `vespo`: exp((lambda + kappa v) - lambda e^v), v the clamped sum of the clamped log-ratios. The correction for the
-/// sampler adds the logarithms of its ratios.
+/// phi of `vespo`: exp((lambda + kappa v) - lambda e^v), v the clamped sum of the clamped log-ratios. The correction
+/// for the sampler adds the logarithms of its ratios.
 pub(super) fn vespo_phi(row: &PolicyRow<'_>, tokens: &[usize], correction: Option<&Ratio>) -> f64 {
     let log = |ratio: &f64| match *ratio {
         ratio if ratio <= 1e-8 => LN_1E_8,

@@ -7,9 +7,7 @@ use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::files::{NUMERICS, ParamLoader, STATES, build, check_shapes, eos_of};
 use super::save::RunState;
-use crate::checkpoint::{
-    Control, LoadOptions, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good_into,
-};
+use crate::checkpoint::{Control, LoadOptions, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good};
 use crate::error::Error;
 use crate::hf;
 use crate::optim::{AdamW, OptimConfig};
@@ -49,7 +47,7 @@ pub fn resume(
     let options = LoadOptions { shapes: Some(&check_shapes), ..LoadOptions::default() };
     let params = ParamOptions { compute, device, master_weights: MasterWeights::Keep };
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(&params, name, shape);
-    let newest = newest_good_into(&RealFs, run, &options, &begin)?;
+    let newest = newest_good(&RealFs, run, &options, &begin)?;
     let LoadedCheckpoint { config, tensors, path, trainer, numerics, .. } = newest.loaded;
     let not_resumable = |what: String| StoreError::NotATrainer { path: path.clone(), what };
     if numerics != NUMERICS {
@@ -77,7 +75,7 @@ pub fn resume(
                     saved.shape
                 )));
             }
-            if !faults::on(Fault::ResumeForgetsTheOptimizer) {
+            if !faults::on(Fault::ResumeLosesOptimizerState) {
                 *tensor = Tensor::new(device, &saved.shape, saved.data).map_err(Error::from)?;
             }
         }
@@ -85,12 +83,12 @@ pub fn resume(
     let Control { step, tokens_seen, data, beta1_power, beta2_power, best_loss, best_step, .. } =
         state.control;
     let mut trainer = Trainer::new(model, optim, schedule)?;
-    if !faults::on(Fault::ResumeForgetsTheStep) {
+    if !faults::on(Fault::ResumeLosesStep) {
         optimizer.powers = [beta1_power, beta2_power];
         trainer.resume_at(step, tokens_seen);
     }
     trainer.optimizer = optimizer;
-    let seed = if faults::on(Fault::ResumeForgetsTheRandomState) { 0 } else { data.seed };
+    let seed = if faults::on(Fault::ResumeLosesRngState) { 0 } else { data.seed };
     let run_state = RunState { seed, best: best_loss.map(|loss| (loss, best_step)) };
     Ok(Resumed { trainer, run_state, eos, path, refused: newest.refused })
 }

@@ -1,5 +1,5 @@
 //! Sampling whose tokens stay on the device.
-use super::checks::misfit;
+use super::checks::{misfit, misfit_shapes};
 use super::sample::check_rows;
 use crate::device::Device;
 use crate::dispatch::backend;
@@ -92,8 +92,7 @@ impl DeviceSampler {
     /// [`Error::Shape`] unless `w` has a row for each id; those of [`weight_rows`](super::weight_rows).
     pub fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
         if self.vocab > w.out_features() {
-            let got = vec![vec![w.out_features(), w.in_features()]];
-            return Err(Error::Shape { op: OP, want: "w [V, C], a row for each id", got });
+            return Err(misfit_shapes(OP, "w [V, C], a row for each id", &[&w.shape()]));
         }
         self.ring.weight_rows(w)
     }
@@ -215,7 +214,7 @@ mod tests {
         let want = run(&Device::cpu(), Dtype::F32).unwrap();
         for device in testing::gpus(&[ThreadSchedule::Forward]) {
             let with = || run(&device, Dtype::F32);
-            let seen = crate::faults::with(crate::faults::Fault::ListsOfTheTurnBefore, with).unwrap();
+            let seen = crate::faults::with(crate::faults::Fault::StaleStepIndices, with).unwrap();
             assert_eq!(seen.0, want.0, "{device}: sampling does not read the lists");
             assert_eq!(seen.1[..2], want.1[..2], "{device}: the first step has no previous step");
             assert_eq!(

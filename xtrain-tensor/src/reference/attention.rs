@@ -20,7 +20,7 @@ pub(crate) struct AttentionOutput<S> {
 
 /// `x + 0`, the end of every reduction. It makes padding with zeros bit-neutral.
 fn no_minus_zero<S: Scalar>(x: S) -> S {
-    if faults::on(Fault::PaddingLosesZeroSign) { x } else { x + S::ZERO }
+    if faults::on(Fault::FinalZeroNotAdded) { x } else { x + S::ZERO }
 }
 
 /// `y[n][h] = softmax(q k scale) v` over the keys visible to row `n`.
@@ -78,14 +78,14 @@ pub(crate) fn attention<M: Mode>(
     AttentionOutput { y, lse }
 }
 
-/// The operands of the backward: those of the forward, its results, and the upstream gradient.
+/// The operands of the backward: those of the forward, its results, and the upstream gradient. `L` is the type of lse.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AttentionSaved<'a, S> {
+pub(crate) struct AttentionSaved<'a, S, L = S> {
     pub(crate) q: &'a [S],
     pub(crate) k: &'a [S],
     pub(crate) v: &'a [S],
     pub(crate) y: &'a [S],
-    pub(crate) lse: &'a [S],
+    pub(crate) lse: &'a [L],
     pub(crate) dy: &'a [S],
 }
 

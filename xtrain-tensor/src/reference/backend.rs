@@ -4,17 +4,16 @@ use std::borrow::Cow;
 use half::bf16;
 
 use super::pack::{self, Rows};
-use super::{Bf16, F32, rows};
-use crate::backend::Backend;
+use super::{Bf16, F32};
+use crate::backend::{Backend, HostBackend};
 use crate::compose;
 use crate::device::{Device, Reference};
 use crate::dtype::{Dtype, from_bf16, to_bf16};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
-use crate::host_ring::HostRing;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Packer, RopeArgs, Samples,
+    Update, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -48,7 +47,7 @@ fn rotated(x: &Tensor, rope: RopeArgs<'_>, rotate: fn(&mut [f32], &[f32], &[f32]
     Ok(y)
 }
 
-/// Each row of `x` in reverse order: the planted fault [`Fault::ReversedSumForOneRow`].
+/// Each row of `x` in reverse order: the planted fault [`Fault::SingleRowSumReversed`].
 fn reversed(x: &[f32], width: usize) -> Vec<f32> {
     x.chunks_exact(width).flat_map(|row| row.iter().rev().copied()).collect()
 }
@@ -57,7 +56,7 @@ fn reversed(x: &[f32], width: usize) -> Vec<f32> {
 fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
     let (mut x_values, width) = (widened(x)?, w.in_features());
     let mut w_values = Cow::Borrowed(&w.forward::<Rows>()?.0);
-    if x.shape()[0] == 1 && faults::on(Fault::ReversedSumForOneRow) {
+    if x.shape()[0] == 1 && faults::on(Fault::SingleRowSumReversed) {
         x_values = Cow::Owned(reversed(&x_values, width));
         w_values = Cow::Owned(reversed(&w_values, width));
     }
@@ -103,33 +102,29 @@ fn rows_of_loss(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Ro
     }
 }
 
-fn sums_of_squares<'a>(gs: impl IntoIterator<Item = &'a Tensor>) -> Result<Vec<f32>> {
-    gs.into_iter().map(|g| Ok(super::sum_of_squares(g.data::<f32>()?, g.width().max(1)))).collect()
-}
-
-/// Updates all parameters. Returns whether all updated values are finite.
-fn update(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
-    let mut finite = true;
-    for Update { w, g, m, v } in all {
-        let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
-        let (w, g) = (w.data_mut::<f32>()?, g.data::<f32>()?);
-        let (m, v) = (m.data_mut::<f32>()?, v.data_mut::<f32>()?);
-        for i in 0..w.len() {
-            (w[i], m[i], v[i]) = super::adamw(w[i], g[i] * clip, m[i], v[i], s, decay);
-        }
-        finite &= w.iter().all(|w| w.is_finite());
+impl HostBackend for Reference {
+    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
+        gs.iter().map(|g| Ok(super::sum_of_squares(g.data::<f32>()?, g.width().max(1)))).collect()
     }
-    Ok(finite)
+
+    fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
+        let mut finite = true;
+        for Update { w, g, m, v } in all {
+            let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
+            let (w, g) = (w.data_mut::<f32>()?, g.data::<f32>()?);
+            let (m, v) = (m.data_mut::<f32>()?, v.data_mut::<f32>()?);
+            for i in 0..w.len() {
+                (w[i], m[i], v[i]) = super::adamw(w[i], g[i] * clip, m[i], v[i], s, decay);
+            }
+            finite &= w.iter().all(|w| w.is_finite());
+        }
+        Ok(finite)
+    }
 }
 
 impl Backend for Reference {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
         self.tensor(x.shape(), widened(x)?.into_owned(), dtype)
-    }
-
-    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let sum = a.data::<f32>()?.iter().zip(b.data::<f32>()?).map(|(a, b)| a + b).collect();
-        self.tensor(a.shape(), sum, Dtype::F32)
     }
 
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
@@ -184,19 +179,9 @@ impl Backend for Reference {
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
         self.tensor(x.shape(), rotated(x, rope, super::rotate)?, out)
     }
-
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
         self.tensor(dy.shape(), rotated(dy, rope, super::rotate_back)?, Dtype::F32)
     }
-
-    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, _first: u32) -> Result<Tensor> {
-        self.rope_rows(x, rope, x.dtype())
-    }
-
-    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        self.rope_rows(x, rope, x.dtype())
-    }
-
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         compose::norm_rope(self, x, norm, rope)
     }
@@ -213,18 +198,12 @@ impl Backend for Reference {
         compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
     }
 
-    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
-        compose::write_heads(self, new, pools)
-    }
-
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
         pack::pack(w, dtype)
     }
-
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         ws.iter().map(|w| pack::pack(w, dtype)).collect()
     }
-
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
     }
@@ -242,14 +221,6 @@ impl Backend for Reference {
         let mut y = self.linear(x, w, Dtype::F32)?;
         self.accumulate(&mut y, h)?;
         Ok(y)
-    }
-
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        compose::linears(self, x, ws)
-    }
-
-    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        compose::swiglu(self, x, gate_up)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
@@ -278,7 +249,7 @@ impl Backend for Reference {
             _ => super::linear_dw::<F32>(dw, &dy_values, &x_values, width, samples),
         };
         let dw = dw.data_mut::<f32>()?;
-        if faults::on(Fault::MicroBatchTotalAdded) {
+        if faults::on(Fault::MicroBatchSubtotal) {
             let mut total = vec![0.0; dw.len()];
             add(&mut total);
             dw.iter_mut().zip(total).for_each(|(dw, total)| *dw += total);
@@ -293,12 +264,8 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn attention(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<(Tensor, Tensor)> {
+    fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
+        let [q, k, v] = qkv;
         let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
         let done = match q.dtype() {
             Dtype::BF16 => super::attention::<Bf16>(operands, heads, mask),
@@ -306,10 +273,6 @@ impl Backend for Reference {
         };
         let y = self.tensor(q.shape(), done.y, q.dtype())?;
         Ok((y, self.tensor(&q.shape()[..2], done.lse, Dtype::F32)?))
-    }
-
-    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
-        Ok(self.attention([q, k, v], heads, mask)?.0)
     }
 
     fn attention_backward(
@@ -328,18 +291,6 @@ impl Backend for Reference {
         };
         let wrap = |x: &Tensor, d| self.tensor(x.shape(), d, Dtype::F32);
         Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
-    }
-
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        rows::cat_seq(a, b)
-    }
-
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        rows::repeat_kv(x, n_heads)
-    }
-
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        rows::repeat_kv_backward(dy, n_kv_heads)
     }
 
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
@@ -365,22 +316,6 @@ impl Backend for Reference {
             dw[i as usize * c..][..c].iter_mut().zip(dy).for_each(|(a, b)| *a += b);
         }
         Ok(())
-    }
-
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
-        rows::gather_rows(x, rows)
-    }
-
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
-        rows::scatter_rows(pool, x, slots)
-    }
-
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
-        rows::copy_slots(to, from, ranges)
-    }
-
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
-        rows::copy_slots_within(pool, range)
     }
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
@@ -417,24 +352,5 @@ impl Backend for Reference {
             LogProb { lse, log_prob, entropy }
         };
         Ok(rows.map(one).collect())
-    }
-
-    fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
-        let data = logits.data::<f32>()?;
-        Ok(data.chunks_exact(logits.width()).zip(rows).map(|(x, row)| super::sample(x, row)).collect())
-    }
-
-    fn sample_ring(&self, _rows: usize, _steps: usize) -> Result<Box<dyn SampleRing>> {
-        Ok(Box::new(HostRing::new(self.clone())))
-    }
-
-    fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-        let norm = compose::global_norm(&sums_of_squares(all.iter().map(|one| one.g))?);
-        let finite = !norm.is_finite() || update(all, compose::clip(norm, max_norm), s)?;
-        Ok(Updated { norm, finite })
-    }
-
-    fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
-        Ok(sums_of_squares([g])?[0])
     }
 }

@@ -115,8 +115,8 @@ fn an_infinite_epsilon_gives_the_plain_gradient() {
     }
 }
 
-/// The derivative of the loss by finite differences, for every loss with every option that has a gradient. The factors
-/// that have no gradient are checked against TRL.
+/// The derivative of the loss by finite differences, for every loss with every option that has a gradient. The
+/// factors that have no gradient are checked against TRL.
 #[test]
 fn weights_are_the_negative_derivative_of_the_loss() {
     const STEP: f64 = 1e-6;
@@ -245,7 +245,8 @@ fn the_entropy_bonus_acts_on_the_tokens_of_highest_entropy() {
     assert!((output.loss - (output.metrics.policy_loss - 0.03 * mean)).abs() < 1e-15);
 }
 
-/// One completion at a time has the weights and the loss of the step, for losses that divide by the tokens of the step.
+/// One completion at a time has the weights and the loss of the step, for losses that divide by the tokens of the
+/// step.
 #[test]
 fn completions_one_at_a_time_have_the_weights_of_the_step() {
     for loss in losses() {

@@ -82,25 +82,13 @@ fn chunks_of_the_vocabulary_change_no_bit() {
 #[cfg(feature = "faults")]
 #[test]
 fn a_vocabulary_chunk_that_restarts_the_sum_is_detected() {
-    let seen = crate::faults::with(crate::faults::Fault::VocabularyChunkStartsAnew, chunks_against_whole);
+    let seen = crate::faults::with(crate::faults::Fault::VocabChunkSubtotal, chunks_against_whole);
     assert!(seen.is_err_and(|e| e.contains("dx on")));
 }
 
 #[test]
 fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
-    let device = Device::cpu();
-    let head = [1.0, 3.0, -0.0, 3.0, 0.0, 3.0].map(|x| [x]).concat();
-    let x = Tensor::new(&device, &[1, 1], vec![1f32]).unwrap();
-    let head = Weight::new(&Tensor::new(&device, &[6, 1], head).unwrap(), Dtype::F32).unwrap();
-    let samples = Samples::of_lengths([1]);
-    for (k, id, kept) in [(2, 1, vec![1, 3]), (2, 2, vec![1, 2, 3]), (5, 1, vec![0, 1, 2, 3, 5])] {
-        let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
-        let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
-        let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
-        let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
-        let moved: Vec<usize> = (0..6).filter(|&i| dhead.data::<f32>().unwrap()[i] != 0.0).collect();
-        assert_eq!(moved, kept, "top {k}, target {id}");
-    }
+    crate::testing::check_top_k_of_equal_logits(&Device::cpu());
 }
 
 /// Peak resident memory of this process in KiB. `None`: the system does not report it.

@@ -1,8 +1,9 @@
 //! Gradient samples of the loss.
 use super::check::{Many, Sample, operand};
+use super::f64::F64;
 use crate::gates::values::CaseRng;
 use crate::ops::{self, LossRows, Samples, Target, Weight};
-use crate::reference::{self, F64};
+use crate::reference;
 use crate::{Dtype, Tensor};
 
 /// The rows of a loss, in f64.
