@@ -85,8 +85,8 @@ impl Batch {
         (0..self.prompts.len()).map(example).collect()
     }
 
-    /// Two passes over the batch, `micro_batch` completions at a time: one for log-probabilities and entropies, one for
-    /// the gradients.
+    /// Two passes over the batch, `micro_batch` completions at a time: one for log-probabilities and entropies, one
+    /// for the gradients.
     fn step(&self, m: &Model, loss: &PolicyLoss, on_policy: bool, micro_batch: usize) -> Outcome {
         let mut values: Vec<LogProb> = Vec::new();
         for part in self.examples(None).chunks(micro_batch) {
@@ -136,7 +136,7 @@ fn cases() -> Vec<(PolicyLoss, bool, Value)> {
     cases
 }
 
-/// Compares losses and all gradients with those of TRL in f64.
+/// Compares losses and all gradients with those of TRL in f64. The worst gradient is 5.3e-7 of the largest off.
 fn check_on(device: &Device) {
     let (batch, m) = (Batch::read(), model(&format!("{DIR}/init"), Dtype::F32, device));
     for (loss, on_policy, case) in cases() {
@@ -202,16 +202,16 @@ pub(crate) fn splits() -> Result<usize, String> {
     let mut compared = 0;
     for (loss, on_policy, case) in cases() {
         for (entropy_coef, top_entropy_quantile) in [(0.0, 1.0), (0.01, 0.5)] {
-            let loss = PolicyLoss { entropy_coef, top_entropy_quantile, ..loss.clone() };
+            let loss = PolicyLoss { entropy_coef, top_entropy_quantile, ..loss };
             let together = bits(&batch.step(&m, &loss, on_policy, usize::MAX));
             for micro_batch in 1..=3 {
                 let looped = bits(&batch.step(&m, &loss, on_policy, micro_batch));
                 for ((what, together), (_, looped)) in together.iter().zip(&looped) {
                     if let Some(at) = (0..together.len()).find(|&i| looped.get(i) != Some(&together[i])) {
+                        let name = &case["name"];
                         return Err(format!(
-                            "gate policy splits, seed of the fixture: {}, {micro_batch} completions at a time: {what} \
-                             {at} differs",
-                            case["name"]
+                            "gate policy splits, seed of the fixture: {name}, {micro_batch} completions at a time: \
+                             {what} {at} differs"
                         ));
                     }
                     compared += together.len();
@@ -232,6 +232,6 @@ fn clipped_pg_loss_batched_matches_looped() {
 #[test]
 fn a_micro_batch_total_changes_the_looped_gradient() {
     use xtrain::tensor::faults::{Fault, with};
-    let text = with(Fault::MicroBatchTotalAdded, splits).unwrap_err();
+    let text = with(Fault::MicroBatchSubtotal, splits).unwrap_err();
     assert!(text.contains("gradient"), "{text}");
 }

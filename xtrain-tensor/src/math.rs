@@ -81,8 +81,8 @@ pub fn exp_f64(x: f64) -> f64 {
     portable::exp(x)
 }
 
-/// The natural logarithm in f64 with an error of about one ulp. -inf at zero and below 2^-1022; +inf for +inf; NaN for
-/// negative numbers and NaN.
+/// The natural logarithm in f64 with an error of about one ulp. -inf at zero and below 2^-1022; +inf for +inf; NaN
+/// for negative numbers and NaN.
 pub fn log_f64(x: f64) -> f64 {
     if x.is_normal() && x > 0.0 {
         portable::log(x)
@@ -103,6 +103,14 @@ pub fn cos(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_f64_logarithm_has_its_special_values() {
+        assert_eq!((log_f64(1.0), log_f64(f64::INFINITY)), (0.0, f64::INFINITY));
+        assert_eq!((log_f64(0.0), log_f64(5e-324)), (f64::NEG_INFINITY, f64::NEG_INFINITY));
+        assert!(log_f64(-1.0).is_nan() && log_f64(f64::NAN).is_nan() && log_f64(f64::NEG_INFINITY).is_nan());
+        assert_eq!(log_f64(10.0), std::f64::consts::LN_10);
+    }
 
     #[test]
     fn the_cosine_is_the_nearest_f64() {

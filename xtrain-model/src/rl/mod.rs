@@ -27,12 +27,14 @@
 //! ```
 mod advantage;
 mod error;
+mod measure;
 mod metrics;
 mod named;
 mod options;
 mod policy_loss;
 mod ratio;
 mod row;
+mod row_output;
 mod stats;
 mod surrogate;
 #[cfg(test)]

@@ -21,13 +21,15 @@ pub enum LossType {
     /// As `Grpo`, divided by N, or by the tokens of the whole generation batch.
     #[default]
     Dapo,
-    /// `-stopgrad(min(c, epsilon_high)) A l`, divided as `Dapo`. The clip is at `epsilon_high`, not 1 + `epsilon_high`.
+    /// `-stopgrad(min(c, epsilon_high)) A l`, divided as `Dapo`. The clip is at `epsilon_high`, not 1 +
+    /// `epsilon_high`.
     Cispo,
     /// `-(4 / tau) sigmoid(tau (c - 1)) A`, tau = 1 if A > 0 and 1.05 otherwise, divided as `Grpo`.
     Sapo,
     /// As `Grpo`, divided by B.
     Luspo,
-    /// `-stopgrad(phi) A l`, phi = exp(lambda + k v - lambda e^v) of the sequence's log-ratio v, divided as `Dapo`.
+    /// `-stopgrad(phi) A l`, phi = exp(lambda + kappa v - lambda e^v), v the log-ratio of the sequence, divided as
+    /// `Dapo`.
     Vespo,
 }
 
@@ -66,8 +68,8 @@ named!(ImportanceSamplingLevel, "importance_sampling_level":
     Sequence "sequence",
 );
 
-/// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones: it is multiplied by
-/// the ratio. `vespo` adds the logarithm of the ratio to that of the sequence instead.
+/// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones: it is multiplied
+/// by the ratio. `vespo` adds the logarithm of the ratio to that of the sequence instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplerCorrection {
     /// The ratio exp(old - sampler) of a token or of a sequence, and the treatment of ratios outside the bounds.
@@ -111,7 +113,7 @@ impl SamplerCorrectionMode {
 }
 
 /// A policy loss with its options. The defaults are those of TRL 1.16.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PolicyLoss {
     /// The policy term and its divisor.
     pub loss_type: LossType,

@@ -59,8 +59,8 @@ impl PolicyLoss {
     }
 }
 
-/// phi of `vespo`: exp((lambda + k v) - lambda e^v), v the clamped sum of the clamped log-ratios. The correction for the
-/// sampler adds the logarithms of its ratios.
+/// phi of `vespo`: exp((lambda + kappa v) - lambda e^v), v the clamped sum of the clamped log-ratios. The correction
+/// for the sampler adds the logarithms of its ratios.
 pub(super) fn vespo_phi(row: &PolicyRow<'_>, tokens: &[usize], correction: Option<&Ratio>) -> f64 {
     let log = |ratio: &f64| match *ratio {
         ratio if ratio <= 1e-8 => LN_1E_8,
@@ -69,8 +69,8 @@ pub(super) fn vespo_phi(row: &PolicyRow<'_>, tokens: &[usize], correction: Optio
     let clamped = |t: &usize| (row.logp[*t] - row.old[*t]).clamp(-20.0, 20.0);
     let corrected = sum(correction.iter().flat_map(|ratio| ratio.values().iter().map(log)));
     let v = (sum(tokens.iter().map(clamped)) + corrected).clamp(LN_1E_8, 20.0);
-    let (k, lambda) = if row.advantage >= 0.0 { (2.0, 3.0) } else { (3.0, 2.0) };
-    exp_f64((lambda + k * v) - lambda * exp_f64(v))
+    let (kappa, lambda) = if row.advantage >= 0.0 { (2.0, 3.0) } else { (3.0, 2.0) };
+    exp_f64((lambda + kappa * v) - lambda * exp_f64(v))
 }
 
 /// The ratio exp(old - sampler) of the completion's `tokens`, after the bounds of `correction`. Without a correction:

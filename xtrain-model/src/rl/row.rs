@@ -88,5 +88,5 @@ impl<'a> PolicyRow<'a> {
 }
 
 fn entropy_option(loss: &PolicyLoss) -> &'static str {
-    if loss.entropy_coef != 0.0 { "entropy_coef" } else { "top_entropy_quantile" }
+    if loss.entropy_coef == 0.0 { "top_entropy_quantile" } else { "entropy_coef" }
 }

@@ -18,7 +18,7 @@ pub(super) fn std(values: &[f64]) -> Option<f64> {
     if !has_spread(values) {
         return Some(0.0);
     }
-    let n = if faults::on(Fault::StdOfThePopulation) { values.len() } else { values.len() - 1 };
+    let n = if faults::on(Fault::RewardStdOfPopulation) { values.len() } else { values.len() - 1 };
     Some((sum(values.iter().map(|x| (x - mean) * (x - mean))) / n as f64).sqrt())
 }
 

@@ -19,8 +19,8 @@ pub(super) struct Term {
 }
 
 impl PolicyLoss {
-    /// The term of a token with importance ratio `c` and log-probability `logp`. `phi` is that of `vespo`. An advantage
-    /// of 0 gives zeros.
+    /// The term of a token with importance ratio `c` and log-probability `logp`. `phi` is that of `vespo`. An
+    /// advantage of 0 gives zeros.
     pub(super) fn term(&self, c: f64, phi: f64, logp: f64, advantage: f64) -> Term {
         if advantage == 0.0 {
             return Term::default();
@@ -60,7 +60,7 @@ impl PolicyLoss {
         } else {
             c
         }) * advantage;
-        let inside = c >= low && c <= high || faults::on(Fault::ClippedTokenKeepsItsGradient);
+        let inside = c >= low && c <= high || faults::on(Fault::ClippedTokenGradientKept);
         let dx = if self.delta.is_none_or(|delta| c <= delta) { slope } else { 0.0 };
         let dy = if inside { slope } else { 0.0 };
         let (value, derivative) = if x < y {

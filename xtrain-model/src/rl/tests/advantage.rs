@@ -38,6 +38,20 @@ fn equal_rewards_give_exactly_zero() {
 }
 
 #[test]
+fn a_function_without_spread_adds_nothing() {
+    let aggregation = RewardAggregation::NormalizeThenSum;
+    let with = |rewards: [[f64; 2]; 3], weights: &[f64]| {
+        let options = AdvantageOptions { aggregation, ..AdvantageOptions::new(3, weights.into()) };
+        let rewards = rewards.map(|r| r[2 - weights.len()..].iter().map(|&r| Some(r)).collect());
+        advantages(&rewards, &options).unwrap()
+    };
+    let rewards = [[0.1, 0.3], [0.1, 0.9], [0.1, 0.5]];
+    let (both, one) = (with(rewards, &[1.0, 2.0]), with(rewards, &[2.0]));
+    assert_eq!(both.values, one.values);
+    assert_eq!((both.functions[0].mean, both.functions[0].std), (Some(0.1), Some(0.0)));
+}
+
+#[test]
 fn one_completion_per_group_has_no_advantage() {
     for options in all_options(1, &[1.0]) {
         let got = one_function(&[0.25, -3.0], &options);

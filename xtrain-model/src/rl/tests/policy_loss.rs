@@ -1,4 +1,5 @@
 //! Policy losses of unusual steps.
+use crate::rl::SamplerCorrectionMode::{SequenceMask, SequenceTruncate, TokenMask, TokenTruncate};
 use crate::rl::{
     ImportanceSamplingLevel, LossType, PolicyLoss, PolicyOutput, PolicyRow, RlError, SamplerCorrection,
     SamplerCorrectionMode,
@@ -75,7 +76,7 @@ fn an_advantage_of_zero_leaves_only_the_kl_divergence() {
         assert_eq!(output.loss.to_bits(), 0, "{loss:?}");
         assert!(output.weights.iter().flatten().all(|w| w.to_bits() == 0), "{loss:?}: {:?}", output.weights);
 
-        let with_kl = PolicyLoss { beta: 0.5, bias_corrected_kl: false, ..loss.clone() };
+        let with_kl = PolicyLoss { beta: 0.5, bias_corrected_kl: false, ..loss };
         let output = evaluate(&with_kl, &rows);
         for b in 0..3 {
             for t in 0..LOGP[b].len() {
@@ -114,8 +115,8 @@ fn an_infinite_epsilon_gives_the_plain_gradient() {
     }
 }
 
-/// The derivative of the loss by finite differences, for every loss with every option that has a gradient. The factors
-/// that have no gradient are checked against TRL.
+/// The derivative of the loss by finite differences, for every loss with every option that has a gradient. The
+/// factors that have no gradient are checked against TRL.
 #[test]
 fn weights_are_the_negative_derivative_of_the_loss() {
     const STEP: f64 = 1e-6;
@@ -129,7 +130,7 @@ fn weights_are_the_negative_derivative_of_the_loss() {
                 bias_corrected_kl,
                 delta: loss.loss_type.is_clipped().then_some(1.1),
                 top_entropy_quantile: 0.7,
-                ..loss.clone()
+                ..loss
             };
             let weights = evaluate(&loss, &rows()).weights;
             for b in 0..3 {
@@ -173,11 +174,11 @@ fn values_outside_the_mask_are_not_read() {
         };
         let got = evaluate(&loss, &(0..3).map(row).collect::<Vec<_>>());
         assert_eq!((got.loss, got.metrics), (want.loss, want.metrics), "{loss:?}");
-        for b in 0..3 {
-            let inside = 1..=LOGP[b].len();
+        for (b, logp) in LOGP.iter().enumerate() {
+            let inside = 1..=logp.len();
             assert_eq!(got.weights[b][inside.clone()], want.weights[b], "{loss:?}");
             assert_eq!(got.bonus[b][inside], want.bonus[b], "{loss:?}");
-            assert_eq!((got.weights[b][0].to_bits(), got.weights[b][LOGP[b].len() + 1].to_bits()), (0, 0));
+            assert_eq!((got.weights[b][0].to_bits(), got.weights[b][logp.len() + 1].to_bits()), (0, 0));
         }
     }
 }
@@ -192,7 +193,7 @@ fn empty_completions_and_masked_steps_add_nothing() {
         let masked: Vec<_> =
             rows().into_iter().map(|row| PolicyRow { mask: &[false; 3][..row.mask.len()], ..row }).collect();
         let truncated: Vec<_> = rows().into_iter().map(|row| PolicyRow { truncated: true, ..row }).collect();
-        let skips = PolicyLoss { mask_truncated_completions: true, ..loss.clone() };
+        let skips = PolicyLoss { mask_truncated_completions: true, ..loss };
         let empty =
             PolicyRow { reference: Some(&[]), entropy: Some(&[]), ..PolicyRow::on_policy(&[], &[], 1.0) };
         for (loss, rows) in [(&loss, masked), (&skips, truncated), (&loss, vec![empty; 2])] {
@@ -203,6 +204,11 @@ fn empty_completions_and_masked_steps_add_nothing() {
                 "{loss:?}"
             );
             assert_eq!((output.metrics.tokens, output.metrics.entropy, output.metrics.kl), (0, None, None));
+            assert!(
+                output.metrics.named().iter().all(|(_, value)| value.is_finite()),
+                "{:?}",
+                output.metrics
+            );
         }
 
         // an empty completion counts as a completion only
@@ -239,7 +245,8 @@ fn the_entropy_bonus_acts_on_the_tokens_of_highest_entropy() {
     assert!((output.loss - (output.metrics.policy_loss - 0.03 * mean)).abs() < 1e-15);
 }
 
-/// One completion at a time has the weights and the loss of the step, for losses that divide by the tokens of the step.
+/// One completion at a time has the weights and the loss of the step, for losses that divide by the tokens of the
+/// step.
 #[test]
 fn completions_one_at_a_time_have_the_weights_of_the_step() {
     for loss in losses() {
@@ -271,6 +278,38 @@ fn a_ratio_that_overflows_is_clipped_or_an_error() {
     assert_eq!(error, RlError::NotFinite { completion: 0, token: Some(0), what: "loss", got: f64::INFINITY });
     let bounded = PolicyLoss { delta: Some(10.0), ..loss };
     assert_eq!(evaluate(&bounded, &[row(-1.0)]).loss, 10.0);
+    // a dropped completion adds 0, not 0 times infinity
+    let masked = PolicyLoss { off_policy_mask_threshold: Some(5.0), ..loss };
+    let output = evaluate(&masked, &[PolicyRow { sampler: Some(&[5.0]), ..row(-1.0) }]);
+    assert_eq!((output.loss, output.weights), (0.0, vec![vec![0.0]]));
+}
+
+#[test]
+fn ratios_of_the_sampler_are_bounded_on_both_sides() {
+    // ratios exp(1), 1, exp(-1), and their product 1
+    let (logp, sampler) = ([-1.0; 3], [-2.0, -1.0, 0.0]);
+    let row = PolicyRow { sampler: Some(&sampler), ..PolicyRow::on_policy(&logp, &[true; 3], 3.0) };
+    let weights = |loss_type, mode, min, max| {
+        let sampler_correction = Some(SamplerCorrection { mode, min, max });
+        let loss = PolicyLoss { loss_type, sampler_correction, ..PolicyLoss::default() };
+        evaluate(&loss, &[row]).weights.concat()
+    };
+    let (low, high) = (Some(0.5), Some(2.0));
+    assert_eq!(weights(LossType::Dapo, TokenTruncate, low, high), [2.0, 1.0, 0.5]);
+    assert_eq!(weights(LossType::Dapo, TokenMask, low, high), [0.0, 1.0, 0.0]);
+    assert_eq!(weights(LossType::Dapo, SequenceTruncate, Some(1.5), None), [1.5; 3]);
+    assert_eq!(weights(LossType::Dapo, SequenceMask, None, Some(0.5)), [0.0; 3]);
+    // vespo: v = ln 2 - ln 2, then the smallest v
+    assert_eq!(weights(LossType::Vespo, TokenTruncate, low, high), [1.0; 3]);
+    assert!(weights(LossType::Vespo, SequenceMask, None, Some(0.5)).iter().all(|w| *w > 0.0 && *w < 1e-14));
+    // ratios exp(-5), exp(10), exp(10): the logarithm of a dropped one is ln 1e-8
+    let far = [4.0, -11.0, -11.0];
+    let sampler_correction = Some(SamplerCorrection { mode: TokenMask, min: low, max: None });
+    let loss = PolicyLoss { loss_type: LossType::Vespo, sampler_correction, ..PolicyLoss::default() };
+    let got =
+        evaluate(&loss, &[PolicyRow { sampler: Some(&far), ..row }]).metrics.vespo_phi_seq_mean.unwrap();
+    let v = 1e-8f64.ln() + 20.0;
+    assert!((got / (3.0 + 2.0 * v - 3.0 * v.exp()).exp() - 1.0).abs() < 1e-12, "{got}");
 }
 
 #[test]
@@ -278,7 +317,7 @@ fn the_sampler_of_the_weights_has_no_difference_and_no_correction() {
     for &mode in SamplerCorrectionMode::ALL {
         let sampler_correction = Some(SamplerCorrection { mode, min: Some(0.5), max: Some(2.0) });
         for loss in losses() {
-            let corrected = PolicyLoss { sampler_correction, ..loss.clone() };
+            let corrected = PolicyLoss { sampler_correction, ..loss };
             let (got, want) = (evaluate(&corrected, &rows()), evaluate(&loss, &rows()));
             assert_eq!(got.weights, want.weights);
             let sampling = got.metrics.sampling.unwrap();
@@ -292,10 +331,10 @@ fn the_sampler_of_the_weights_has_no_difference_and_no_correction() {
 fn needs_follow_the_options() {
     let needs = |loss: PolicyLoss| (loss.needs_entropy(), loss.needs_sampler(), loss.needs_reference());
     let loss = PolicyLoss::default();
-    assert_eq!(needs(loss.clone()), (false, false, false));
-    assert_eq!(needs(PolicyLoss { entropy_coef: 0.1, ..loss.clone() }), (true, false, false));
-    assert_eq!(needs(PolicyLoss { top_entropy_quantile: 0.5, ..loss.clone() }), (true, false, false));
-    assert_eq!(needs(PolicyLoss { beta: 0.1, ..loss.clone() }), (false, false, true));
+    assert_eq!(needs(loss), (false, false, false));
+    assert_eq!(needs(PolicyLoss { entropy_coef: 0.1, ..loss }), (true, false, false));
+    assert_eq!(needs(PolicyLoss { top_entropy_quantile: 0.5, ..loss }), (true, false, false));
+    assert_eq!(needs(PolicyLoss { beta: 0.1, ..loss }), (false, false, true));
     let mode = SamplerCorrectionMode::TokenMask;
     let sampler_correction = Some(SamplerCorrection { mode, min: None, max: None });
     assert_eq!(needs(PolicyLoss { sampler_correction, ..loss }), (false, true, false));
@@ -317,29 +356,24 @@ fn invalid_options_are_named() {
     let loss = PolicyLoss::default();
     loss.check().unwrap();
     let nan = f64::NAN;
-    check_option(PolicyLoss { epsilon: -0.1, ..loss.clone() }, "epsilon", "-0.1");
-    check_option(PolicyLoss { epsilon: nan, ..loss.clone() }, "epsilon", "NaN");
-    check_option(PolicyLoss { epsilon_high: Some(-1.0), ..loss.clone() }, "epsilon_high", "-1.0");
-    check_option(PolicyLoss { delta: Some(0.0), ..loss.clone() }, "delta", "0.0");
-    let cispo = PolicyLoss { loss_type: LossType::Cispo, ..loss.clone() };
+    check_option(PolicyLoss { epsilon: -0.1, ..loss }, "epsilon", "-0.1");
+    check_option(PolicyLoss { epsilon: nan, ..loss }, "epsilon", "NaN");
+    check_option(PolicyLoss { epsilon_high: Some(-1.0), ..loss }, "epsilon_high", "-1.0");
+    check_option(PolicyLoss { delta: Some(0.0), ..loss }, "delta", "0.0");
+    let cispo = PolicyLoss { loss_type: LossType::Cispo, ..loss };
     check_option(PolicyLoss { delta: Some(2.0), ..cispo }, "delta", "2.0");
-    check_option(PolicyLoss { beta: f64::INFINITY, ..loss.clone() }, "beta", "inf");
-    check_option(PolicyLoss { entropy_coef: -1.0, ..loss.clone() }, "entropy_coef", "-1.0");
-    check_option(PolicyLoss { top_entropy_quantile: 1.5, ..loss.clone() }, "top_entropy_quantile", "1.5");
+    check_option(PolicyLoss { beta: f64::INFINITY, ..loss }, "beta", "inf");
+    check_option(PolicyLoss { entropy_coef: -1.0, ..loss }, "entropy_coef", "-1.0");
+    check_option(PolicyLoss { top_entropy_quantile: 1.5, ..loss }, "top_entropy_quantile", "1.5");
     let threshold = Some(nan);
     check_option(
-        PolicyLoss { off_policy_mask_threshold: threshold, ..loss.clone() },
+        PolicyLoss { off_policy_mask_threshold: threshold, ..loss },
         "off_policy_mask_threshold",
         "NaN",
     );
-    check_option(
-        PolicyLoss { max_completion_length: Some(0), ..loss.clone() },
-        "max_completion_length",
-        "Some(0)",
-    );
-    check_option(PolicyLoss { loss_type: LossType::DrGrpo, ..loss.clone() }, "max_completion_length", "None");
+    check_option(PolicyLoss { max_completion_length: Some(0), ..loss }, "max_completion_length", "Some(0)");
+    check_option(PolicyLoss { loss_type: LossType::DrGrpo, ..loss }, "max_completion_length", "None");
     let correct = |mode, min, max| Some(SamplerCorrection { mode, min, max });
-    use SamplerCorrectionMode::{TokenMask, TokenTruncate};
     let with = |sampler_correction| PolicyLoss { sampler_correction, ..PolicyLoss::default() };
     check_option(with(correct(TokenMask, Some(-1.0), None)), "sampler_correction.min", "Some(-1.0)");
     check_option(with(correct(TokenMask, None, Some(nan))), "sampler_correction.max", "Some(NaN)");
