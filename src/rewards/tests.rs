@@ -37,7 +37,7 @@ fn input(at: usize, sample: &Sample) -> RewardInput<'_> {
         columns: &sample.columns,
         prompt_index: at / 2,
         completion_index: at % 2,
-        finish_reason: if at % 2 == 0 { FinishReason::Eos } else { FinishReason::Length },
+        finish_reason: if at.is_multiple_of(2) { FinishReason::Eos } else { FinishReason::Length },
     }
 }
 
