@@ -280,7 +280,8 @@ fn a_late_reply_is_not_taken_for_one_of_the_next_batch() {
 
 #[test]
 fn a_process_cannot_answer_for_another() {
-    let body = "[ $id -ge 2 ] && echo '{\"id\":0,\"reward\":9}'; [ $id = 0 ] && sleep 5";
+    let body = "[ $id = 2 ] && echo '{\"id\":0,\"reward\":9}'; [ $id = 0 ] && sleep 1; \
+        echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"";
     let mut reward = start(&shell(body), 2);
     let samples = samples(4);
     let error = reward.score(&inputs(&samples)).unwrap_err().to_string();
