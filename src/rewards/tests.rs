@@ -250,8 +250,9 @@ fn an_invalid_line_is_reported_with_its_completion() {
 
 #[test]
 fn too_much_output_is_an_error() {
-    let body = "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; [ $id = 3 ] && echo done";
-    let mut reward = start(&shell(body), 1);
+    let reply = "{\"id\":%d,\"reward\":1}";
+    let body = format!("[ $id = 3 ] && end='\\ndone'; printf '{reply}%b\\n' $id \"$end\"");
+    let mut reward = start(&shell(&body), 1);
     let samples = samples(4);
     // the surplus line arrives before or after the last reply was processed
     let error = reward.score(&inputs(&samples)).and_then(|_| {
