@@ -12,7 +12,8 @@ const SIZE: u64 = 19_683;
 const HELD_OUT: u64 = SIZE / 20;
 
 /// Counting how often the letters `a`, `b` and `c` occur in a word of nine of them: `count ababcccaa=423`. The answer
-/// has one digit per letter. There are 19,683 prompts and 55 answers; the most frequent one, 333, has a share of 8.5 %.
+/// has one digit per letter. There are 19,683 prompts and 55 answers; the most frequent one, 333, has a share of 8.5
+/// %.
 ///
 /// A twentieth of the prompts is held out: those whose number under a fixed permutation is below a twentieth of their
 /// count.
