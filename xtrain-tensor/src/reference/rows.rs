@@ -1,22 +1,10 @@
 //! Operations that move rows without arithmetic: gather, scatter, copy, repeat.
 use half::bf16;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, by_dtype};
 use crate::error::Result;
 use crate::operands::SlotRange;
 use crate::tensor::{Stored, Tensor};
-
-/// Calls a generic function with the element type of a dtype.
-macro_rules! by_dtype {
-    ($dtype:expr, $f:ident($($x:expr),*)) => {
-        match $dtype {
-            Dtype::F32 => $f::<f32>($($x),*),
-            Dtype::BF16 => $f::<bf16>($($x),*),
-            Dtype::U32 => $f::<u32>($($x),*),
-            Dtype::I32 => $f::<i32>($($x),*),
-        }
-    };
-}
 
 /// The number of values of a row.
 fn width(x: &Tensor) -> usize {
