@@ -3,9 +3,9 @@
 
     xtrain grpo --reward 'python3 examples/rewards/trl.py examples/rewards/trl_functions.py exact_match digits_only' ...
 
-The first argument is a Python file, the others are its functions. A function is called as TRL calls it, with the keyword
-arguments `prompts`, `completions`, `completion_ids`, and every column of the prompts' file, each a list with one item
-per completion. It returns a list of numbers or None. For a conversation, a prompt is a list of messages and a completion
+The first argument is a Python file, the others are its functions. A function is called as TRL calls it, with the
+keyword arguments `prompts`, `completions`, `completion_ids`, and every column of the prompts' file, each a list with
+one item per completion. It returns a list of numbers or None. For a conversation, a prompt is a list of messages and a completion
 is `[{"role": "assistant", "content": TEXT}]`.
 
 One call gets all completions that have arrived and have the same columns; the size of such a batch is not fixed.

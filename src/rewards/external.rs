@@ -38,8 +38,8 @@ impl Default for ExternalOptions {
 /// docs/guide/rewards.md for the protocol.
 ///
 /// The names of the rewards are those of the first reply, sorted. After an error all processes are killed, and every
-/// further batch is [`RewardError::Stopped`]. Dropping it closes the standard input of the processes, waits for up to 2
-/// seconds for their end and kills those that remain.
+/// further batch is [`RewardError::Stopped`]. Dropping it closes the standard input of the processes, waits for up to
+/// 2 seconds for their end and kills those that remain.
 #[derive(Debug)]
 pub struct ExternalReward {
     command: String,

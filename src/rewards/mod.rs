@@ -1,6 +1,7 @@
 //! Rewards of completions: built-in tasks and external programs.
 //!
-//! A [`Reward`] has one or more named functions. It maps a batch of completions to one number per function, or `None`.
+//! A [`Reward`] has one or more named functions. It maps a batch of completions to one number per function, or
+//! `None`.
 mod error;
 mod external;
 mod pending;

@@ -7,7 +7,8 @@ use super::error::ReplyLocation;
 use super::protocol::{Mismatch, find_id, mismatch};
 use super::reward::{CompletionIndex, RewardInput};
 
-/// The replies to a batch. Completion `at` has the id `first_id + at`. Each process has a contiguous part of the batch.
+/// The replies to a batch. Completion `at` has the id `first_id + at`. Each process has a contiguous part of the
+/// batch.
 pub(super) struct Pending<'a> {
     batch: &'a [RewardInput<'a>],
     first_id: u64,

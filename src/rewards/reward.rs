@@ -54,8 +54,8 @@ impl std::fmt::Display for CompletionIndex {
 
 /// One or more named reward functions over completions.
 pub trait Reward: Send {
-    /// The names of the reward functions, in the order of the columns of [`score`](Reward::score). May be empty before
-    /// the first batch is scored if the implementation learns the names from it; fixed afterwards.
+    /// The names of the reward functions, in the order of the columns of [`score`](Reward::score). May be empty
+    /// before the first batch is scored if the implementation learns the names from it; fixed afterwards.
     fn names(&self) -> &[String];
 
     /// The rewards of `batch`: one row per completion in the order of `batch`, with one value per name. `None`: the

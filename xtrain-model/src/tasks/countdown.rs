@@ -26,14 +26,14 @@ const OPERATORS: [[char; 2]; 9] = [
     ['-', '*'],
 ];
 
-/// Reaching a target from three numbers: `3 7 5 22=3*5+7`. The prompt contains three numbers from 1 to 9, in any order,
-/// and a target from 10 to 99 that is the value of at least one formula `x o y o z` with the numbers in some order and
-/// `o` one of `+ - *`.
+/// Reaching a target from three numbers: `3 7 5 22=3*5+7`. The prompt contains three numbers from 1 to 9, in any
+/// order, and a target from 10 to 99 that is the value of at least one formula `x o y o z` with the numbers in some
+/// order and `o` one of `+ - *`.
 ///
 /// Correct is every formula that uses each of the three numbers exactly once and has the target as its exact value:
 /// whole numbers, `+ - * /` with the usual precedence, round brackets and spaces. Signs (`-3+5`) are not part of the
-/// notation. The value is computed with rational numbers, so `8/(3-8/3)` is 24. Only the first line of a completion is
-/// read, and a line of more than 128 bytes is wrong.
+/// notation. The value is computed with rational numbers, so `8/(3-8/3)` is 24. Only the first line of a completion
+/// is read, and a line of more than 128 bytes is wrong.
 ///
 /// About a tenth of the problems is held out, in every order of their numbers: those whose number under a fixed
 /// permutation is below a tenth of the number of keys.

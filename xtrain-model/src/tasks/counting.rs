@@ -1,4 +1,4 @@
-//! Counting letters: `count b in abcabbca=3`.
+//! Counting letters: `count ababcccaa=423`.
 use xtrain_tensor::rng::PhiloxRng;
 
 use super::task::{PromptSet, Task};
@@ -6,13 +6,14 @@ use super::words;
 use crate::data::Permutation;
 
 const LETTERS: &str = "abc";
-const LENGTH: usize = 8;
-/// Number of prompts: a letter and eight letters of the word. A twentieth of them is held out.
+const LENGTH: usize = 9;
+/// Number of prompts. A twentieth of them is held out.
 const SIZE: u64 = 19_683;
 const HELD_OUT: u64 = SIZE / 20;
 
-/// Counting how often a letter occurs in a word of eight letters from `a` to `c`: `count b in abcabbca=3`. There are
-/// 19,683 prompts. The answer has one digit, from 0 to 8; the most frequent answers, 2 and 3, have a share of 27 % each.
+/// Counting how often the letters `a`, `b` and `c` occur in a word of nine of them: `count ababcccaa=423`. The answer
+/// has one digit per letter. There are 19,683 prompts and 55 answers; the most frequent one, 333, has a share of 8.5
+/// %.
 ///
 /// A twentieth of the prompts is held out: those whose number under a fixed permutation is below a twentieth of their
 /// count.
@@ -33,9 +34,7 @@ impl Counting {
     }
 
     fn prompt(index: u64) -> String {
-        let text = words::word(index, LETTERS, LENGTH + 1);
-        let (letter, word) = text.split_at(1);
-        format!("count {letter} in {word}=")
+        format!("count {}=", words::word(index, LETTERS, LENGTH))
     }
 }
 
@@ -53,13 +52,8 @@ impl Task for Counting {
     }
 
     fn answer(&self, prompt: &str) -> Option<String> {
-        let (letter, word) = prompt.strip_prefix("count ")?.strip_suffix('=')?.split_once(" in ")?;
-        words::index(letter, LETTERS, 1)?;
+        let word = prompt.strip_prefix("count ")?.strip_suffix('=')?;
         words::index(word, LETTERS, LENGTH)?;
-        Some(word.matches(letter).count().to_string())
-    }
-
-    fn substitutes(&self, c: char) -> &'static str {
-        if c.is_ascii_digit() { "012345678" } else { "" }
+        Some(LETTERS.chars().map(|letter| word.matches(letter).count().to_string()).collect())
     }
 }

@@ -75,8 +75,8 @@ impl Prompts {
         &self.records
     }
 
-    /// The prompts as tokens. Conversations are rendered with the default chat template of `tokenizer` and a generation
-    /// prompt.
+    /// The prompts as tokens. Conversations are rendered with the default chat template of `tokenizer` and a
+    /// generation prompt.
     ///
     /// # Errors
     /// By line: messages that the template rejects, text that the tokenizer cannot encode, an empty prompt.

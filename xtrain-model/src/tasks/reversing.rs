@@ -1,4 +1,4 @@
-//! Reversing words: `reverse abcde=edcba`.
+//! Reversing words: `reverse abcd=dcba`.
 use xtrain_tensor::rng::PhiloxRng;
 
 use super::task::{PromptSet, Task};
@@ -6,15 +6,15 @@ use super::words;
 use crate::data::Permutation;
 
 const LETTERS: &str = "abcdefghij";
-const LENGTH: usize = 5;
+const LENGTH: usize = 4;
 /// Number of prompts, and the number of keys of which the first are held out.
-const SIZE: u64 = 100_000;
-const HELD_OUT: u64 = SIZE / 100;
+const SIZE: u64 = 10_000;
+const HELD_OUT: u64 = SIZE / 10;
 
-/// Reversing a word of five letters from `a` to `j`: `reverse abcde=edcba`. There are 100,000 prompts.
+/// Reversing a word of four letters from `a` to `j`: `reverse abcd=dcba`. There are 10,000 prompts.
 ///
-/// About a hundredth of the words is held out, each together with its reverse: the words whose number under a fixed
-/// permutation is below a hundredth of their count. The number of a word is the smaller one of its own and that of its
+/// About a tenth of the words is held out, each together with its reverse: the words whose number under a fixed
+/// permutation is below a tenth of their count. The number of a word is the smaller one of its own and that of its
 /// reverse.
 #[derive(Debug, Clone)]
 pub struct Reversing {

@@ -15,8 +15,8 @@ const TENTH: u64 = SIZE / 10;
 /// Sorting five digits in increasing order: `sort 31425=12345`. Digits may repeat. There are 100,000 prompts.
 ///
 /// About a tenth of the answers is held out: those whose number under a fixed permutation is below a tenth of the
-/// number of prompts. No prompt with a held-out answer is a training prompt. The held-out set contains about a tenth of
-/// these prompts.
+/// number of prompts. No prompt with a held-out answer is a training prompt. The held-out set contains about a tenth
+/// of these prompts.
 #[derive(Debug, Clone)]
 pub struct Sorting {
     answers: Permutation,

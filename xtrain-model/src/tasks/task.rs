@@ -29,8 +29,8 @@ pub trait Task: Debug {
         None
     }
 
-    /// Training prompt `n < 2^63` of `seed`, a pure function of (seed, n): [`draw_prompt`](Task::draw_prompt) with the
-    /// generator at the address (seed, 2^63 + n, 0) of purpose [`Purpose::Prompts`]. Prompts may repeat. The
+    /// Training prompt `n < 2^63` of `seed`, a pure function of (seed, n): [`draw_prompt`](Task::draw_prompt) with
+    /// the generator at the address (seed, 2^63 + n, 0) of purpose [`Purpose::Prompts`]. Prompts may repeat. The
     /// distributions of `rand` may change between its versions, and the prompts with them.
     ///
     /// `None`: the task has no training prompts.

@@ -13,7 +13,8 @@ const ATTEMPTS: usize = 256;
 /// A sequence of 2^63 documents `prompt + answer` with the training prompts of a task. With probability `wrong`, the
 /// answer is replaced by a wrong one in the same format: with probability 1/2 the answer of another training prompt,
 /// otherwise the correct answer with one character replaced ([`Task::substitutes`]). A replacement that the task
-/// accepts is drawn again. A base model trained on this text is correct in a share of about `1 - wrong` of its samples.
+/// accepts is drawn again. A base model trained on this text is correct in a share of about `1 - wrong` of its
+/// samples.
 ///
 /// Document n is a pure function of (seed, n): its generator starts at the address (seed, 2^63 + n, 0) of purpose
 /// [`Purpose::DataOrder`]. The distributions of `rand` may change between its versions, and the text with them.

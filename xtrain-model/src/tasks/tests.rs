@@ -249,9 +249,9 @@ fn the_answers_of_the_small_tasks_are_known() {
     for (name, prompt, answer) in [
         ("sorting", "sort 31425=", "12345"),
         ("sorting", "sort 90099=", "00999"),
-        ("reversing", "reverse abcde=", "edcba"),
-        ("counting", "count b in abcabbca=", "3"),
-        ("counting", "count a in bbbbbbbb=", "0"),
+        ("reversing", "reverse abcd=", "dcba"),
+        ("counting", "count ababcccaa=", "423"),
+        ("counting", "count bbbbbbbbb=", "090"),
         ("countdown", "3 7 5 22=", "3*5+7"),
         ("countdown", "1 1 8 10=", "1+1+8"),
     ] {
@@ -261,11 +261,11 @@ fn the_answers_of_the_small_tasks_are_known() {
         ("sorting", "sort 3142="),
         ("sorting", "sort 3142é="),
         ("sorting", "sort 31425"),
-        ("reversing", "reverse abcdk="),
-        ("reversing", "reverse abcdé="),
-        ("counting", "count d in abcabbca="),
-        ("counting", "count b in abcabbc="),
-        ("counting", "count  in abcabbca="),
+        ("reversing", "reverse abck="),
+        ("reversing", "reverse abcé="),
+        ("counting", "count dbabcccaa="),
+        ("counting", "count ababccca="),
+        ("counting", "count  babcccaa="),
         ("countdown", "3 7 5 9="),
         ("countdown", "0 7 5 12="),
         ("countdown", "3 7 5 22 ="),
@@ -330,8 +330,9 @@ fn hostile_completions_are_wrong() {
     let start = std::time::Instant::now();
     for task in built_in() {
         let prompt = task.training_prompt(0, 0).unwrap();
-        for completion in hostile.iter().filter(|completion| task.check(&prompt, completion)) {
-            panic!("{}: {prompt} {:?}", task.name(), completion.chars().take(20).collect::<String>());
+        for completion in &hostile {
+            let start: String = completion.chars().take(20).collect();
+            assert!(!task.check(&prompt, completion), "{}: {prompt}{start:?}", task.name());
         }
     }
     assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());

@@ -2,8 +2,8 @@
 use rand::RngExt as _;
 use xtrain_tensor::rng::PhiloxRng;
 
-/// Word `index` over `alphabet`: the digits of `index` in base `alphabet.len()`, most significant first. `alphabet` is
-/// ASCII.
+/// Word `index` over `alphabet`: the digits of `index` in base `alphabet.len()`, most significant first. `alphabet`
+/// is ASCII.
 pub(super) fn word(mut index: u64, alphabet: &str, length: usize) -> String {
     let (letters, base) = (alphabet.as_bytes(), alphabet.len() as u64);
     let mut text = vec![b' '; length];
