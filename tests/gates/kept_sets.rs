@@ -90,6 +90,15 @@ pub(crate) fn over(device: &Device, requests: usize) -> Result<usize, String> {
             let values = objective::backward(&model, &examples, processing, &mut 0.0, &mut grads)
                 .map_err(|e| e.to_string())?;
             compared += same(values, completion, &format!("backward in {dtype} on {device}"))?;
+            // with the sets of the first pass the filters are not needed
+            let (values, mut kept) =
+                objective::values_and_kept(&model, &examples, processing).map_err(|e| e.to_string())?;
+            compared += same(values, completion, &format!("kept in {dtype} on {device}"))?;
+            let later = [TrainingExample { kept: kept.remove(0), ..examples[0].clone() }];
+            let unfiltered =
+                LogitsProcessing { temperature: processing.temperature, ..LogitsProcessing::default() };
+            let values = objective::values(&model, &later, unfiltered).map_err(|e| e.to_string())?;
+            compared += same(values, completion, &format!("given sets in {dtype} on {device}"))?;
         }
     }
     Ok(compared)

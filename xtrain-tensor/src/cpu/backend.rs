@@ -15,8 +15,8 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::host_ring::HostRing;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, Norm, Outcome, Packer,
+    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::reference::{self, rows};
 use crate::tensor::{Stored, Tensor};
@@ -328,6 +328,15 @@ impl Backend for Cpu {
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         loss::values(self, x, head, rows)
+    }
+
+    fn cross_entropy_kept(
+        &self,
+        x: &Tensor,
+        head: &Weight,
+        rows: &LossRows<'_>,
+    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+        loss::values_and_kept(self, x, head, rows)
     }
 
     fn cross_entropy_backward(

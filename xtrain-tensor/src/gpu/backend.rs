@@ -11,8 +11,8 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, Norm, Outcome, Packer,
+    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -249,6 +249,15 @@ impl Backend for Gpu {
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         Ok(loss::loss(self, x, head, rows, None)?.0)
+    }
+
+    fn cross_entropy_kept(
+        &self,
+        x: &Tensor,
+        head: &Weight,
+        rows: &LossRows<'_>,
+    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+        loss::values_and_kept(self, x, head, rows)
     }
 
     fn cross_entropy_backward(

@@ -24,7 +24,7 @@ mod weight;
 
 pub use add::{accumulate, add};
 pub use attention::{attention, attention_backward, decode_attention};
-pub use cross_entropy::{cross_entropy, cross_entropy_backward};
+pub use cross_entropy::{cross_entropy, cross_entropy_backward, cross_entropy_kept};
 pub use device_sampler::DeviceSampler;
 pub use embedding::{embedding, embedding_backward, weight_rows};
 pub use finite::first_non_finite;
@@ -43,9 +43,9 @@ pub use sample::sample_rows;
 pub use silu_mul::{silu_mul, silu_mul_backward};
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, LogProb, LossRows, Norm, Outcome, Piece, QkNorm, RopeArgs,
-    SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update,
-    Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, KeptSet, LogProb, LossRows, Norm, Outcome, Piece, QkNorm,
+    RopeArgs, SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target,
+    UnrotatedHeads, Update, Updated, Weight,
 };
 
 use crate::operands;

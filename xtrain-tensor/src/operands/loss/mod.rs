@@ -1,5 +1,8 @@
 //! Operands and results of a loss.
 pub(crate) mod blocks;
+mod kept;
+
+pub use kept::KeptSet;
 
 use super::samples::Samples;
 
@@ -35,12 +38,20 @@ pub struct LossRows<'a> {
     pub top_p: f32,
     /// Keeps tokens with at least this fraction of the largest probability. In [0, 1]; 0: keeps all.
     pub min_p: f32,
+    /// Kept sets that replace the filters, one entry per row, or empty: the filters apply to every row. `None`: the
+    /// filters apply to the row. Later passes over a batch keep the sets of the weights that sampled it.
+    pub kept: &'a [Option<KeptSet>],
 }
 
 impl<'a> LossRows<'a> {
     /// Rows at temperature 1 without filters.
     pub fn new(targets: &'a [Option<Target>], samples: &'a Samples) -> LossRows<'a> {
-        LossRows { targets, samples, temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }
+        LossRows { targets, samples, temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, kept: &[] }
+    }
+
+    /// The given kept set of row `n`. `None`: the filters apply to it.
+    pub(crate) fn kept_set(&self, n: usize) -> Option<&'a KeptSet> {
+        self.kept.get(n)?.as_ref()
     }
 
     /// Whether a filter can remove one of `vocab` logits.
