@@ -75,6 +75,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (xtrain::tensor::faults::Fault::CheckpointRenameBeforeSync, Gate::Focused(focused::power_cuts)),
     (xtrain::tensor::faults::Fault::LossTopPStopsEarly, Gate::Focused(focused::kept_sets)),
     (xtrain::tensor::faults::Fault::LossMinPIsStrict, Gate::Focused(focused::kept_sets)),
+    (xtrain::tensor::faults::Fault::GivenKeptSetIgnored, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
     (xtrain::tensor::faults::Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
 ];
 

@@ -22,7 +22,7 @@ pub struct TrainingExample {
     /// The start of the second document, the third, ...: increasing offsets in `inputs`. Positions restart there, and
     /// attention is limited to the document.
     pub starts: Vec<usize>,
-    /// Kept sets of an earlier pass ([`values_and_kept`]), as long as `inputs`, or empty. They replace the filters of
+    /// Kept sets of an earlier pass ([`store_kept_sets`]), as long as `inputs`, or empty. They replace the filters of
     /// [`LogitsProcessing`] in their rows; the temperature still applies. `None`: the filters apply to the row.
     pub kept: Vec<Option<KeptSet>>,
 }
@@ -190,26 +190,31 @@ pub fn values(
     processed(model, examples, processing, &mut 0.0)
 }
 
-/// As [`values`]. Also returns the kept sets of each example, one entry per token: `None` for a token without a target
-/// and for a row that keeps all tokens.
+/// As [`values`]. Also sets [`TrainingExample::kept`] to the sets that the filters keep. It stays empty if no filter can
+/// remove a token.
 ///
-/// With the sets in [`TrainingExample::kept`], later passes over a batch keep the tokens that the weights of this pass
-/// keep, also after the weights have changed. A set takes at most `4 ceil(V / 32)` bytes; top-k alone takes `4 k`.
+/// Later passes over the examples then keep the tokens that the weights of this pass keep, also after the weights have
+/// changed. The set of a row takes at most `4 ceil(V / 32)` bytes; with top-k it takes at most `4 k`. Sets that the
+/// examples already have stay.
 ///
 /// # Errors
-/// As [`backward`].
-pub fn values_and_kept(
+/// As [`backward`]. The examples are unchanged.
+pub fn store_kept_sets(
     model: &Model,
-    examples: &[TrainingExample],
+    examples: &mut [TrainingExample],
     processing: LogitsProcessing,
-) -> Result<(Vec<Option<LogProb>>, Vec<Vec<Option<KeptSet>>>)> {
+) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
     let hidden = model.forward(&mut Eager, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
     let head = model.params.head().packed()?;
-    let (values, kept) = ops::cross_entropy_kept(&hidden, &head, &batch.loss(processing), &mut 0.0)?;
-    let mut kept = kept.into_iter();
-    let kept = examples.iter().map(|e| kept.by_ref().take(e.inputs.len()).collect()).collect();
-    Ok((values, kept))
+    let values = ops::cross_entropy_kept(&hidden, &head, &batch.loss(processing), &mut 0.0)?;
+    if values.kept.iter().any(Option::is_some) {
+        let mut kept = values.kept.into_iter();
+        for example in examples {
+            example.kept = kept.by_ref().take(example.inputs.len()).collect();
+        }
+    }
+    Ok(values.log_probs)
 }
 
 fn processed(

@@ -2,7 +2,7 @@
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, Norm, Outcome, Packer,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
     RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
@@ -98,12 +98,7 @@ pub(crate) trait Backend {
     /// One entry per row; `None` for a row without a target.
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>>;
     /// As [`Backend::cross_entropy`]. Also returns the kept set of each row with a target that does not keep all.
-    fn cross_entropy_kept(
-        &self,
-        x: &Tensor,
-        head: &Weight,
-        rows: &LossRows<'_>,
-    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)>;
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues>;
     /// As [`Backend::cross_entropy`]. Also returns `dx`, and adds the gradient of the head to `dhead`.
     fn cross_entropy_backward(
         &self,

@@ -93,6 +93,7 @@ faults! {
     LossTopPStopsEarly "loss-top-p-stops-early"
         "top-p of the loss stops at the token whose running sum equals the budget instead of the one that exceeds it"
     LossMinPIsStrict "loss-min-p-is-strict" "min-p of the loss removes a token whose probability equals the bound"
+    GivenKeptSetIgnored "given-kept-set-ignored" "the loss applies its filters to rows whose kept set is given"
     LossForgetsMinP "loss-forgets-min-p" "the loss applies top-k and top-p of the sampler, but not its min-p"
 }
 

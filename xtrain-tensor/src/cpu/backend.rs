@@ -15,7 +15,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::host_ring::HostRing;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, Norm, Outcome, Packer,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
     RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::reference::{self, rows};
@@ -330,12 +330,7 @@ impl Backend for Cpu {
         loss::values(self, x, head, rows)
     }
 
-    fn cross_entropy_kept(
-        &self,
-        x: &Tensor,
-        head: &Weight,
-        rows: &LossRows<'_>,
-    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
         loss::values_and_kept(self, x, head, rows)
     }
 

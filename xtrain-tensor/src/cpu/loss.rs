@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 use crate::operands::loss::blocks;
-use crate::operands::{KeptSet, LogProb, LossRows, Weight};
+use crate::operands::{KeptSet, LogProb, LossRows, LossValues, Weight};
 use crate::tensor::{Stored, Tensor};
 
 mod cutoff;
@@ -38,13 +38,13 @@ pub(super) fn values_and_kept(
     x: &Tensor,
     head: &Weight,
     rows: &LossRows<'_>,
-) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+) -> Result<LossValues> {
     let mut kept = vec![None; rows.targets.len()];
     let known = LossPass { cpu, x, head, rows, max_logits: LOGITS }.values(|n, z, known| {
         let computed = || known.cut.map(|cut| KeptSet::of(z.len(), |i| cut.keeps(z[i], i)));
         kept[n] = rows.kept_set(n).cloned().or_else(computed);
     })?;
-    Ok((values_of(known), kept))
+    Ok(LossValues { log_probs: values_of(known), kept })
 }
 
 /// The values of each row with a target, and `dx`. Adds the head's gradient to `dhead`.

@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, Norm, Outcome, Packer,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
     RopeArgs, SampleRing, SampleRow, Samples, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
@@ -251,12 +251,7 @@ impl Backend for Gpu {
         Ok(loss::loss(self, x, head, rows, None)?.0)
     }
 
-    fn cross_entropy_kept(
-        &self,
-        x: &Tensor,
-        head: &Weight,
-        rows: &LossRows<'_>,
-    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
         loss::values_and_kept(self, x, head, rows)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::linear::{self, Epilogue, Forward, Group, Part, RowProduct, Tile};
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::loss::blocks;
-use crate::operands::{KeptSet, LogProb, LossRows, Samples, Target, Weight};
+use crate::operands::{KeptSet, LogProb, LossRows, LossValues, Samples, Target, Weight};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Target of a row without a target; `NO_TARGET` of the kernels.
@@ -129,18 +129,18 @@ pub(crate) fn values_and_kept(
     x: &Tensor,
     head: &Weight,
     rows: &LossRows<'_>,
-) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+) -> Result<LossValues> {
     let row_state = RowState::new(gpu, rows, head.out_features())?;
     let (x, buffers) = (x.at(gpu, head.dtype())?, row_state.buffers());
     let pass = LossPass { gpu, x, head, rows, buffers, max_logits: MAX_LOGITS };
     let mut kept = rows.kept.to_vec();
     kept.resize(rows.targets.len(), None);
     pass.values(rows.targets.len(), Some(&mut kept))?;
-    let values = row_state.download(gpu, rows)?;
+    let log_probs = row_state.download(gpu, rows)?;
     for (kept, target) in kept.iter_mut().zip(rows.targets) {
         *kept = kept.take().filter(|_| target.is_some());
     }
-    Ok((values, kept))
+    Ok(LossValues { log_probs, kept })
 }
 
 /// [`loss`] with at most `max_logits` logits in memory.

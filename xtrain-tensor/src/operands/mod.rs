@@ -19,7 +19,7 @@ pub use affine::Affine;
 pub use attn_mask::{AttnMask, Slots};
 pub(crate) use heads::Heads;
 pub use heads::{AttnSaved, QkNorm, UnrotatedHeads};
-pub use loss::{KeptSet, LogProb, LossRows, Target};
+pub use loss::{KeptSet, LogProb, LossRows, LossValues, Target};
 pub use norm::Norm;
 pub use packing::Piece;
 pub(crate) use packing::{Lines, PackValue, Packer, RowSink};

@@ -1,7 +1,7 @@
 //! Cross-entropy of weighted targets, fused with the LM head.
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
-use crate::operands::{KeptSet, LogProb, LossRows, Target, Weight};
+use crate::operands::{LogProb, LossRows, LossValues, Target, Weight};
 use crate::tensor::Tensor;
 
 /// Adds `rowsum w (lse - z_y)` to `loss` and returns the log-probability and entropy of each row with a target.
@@ -37,11 +37,11 @@ pub fn cross_entropy_kept(
     head: &Weight,
     rows: &LossRows<'_>,
     loss: &mut f32,
-) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+) -> Result<LossValues> {
     check(x, head, rows)?;
-    let (values, kept) = backend(x.device()).cross_entropy_kept(x, head, rows)?;
-    add_loss(rows, &values, loss);
-    Ok((values, kept))
+    let values = backend(x.device()).cross_entropy_kept(x, head, rows)?;
+    add_loss(rows, &values.log_probs, loss);
+    Ok(values)
 }
 
 /// [`cross_entropy`], and its gradient with respect to `x`, `[N, C]` f32. Adds the gradient with respect to the head

@@ -43,8 +43,8 @@ pub use sample::sample_rows;
 pub use silu_mul::{silu_mul, silu_mul_backward};
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, KeptSet, LogProb, LossRows, Norm, Outcome, Piece, QkNorm,
-    RopeArgs, SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target,
+    AdamWScalars, Affine, AttnMask, AttnSaved, KeptSet, LogProb, LossRows, LossValues, Norm, Outcome, Piece,
+    QkNorm, RopeArgs, SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target,
     UnrotatedHeads, Update, Updated, Weight,
 };
 

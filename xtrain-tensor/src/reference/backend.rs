@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::host_ring::HostRing;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, Norm, Outcome, Packer,
-    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, LossValues, Norm, Outcome,
+    Packer, RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -399,13 +399,10 @@ impl Backend for Reference {
         Ok(rows_of_loss(x, head, rows)?.into_iter().map(|row| row.value).collect())
     }
 
-    fn cross_entropy_kept(
-        &self,
-        x: &Tensor,
-        head: &Weight,
-        rows: &LossRows<'_>,
-    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
-        Ok(rows_of_loss(x, head, rows)?.into_iter().map(|row| (row.value, row.kept)).unzip())
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
+        let rows = rows_of_loss(x, head, rows)?;
+        let (log_probs, kept) = rows.into_iter().map(|row| (row.value, row.kept)).unzip();
+        Ok(LossValues { log_probs, kept })
     }
 
     fn cross_entropy_backward(

@@ -2,7 +2,7 @@
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, join, pick, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
-use crate::ops::{self, KeptSet, LogProb, LossRows, Samples, Target, Weight};
+use crate::ops::{self, KeptSet, LogProb, LossRows, LossValues, Samples, Target, Weight};
 use crate::{Dtype, Tensor};
 
 const VOCABULARIES: [usize; 12] = [1, 2, 31, 33, 127, 128, 129, 255, 257, 384, 513, 1000];
@@ -189,13 +189,15 @@ pub(crate) fn cross_entropy_kept() -> Vec<Case> {
             let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
             let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
             let lines = o.rows(&targets, &samples);
-            let (values, kept) = ops::cross_entropy_kept(&x, &head, &lines, &mut 0.0)?;
+            let LossValues { log_probs: values, kept } =
+                ops::cross_entropy_kept(&x, &head, &lines, &mut 0.0)?;
             // with the sets of every second row given, and other inputs, temperature and filters
             let given: Vec<Option<KeptSet>> =
                 kept.iter().enumerate().map(|(i, set)| set.clone().filter(|_| rows[i] % 2 == 0)).collect();
             let x = tensor(dev, &[rows.len(), o.c], &negated(&pick(&o.x, o.c, rows)), o.dtype)?;
             let later = LossRows { kept: &given, temperature: 0.9, ..lines };
-            let (later_values, later_kept) = ops::cross_entropy_kept(&x, &head, &later, &mut 0.0)?;
+            let LossValues { log_probs: later_values, kept: later_kept } =
+                ops::cross_entropy_kept(&x, &head, &later, &mut 0.0)?;
             let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?;
             let (again, dx) = ops::cross_entropy_backward(&x, &head, &later, &mut 0.0, &mut dhead)?;
             let bits = |v: &LogProb| components(*v).map(f32::to_bits);

@@ -5,6 +5,7 @@ mod kept;
 pub use kept::KeptSet;
 
 use super::samples::Samples;
+use crate::faults::{self, Fault};
 
 /// The target of a row and its loss weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,6 +52,9 @@ impl<'a> LossRows<'a> {
 
     /// The given kept set of row `n`. `None`: the filters apply to it.
     pub(crate) fn kept_set(&self, n: usize) -> Option<&'a KeptSet> {
+        if faults::on(Fault::GivenKeptSetIgnored) {
+            return None;
+        }
         self.kept.get(n)?.as_ref()
     }
 
@@ -71,4 +75,13 @@ pub struct LogProb {
     pub entropy: f32,
     /// Whether the filters of the loss keep the token. The sampler cannot sample a token for which this is `false`.
     pub kept: bool,
+}
+
+/// The log-probabilities of rows, and the sets of tokens that they were computed over.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LossValues {
+    /// One entry per row. `None`: the row has no target.
+    pub log_probs: Vec<Option<LogProb>>,
+    /// One entry per row. `None`: the row has no target, or keeps all tokens.
+    pub kept: Vec<Option<KeptSet>>,
 }
