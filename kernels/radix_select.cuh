@@ -2,7 +2,7 @@
 // cross_entropy.cu. Both filters visit the ranks in ascending order and remove tokens while the running sum of a weight
 // (1 for top-k, W for top-p) stays within a budget. This is a radix select over eight digits with one integer histogram
 // per digit. The first digit is the distance from the maximum, which distributes better than the bits of the exponent.
-// Executed by a block of 256 to 512 threads. Order: integer sums.
+// Executed by a block of 512 threads. Order: integer sums.
 #pragma once
 #include "sample.cuh"
 
