@@ -22,6 +22,7 @@ use crate::model::{self, Model, Trainer};
 use crate::rollout_file::policy_digest;
 use crate::run::{JsonLines, RunDir};
 use crate::tensor::faults::{self, Fault};
+use crate::tensor::ops::KeptSet;
 use crate::verify::{RequestedSetting, verify};
 
 /// The ids of completions of replaced groups have this bit.
@@ -188,7 +189,8 @@ impl Grpo<'_> {
         self.run.write_rollouts(batch.step, &lines)?;
         observer.batch(&batch);
         self.verify(&batch, observer)?;
-        let references = self.reference_values(&batch, observer)?;
+        let kept = self.kept_sets(&batch, observer)?;
+        let references = self.reference_values(&batch, &kept, observer)?;
         let per_step = section.prompts_per_step / section.steps_per_generation;
         for iteration in 0..section.num_iterations {
             for (part, groups) in batch.groups.chunks(per_step).enumerate() {
@@ -201,6 +203,7 @@ impl Grpo<'_> {
                         sample,
                         advantage: batch.advantages.values[start + i],
                         reference: references.as_ref().map(|all| all[start + i].clone()),
+                        kept: kept.get(start + i).map_or(&[][..], |kept| kept),
                     })
                     .collect();
                 let policy = if (iteration, part) == (0, 0) { Policy::Sampling } else { Policy::Updated };
@@ -329,14 +332,30 @@ impl Grpo<'_> {
     fn reference_values(
         &self,
         batch: &Batch,
+        kept: &[Vec<Option<KeptSet>>],
         observer: &mut dyn Observer,
     ) -> Result<Option<Vec<Vec<f64>>>, Error> {
         let Some(reference) = &self.reference else { return Ok(None) };
         observer.enter(Phase::Reference)?;
-        let completions: Vec<Weighted<'_>> = samples(&batch.groups)
-            .map(|(group, sample)| Weighted { group, sample, advantage: 0.0, reference: None })
-            .collect();
+        let completions: Vec<Weighted<'_>> = unweighted(batch, kept);
         self.updater.log_probs(reference, &completions).map(Some)
+    }
+
+    /// The tokens that the filters keep under the weights that sampled. Later passes over the batch and the reference
+    /// model keep the same tokens. Empty: nothing but the first pass reads the batch, or nothing is filtered.
+    fn kept_sets(
+        &self,
+        batch: &Batch,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
+        let reread = self.section.steps_per_batch() > 1 || self.reference.is_some();
+        if !(reread && self.updater.filters()) {
+            return Ok(Vec::new());
+        }
+        observer.enter(Phase::Update)?;
+        self.updater
+            .kept_sets(&self.trainer.model, &unweighted(batch, &[]))
+            .map_err(|error| self.diagnose(error, batch))
     }
 
     /// The metrics of an optimizer step. Those of the batch are on the line of its first step.
@@ -429,6 +448,15 @@ impl Batch {
     pub fn tokens(&self) -> usize {
         samples(&self.groups).map(|(group, sample)| group.prompt.ids.len() + sample.tokens.len()).sum()
     }
+}
+
+/// The completions of a batch without advantages.
+fn unweighted<'a>(batch: &'a Batch, kept: &'a [Vec<Option<KeptSet>>]) -> Vec<Weighted<'a>> {
+    let weighted = |(i, (group, sample))| {
+        let kept: &[Option<KeptSet>] = kept.get(i).map_or(&[], |kept: &Vec<_>| kept);
+        Weighted { group, sample, advantage: 0.0, reference: None, kept }
+    };
+    samples(&batch.groups).enumerate().map(weighted).collect()
 }
 
 /// Whether a multiple of `every` lies in `before + 1 ..= now`. 0: never.

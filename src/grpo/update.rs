@@ -4,7 +4,7 @@ use crate::grpo::Error;
 use crate::grpo::batch::{Group, Sample};
 use crate::model::rl::{PolicyLoss, PolicyMetrics, PolicyRow};
 use crate::model::{LogitsProcessing, Model, StepReport, Trainer, TrainingExample, objective};
-use crate::tensor::ops::Target;
+use crate::tensor::ops::{KeptSet, Target};
 
 /// A completion with its advantage.
 #[derive(Debug, Clone)]
@@ -17,6 +17,9 @@ pub struct Weighted<'a> {
     pub advantage: f64,
     /// The log-probabilities of its tokens under the reference model.
     pub reference: Option<Vec<f64>>,
+    /// The tokens that the filters kept under the weights that sampled, per row. Empty: the filters are applied to the
+    /// current logits.
+    pub kept: &'a [Option<KeptSet>],
 }
 
 impl Weighted<'_> {
@@ -34,7 +37,7 @@ impl Weighted<'_> {
             let (weight, bonus) = target(i);
             Some(Target { id, weight, bonus })
         }));
-        TrainingExample { inputs, targets, starts: Vec::new() }
+        TrainingExample { inputs, targets, starts: Vec::new(), kept: self.kept.to_vec() }
     }
 }
 
@@ -208,6 +211,35 @@ impl Updater {
                     logp: found.iter().map(|value| f64::from(value.log_prob)).collect(),
                     entropy: found.iter().map(|value| f64::from(value.entropy)).collect(),
                 });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether the filters can remove a token.
+    pub fn filters(&self) -> bool {
+        let SampleOptions { top_k, top_p, min_p, .. } = self.sampling;
+        top_k.is_some() || top_p.is_some() || min_p.is_some()
+    }
+
+    /// The tokens that the filters keep, per row of each completion, under the weights that sampled.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if a log-probability differs from the sampler's in any bit; as [`objective::values`].
+    pub fn kept_sets(
+        &self,
+        model: &Model,
+        completions: &[Weighted<'_>],
+    ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
+        let mut all = Vec::with_capacity(completions.len());
+        for part in completions.chunks(self.micro_batch) {
+            let mut examples: Vec<_> = part.iter().map(|c| c.example(|_| (0.0, 0.0))).collect();
+            let values = objective::store_kept_sets(model, &mut examples, self.processing())?;
+            let mut rows = values.into_iter();
+            for (completion, example) in part.iter().zip(examples) {
+                let found = rows.by_ref().take(example.inputs.len()).flatten();
+                check(completion, &found.map(|value| f64::from(value.log_prob)).collect::<Vec<_>>())?;
+                all.push(example.kept);
             }
         }
         Ok(all)

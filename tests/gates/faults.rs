@@ -72,6 +72,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::MaskedTokensCounted, Gate::Test(policy::over)),
     (Fault::LossTopPStopsEarly, Gate::Focused(focused::kept_sets)),
     (Fault::LossMinPIsStrict, Gate::Focused(focused::kept_sets)),
+    (Fault::GivenKeptSetIgnored, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
     (Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
 ];
 

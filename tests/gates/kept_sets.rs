@@ -10,17 +10,20 @@ use crate::gpu::{self, biased};
 use crate::rng::CaseRng;
 
 /// Every filter alone and combined, at three temperatures.
-const OPTIONS: [(f32, Option<usize>, Option<f32>, Option<f32>); 9] = [
-    (1.0, None, None, None),
-    (0.7, Some(5), None, None),
-    (1.3, None, Some(0.9), None),
-    (1.0, None, None, Some(0.1)),
-    (0.7, None, Some(0.5), Some(0.01)),
-    (1.3, Some(120), Some(0.99), None),
-    (1.0, Some(40), None, Some(0.5)),
-    (0.7, Some(200), Some(0.9), Some(0.05)),
-    (1.0, Some(1), Some(0.1), Some(0.9)),
-];
+fn options() -> [SampleOptions; 9] {
+    let at = |temperature| SampleOptions { temperature, ..SampleOptions::default() };
+    [
+        at(1.0),
+        SampleOptions { top_k: Some(5), ..at(0.7) },
+        SampleOptions { top_p: Some(0.9), ..at(1.3) },
+        SampleOptions { min_p: Some(0.1), ..at(1.0) },
+        SampleOptions { top_p: Some(0.5), min_p: Some(0.01), ..at(0.7) },
+        SampleOptions { top_k: Some(120), top_p: Some(0.99), ..at(1.3) },
+        SampleOptions { top_k: Some(40), min_p: Some(0.5), ..at(1.0) },
+        SampleOptions { top_k: Some(200), top_p: Some(0.9), min_p: Some(0.05), ..at(0.7) },
+        SampleOptions { top_k: Some(1), top_p: Some(0.1), min_p: Some(0.9), ..at(1.0) },
+    ]
+}
 
 fn model(dtype: Dtype, device: &Device) -> Model {
     biased(&Config { vocab: 301, max_positions: 64, ..gpu::config(false) }, dtype, device)
@@ -29,9 +32,7 @@ fn model(dtype: Dtype, device: &Device) -> Model {
 fn request(id: usize) -> Request {
     let mut rng = CaseRng::new(77, id as u64);
     let prompt: Vec<u32> = (0..[1, 4, 9][id % 3]).map(|_| rng.below(301) as u32).collect();
-    let (temperature, top_k, top_p, min_p) = OPTIONS[id % OPTIONS.len()];
-    let options = SampleOptions { temperature, top_k, top_p, min_p, ..SampleOptions::default() };
-    Request { id: id as u64, options, ..Request::sampled(&prompt, 20, temperature, 6) }
+    Request { id: id as u64, options: options()[id % 9], ..Request::sampled(&prompt, 20, 1.0, 6) }
 }
 
 fn processing(options: &SampleOptions) -> LogitsProcessing {
@@ -90,6 +91,15 @@ pub(crate) fn over(device: &Device, requests: usize) -> Result<usize, String> {
             let values = objective::backward(&model, &examples, processing, &mut 0.0, &mut grads)
                 .map_err(|e| e.to_string())?;
             compared += same(values, completion, &format!("backward in {dtype} on {device}"))?;
+            // with the sets of the first pass the filters are not needed
+            let mut later = examples;
+            let values =
+                objective::store_kept_sets(&model, &mut later, processing).map_err(|e| e.to_string())?;
+            compared += same(values, completion, &format!("first pass in {dtype} on {device}"))?;
+            let unfiltered =
+                LogitsProcessing { temperature: processing.temperature, ..LogitsProcessing::default() };
+            let values = objective::values(&model, &later, unfiltered).map_err(|e| e.to_string())?;
+            compared += same(values, completion, &format!("given sets in {dtype} on {device}"))?;
         }
     }
     Ok(compared)
@@ -106,7 +116,7 @@ fn the_loss_computes_the_log_probabilities_of_the_sampler_for_every_filter() {
 #[test]
 fn the_loss_of_a_gpu_computes_the_log_probabilities_of_its_sampler() {
     for device in gpus(&[ThreadSchedule::Random(9)]) {
-        let n = over(&device, OPTIONS.len()).unwrap_or_else(|e| panic!("{e}"));
+        let n = over(&device, options().len()).unwrap_or_else(|e| panic!("{e}"));
         println!("kept sets on {device}: {n} values, 0 differ");
     }
 }

@@ -84,7 +84,7 @@ impl Run {
             let targets = (0..n).map(|_| Some(target(token(&mut rng))).filter(|_| !rng.one_in(5)));
             let targets = targets.collect();
             let starts = if n > 16 && rng.one_in(3) { vec![n / 4, n / 2] } else { Vec::new() };
-            samples.push(TrainingExample { inputs, targets, starts });
+            samples.push(TrainingExample { inputs, targets, starts, ..TrainingExample::default() });
         }
         normalize_loss_weights(&mut samples);
         samples
@@ -256,7 +256,7 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
             let document = TrainingExample {
                 inputs: sample.inputs[start..end].to_vec(),
                 targets: sample.targets[start..end].to_vec(),
-                starts: Vec::new(),
+                ..TrainingExample::default()
             };
             together.inputs.extend(&document.inputs);
             together.targets.extend(&document.targets);

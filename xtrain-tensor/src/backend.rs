@@ -4,8 +4,8 @@ use std::fmt;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
+    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -84,6 +84,8 @@ pub(crate) trait Backend: RowOps + SharedOps {
 
     /// One entry per row; `None` for a row without a target.
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>>;
+    /// As [`Backend::cross_entropy`]. Also returns the kept set of each row with a target that does not keep all.
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues>;
     /// As [`Backend::cross_entropy`]. Also returns `dx`, and adds the gradient of the head to `dhead`.
     fn cross_entropy_backward(
         &self,

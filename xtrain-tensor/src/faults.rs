@@ -74,6 +74,7 @@ faults! {
     CheckpointRenameBeforeSync "a checkpoint gets its final name before its files are durable"
     LossTopPStopsEarly "top-p of the loss stops at the token whose running sum equals the budget instead of the one that exceeds it"
     LossMinPIsStrict "min-p of the loss removes a token whose probability equals the bound"
+    GivenKeptSetIgnored "the loss applies its filters to rows whose kept set is given"
     LossForgetsMinP "the loss applies top-k and top-p of the sampler, but not its min-p"
     RewardStdOfPopulation "the standard deviation of rewards divides by n instead of n - 1"
     ClippedTokenGradientKept "a clipped token keeps its policy gradient"

@@ -9,7 +9,8 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Packer, RopeArgs, Samples, Weight,
+    Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Packer, RopeArgs, Samples,
+    Weight,
 };
 use crate::reference::AttentionSaved;
 use crate::tensor::{Stored, Tensor};
@@ -195,6 +196,10 @@ impl Backend for Cpu {
     }
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         loss::values(self, x, head, rows)
+    }
+
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
+        loss::values_and_kept(self, x, head, rows)
     }
 
     fn cross_entropy_backward(

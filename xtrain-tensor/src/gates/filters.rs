@@ -144,8 +144,9 @@ pub(crate) fn gate(device: &Device, cases: u64) -> Result<Counts, Difference> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ThreadSchedule;
+    use crate::ops::KeptSet;
     use crate::testing::emulated;
+    use crate::{Error, ThreadSchedule};
 
     #[test]
     fn the_loss_keeps_the_tokens_that_the_sampler_keeps() {
@@ -160,6 +161,58 @@ mod tests {
         let Some(device) = emulated(ThreadSchedule::Random(5)) else { return };
         let counts = gate(&device, 120).unwrap_or_else(|difference| panic!("{difference}"));
         println!("gate {GATE} on {device}: {counts}");
+    }
+
+    const TARGETS: [Option<Target>; 1] = [Some(Target { id: 0, weight: 1.0, bonus: 0.0 })];
+
+    /// The error of a loss of one row over these logits.
+    fn error_of(device: &Device, logits: &[f32], rows: &LossRows<'_>) -> Error {
+        let x = tensor(device, &[1, 1], &[1.0], Dtype::F32).unwrap();
+        let head = tensor(device, &[logits.len(), 1], logits, Dtype::F32).unwrap();
+        let head = Weight::new(&head, Dtype::F32).unwrap();
+        ops::cross_entropy(&x, &head, rows, &mut 0.0).expect_err("a wrong row or argument")
+    }
+
+    #[test]
+    fn a_row_without_a_finite_maximum_or_with_a_nan_is_an_error_under_every_filter() {
+        let (inf, set, samples) = (f32::INFINITY, [KeptSet::from_ids(3, &[0, 1])], Samples::of_lengths([1]));
+        let rows = LossRows::new(&TARGETS, &samples);
+        for device in super::super::devices(&[1]).into_iter().chain(emulated(ThreadSchedule::Forward)) {
+            for logits in [[f32::NAN, 1.0, 2.0], [1.0, 2.0, f32::NAN], [1.0, 0.5, inf], [-inf, -inf, -inf]] {
+                for rows in [
+                    LossRows { top_k: Some(2), ..rows },
+                    LossRows { top_p: 0.5, ..rows },
+                    LossRows { min_p: 0.5, ..rows },
+                    LossRows { kept: &set, ..rows },
+                ] {
+                    let error = error_of(&device, &logits, &rows);
+                    assert!(
+                        matches!(error, Error::NotFinite { row: 0, .. }),
+                        "{logits:?} on {device}: {error}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_filter_outside_its_range_is_an_error_that_names_it() {
+        let (short, other, samples) = ([None, None], [KeptSet::from_ids(3, &[0])], Samples::of_lengths([1]));
+        let rows = LossRows::new(&TARGETS, &samples);
+        for (rows, expected) in [
+            (LossRows { top_k: Some(0), ..rows }, "a top-k of at least 1, found 0"),
+            (LossRows { top_p: 0.0, ..rows }, "a top-p in (0, 1], found 0"),
+            (LossRows { top_p: f32::NAN, ..rows }, "a top-p in (0, 1], found NaN"),
+            (LossRows { min_p: 1.5, ..rows }, "a min-p in [0, 1], found 1.5"),
+            (LossRows { kept: &short, ..rows }, "no kept sets or one entry per row, found 2 for 1 rows"),
+            (
+                LossRows { kept: &other, ..rows },
+                "kept sets of the vocabulary of the head, found 3 for 2 logits",
+            ),
+        ] {
+            let error = error_of(&Device::cpu(), &[1.0, 2.0], &rows).to_string();
+            assert_eq!(error, format!("cross_entropy: expected {expected}"));
+        }
     }
 
     #[cfg(feature = "faults")]

@@ -1,7 +1,7 @@
 //! Cross-entropy of weighted targets, fused with the LM head.
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
-use crate::operands::{LogProb, LossRows, Target, Weight};
+use crate::operands::{LogProb, LossRows, LossValues, Target, Weight};
 use crate::tensor::Tensor;
 
 /// Adds `rowsum w (lse - z_y)` to `loss` and returns the log-probability and entropy of each row with a target.
@@ -24,6 +24,23 @@ pub fn cross_entropy(
     check(x, head, rows)?;
     let values = backend(x.device()).cross_entropy(x, head, rows)?;
     add_loss(rows, &values, loss);
+    Ok(values)
+}
+
+/// [`cross_entropy`], and the kept set of each row with a target: the tokens that the filters keep, or the set that
+/// `rows` gives. `None`: the row has no target, or keeps all tokens. A set takes at most `4 ceil(V / 32)` bytes.
+///
+/// # Errors
+/// As [`cross_entropy`].
+pub fn cross_entropy_kept(
+    x: &Tensor,
+    head: &Weight,
+    rows: &LossRows<'_>,
+    loss: &mut f32,
+) -> Result<LossValues> {
+    check(x, head, rows)?;
+    let values = backend(x.device()).cross_entropy_kept(x, head, rows)?;
+    add_loss(rows, &values.log_probs, loss);
     Ok(values)
 }
 
@@ -90,6 +107,14 @@ fn check(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<()> {
     if rows.top_p < 1.0 && head.out_features() > MAX_TOP_P_VOCAB {
         let got = head.out_features().to_string();
         return Err(Error::Argument { op: OP, want: "at most 524288 logits per row with top-p", got });
+    }
+    if !rows.kept.is_empty() && rows.kept.len() != rows.targets.len() {
+        let got = format!("{} for {} rows", rows.kept.len(), rows.targets.len());
+        return Err(Error::Argument { op: OP, want: "no kept sets or one entry per row", got });
+    }
+    if let Some(set) = rows.kept.iter().flatten().find(|set| set.vocab() != head.out_features()) {
+        let got = format!("{} for {} logits", set.vocab(), head.out_features());
+        return Err(Error::Argument { op: OP, want: "kept sets of the vocabulary of the head", got });
     }
     rows.samples.check(OP, rows.targets.len())?;
     let outside = |t: &Option<Target>| t.is_some_and(|t| t.id as usize >= head.out_features());

@@ -17,7 +17,7 @@ mod rows;
 mod sample;
 
 pub use attention::{attention, attention_backward, decode_attention};
-pub use cross_entropy::{cross_entropy, cross_entropy_backward};
+pub use cross_entropy::{cross_entropy, cross_entropy_backward, cross_entropy_kept};
 pub use device_sampler::DeviceSampler;
 pub use elementwise::{accumulate, add, first_non_finite, silu_mul, silu_mul_backward};
 pub use embedding::{embedding, embedding_backward, weight_rows};
@@ -35,9 +35,9 @@ pub use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
 pub use sample::sample_rows;
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, LogProb, LossRows, Norm, Outcome, Piece, QkNorm, RopeArgs,
-    SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update,
-    Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, KeptSet, LogProb, LossRows, LossValues, Norm, Outcome, Piece,
+    QkNorm, RopeArgs, SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target,
+    UnrotatedHeads, Update, Updated, Weight,
 };
 
 use crate::operands;

@@ -12,8 +12,8 @@ use crate::dtype::{Dtype, from_bf16, to_bf16};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Packer, RopeArgs, Samples,
-    Update, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, LossValues, Norm, Packer,
+    RopeArgs, Samples, Update, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -70,31 +70,37 @@ fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
 struct RowOfLoss {
     z: Vec<f32>,
     value: Option<LogProb>,
+    /// `None`: all tokens are kept.
+    kept: Option<KeptSet>,
 }
 
 /// Divides the logits of row `n` by the temperature, sets those that the filters remove to -inf, except that of the
 /// target, and computes the row's values.
 fn row_of_loss(z: &[f32], n: usize, rows: &LossRows<'_>) -> RowOfLoss {
-    let Some(target) = rows.targets[n] else { return RowOfLoss { z: z.to_vec(), value: None } };
+    let Some(target) = rows.targets[n] else { return RowOfLoss { z: z.to_vec(), value: None, kept: None } };
     let (mut z, id): (Vec<f32>, _) = (z.iter().map(|z| z / rows.temperature).collect(), target.id as usize);
-    let removed = removed_by_loss(&z, rows);
-    let kept = !removed.contains(&id);
-    for i in removed.into_iter().filter(|&i| i != id) {
-        z[i] = f32::NEG_INFINITY;
+    let kept = rows.kept_set(n).cloned().or_else(|| kept_by_filters(&z, rows));
+    if let Some(set) = &kept {
+        set.remove_others(&mut z, 0, Some(id));
     }
+    let is_kept = kept.as_ref().is_none_or(|set| set.contains(target.id));
     let super::RowLoss { lse, log_prob, entropy } = super::log_prob(&z, id);
-    RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy, kept }) }
+    RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy, kept: is_kept }), kept }
 }
 
-/// The tokens that the filters of a loss remove. A row with a NaN or an infinite maximum keeps all: its `lse` is not
-/// finite.
-fn removed_by_loss(z: &[f32], rows: &LossRows<'_>) -> Vec<usize> {
+/// The tokens that the filters of a loss keep. `None`: all. A row with a NaN or an infinite maximum keeps all: its
+/// `lse` is not finite.
+fn kept_by_filters(z: &[f32], rows: &LossRows<'_>) -> Option<KeptSet> {
     let max = super::largest(z);
     if !rows.filters(z.len()) || !max.is_finite() || z.iter().any(|z| z.is_nan()) {
-        return Vec::new();
+        return None;
     }
     let weights = super::integer_weights(z, max);
-    super::removed(z, max, &weights, rows.top_k.unwrap_or(0), rows.top_p, rows.min_p)
+    let mut kept = vec![true; z.len()];
+    for i in super::removed(z, max, &weights, rows.top_k.unwrap_or(0), rows.top_p, rows.min_p) {
+        kept[i] = false;
+    }
+    Some(KeptSet::of(z.len(), |i| kept[i]))
 }
 
 /// The rows of a loss over all of their logits.
@@ -326,6 +332,12 @@ impl Backend for Reference {
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         Ok(rows_of_loss(x, head, rows)?.into_iter().map(|row| row.value).collect())
+    }
+
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
+        let rows = rows_of_loss(x, head, rows)?;
+        let (log_probs, kept) = rows.into_iter().map(|row| (row.value, row.kept)).unzip();
+        Ok(LossValues { log_probs, kept })
     }
 
     fn cross_entropy_backward(

@@ -21,7 +21,7 @@ pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize, parts: &mut Vec<[f32; 
 pub(super) struct RowState {
     pub(super) value: LogProb,
     /// The last logit that the filters keep. `None`: all are kept.
-    cut: Option<Cut>,
+    pub(super) cut: Option<Cut>,
 }
 
 /// What to compute from the logits in addition to the values of their rows.
@@ -55,8 +55,9 @@ impl Rows<'_> {
         let work = |i: usize, z: &mut [f32], known: &mut [Option<RowState>]| {
             let mut scratch = Scratch::default();
             for (j, (z, known)) in z.chunks_exact_mut(v).zip(known).enumerate() {
-                match &self.loss.targets[self.first + i * per_part + j] {
-                    Some(target) => self.row(z, target, known, &mut scratch),
+                let n = self.first + i * per_part + j;
+                match &self.loss.targets[n] {
+                    Some(target) => self.row(n, z, target, known, &mut scratch),
                     None => z.fill(0.0),
                 }
             }
@@ -73,22 +74,37 @@ impl Rows<'_> {
         }
     }
 
-    fn row(&self, z: &mut [f32], target: &Target, known: &mut Option<RowState>, scratch: &mut Scratch) {
+    fn row(
+        &self,
+        n: usize,
+        z: &mut [f32],
+        target: &Target,
+        known: &mut Option<RowState>,
+        scratch: &mut Scratch,
+    ) {
         let t = self.loss.temperature;
         if t != 1.0 {
             z.iter_mut().for_each(|z| *z /= t);
         }
         let id = (target.id as usize).checked_sub(self.column).filter(|&id| id < z.len());
+        let set = self.loss.kept_set(n);
         let cut = match known {
             Some(known) => known.cut,
+            None if set.is_some() => None,
             None => last_kept(self.cpu.simd, z, self.loss, &mut scratch.selection),
         };
         if let Some(cut) = cut {
             remove_after(z, cut, self.column, id);
         }
+        if let Some(set) = set {
+            set.remove_others(z, self.column, id);
+        }
         let RowState { value, .. } = *known.get_or_insert_with(|| {
             let id = id.expect("the values of a row are computed from all of its columns");
-            let kept = cut.is_none_or(|cut| cut.keeps(z[id], id));
+            let kept = match set {
+                Some(set) => set.contains(target.id),
+                None => cut.is_none_or(|cut| cut.keeps(z[id], id)),
+            };
             RowState { value: LogProb { kept, ..of_row(self.cpu, z, id, &mut scratch.parts) }, cut }
         });
         if self.action == Action::Gradient {

@@ -1,7 +1,11 @@
 //! Operands and results of a loss.
 pub(crate) mod blocks;
+mod kept;
+
+pub use kept::KeptSet;
 
 use super::samples::Samples;
+use crate::faults::{self, Fault};
 
 /// The target of a row and its loss weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,12 +39,23 @@ pub struct LossRows<'a> {
     pub top_p: f32,
     /// Keeps tokens with at least this fraction of the largest probability. In [0, 1]; 0: keeps all.
     pub min_p: f32,
+    /// Kept sets that replace the filters, one entry per row, or empty: the filters apply to every row. `None`: the
+    /// filters apply to the row. Later passes over a batch keep the sets of the weights that sampled it.
+    pub kept: &'a [Option<KeptSet>],
 }
 
 impl<'a> LossRows<'a> {
     /// Rows at temperature 1 without filters.
     pub fn new(targets: &'a [Option<Target>], samples: &'a Samples) -> LossRows<'a> {
-        LossRows { targets, samples, temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }
+        LossRows { targets, samples, temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, kept: &[] }
+    }
+
+    /// The given kept set of row `n`. `None`: the filters apply to it.
+    pub(crate) fn kept_set(&self, n: usize) -> Option<&'a KeptSet> {
+        if faults::on(Fault::GivenKeptSetIgnored) {
+            return None;
+        }
+        self.kept.get(n)?.as_ref()
     }
 
     /// Whether a filter can remove one of `vocab` logits.
@@ -60,4 +75,13 @@ pub struct LogProb {
     pub entropy: f32,
     /// Whether the filters of the loss keep the token. The sampler cannot sample a token for which this is `false`.
     pub kept: bool,
+}
+
+/// The log-probabilities of rows, and the sets of tokens that they were computed over.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LossValues {
+    /// One entry per row. `None`: the row has no target.
+    pub log_probs: Vec<Option<LogProb>>,
+    /// One entry per row. `None`: the row has no target, or keeps all tokens.
+    pub kept: Vec<Option<KeptSet>>,
 }
