@@ -36,7 +36,7 @@ pub fn evaluate(
 ) -> Result<HeldOut, Error> {
     let requests = |size: usize| {
         let request = |(i, p): (usize, &GroupRequest)| {
-            let first_id = EVALUATION | (p.first_id + i as u64) * size as u64;
+            let first_id = EVALUATION | ((p.first_id + i as u64) * size as u64);
             GroupRequest { first_id, size, ..p.clone() }
         };
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()

@@ -264,7 +264,7 @@ impl Grpo<'_> {
             }
             let request = |&slot: &usize| {
                 let (prompt_id, prompt) = self.prompts.replacement(number, round, slot as u64)?;
-                let first_id = REPLACEMENTS | ((number * 256 + round) * b + slot as u64) * g as u64;
+                let first_id = REPLACEMENTS | (((number * 256 + round) * b + slot as u64) * g as u64);
                 Ok(GroupRequest { prompt_id, prompt, first_id, size: g })
             };
             let requests = flat.iter().map(request).collect::<Result<_, Error>>()?;
