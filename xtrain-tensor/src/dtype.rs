@@ -70,14 +70,26 @@ impl Element for i32 {
     const DTYPE: Dtype = Dtype::I32;
 }
 
-/// Calls a generic function with the element type of a dtype.
+/// Evaluates an expression with `$t` as the element type of a dtype.
 macro_rules! by_dtype {
-    ($dtype:expr, $f:ident($($x:expr),*)) => {
+    ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            $crate::Dtype::F32 => $f::<f32>($($x),*),
-            $crate::Dtype::BF16 => $f::<half::bf16>($($x),*),
-            $crate::Dtype::U32 => $f::<u32>($($x),*),
-            $crate::Dtype::I32 => $f::<i32>($($x),*),
+            $crate::Dtype::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::Dtype::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            $crate::Dtype::U32 => {
+                type $t = u32;
+                $body
+            }
+            $crate::Dtype::I32 => {
+                type $t = i32;
+                $body
+            }
         }
     };
 }

@@ -104,7 +104,7 @@ impl Tensor {
         let n: usize = shape.iter().product();
         let storage = match device {
             Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.zeros(n * dtype.bytes())?), dtype),
-            Device::Reference(_) | Device::Cpu(_) => by_dtype!(dtype, zeroed(device, n))?,
+            Device::Reference(_) | Device::Cpu(_) => by_dtype!(dtype, T => zeroed::<T>(device, n))?,
         };
         Ok(Tensor { shape: shape.to_vec(), storage, device: device.clone() })
     }
@@ -233,7 +233,9 @@ impl Tensor {
         }
         let storage = match (&self.storage, device) {
             (Storage::Gpu(buffer, _), Device::Gpu(gpu)) if buffer.home().same(gpu) => self.storage.clone(),
-            (Storage::Gpu(..), _) | (_, Device::Gpu(_)) => by_dtype!(self.dtype(), moved(self, device))?,
+            (Storage::Gpu(..), _) | (_, Device::Gpu(_)) => {
+                by_dtype!(self.dtype(), T => moved::<T>(self, device))?
+            }
             (own, Device::Reference(_) | Device::Cpu(_)) => own.clone(),
         };
         Ok(Tensor { shape: self.shape.clone(), storage, device: device.clone() })
