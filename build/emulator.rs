@@ -25,15 +25,12 @@ const RUNTIME: [&str; 12] = [
 /// Builds the emulator if the feature `emu` is enabled and a C++ compiler works.
 pub(crate) fn embed() {
     println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
-    let reason = match missing() {
-        None => {
-            compile();
-            println!("cargo::rustc-cfg=xtrain_emu");
-            "built".to_string()
-        }
-        Some(reason) => reason,
-    };
-    println!("cargo::rustc-env=XTRAIN_EMULATOR={reason}");
+    let missing = missing();
+    if missing.is_none() {
+        compile();
+        println!("cargo::rustc-cfg=xtrain_emu");
+    }
+    println!("cargo::rustc-env=XTRAIN_EMULATOR={}", missing.as_deref().unwrap_or("built"));
 }
 
 /// The reason why the emulator cannot be built. `None`: it can.
@@ -44,10 +41,9 @@ fn missing() -> Option<String> {
     let reason = if var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
         "the emulator requires Linux".to_string()
     } else {
-        let compiler = base().try_get_compiler();
         let works =
             |path: &Path| Command::new(path).arg("--version").output().is_ok_and(|o| o.status.success());
-        match compiler {
+        match base().try_get_compiler() {
             Ok(compiler) if works(compiler.path()) => return None,
             Ok(compiler) => format!("the C++ compiler {} does not run", compiler.path().display()),
             Err(error) => format!("no C++ compiler: {error}"),
@@ -70,24 +66,15 @@ fn base() -> cc::Build {
     build
 }
 
-/// Compiles the kernels; `list` is the name of the C function that returns their list.
-fn kernels(list: &str) -> cc::Build {
-    let mut build = base();
-    build.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", list);
-    build
-}
-
 fn compile() {
-    let mut checked = kernels("xtemu_checked");
+    let [mut plain, mut checked, mut runtime] = [base(), base(), base()];
+    // XTEMU_LIST is the name of the C function that returns the list of the kernels
+    plain.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", "xtemu_plain");
+    checked.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", "xtemu_checked");
     checked.flag("-fsanitize=thread,alignment").flag("-g1");
     checked.flag_if_supported("--param=tsan-instrument-func-entry-exit=0");
-    let mut runtime = base();
-    for part in RUNTIME {
-        runtime.file(Path::new("../kernels/emu").join(part).with_extension("cpp"));
-    }
-    let parts =
-        [(kernels("xtemu_plain"), "xtemu_plain"), (checked, "xtemu_checked"), (runtime, "xtemu_runtime")];
-    for (build, name) in parts {
+    runtime.files(RUNTIME.map(|part| format!("../kernels/emu/{part}.cpp")));
+    for (build, name) in [(plain, "xtemu_plain"), (checked, "xtemu_checked"), (runtime, "xtemu_runtime")] {
         if let Err(error) = build.try_compile(name) {
             fail(&format!("the emulator does not compile: {error}"));
         }

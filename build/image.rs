@@ -34,8 +34,7 @@ pub(crate) fn embed() {
         };
         write_ptx(nvcc, &out);
     }
-    let compiled = nvcc.as_ref().map(|nvcc| compile(nvcc, &out));
-    let (image, description) = match compiled {
+    let (image, description) = match nvcc.as_ref().map(|nvcc| compile(nvcc, &out)) {
         Some(Ok(description)) => (fs::read(&out).unwrap_or_default(), description),
         Some(Err(reason)) => {
             rejected.push(reason);
@@ -46,13 +45,13 @@ pub(crate) fn embed() {
     for line in rejected.iter().flat_map(|reason| reason.lines()).take(12) {
         println!("cargo::warning=kernels for GPUs: {line}");
     }
-    if !rejected.is_empty() {
+    let description = if rejected.is_empty() {
+        description
+    } else {
         println!("cargo::warning=kernels for GPUs: {description}");
-    }
-    let first = |reason: &String| reason.lines().next().unwrap_or_default().to_string();
-    let not_used = rejected.iter().map(first).collect::<Vec<_>>().join("; ");
-    let description =
-        if not_used.is_empty() { description } else { format!("{description} (not used: {not_used})") };
+        let not_used: Vec<&str> = rejected.iter().filter_map(|reason| reason.lines().next()).collect();
+        format!("{description} (not used: {})", not_used.join("; "))
+    };
     if let Err(error) = fs::write(&out, image) {
         fail(&format!("{}: {error}", out.display()));
     }
@@ -65,20 +64,18 @@ fn compile(nvcc: &Nvcc, out: &Path) -> Result<String, String> {
     let architectures: Vec<&str> =
         requested.as_deref().map_or(ARCHITECTURES.to_vec(), |a| a.split(',').collect());
     let mut flags = vec!["-fatbin".to_string(), "-t0".to_string()];
-    for a in &architectures {
-        flags.push(format!("-gencode=arch=compute_{a},code=sm_{a}"));
-    }
+    flags.extend(architectures.iter().map(|a| format!("-gencode=arch=compute_{a},code=sm_{a}")));
     flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
     nvcc.compile(&flags, out)?;
     let names: Vec<String> = architectures.iter().map(|a| format!("sm_{a}")).collect();
-    Ok(format!("{} and PTX for {PTX}, by {}", names.join(" "), nvcc.path().display()))
+    Ok(format!("{} and PTX for {PTX}, by {}", names.join(" "), nvcc.path.display()))
 }
 
 /// The checked-in PTX if it was built from these sources. `missing` names the tool that was not found.
 fn prebuilt(missing: &str) -> (Vec<u8>, String) {
     let none = |reason: &str| (Vec::new(), format!("none: no {missing}, and the checked-in PTX {reason}"));
     let Ok(file) = fs::read(PREBUILT) else { return none("is missing") };
-    let Some(deflated) = file.strip_prefix(first_line().as_bytes()) else {
+    let Some(deflated) = file.strip_prefix(sources().as_bytes()) else {
         return none("was built from other sources");
     };
     match decompress_to_vec(deflated) {
@@ -90,11 +87,6 @@ fn prebuilt(missing: &str) -> (Vec<u8>, String) {
     }
 }
 
-/// `sources 0123456789abcdef`
-fn first_line() -> String {
-    format!("sources {:016x}\n", hash())
-}
-
 /// Regenerates the checked-in PTX.
 fn write_ptx(nvcc: &Nvcc, out: &Path) {
     let compiled = nvcc.compile(&["-ptx".to_string(), format!("-arch=compute_{PTX}")], out);
@@ -102,15 +94,15 @@ fn write_ptx(nvcc: &Nvcc, out: &Path) {
     let path = Path::new(PREBUILT);
     let written = fs::create_dir_all(path.parent().expect("the path has a parent directory"))
         .and_then(|()| fs::read(out))
-        .map(|ptx| [first_line().into_bytes(), compress_to_vec(&ptx, 10)].concat())
+        .map(|ptx| [sources().into_bytes(), compress_to_vec(&ptx, 10)].concat())
         .and_then(|file| fs::write(path, file));
     if let Err(error) = written {
         fail(&format!("{PREBUILT}: {error}"));
     }
 }
 
-/// FNV-1a over the flags of nvcc and the names and contents of all kernel sources.
-fn hash() -> u64 {
+/// `sources 0123456789abcdef`: FNV-1a over the flags of nvcc and the names and contents of all kernel sources.
+fn sources() -> String {
     let entries = fs::read_dir("../kernels").map(|entries| entries.flatten().map(|entry| entry.path()));
     let is_source = |path: &PathBuf| path.extension().is_some_and(|e| e == "cu" || e == "cuh");
     let mut sources: Vec<PathBuf> =
@@ -125,5 +117,5 @@ fn hash() -> u64 {
         update(path.file_name().unwrap_or_default().as_encoded_bytes());
         update(&fs::read(&path).unwrap_or_default());
     }
-    hash
+    format!("sources {hash:016x}\n")
 }

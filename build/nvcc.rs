@@ -15,7 +15,8 @@ const MIN_MAJOR: u32 = 13;
 
 /// A usable nvcc.
 pub(crate) struct Nvcc {
-    path: PathBuf,
+    /// Canonical path of the executable.
+    pub(crate) path: PathBuf,
 }
 
 /// Result of the search for nvcc.
@@ -32,34 +33,25 @@ impl Nvcc {
     /// environment.
     pub(crate) fn find(variable: impl Fn(&str) -> Option<OsString>) -> Search {
         let set = |name| variable(name).filter(|value| !value.is_empty());
-        if let Some(path) = set("XTRAIN_NVCC") {
-            if path == "off" {
-                return Search { nvcc: None, rejected: Vec::new() };
+        let (source, candidates): (_, Vec<PathBuf>) = match set("XTRAIN_NVCC") {
+            Some(path) if path == "off" => ("", Vec::new()),
+            Some(path) => ("XTRAIN_NVCC=", vec![path.into()]),
+            None => {
+                let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(&set);
+                let homes = homes.map(|home| Path::new(&home).join("bin"));
+                let path = set("PATH").unwrap_or_default();
+                let all = homes.chain(std::env::split_paths(&path)).chain(["/usr/local/cuda/bin".into()]);
+                ("", all.map(|directory| directory.join("nvcc")).filter(|path| path.is_file()).collect())
             }
-            let (nvcc, rejected) = match probe(Path::new(&path)) {
-                Ok(nvcc) => (Some(nvcc), Vec::new()),
-                Err(why) => (None, vec![format!("XTRAIN_NVCC={}: {why}", path.display())]),
-            };
-            return Search { nvcc, rejected };
-        }
-        let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(&set);
-        let homes = homes.map(|home| Path::new(&home).join("bin"));
-        let path = set("PATH").unwrap_or_default();
-        let directories =
-            homes.chain(std::env::split_paths(&path)).chain([PathBuf::from("/usr/local/cuda/bin")]);
+        };
         let mut rejected = Vec::new();
-        for path in directories.map(|directory| directory.join("nvcc")).filter(|path| path.is_file()) {
+        for path in candidates {
             match probe(&path) {
                 Ok(nvcc) => return Search { nvcc: Some(nvcc), rejected },
-                Err(why) => rejected.push(format!("{}: {why}", path.display())),
+                Err(why) => rejected.push(format!("{source}{}: {why}", path.display())),
             }
         }
         Search { nvcc: None, rejected }
-    }
-
-    /// Canonical path of the executable.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Compiles all kernels with additional flags into `out`.

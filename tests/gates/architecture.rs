@@ -32,6 +32,7 @@ const CRATES: [Crate; 4] = [
             ("normal.rs", 0),
             ("rope_scaling.rs", 0),
             ("huge_page_alloc.rs", 0),
+            ("lock.rs", 0),
             // resources of a device: threads, instruction set, memory, the GPU runtime
             ("device/", 1),
             ("device/mod.rs", 2),

@@ -55,7 +55,7 @@ fn verify_finds_a_planted_fault_and_reports_the_position_and_the_bits() {
     for fault in [
         xtrain::tensor::faults::Fault::DroppedCacheWrite,
         xtrain::tensor::faults::Fault::PageOffByOne,
-        xtrain::tensor::faults::Fault::SharedRandomState,
+        xtrain::tensor::faults::Fault::RngUsesFirstSequenceId,
     ] {
         let all = xtrain::tensor::faults::with(fault, verdicts);
         let bad: Vec<&Verdict> = all.iter().filter(|v| !v.holds()).collect();

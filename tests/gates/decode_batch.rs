@@ -159,8 +159,8 @@ fn a_random_state_shared_by_a_batch_is_caught() {
     let oracle = Oracle::new(&model, (0..3).map(make).collect());
     let run = || oracle.check(&model, options(KvKind::default(), 3));
     run().unwrap();
-    let found = xtrain::tensor::faults::with(xtrain::tensor::faults::Fault::SharedRandomState, run)
+    let found = xtrain::tensor::faults::with(xtrain::tensor::faults::Fault::RngUsesFirstSequenceId, run)
         .expect_err("the fault is found");
-    println!("decode_batch, shared-random-state, seed 4: {found}");
+    println!("decode_batch, rng-uses-first-sequence-id, seed 4: {found}");
     assert!(found.starts_with("sequence 1, row "), "{found}");
 }

@@ -127,5 +127,5 @@ fn faults_of_windows_and_of_packing_change_their_golden_lines() {
     let device = Device::cpu();
     let seen = with(Fault::WindowOffByOne, || differing(&device));
     assert_eq!(seen, ["W/3", "W/4", "W/long", "WB/3", "WB/4", "WB/long"]);
-    assert_eq!(with(Fault::DocumentsSeeEachOther, || differing(&device)), ["P/grads"]);
+    assert_eq!(with(Fault::CrossDocumentAttention, || differing(&device)), ["P/grads"]);
 }

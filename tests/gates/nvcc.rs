@@ -54,7 +54,7 @@ fn an_nvcc_that_is_old_or_broken_is_skipped_with_the_reason() {
         ("silent", "does not print its release"),
     ] {
         let Search { nvcc, rejected } = find(&[("CUDA_HOME", &at(home)), ("PATH", &path)]);
-        assert_eq!(nvcc.unwrap().path(), good.canonicalize().unwrap(), "after {home}");
+        assert_eq!(nvcc.unwrap().path, good.canonicalize().unwrap(), "after {home}");
         assert_eq!(rejected, [format!("{}/bin/nvcc: {why}", at(home).display())]);
         // an explicitly named nvcc is the only candidate
         let named = at(home).join("bin/nvcc");

@@ -24,9 +24,9 @@ fn verify_exits_with_1_and_names_the_position_of_a_planted_fault() {
     for fault in [
         xtrain::tensor::faults::Fault::DroppedCacheWrite,
         xtrain::tensor::faults::Fault::PageOffByOne,
-        xtrain::tensor::faults::Fault::ReversedSumForOneRow,
+        xtrain::tensor::faults::Fault::SingleRowSumReversed,
     ] {
-        let done = verify(&["--fault", fault.name()]);
+        let done = verify(&["--fault", &fault.to_string()]);
         let err = String::from_utf8_lossy(&done.stderr);
         assert_eq!(done.status.code(), Some(1), "{fault}: {err}");
         assert!(err.contains("bits differ, first at sequence "), "{fault}: {err}");

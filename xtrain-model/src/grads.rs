@@ -35,7 +35,7 @@ impl Grads {
     /// If `index` is out of range.
     pub fn accumulator_mut(&mut self, index: usize) -> &mut Tensor {
         let head = self.tied && index + 1 == self.accumulators.len();
-        let shared = head && faults::on(Fault::OneAccumulatorForATiedTable);
+        let shared = head && faults::on(Fault::TiedEmbeddingSingleAccumulator);
         &mut self.accumulators[if shared { 0 } else { index }]
     }
 

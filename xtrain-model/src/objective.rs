@@ -74,7 +74,7 @@ impl Batch {
         let mut documents: Vec<&[u32]> = Vec::new();
         for example in examples {
             let (mut rest, mut from) = (&example.inputs[..], 0);
-            let starts = if faults::on(Fault::DocumentsSeeEachOther) { &[] } else { &example.starts[..] };
+            let starts = if faults::on(Fault::CrossDocumentAttention) { &[] } else { &example.starts[..] };
             for &start in starts {
                 let length = start.checked_sub(from).filter(|&n| n > 0 && n < rest.len());
                 let (document, others) = rest.split_at(length.ok_or_else(|| Error::Documents {

@@ -39,7 +39,7 @@ pub(crate) fn backward(
     let hidden = model.final_norm(&mut tape, &last)?;
     let (values, dx) = batch.loss_backward(model, &hidden.value, processing, loss, grads)?;
     let mut dh = tape.backward_to(&hidden, dx, &last, grads)?;
-    if faults::on(Fault::RecomputeFromAnotherLayer) {
+    if faults::on(Fault::RecomputeFromWrongInput) {
         let first = inputs[0].clone();
         inputs.fill(first);
     }

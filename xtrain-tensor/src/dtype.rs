@@ -25,16 +25,20 @@ impl Dtype {
             Dtype::F32 | Dtype::U32 | Dtype::I32 => 4,
         }
     }
-}
 
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
             Dtype::F32 => "f32",
             Dtype::BF16 => "bf16",
             Dtype::U32 => "u32",
             Dtype::I32 => "i32",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -42,13 +46,8 @@ impl FromStr for Dtype {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Dtype, String> {
-        match s {
-            "f32" => Ok(Dtype::F32),
-            "bf16" => Ok(Dtype::BF16),
-            "u32" => Ok(Dtype::U32),
-            "i32" => Ok(Dtype::I32),
-            _ => Err(format!("unknown dtype {s:?}: expected f32, bf16, u32 or i32")),
-        }
+        let dtype = [Dtype::F32, Dtype::BF16, Dtype::U32, Dtype::I32].into_iter().find(|d| d.name() == s);
+        dtype.ok_or_else(|| format!("unknown dtype {s:?}: expected f32, bf16, u32 or i32"))
     }
 }
 
@@ -70,6 +69,31 @@ impl Element for u32 {
 impl Element for i32 {
     const DTYPE: Dtype = Dtype::I32;
 }
+
+/// Evaluates an expression with `$t` as the element type of a dtype.
+macro_rules! by_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            $crate::Dtype::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::Dtype::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            $crate::Dtype::U32 => {
+                type $t = u32;
+                $body
+            }
+            $crate::Dtype::I32 => {
+                type $t = i32;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use by_dtype;
 
 /// Rounds to bf16: to nearest, ties to even, every NaN to 0x7fff.
 #[inline]

@@ -6,7 +6,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
 use std::ptr::null_mut;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use crate::lock::lock;
 
 /// Size of a huge page in bytes.
 const PAGE_BYTES: usize = 2 << 20;
@@ -83,10 +85,6 @@ impl HugePages {
     pub const fn new() -> HugePages {
         HugePages(Mutex::new(Slabs { free: [null_mut(); CLASSES], next: null_mut(), left: 0 }))
     }
-
-    fn with<T>(&self, f: impl FnOnce(&mut Slabs) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
 }
 
 impl Default for HugePages {
@@ -149,7 +147,7 @@ unsafe impl GlobalAlloc for HugePages {
             // SAFETY: the caller's promise.
             SizeClass::System => unsafe { System.alloc(layout) },
             SizeClass::HugePages(layout) => alloc_huge_pages(layout),
-            SizeClass::Slab { class, bytes } => self.with(|slabs| slabs.acquire(class, bytes)),
+            SizeClass::Slab { class, bytes } => lock(&self.0).acquire(class, bytes),
         }
     }
 
@@ -159,7 +157,7 @@ unsafe impl GlobalAlloc for HugePages {
             SizeClass::System => unsafe { System.dealloc(block, layout) },
             // SAFETY: as above.
             SizeClass::HugePages(layout) => unsafe { System.dealloc(block, layout) },
-            SizeClass::Slab { class, .. } => self.with(|slabs| slabs.release(class, block.cast())),
+            SizeClass::Slab { class, .. } => lock(&self.0).release(class, block.cast()),
         }
     }
 

@@ -14,7 +14,7 @@
 //! | 3 | `tensor`: a shape and its values on a device |
 //! | 2 | `device`: [`Device`] and the handles of the backends |
 //! | 1 | `device::{pool, simd, recycle, gpu}`: worker threads, instruction sets, recycled memory, the GPU runtime |
-//! | 0 | `dtype`, `error`, [`math`], `dd`, `portable`, [`rng`], `normal`, `rope_scaling`, [`faults`], `huge_page_alloc` |
+//! | 0 | `dtype`, `error`, [`math`], `dd`, `portable`, [`rng`], `normal`, `rope_scaling`, [`faults`], `lock`, `huge_page_alloc` |
 mod backend;
 mod compose;
 mod cpu;
@@ -29,6 +29,7 @@ mod gates;
 mod gpu;
 mod host;
 mod huge_page_alloc;
+mod lock;
 pub mod math;
 mod normal;
 mod operands;

@@ -7,7 +7,7 @@ use half::bf16;
 use crate::device::gpu::{self, At, Deferred, Gpu};
 use crate::device::recycle::{Buffer, Recycled};
 use crate::device::{Cpu, Device, Reference};
-use crate::dtype::{Dtype, Element};
+use crate::dtype::{Dtype, Element, by_dtype};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 
@@ -31,22 +31,21 @@ pub(crate) enum Storage {
 
 /// Element types that a tensor can hold.
 #[allow(private_bounds, reason = "sealed: only this file implements it")]
-pub trait Stored: Recycled + bytemuck::Pod {
-    #[doc(hidden)]
-    #[allow(private_interfaces, reason = "sealed: only this file implements it")]
+pub trait Stored: Values {}
+
+/// Access to the values of a [`Storage`].
+trait Values: Recycled + bytemuck::Pod {
     fn wrap(values: Vec<Self>, device: &Device) -> Result<Storage>;
-    #[doc(hidden)]
-    #[allow(private_interfaces, reason = "sealed: only this file implements it")]
+    /// The values, if they are in host memory and of this type.
     fn get(storage: &Storage) -> Option<&[Self]>;
-    #[doc(hidden)]
-    #[allow(private_interfaces, reason = "sealed: only this file implements it")]
+    /// As `get`. Copies the values first if they are shared.
     fn get_mut(storage: &mut Storage) -> Option<&mut [Self]>;
 }
 
 macro_rules! stored {
     ($($t:ty => $variant:ident),*) => {$(
-        #[allow(private_interfaces, reason = "sealed: only this file implements it")]
-        impl Stored for $t {
+        impl Stored for $t {}
+        impl Values for $t {
             fn wrap(values: Vec<$t>, device: &Device) -> Result<Storage> {
                 Ok(match device {
                     Device::Reference(Reference { recycler }) | Device::Cpu(Cpu { recycler, .. }) => {
@@ -91,7 +90,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::Device`] if the device has no memory for it.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
-        fn blank<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
+        fn zeroed<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
             let values = match device {
                 Device::Cpu(cpu) => {
                     let mut values = cpu.recycler.acquire(n);
@@ -103,12 +102,9 @@ impl Tensor {
             T::wrap(values, device)
         }
         let n: usize = shape.iter().product();
-        let storage = match (device, dtype) {
-            (Device::Gpu(gpu), _) => Storage::Gpu(Arc::new(gpu.zeros(n * dtype.bytes())?), dtype),
-            (_, Dtype::F32) => blank::<f32>(device, n)?,
-            (_, Dtype::BF16) => blank::<bf16>(device, n)?,
-            (_, Dtype::U32) => blank::<u32>(device, n)?,
-            (_, Dtype::I32) => blank::<i32>(device, n)?,
+        let storage = match device {
+            Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.zeros(n * dtype.bytes())?), dtype),
+            Device::Reference(_) | Device::Cpu(_) => by_dtype!(dtype, T => zeroed::<T>(device, n))?,
         };
         Ok(Tensor { shape: shape.to_vec(), storage, device: device.clone() })
     }
@@ -148,7 +144,11 @@ impl Tensor {
                 buffer.run_deferred()?;
                 Ok(buffer.arg())
             }
-            _ => Err(self.misplaced(gpu, dtype)),
+            _ => {
+                let got = format!("{} on {:?}", self.dtype(), self.device);
+                let what = format!("expected an operand in {dtype} on {}, found {got}", gpu.name());
+                Err(Error::device(what))
+            }
         }
     }
 
@@ -177,21 +177,14 @@ impl Tensor {
 
     /// The device address of the values, for a kernel that writes them. Copies them first if they are shared.
     pub(crate) fn at_mut(&mut self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
-        match &mut self.storage {
-            Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
-                buffer.run_deferred()?;
-                if Arc::get_mut(buffer).is_none() && !faults::on(Fault::SharedBufferWritten) {
-                    *buffer = Arc::new(buffer.duplicate()?);
-                }
-                Ok(buffer.arg())
-            }
-            _ => Err(self.misplaced(gpu, dtype)),
+        self.at(gpu, dtype)?;
+        if let Storage::Gpu(buffer, _) = &mut self.storage
+            && Arc::get_mut(buffer).is_none()
+            && !faults::on(Fault::CopyOnWriteSkipped)
+        {
+            *buffer = Arc::new(buffer.duplicate()?);
         }
-    }
-
-    fn misplaced(&self, gpu: &Gpu, dtype: Dtype) -> Error {
-        let got = format!("{} on {:?}", self.dtype(), self.device);
-        Error::device(format!("expected an operand in {dtype} on {}, found {got}", gpu.name()))
+        self.at(gpu, dtype)
     }
 
     /// The size of each dimension, outermost first.
@@ -240,12 +233,9 @@ impl Tensor {
         }
         let storage = match (&self.storage, device) {
             (Storage::Gpu(buffer, _), Device::Gpu(gpu)) if buffer.home().same(gpu) => self.storage.clone(),
-            (Storage::Gpu(..), _) | (_, Device::Gpu(_)) => match self.dtype() {
-                Dtype::F32 => moved::<f32>(self, device)?,
-                Dtype::BF16 => moved::<bf16>(self, device)?,
-                Dtype::U32 => moved::<u32>(self, device)?,
-                Dtype::I32 => moved::<i32>(self, device)?,
-            },
+            (Storage::Gpu(..), _) | (_, Device::Gpu(_)) => {
+                by_dtype!(self.dtype(), T => moved::<T>(self, device))?
+            }
             (own, Device::Reference(_) | Device::Cpu(_)) => own.clone(),
         };
         Ok(Tensor { shape: self.shape.clone(), storage, device: device.clone() })
@@ -284,7 +274,9 @@ impl Tensor {
                 buffer.run_deferred()?;
                 buffer.home().download(buffer)
             }
-            Storage::Gpu(_, got) => Err(Error::Dtype { op: "Tensor::to_vec", want: name::<T>(), got: *got }),
+            Storage::Gpu(_, got) => {
+                Err(Error::Dtype { op: "Tensor::to_vec", want: T::DTYPE.name(), got: *got })
+            }
             _ => Ok(self.data::<T>()?.to_vec()),
         }
     }
@@ -295,7 +287,7 @@ impl Tensor {
     /// [`Error::Dtype`] if the elements have another type; [`Error::Device`] if they are on a GPU
     /// ([`to_vec`](Self::to_vec) copies them).
     pub fn data<T: Stored>(&self) -> Result<&[T]> {
-        T::get(&self.storage).ok_or_else(|| self.unread("Tensor::data", name::<T>()))
+        T::get(&self.storage).ok_or_else(|| self.unread("Tensor::data", T::DTYPE.name()))
     }
 
     /// The error of an access to values that the host cannot borrow.
@@ -312,7 +304,7 @@ impl Tensor {
     /// As [`data`](Self::data).
     pub fn data_mut<T: Stored>(&mut self) -> Result<&mut [T]> {
         if T::get(&self.storage).is_none() {
-            return Err(self.unread("Tensor::data_mut", name::<T>()));
+            return Err(self.unread("Tensor::data_mut", T::DTYPE.name()));
         }
         Ok(T::get_mut(&mut self.storage).expect("get has found the values"))
     }
@@ -336,15 +328,6 @@ impl Tensor {
 
 fn count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
-}
-
-fn name<T: Element>() -> &'static str {
-    match T::DTYPE {
-        Dtype::F32 => "f32",
-        Dtype::BF16 => "bf16",
-        Dtype::U32 => "u32",
-        Dtype::I32 => "i32",
-    }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ impl PrefixIndex {
         self.clock += 1;
         let (mut before, mut pages) = (None, Vec::new());
         for chunk in tokens.chunks_exact(size) {
-            let kept = if faults::on(Fault::PrefixOfOtherTokens) {
+            let kept = if faults::on(Fault::PrefixCacheFalseHit) {
                 self.pages.iter_mut().find(|(key, _)| key.0 == before).map(|(_, kept)| kept)
             } else {
                 self.pages.get_mut(&(before, chunk.into()))

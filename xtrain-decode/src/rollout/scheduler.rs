@@ -375,7 +375,7 @@ impl<'m> Scheduler<'m> {
             }
             for (run, choice) in plan.runs.iter().zip(choices) {
                 let sequence = &mut self.running[run.running];
-                let ended = sequence.end.is_some() && !faults::on(Fault::SurplusTokenKept);
+                let ended = sequence.end.is_some() && !faults::on(Fault::TokensAfterStopKept);
                 let (Some(choice), false) = (*choice, ended) else {
                     self.counters.surplus_rows += 1;
                     continue;

@@ -106,7 +106,7 @@ impl Sequence {
 
     /// How its next token is sampled. `first_id` is the id of the first running sequence.
     pub(super) fn sample_spec(&self, first_id: u64, shares_logits: bool) -> SampleSpec {
-        let id = if faults::on(Fault::SharedRandomState) { first_id } else { self.id };
+        let id = if faults::on(Fault::RngUsesFirstSequenceId) { first_id } else { self.id };
         let penalized = self.request.options.repetition_penalty.is_some();
         SampleSpec {
             sampler: self.sampler,

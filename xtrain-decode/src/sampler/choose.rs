@@ -77,7 +77,7 @@ impl Sampler {
     /// that penalty and temperature drive out of range. The caller adds the row number to the error.
     pub fn pick(&mut self, logits: &[f32], history: &[u32], address: Address) -> Result<Choice, SampleError> {
         let distribution = self.distribution(logits, history)?;
-        let id = if faults::on(Fault::SamplerSharedState) { 0 } else { address.id };
+        let id = if faults::on(Fault::RngIgnoresSequenceId) { 0 } else { address.id };
         let token = distribution.token(uniform_u64(address.seed, id, address.position, Purpose::Sample));
         let raw_lse = lse_row(logits);
         let logprob = logits[token as usize] - raw_lse;

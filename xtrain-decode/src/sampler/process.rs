@@ -97,7 +97,7 @@ impl ProcessedLogits {
     fn keep_greedy(&mut self) {
         let best = softmax::max(&self.z);
         let is_best = |&z: &f32| z == best;
-        let last_wins = faults::on(Fault::GreedyLastOfEqualMaxima);
+        let last_wins = faults::on(Fault::GreedyTieTakesLast);
         let at = if last_wins { self.z.iter().rposition(is_best) } else { self.z.iter().position(is_best) };
         let token = at.expect("the maximum is an element");
         let kept = self.z[token];

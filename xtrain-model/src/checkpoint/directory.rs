@@ -133,7 +133,7 @@ impl CheckpointDir {
         if sync_late {
             pending.sync_files()?;
         }
-        if faults::on(Fault::CheckpointNameNotSynced) {
+        if faults::on(Fault::CheckpointDirectoryNotSynced) {
             return Ok(());
         }
         sync_dir(&*self.fs, &self.dir)

@@ -90,7 +90,7 @@ impl ReadBuffer {
                 Ok(())
             };
             let reader = thread::Builder::new().spawn_scoped(scope, fill).ok()?;
-            let late = faults::on(Fault::FirstPieceComesLast).then(|| full_rx.recv().ok()).flatten();
+            let late = faults::on(Fault::PrefetchedPieceReordered).then(|| full_rx.recv().ok()).flatten();
             for mut buffer in full_rx.into_iter().chain(late) {
                 take(buffer.values());
                 // fails after the reader has read everything and ended

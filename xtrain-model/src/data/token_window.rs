@@ -25,7 +25,7 @@ impl TokenWindow {
     /// Appends the documents of `other` as separate documents.
     pub fn append(&mut self, other: TokenWindow) {
         let at = self.inputs.len();
-        let joined = at == 0 || other.inputs.is_empty() || faults::on(Fault::WindowJoinsItsDocuments);
+        let joined = at == 0 || other.inputs.is_empty() || faults::on(Fault::DocumentBoundariesLost);
         let first = (!joined).then_some(at);
         self.starts.extend(first.into_iter().chain(other.starts.iter().map(|start| at + start)));
         self.inputs.extend(other.inputs);

@@ -77,7 +77,7 @@ pub fn resume(
                     saved.shape
                 )));
             }
-            if !faults::on(Fault::ResumeForgetsTheOptimizer) {
+            if !faults::on(Fault::ResumeLosesOptimizerState) {
                 *tensor = Tensor::new(device, &saved.shape, saved.data).map_err(Error::from)?;
             }
         }
@@ -85,12 +85,12 @@ pub fn resume(
     let Control { step, tokens_seen, data, beta1_power, beta2_power, best_loss, best_step, .. } =
         state.control;
     let mut trainer = Trainer::new(model, optim, schedule)?;
-    if !faults::on(Fault::ResumeForgetsTheStep) {
+    if !faults::on(Fault::ResumeLosesStep) {
         optimizer.powers = [beta1_power, beta2_power];
         trainer.resume_at(step, tokens_seen);
     }
     trainer.optimizer = optimizer;
-    let seed = if faults::on(Fault::ResumeForgetsTheRandomState) { 0 } else { data.seed };
+    let seed = if faults::on(Fault::ResumeLosesRngState) { 0 } else { data.seed };
     let run_state = RunState { seed, best: best_loss.map(|loss| (loss, best_step)) };
     Ok(Resumed { trainer, run_state, eos, path, refused: newest.refused })
 }

@@ -21,7 +21,7 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
     let n = x.shape()[0];
     let mut y = cpu.recycler.acquire::<f32>(n * range.len());
     let shape = [n, range.len()];
-    if n == 1 && faults::on(Fault::ReversedSumForOneRow) {
+    if n == 1 && faults::on(Fault::SingleRowSumReversed) {
         reversed_outputs(cpu, x, w, range, &mut y)?;
     } else {
         let part = [0..w.in_features(), range];
@@ -31,7 +31,7 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
 }
 
 /// [`outputs`] with the values of `x` and of each row of `w` in reverse order: the planted fault
-/// [`Fault::ReversedSumForOneRow`].
+/// [`Fault::SingleRowSumReversed`].
 fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &mut [f32]) -> Result<()> {
     let x_reversed = with_values!(values = x => {
         Tensor::new(x.device(), x.shape(), values.iter().rev().copied().collect::<Vec<_>>())?
@@ -53,7 +53,7 @@ pub(super) fn linear(cpu: &Cpu, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
 
 /// `h + (x wᵀ + b)`, all f32.
 pub(super) fn linear_add(cpu: &Cpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
-    let plain = w.bias.is_none() && !faults::on(Fault::ReversedSumForOneRow);
+    let plain = w.bias.is_none() && !faults::on(Fault::SingleRowSumReversed);
     if let (Packed::F32(b), true) = (&w.weight.forward::<PackedWeight>()?.matrix, plain) {
         let mut y = cpu.recycler.acquire::<f32>(h.len());
         let a = Matrix::new(x.data()?, x.shape()[0], w.weight.in_features());
@@ -110,7 +110,7 @@ pub(super) fn weight_part(
         }
         Ok(())
     };
-    if faults::on(Fault::MicroBatchTotalAdded) {
+    if faults::on(Fault::MicroBatchSubtotal) {
         let mut total = vec![0.0; dw.len()];
         add(&mut total)?;
         dw.iter_mut().zip(total).for_each(|(dw, total)| *dw += total);

@@ -135,7 +135,7 @@ fn add_input(cpu: &Cpu, dx: &mut [f32], dz: &Tensor, head: &Weight, columns: Ran
     if columns.start == 0 {
         return linear::input_part(cpu, dx, dz, head, columns, Beta::Zero);
     }
-    if faults::on(Fault::VocabularyChunkStartsAnew) {
+    if faults::on(Fault::VocabChunkSubtotal) {
         let mut total = vec![0.0; dx.len()];
         linear::input_part(cpu, &mut total, dz, head, columns, Beta::Zero)?;
         dx.iter_mut().zip(total).for_each(|(dx, total)| *dx += total);

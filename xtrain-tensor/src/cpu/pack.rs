@@ -222,7 +222,7 @@ impl RowSink for TileSink {
 
 /// Keeps the rows that contain a denormal. `first` is the index of the first row.
 fn keep_denormal_rows<'a>(exact: &mut ExactRows, first: usize, rows: impl Iterator<Item = &'a [bf16]>) {
-    if faults::on(Fault::DenormalOfATableLost) {
+    if faults::on(Fault::EmbeddingDenormalFlushed) {
         return;
     }
     let denormal = |x: &bf16| (x.to_bits() & 0x7f80 == 0) & (x.to_bits() & 0x7f != 0);

@@ -13,7 +13,7 @@ pub use cpu::{Cpu, Reference};
 pub(crate) use gpu::Gpu;
 
 use crate::error::Result;
-use gpu::{GpuCounters, Peak, ThreadSchedule};
+use gpu::{EmulatorBuild, GpuCounters, Peak, ThreadSchedule};
 use simd::Simd;
 
 /// A device. Cloning shares it.
@@ -58,52 +58,45 @@ impl Device {
         Device::Cpu(Cpu::new(threads, simd))
     }
 
-    /// The GPU with this ordinal: see [`Gpu::cuda`].
+    /// The CUDA device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if the driver, the device or its kernels are missing.
+    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in
+    /// this build.
     pub fn cuda(ordinal: u32) -> Result<Device> {
         Gpu::cuda(ordinal).map(Device::Gpu)
     }
 
-    /// The emulated GPU: see [`Gpu::emulated`].
+    /// The emulated GPU: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads run.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    /// [`Error::Device`](crate::Error::Device) if this build has no emulator, or the CPU (x86-64) lacks AVX2 or FMA.
     pub fn emulated(schedule: ThreadSchedule) -> Result<Device> {
-        Gpu::emulated(schedule).map(Device::Gpu)
+        Gpu::emulated(schedule, EmulatorBuild::Plain).map(Device::Gpu)
     }
 
-    /// The emulated GPU with every memory access checked: see [`Gpu::checked`].
+    /// As [`Device::emulated`], with every memory access checked: bounds, alignment, uninitialized reads and data
+    /// races. A fault ends the launch with an error that names kernel, source line and thread. Several times slower.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    /// As [`Device::emulated`].
     pub fn checked(schedule: ThreadSchedule) -> Result<Device> {
-        Gpu::checked(schedule).map(Device::Gpu)
+        Gpu::emulated(schedule, EmulatorBuild::Checked).map(Device::Gpu)
     }
 
     /// The number of host threads that compute, including the caller's. 1 for the reference and on a GPU.
     pub fn threads(&self) -> usize {
-        match self {
-            Device::Cpu(cpu) => cpu.pool.threads(),
-            Device::Reference(_) | Device::Gpu(_) => 1,
-        }
+        self.as_cpu().map_or(1, |cpu| cpu.pool.threads())
     }
 
     /// The activity counters of a GPU since it was opened. `None`: the device is a CPU.
     pub fn gpu_counters(&self) -> Option<GpuCounters> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => None,
-            Device::Gpu(gpu) => Some(gpu.gpu_counters()),
-        }
+        self.as_gpu().map(Gpu::gpu_counters)
     }
 
     /// The peak throughput of a GPU. `None`: a CPU, the emulator, or a driver that does not report it.
     pub fn peak(&self) -> Option<Peak> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => None,
-            Device::Gpu(gpu) => gpu.peak(),
-        }
+        self.as_gpu().and_then(Gpu::peak)
     }
 
     /// Submits the queued kernels of a GPU as one step of a loop, without synchronizing. Does nothing on a CPU.
@@ -111,10 +104,7 @@ impl Device {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
     pub fn submit_step(&self) -> Result<()> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => Ok(()),
-            Device::Gpu(gpu) => gpu.submit_step(),
-        }
+        self.as_gpu().map_or(Ok(()), Gpu::submit_step)
     }
 
     /// Synchronizes: returns when all queued work of a GPU is done. Does nothing on a CPU.
@@ -122,26 +112,26 @@ impl Device {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel failed.
     pub fn wait(&self) -> Result<()> {
-        match self {
-            Device::Reference(_) | Device::Cpu(_) => Ok(()),
-            Device::Gpu(gpu) => gpu.wait(),
-        }
+        self.as_gpu().map_or(Ok(()), Gpu::wait)
     }
 
     /// The instruction set of the SIMD CPU backend. `None`: the reference or a GPU.
     pub fn simd(&self) -> Option<Simd> {
-        match self {
-            Device::Cpu(cpu) => Some(cpu.simd),
-            Device::Reference(_) | Device::Gpu(_) => None,
-        }
+        self.as_cpu().map(|cpu| cpu.simd)
     }
 
     /// The handle of the SIMD CPU backend.
-    #[cfg(test)]
     pub(crate) fn as_cpu(&self) -> Option<&Cpu> {
         match self {
             Device::Cpu(cpu) => Some(cpu),
             Device::Reference(_) | Device::Gpu(_) => None,
+        }
+    }
+
+    fn as_gpu(&self) -> Option<&Gpu> {
+        match self {
+            Device::Gpu(gpu) => Some(gpu),
+            Device::Reference(_) | Device::Cpu(_) => None,
         }
     }
 }

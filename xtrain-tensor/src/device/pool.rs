@@ -15,11 +15,12 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::faults;
+use crate::lock::lock;
 
 /// How long a thread spins without yielding its core.
 const BUSY_SPIN: Duration = Duration::from_micros(100);
@@ -57,7 +58,7 @@ fn unpack_claims(word: u64) -> [usize; 3] {
 
 type Job = *const (dyn Fn(usize) + Sync);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     /// Whether a job is running.
     busy: AtomicBool,
@@ -88,18 +89,7 @@ unsafe impl Send for Shared {}
 impl Pool {
     /// Creates a pool of `threads` threads, including the caller's. It has fewer if the system cannot start them.
     pub(crate) fn new(threads: usize) -> Pool {
-        let shared = Arc::new(Shared {
-            busy: AtomicBool::new(false),
-            claims: AtomicU64::new(0),
-            done: AtomicUsize::new(0),
-            job: UnsafeCell::new(None),
-            stop: AtomicBool::new(false),
-            asleep: AtomicUsize::new(0),
-            waiting: AtomicBool::new(false),
-            panic: Mutex::new(None),
-            published: Condvar::new(),
-            finished: Condvar::new(),
-        });
+        let shared = Arc::<Shared>::default();
         let worker = |i| {
             let shared = shared.clone();
             let end = if i % 2 == 0 { End::Front } else { End::Back };
@@ -152,7 +142,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
-        drop(self.shared.lock());
+        drop(lock(&self.shared.panic));
         self.shared.published.notify_all();
         for worker in self.workers.drain(..) {
             // a worker catches the panics of jobs and does not panic itself
@@ -170,12 +160,12 @@ impl Shared {
         self.done.store(0, Relaxed);
         self.claims.store((chunks as u64) << (2 * BITS), SeqCst);
         if self.asleep.load(SeqCst) > 0 {
-            drop(self.lock());
+            drop(lock(&self.panic));
             self.published.notify_all();
         }
         self.run_claimed(End::Front);
         self.await_end(chunks);
-        self.lock().take()
+        lock(&self.panic).take()
     }
 
     /// The main loop of a worker.
@@ -200,12 +190,12 @@ impl Shared {
             // claim is counted below it is not written again and points to a live closure.
             let f = unsafe { &*(*self.job.get()).expect("a published job has a closure") };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(index))) {
-                self.lock().get_or_insert(panic);
+                lock(&self.panic).get_or_insert(panic);
             }
             (count, chunks) = (count + 1, of);
         }
         if count > 0 && self.done.fetch_add(count, SeqCst) + count == chunks && self.waiting.load(SeqCst) {
-            drop(self.lock());
+            drop(lock(&self.panic));
             self.finished.notify_all();
         }
         count > 0
@@ -225,7 +215,7 @@ impl Shared {
 
     /// Sleeps until a job is published or the pool ends.
     fn sleep(&self) {
-        let mut guard = self.lock();
+        let mut guard = lock(&self.panic);
         self.asleep.fetch_add(1, SeqCst);
         // Either this load sees the job, or the caller's load of `asleep` sees this thread. In the second case the
         // caller notifies after it has taken the lock, that is, after the wait has begun.
@@ -247,17 +237,13 @@ impl Shared {
             if spin_or_yield(since) {
                 continue;
             }
-            let mut guard = self.lock();
+            let mut guard = lock(&self.panic);
             self.waiting.store(true, SeqCst);
             while self.done.load(SeqCst) != chunks {
                 guard = self.finished.wait(guard).unwrap_or_else(PoisonError::into_inner);
             }
             self.waiting.store(false, SeqCst);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
-        self.panic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,11 +2,12 @@
 //! so after the first step a training loop allocates nothing, and no memory page is faulted in or zeroed twice.
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use half::bf16;
 
 use crate::Element;
+use crate::lock::lock;
 
 /// Buffers with fewer elements are not kept.
 const MIN_ELEMENTS: usize = 256;
@@ -21,23 +22,18 @@ pub(crate) struct Recycler {
 }
 
 /// Free buffers of one element type, by length.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FreeList<T> {
     by_len: HashMap<usize, Vec<Vec<T>>>,
     bytes: usize,
 }
 
-impl<T> Default for FreeList<T> {
-    fn default() -> FreeList<T> {
-        FreeList { by_len: HashMap::new(), bytes: 0 }
-    }
-}
-
 /// An element type whose buffers a device may keep.
 pub(crate) trait Recycled: Element {
     /// The free list of this type. `None`: buffers of this type are not kept.
-    #[doc(hidden)]
-    fn free_list(recycler: &Recycler) -> Option<&Mutex<FreeList<Self>>>;
+    fn free_list(_recycler: &Recycler) -> Option<&Mutex<FreeList<Self>>> {
+        None
+    }
 }
 
 impl Recycled for f32 {
@@ -50,22 +46,14 @@ impl Recycled for bf16 {
         Some(&recycler.bf16)
     }
 }
-impl Recycled for u32 {
-    fn free_list(_: &Recycler) -> Option<&Mutex<FreeList<u32>>> {
-        None
-    }
-}
-impl Recycled for i32 {
-    fn free_list(_: &Recycler) -> Option<&Mutex<FreeList<i32>>> {
-        None
-    }
-}
+impl Recycled for u32 {}
+impl Recycled for i32 {}
 
 impl Recycler {
     /// Returns a buffer of `len` elements with unspecified values. The caller must write all of them.
     pub(crate) fn acquire<T: Recycled>(&self, len: usize) -> Vec<T> {
         let free = T::free_list(self).and_then(|free_list| {
-            let mut free_list = free_list.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free_list = lock(free_list);
             let free = free_list.by_len.get_mut(&len)?.pop()?;
             free_list.bytes -= size_of_val(&free[..]);
             Some(free)
@@ -76,7 +64,7 @@ impl Recycler {
     fn release<T: Recycled>(&self, values: Vec<T>) {
         let bytes = size_of_val(&values[..]);
         let Some(free_list) = T::free_list(self).filter(|_| values.len() >= MIN_ELEMENTS) else { return };
-        let mut free_list = free_list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free_list = lock(free_list);
         if free_list.bytes + bytes > MAX_FREE_BYTES {
             *free_list = FreeList::default();
         }

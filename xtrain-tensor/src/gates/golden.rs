@@ -92,11 +92,11 @@ mod tests {
     #[test]
     fn every_planted_fault_of_an_operation_changes_golden_bits() {
         for fault in [
-            crate::faults::Fault::ReversedSumForOneRow,
+            crate::faults::Fault::SingleRowSumReversed,
             crate::faults::Fault::MaskOffByOne,
-            crate::faults::Fault::PaddingLosesZeroSign,
+            crate::faults::Fault::FinalZeroNotAdded,
         ] {
-            let seen = crate::faults::with(fault, || gate(COMMITTED)).expect_err(fault.name());
+            let seen = crate::faults::with(fault, || gate(COMMITTED)).expect_err(&fault.to_string());
             assert_eq!(seen.gate, GATE, "{fault}: {seen}");
         }
     }

@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_sum_reversed_for_one_row_is_found() {
         let cases = crate::gates::cases::linear();
-        let seen = crate::faults::with(crate::faults::Fault::ReversedSumForOneRow, || gate(&cases))
+        let seen = crate::faults::with(crate::faults::Fault::SingleRowSumReversed, || gate(&cases))
             .expect_err("a fault");
         assert_eq!((seen.gate, seen.row), (GATE, 0));
         assert!(seen.case.starts_with("linear/") && seen.case.contains("alone"), "{seen}");

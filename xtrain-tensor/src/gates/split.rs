@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_micro_batch_total_added_at_its_end_is_found() {
         let cases = crate::gates::cases::linear_backward_weight();
-        let seen = crate::faults::with(crate::faults::Fault::MicroBatchTotalAdded, || gate(&cases))
+        let seen = crate::faults::with(crate::faults::Fault::MicroBatchSubtotal, || gate(&cases))
             .expect_err("a fault");
         assert_eq!(seen.gate, GATE);
         assert!(seen.case.starts_with("linear_backward_weight/"), "{seen}");

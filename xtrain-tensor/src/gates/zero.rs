@@ -66,7 +66,7 @@ mod tests {
         for device in devices(&[1, 2]) {
             let gate = || gate(&cases, std::slice::from_ref(&device));
             let seen =
-                crate::faults::with(crate::faults::Fault::PaddingLosesZeroSign, gate).expect_err("a fault");
+                crate::faults::with(crate::faults::Fault::FinalZeroNotAdded, gate).expect_err("a fault");
             assert_eq!(seen.gate, GATE);
             assert!(seen.case.starts_with("attention"), "{seen}");
             gate().expect("the fault is off");

@@ -1,10 +1,19 @@
 //! Attention over a KV pool: tiles of rows for training and prefill, split-K over chunks of keys for decode. Both
 //! compute the same bits.
+/// The variant of a kernel for head size `hd`: up to 64, 128, 192 or 256.
+macro_rules! sized {
+    ($kernel:literal, $hd:expr) => {
+        match $hd {
+            0..=64 => concat!($kernel, "_hd64"),
+            65..=128 => concat!($kernel, "_hd128"),
+            129..=192 => concat!($kernel, "_hd192"),
+            _ => concat!($kernel, "_hd256"),
+        }
+    };
+}
+
 pub(super) mod backward;
 mod decode;
-#[cfg(test)]
-#[cfg(all(feature = "emu", xtrain_emu))]
-mod reads;
 #[cfg(test)]
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;
@@ -39,47 +48,42 @@ struct MaskArgs {
     seq: At,
     pos: At,
     table: At,
-    page: u32,
-    stride: u32,
+    page: usize,
+    stride: usize,
     /// Sliding window. 0: no window, or one that hides nothing.
-    window: u32,
+    window: usize,
     heads: Heads,
 }
 
 impl MaskArgs {
     fn upload(gpu: &Gpu, heads: Heads, mask: &AttnMask<'_>) -> Result<MaskArgs> {
-        let (table, page, stride): (Vec<u32>, u32, u32) = match mask.slots {
+        let (table, page, stride): (Vec<u32>, usize, usize) = match mask.slots {
             Slots::Runs { base } => (base.iter().map(|&b| b as u32).collect(), 0, 0),
             Slots::Pages { page, table } => {
                 let stride = table.iter().map(Vec::len).max().unwrap_or(0);
                 let mut all = vec![0; stride * table.len()];
                 let rows = all.chunks_exact_mut(stride.max(1)).zip(table);
                 rows.for_each(|(to, pages)| to[..pages.len()].copy_from_slice(pages));
-                (all, *page as u32, stride as u32)
+                (all, *page, stride)
             }
         };
         let (seq, pos, table) = (gpu.indices(mask.seq)?, gpu.indices(mask.pos)?, gpu.indices(&table)?);
         let longest = mask.pos.iter().max().map_or(0, |&p| p as usize + 1);
-        let window = mask.window.filter(|&w| w < longest).map_or(0, |w| w as u32);
+        let window = mask.window.filter(|&w| w < longest).unwrap_or(0);
         Ok(MaskArgs { seq, pos, table, page, stride, window, heads })
     }
 
     /// The kernels' `MASK_PARAMS`.
     fn args(&self) -> [Arg; 6] {
         let &MaskArgs { seq, pos, table, page, stride, window, .. } = self;
-        [seq.into(), pos.into(), table.into(), page.into(), stride.into(), window.into()]
+        *args![seq, pos, table, page, stride, window]
     }
 
     /// The kernels' `HEAD_PARAMS`.
     fn head_args(&self) -> [Arg; 4] {
         let Heads { nh, nkv, hd } = self.heads;
-        [(nh as u32).into(), (nkv as u32).into(), (hd as u32).into(), self.heads.scale().into()]
+        *args![nh, nkv, hd, self.heads.scale()]
     }
-}
-
-/// Selects the kernel variant for head size `hd`: up to 64, 128, 192 or 256.
-fn sized(names: [&'static str; 4], hd: usize) -> &'static str {
-    names[(hd - 1) / 64]
 }
 
 /// Row pitch, in bf16 values, in the shared memory of the tensor-core kernels.
@@ -110,63 +114,47 @@ pub(crate) fn decode_attention(
     operands: [&Tensor; 3],
     heads: Heads,
     mask: &AttnMask<'_>,
-) -> Result<(Tensor, Tensor)> {
+) -> Result<Tensor> {
     let operands = Operands::new(gpu, operands, heads, mask)?;
     operands.split(&(0..mask.rows() as u32).collect::<Vec<_>>(), mask)?;
-    Ok((operands.y, operands.lse))
+    Ok(operands.y)
 }
 
 /// Operands and results of the forward pass.
 struct Operands<'a> {
     gpu: &'a Gpu,
     mask_args: MaskArgs,
-    q: &'a Tensor,
-    k: &'a Tensor,
-    v: &'a Tensor,
+    qkv: [&'a Tensor; 3],
     y: Tensor,
     lse: Tensor,
 }
 
 impl<'a> Operands<'a> {
-    fn new(
-        gpu: &'a Gpu,
-        [q, k, v]: [&'a Tensor; 3],
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<Operands<'a>> {
-        let y = Tensor::on_gpu(gpu, q.shape(), q.dtype())?;
-        let lse = Tensor::on_gpu(gpu, &q.shape()[..2], Dtype::F32)?;
-        Ok(Operands { gpu, mask_args: MaskArgs::upload(gpu, heads, mask)?, q, k, v, y, lse })
+    fn new(gpu: &'a Gpu, qkv: [&'a Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Operands<'a>> {
+        let y = Tensor::on_gpu(gpu, qkv[0].shape(), qkv[0].dtype())?;
+        let lse = Tensor::on_gpu(gpu, &qkv[0].shape()[..2], Dtype::F32)?;
+        Ok(Operands { gpu, mask_args: MaskArgs::upload(gpu, heads, mask)?, qkv, y, lse })
     }
 
     /// Device addresses of q, k, v, y and L.
     fn addresses(&self) -> Result<[At; 5]> {
-        let at = |x: &Tensor| x.at(self.gpu, self.q.dtype());
-        Ok([at(self.q)?, at(self.k)?, at(self.v)?, at(&self.y)?, self.lse.at(self.gpu, Dtype::F32)?])
+        let at = |x: &Tensor| x.at(self.gpu, self.y.dtype());
+        let [q, k, v] = self.qkv;
+        Ok([at(q)?, at(k)?, at(v)?, at(&self.y)?, self.lse.at(self.gpu, Dtype::F32)?])
     }
 
     /// Computes `y` and `L` for the rows of these runs, in tiles.
     fn tiles(&self, runs: &[Range<usize>], mask: &AttnMask<'_>) -> Result<()> {
         let Heads { nh, nkv, hd } = self.mask_args.heads;
-        let (names, warps, rows, shared) = match self.q.dtype() {
+        let (kernel, warps, rows, shared) = match self.y.dtype() {
             Dtype::BF16 => {
-                let names = [
-                    "attention_bf16_hd64",
-                    "attention_bf16_hd128",
-                    "attention_bf16_hd192",
-                    "attention_bf16_hd256",
-                ];
                 let (warps, queries) = if hd > 192 { (2, 32) } else { (4, 0) };
-                (names, warps, 16 * warps, 2 * mma_ld(hd) * (2 * CHUNK + queries) + 4 * 2 * CHUNK)
+                let shared = 2 * mma_ld(hd) * (2 * CHUNK + queries) + 4 * 2 * CHUNK;
+                (sized!("attention_bf16", hd), warps, 16 * warps, shared)
             }
             _ => {
-                let names = [
-                    "attention_f32_hd64",
-                    "attention_f32_hd128",
-                    "attention_f32_hd192",
-                    "attention_f32_hd256",
-                ];
-                (names, 4, TILE, 4 * (TILE * (hd + 4) + (CHUNK + TILE) * TILE_LD + CHUNK))
+                let shared = 4 * (TILE * (hd + 4) + (CHUNK + TILE) * TILE_LD + CHUNK);
+                (sized!("attention_f32", hd), 4, TILE, shared)
             }
         };
         let tiles = tiles::of_rows(mask, runs, nh / nkv, rows);
@@ -175,6 +163,6 @@ impl<'a> Operands<'a> {
         let args = [own as &[Arg], &self.mask_args.args(), &self.mask_args.head_args()].concat();
         let grid = Grid::blocks([tiles.len(), nkv, 1], 32 * warps as u32).shared(shared);
         // SAFETY: shapes and slots were checked by the operation; the tiles are of its rows.
-        unsafe { self.gpu.launch(sized(names, hd), grid, &args) }
+        unsafe { self.gpu.launch(kernel, grid, &args) }
     }
 }

@@ -4,15 +4,16 @@ use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
 use super::linear::several::{self, Source};
 use super::linear::{self, Epilogue};
-use super::pack::{self, DeviceMatrix};
-use super::rope::RopeKernel;
-use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rope, rows, sample};
+use super::pack;
+use super::rope::{self, RopeKernel};
+use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rows, sample};
 use crate::backend::{Backend, RowOps, SharedOps};
+use crate::compose;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, StepLists, UnrotatedHeads, Update, Updated, Weight,
+    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -34,31 +35,19 @@ fn fused_products<T>(
     several::supports_fused(Source::Plain(x), ws).then(|| run(Source::Plain(x)))
 }
 
-fn linear_of(gpu: &Gpu, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
-    linear::linear(gpu, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
-}
-
-fn rotate(gpu: &Gpu, x: &Tensor, rope: RopeArgs<'_>, kernel: RopeKernel<'_>, out: Dtype) -> Result<Tensor> {
-    rope::rope(gpu, x, rope.table, kernel, out)
-}
-
 impl Backend for Gpu {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
         pointwise::cast(self, x, dtype)
     }
-
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
         pointwise::accumulate(self, a, b)
     }
-
     fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
         pointwise::silu_mul(self, gate, up, out)
     }
-
     fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
         pointwise::silu_mul_backward(self, [gate, up], dy, out)
     }
-
     fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>> {
         finite::first_non_finite(self, xs)
     }
@@ -84,16 +73,13 @@ impl Backend for Gpu {
     }
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::Rows(rope.positions), out)
+        rope::rope(self, x, rope, RopeKernel::Rows, out)
     }
-
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)
+        rope::rope(self, dy, rope, RopeKernel::Back, Dtype::F32)
     }
-
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
-        let normed = norm::rms_norm(self, x, norm, Dtype::F32)?;
-        rotate(self, &normed, rope, RopeKernel::Rows(rope.positions), x.dtype())
+        compose::norm_rope(self, x, norm, rope)
     }
 
     fn norm_rope_backward(
@@ -105,27 +91,22 @@ impl Backend for Gpu {
         dw: &mut Tensor,
         samples: &Samples,
     ) -> Result<Tensor> {
-        let pairs = samples.times(x.shape()[1]);
-        let dy = rotate(self, dy, rope, RopeKernel::Back(rope.positions), Dtype::F32)?;
-        norm::rms_norm_backward(self, x, norm, &dy, dw, &pairs)
+        compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
         pack::pack(self, w, dtype)
     }
-
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         ws.iter().map(|w| pack::pack(self, w, dtype)).collect()
     }
-
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
     }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
-        linear_of(self, x, w, out)
+        linear::linear(self, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
     }
-
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
         deferred::linear_add(self, h, x, w)
     }
@@ -148,14 +129,9 @@ impl Backend for Gpu {
         linear::bias_gradient(self, db, dy, samples)
     }
 
-    fn attention(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<(Tensor, Tensor)> {
+    fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
         check_head_size("attention", heads.hd)?;
-        attention::attention(self, [q, k, v], heads, mask)
+        attention::attention(self, qkv, heads, mask)
     }
 
     fn attention_backward(
@@ -172,15 +148,12 @@ impl Backend for Gpu {
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
         embedding::embedding(self, w, id, dtype)
     }
-
     fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor> {
-        embedding::embedding(self, table(w)?, id, w.dtype())
+        embedding::embedding(self, w.table()?, id, w.dtype())
     }
-
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
         embedding::embedding_backward(self, dw, id, dy)
     }
-
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         Ok(loss::loss(self, x, head, rows, None)?.0)
     }
@@ -205,27 +178,21 @@ impl RowOps for Gpu {
         let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
         kv::cat_seq(self, a, b, &shape)
     }
-
     fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
         kv::repeat_kv(self, x, n_heads)
     }
-
     fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
         kv::repeat_kv_backward(self, dy, n_kv_heads)
     }
-
     fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
         rows::gather_rows(self, x, rows)
     }
-
     fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
         rows::scatter_rows(self, pool, x, slots)
     }
-
     fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
         rows::copy_slots(self, to, from, ranges)
     }
-
     fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
         rows::copy_slots_within(self, pool, range)
     }
@@ -235,91 +202,37 @@ impl SharedOps for Gpu {
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         pointwise::add(self, a, b)
     }
-
     fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::At(first), x.dtype())
+        rope::rope(self, x, rope, RopeKernel::At(first), x.dtype())
     }
-
     fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        rotate(self, x, rope, RopeKernel::Pos(rope.positions), x.dtype())
+        rope::rope(self, x, rope, RopeKernel::Pos, x.dtype())
     }
-
     fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
         fused::write_heads(self, new, pools)
     }
-
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        match fused_products(x, ws, |source| several::linears(self, source, ws)) {
-            Some(fused) => fused,
-            None => ws.iter().map(|&w| linear_of(self, x, w, w.weight.dtype())).collect(),
-        }
+        let fused = fused_products(x, ws, |source| several::linears(self, source, ws));
+        fused.unwrap_or_else(|| compose::linears(self, x, ws))
     }
-
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        if let Some(fused) = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up)) {
-            return fused;
-        }
-        let dtype = gate_up[0].weight.dtype();
-        let [gate, up] = gate_up.map(|w| linear_of(self, x, w, dtype));
-        pointwise::silu_mul(self, &gate?, &up?, dtype)
+        let fused = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up));
+        fused.unwrap_or_else(|| compose::swiglu(self, x, gate_up))
     }
-
-    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         check_head_size("decode_attention", heads.hd)?;
-        Ok(attention::decode_attention(self, [q, k, v], heads, mask)?.0)
+        attention::decode_attention(self, qkv, heads, mask)
     }
-
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
         sample::sample_rows(self, logits, rows)
     }
-
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>> {
         Ok(Box::new(sample::GpuSampleRing::new(self, rows, steps)?))
     }
-
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
         optim::adamw_all(self, all, max_norm, s)
     }
-
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
         optim::sum_of_squares(self, g)
-    }
-}
-
-/// The matrix that lookups read: the f32 master weights if they were kept, otherwise the packed matrix.
-fn table(w: &Weight) -> Result<&Tensor> {
-    match w.master() {
-        Some(master) => Ok(master),
-        None => Ok(&w.forward::<DeviceMatrix>()?.0),
-    }
-}
-
-impl SampleRing for sample::GpuSampleRing {
-    fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
-        let gpu = self.gpu.clone();
-        let _issue = gpu.issue();
-        self.begin(tokens, lists)
-    }
-
-    fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        let _issue = self.gpu.issue();
-        sample::GpuSampleRing::embedding(self, w, dtype)
-    }
-
-    fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
-        let _issue = self.gpu.issue();
-        sample::GpuSampleRing::embedding(self, table(w)?, w.dtype())
-    }
-
-    fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
-        let gpu = self.gpu.clone();
-        let _issue = gpu.issue();
-        self.launch_step(logits, rows)
-    }
-
-    fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
-        let (gpu, rows) = (self.gpu.clone(), self.rows.max(1));
-        let _issue = gpu.issue();
-        Ok(self.download()?.chunks(rows).map(<[Outcome]>::to_vec).collect())
     }
 }

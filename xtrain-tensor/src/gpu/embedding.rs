@@ -16,7 +16,7 @@ pub(super) fn rows(gpu: &Gpu, w: &Tensor, id: At, n: usize, dtype: Dtype) -> Res
         (_, Dtype::BF16) => ("embedding_bf16", Dtype::F32),
         _ => ("embedding_f32", Dtype::F32),
     };
-    let args = args![w.at(gpu, table)?, id, y.at(gpu, Dtype::F32)?, c as u32];
+    let args = args![w.at(gpu, table)?, id, y.at(gpu, Dtype::F32)?, c];
     // SAFETY: w is [V, c], ids are below V, y is [N, c]; one block per id.
     unsafe { gpu.launch(kernel, Grid::blocks([n, 1, 1], 256), args)? };
     Ok(y)
@@ -25,9 +25,7 @@ pub(super) fn rows(gpu: &Gpu, w: &Tensor, id: At, n: usize, dtype: Dtype) -> Res
 /// `dw[id[n]] += dy[n]`, rows in ascending order. The ids have been checked.
 pub(crate) fn embedding_backward(gpu: &Gpu, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
     let c = dw.width();
-    let id_at = gpu.indices(id)?;
-    let (rows, dy_at) = (id.len() as u32, dy.at(gpu, Dtype::F32)?);
-    let args = args![dw.at_mut(gpu, Dtype::F32)?, id_at, dy_at, rows, c as u32];
+    let args = args![dw.at_mut(gpu, Dtype::F32)?, gpu.indices(id)?, dy.at(gpu, Dtype::F32)?, id.len(), c];
     // SAFETY: dw [V, c], ids below V, dy [N, c].
     unsafe { gpu.launch("embedding_backward_f32", Grid::over(c, 32), args) }
 }

@@ -6,8 +6,10 @@ use crate::{Dtype, Result, Tensor};
 pub(crate) fn first_non_finite(gpu: &Gpu, xs: &[&Tensor]) -> Result<Option<usize>> {
     let found = gpu.zeros(4 * xs.len())?;
     for (at, x) in xs.iter().enumerate() {
-        let kernel = if x.dtype() == Dtype::BF16 { "all_finite_bf16" } else { "all_finite_f32" };
-        let dtype = if x.dtype() == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
+        let (dtype, kernel) = match x.dtype() {
+            Dtype::BF16 => (Dtype::BF16, "all_finite_bf16"),
+            _ => (Dtype::F32, "all_finite_f32"),
+        };
         let blocks = x.len().div_ceil(256).min(1024);
         let args = args![x.at(gpu, dtype)?, At(found.at() + 4 * at as u64), x.len() as u64];
         // SAFETY: x has `x.len()` elements, `found` one u32 per tensor.

@@ -26,33 +26,15 @@ pub(crate) fn write_heads(
         return Err(Error::Argument { op: "write_heads", want: "a head size of at most 256 on a GPU", got });
     }
     let rotated = Tensor::on_gpu(gpu, q.shape(), dtype)?;
-    let (gains, eps) = match norms {
+    let ([q_gain, k_gain], eps) = match norms {
         Some(n) => ([n.q_gain.at(gpu, Dtype::F32)?, n.k_gain.at(gpu, Dtype::F32)?], n.eps),
         None => ([At(0); 2], 0.0),
     };
     let table = table.device_addresses(gpu, pos.iter().map(|&p| p as usize))?;
     let (pos, slots) = (gpu.indices(pos)?, gpu.indices(slots)?);
-    let [q, k, v] = [q.at(gpu, dtype)?, k.at(gpu, dtype)?, v.at(gpu, dtype)?];
-    let pools = [k_pool.at_mut(gpu, dtype)?, v_pool.at_mut(gpu, dtype)?];
-    let shape = [n, nh, nkv, hd].map(|x| x as u32);
-    let args = args![
-        q,
-        k,
-        v,
-        rotated.at(gpu, dtype)?,
-        pools[0],
-        pools[1],
-        gains[0],
-        gains[1],
-        table,
-        pos,
-        slots,
-        shape[0],
-        shape[1],
-        shape[2],
-        shape[3],
-        eps
-    ];
+    let [q, k, v, y] = [q.at(gpu, dtype)?, k.at(gpu, dtype)?, v.at(gpu, dtype)?, rotated.at(gpu, dtype)?];
+    let [k_pool, v_pool] = [k_pool.at_mut(gpu, dtype)?, v_pool.at_mut(gpu, dtype)?];
+    let args = args![q, k, v, y, k_pool, v_pool, q_gain, k_gain, table, pos, slots, n, nh, nkv, hd, eps];
     let grid = Grid::blocks([(n * (nh + 2 * nkv)).div_ceil(WARPS), 1, 1], 32 * WARPS as u32);
     // SAFETY: q and rotated are [n, nh, hd], k and v [n, nkv, hd], pools have rows of the same shape, gains are [hd]
     // or null, the table covers the positions, slots are inside the pools; one warp per head.

@@ -7,10 +7,10 @@ use crate::{Dtype, Result, Tensor};
 pub(crate) fn cat_seq(gpu: &Gpu, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let dtype = if a.dtype() == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
     let y = Tensor::on_gpu(gpu, shape, dtype)?;
-    let words = |x: &Tensor| (x.len() * dtype.bytes() / 4) as u32;
+    let words = |x: &Tensor| x.len() * dtype.bytes() / 4;
     let args = args![a.at(gpu, dtype)?, b.at(gpu, dtype)?, y.at(gpu, dtype)?, words(a), words(b)];
     // SAFETY: a of m words, b of n, y of m + n.
-    unsafe { gpu.launch("cat_seq_f32", Grid::over(words(&y) as usize, 256), args)? };
+    unsafe { gpu.launch("cat_seq_f32", Grid::over(words(&y), 256), args)? };
     Ok(y)
 }
 
@@ -28,8 +28,7 @@ pub(crate) fn repeat_kv_backward(gpu: &Gpu, dy: &Tensor, n_kv_heads: usize) -> R
 
 fn regroup(gpu: &Gpu, kernel: &'static str, x: &Tensor, shape: [usize; 3], group: usize) -> Result<Tensor> {
     let y = Tensor::on_gpu(gpu, &shape, Dtype::F32)?;
-    let sizes = [group as u32, shape[2] as u32, y.len() as u32];
-    let args = args![x.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, sizes[0], sizes[1], sizes[2]];
+    let args = args![x.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, group, shape[2], y.len()];
     // SAFETY: one of x and y is [N, nkv, hd], the other [N, nkv * group, hd]; y has the given length.
     unsafe { gpu.launch(kernel, Grid::over(y.len(), 256), args)? };
     Ok(y)

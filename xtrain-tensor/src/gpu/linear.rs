@@ -49,21 +49,21 @@ struct TileKernels {
     k_major: [bool; 2],
 }
 
-const FORWARD: TileKernels = TileKernels {
-    f32: ["linear_f32_128", "linear_f32_64"],
-    bf16: ["linear_bf16_128", "linear_bf16_64"],
-    k_major: [true, true],
-};
-const INPUT_GRADIENT: TileKernels = TileKernels {
-    f32: ["linear_dx_f32_128", "linear_dx_f32_64"],
-    bf16: ["linear_dx_bf16_128", "linear_dx_bf16_64"],
-    k_major: [false, true],
-};
-const WEIGHT_GRADIENT: TileKernels = TileKernels {
-    f32: ["linear_dw_f32_128", "linear_dw_f32_64"],
-    bf16: ["linear_dw_bf16_128", "linear_dw_bf16_64"],
-    k_major: [false, false],
-};
+/// The tile kernels `<op>_<dtype>_<side>`.
+macro_rules! tile_kernels {
+    ($op:literal, $k_major:expr) => {
+        TileKernels {
+            f32: [concat!($op, "_f32_128"), concat!($op, "_f32_64")],
+            bf16: [concat!($op, "_bf16_128"), concat!($op, "_bf16_64")],
+            k_major: $k_major,
+        }
+    };
+}
+use tile_kernels;
+
+const FORWARD: TileKernels = tile_kernels!("linear", [true, true]);
+const INPUT_GRADIENT: TileKernels = tile_kernels!("linear_dx", [false, true]);
+const WEIGHT_GRADIENT: TileKernels = tile_kernels!("linear_dw", [false, false]);
 
 impl Tile {
     /// Chooses the large tile if its last wave of blocks (one block per SM) leaves at most a quarter of the SMs idle.
@@ -77,10 +77,12 @@ impl Tile {
     /// Chooses the tile of a forward product. With few rows, the weights' bytes are the bound, which needs all SMs.
     pub(super) fn of_forward(rows: usize, outs: usize, dtype: Dtype) -> Tile {
         let skinny = match dtype {
-            Dtype::BF16 => rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS,
+            Dtype::BF16 => {
+                let few_rows = rows <= 32 || rows <= 64 && outs.div_ceil(64) < MULTIPROCESSORS;
+                few_rows && outs.div_ceil(16) <= MAX_GRID_Y
+            }
             _ => rows <= 64,
         };
-        let skinny = skinny && (dtype != Dtype::BF16 || outs.div_ceil(16) <= MAX_GRID_Y);
         if skinny { Tile::Skinny } else { Tile::of(rows, outs) }
     }
 
@@ -180,37 +182,23 @@ pub(super) unsafe fn forward(
 ) -> Result<()> {
     let or_null = |t: Option<&Tensor>| t.map_or(Ok(At(0)), |t| t.at(gpu, Dtype::F32));
     let (bias, residual) = (or_null(epilogue.bias)?, or_null(epilogue.residual)?);
-    let (y, rounded) = if out == Dtype::BF16 { (At(0), y) } else { (y, At(0)) };
+    let (y, y_bf16) = if out == Dtype::BF16 { (At(0), y) } else { (y, At(0)) };
     let (kernel, grid) = match tile {
         Tile::Skinny => skinny([rows, outs, width], dtype),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
-    let (gain, eps) = epilogue.norm.map_or((None, 0.0), |e| (Some(e.norm.gain), e.norm.eps));
-    let eps = if faults::on(Fault::NormAfterASumWithoutEps) { 0.0 } else { eps };
-    let [normed, normed_rounded] = match epilogue.norm {
-        Some(norm) if norm.out.dtype() == Dtype::BF16 => [At(0), norm.out.at(gpu, Dtype::BF16)?],
-        Some(norm) => [norm.out.at(gpu, Dtype::F32)?, At(0)],
-        None => [At(0); 2],
-    };
-    // one counter per tile of rows; a tile has at least 8 rows
-    let counters = if gain.is_some() { gpu.counters(rows.div_ceil(8))? } else { At(0) };
-    let sizes = [rows as u32, outs as u32, width as u32];
-    let args = args![
-        x,
-        w,
-        bias,
-        residual,
-        y,
-        rounded,
-        sizes[0],
-        sizes[1],
-        sizes[2],
-        or_null(gain)?,
-        eps,
-        normed,
-        normed_rounded,
-        counters
-    ];
+    let (mut gain, mut eps, mut norm, mut norm_bf16, mut counters) = (At(0), 0.0, At(0), At(0), At(0));
+    if let Some(NormEpilogue { norm: of, out }) = epilogue.norm {
+        gain = of.gain.at(gpu, Dtype::F32)?;
+        eps = if faults::on(Fault::FusedNormWithoutEps) { 0.0 } else { of.eps };
+        match out.dtype() {
+            Dtype::BF16 => norm_bf16 = out.at(gpu, Dtype::BF16)?,
+            _ => norm = out.at(gpu, Dtype::F32)?,
+        }
+        counters = gpu.counters(rows.div_ceil(8))?; // one per tile of rows; a tile has at least 8 rows
+    }
+    let args =
+        args![x, w, bias, residual, y, y_bf16, rows, outs, width, gain, eps, norm, norm_bf16, counters];
     // SAFETY: as promised by the caller; the gain has the width of the product, its norm the shape of the product,
     // and there is one counter per tile of rows.
     unsafe { gpu.launch(kernel, grid, args) }
@@ -222,7 +210,7 @@ pub(crate) fn input_gradient(gpu: &Gpu, dys: &[&Tensor], ws: &[&Weight]) -> Resu
     let dx = Tensor::on_gpu(gpu, &[rows, width], Dtype::F32)?;
     let at = dx.at(gpu, Dtype::F32)?;
     for (i, (dys, ws)) in dys.chunks(3).zip(ws.chunks(3)).enumerate() {
-        let mut group = Group { dtype: ws[0].dtype(), ..Group::default() };
+        let mut group = Group { parts: [Part::default(); 3], dtype: ws[0].dtype() };
         for (part, (dy, w)) in group.parts.iter_mut().zip(dys.iter().zip(ws)) {
             *part = Part { dy: dy.at(gpu, group.dtype)?, w: w.at(gpu)?, outs: w.out_features() };
         }
@@ -239,24 +227,12 @@ pub(super) struct Group {
     pub(super) dtype: Dtype,
 }
 
-impl Default for Group {
-    fn default() -> Group {
-        Group { parts: [Part::default(); 3], dtype: Dtype::F32 }
-    }
-}
-
 /// `dy [rows, outs]` and `w [outs, width]`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Part {
     pub(super) dy: At,
     pub(super) w: At,
     pub(super) outs: usize,
-}
-
-impl Default for Part {
-    fn default() -> Part {
-        Part { dy: At(0), w: At(0), outs: 0 }
-    }
 }
 
 /// `dx = start + dy w`; a null `start` means zero.
@@ -272,22 +248,7 @@ pub(super) unsafe fn input(
     tile: Tile,
 ) -> Result<()> {
     let (kernel, grid) = tile.launch(&INPUT_GRADIENT, *dtype, [rows, width]);
-    let outs = [a, b, c].map(|part| part.outs as u32);
-    let args = args![
-        a.dy,
-        b.dy,
-        c.dy,
-        a.w,
-        b.w,
-        c.w,
-        outs[0],
-        outs[1],
-        outs[2],
-        start,
-        dx,
-        rows as u32,
-        width as u32
-    ];
+    let args = args![a.dy, b.dy, c.dy, a.w, b.w, c.w, a.outs, b.outs, c.outs, start, dx, rows, width];
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, args) }
 }
@@ -341,7 +302,7 @@ pub(super) unsafe fn weights(
         return Ok(());
     }
     let (kernel, grid) = tile.launch(&WEIGHT_GRADIENT, dtype, [outs, width]);
-    let args = args![dw, dy, x, gpu.indices(&bounds)?, chunks as u32, outs as u32, width as u32];
+    let args = args![dw, dy, x, gpu.indices(&bounds)?, chunks, outs, width];
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, args) }
 }
@@ -350,7 +311,7 @@ pub(super) unsafe fn weights(
 pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     let (outs, bounds) = (dy.width(), bounds(samples));
     let (dy, db) = (dy.at(gpu, Dtype::F32)?, db.at_mut(gpu, Dtype::F32)?);
-    let args = args![db, dy, gpu.indices(&bounds)?, (bounds.len() - 1) as u32, outs as u32];
+    let args = args![db, dy, gpu.indices(&bounds)?, bounds.len() - 1, outs];
     // SAFETY: db [outs], dy [rows, outs], rows up to the last bound.
     unsafe { gpu.launch("linear_db_f32", Grid::blocks([outs.div_ceil(32), 1, 1], 256), args) }
 }

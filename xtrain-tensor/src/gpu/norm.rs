@@ -1,7 +1,7 @@
 //! RMSNorm, forward and backward.
 use super::{At, Gpu, Grid, args};
 use crate::operands::{Norm, Samples};
-use crate::{Dtype, Error, Result, Tensor};
+use crate::{Dtype, Result, Tensor};
 
 /// Rows per block, one warp each.
 const ROWS: usize = 4;
@@ -9,25 +9,11 @@ const ROWS: usize = 4;
 /// Maximum number of rows per chunk of the gain gradient.
 const CHUNK: usize = 256;
 
-/// `y_i = (x_i r) gain_i` for every row of `x [.., C]`, `gain [C]`.
-pub(crate) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
-    let y = Tensor::on_gpu(gpu, x.shape(), out)?;
-    rms_norm_into(gpu, x, norm, out, y.at(gpu, out)?)?;
-    Ok(y)
-}
-
-/// [`rms_norm`] into `y`, which has the shape of `x` in `out`.
+/// `y_i = (x_i r) gain_i` for every row of `x [.., C]`, `gain [C]`. `y` has the shape of `x` in `out`.
 pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y: At) -> Result<()> {
-    let kernel = match (x.dtype(), out) {
-        (Dtype::BF16, Dtype::BF16) => "rms_norm_bf16_bf16",
-        (Dtype::BF16, Dtype::F32) => "rms_norm_bf16_f32",
-        (Dtype::F32, Dtype::BF16) => "rms_norm_f32_bf16",
-        (Dtype::F32, Dtype::F32) => "rms_norm_f32_f32",
-        _ => return Err(Error::Dtype { op: "rms_norm", want: "f32 or bf16", got: x.dtype() }),
-    };
+    let kernel = kernel_of!("rms_norm", x.dtype(), out)?;
     let (c, n) = (x.width(), x.len() / x.width().max(1));
-    let gain = norm.gain.at(gpu, Dtype::F32)?;
-    let args = args![x.at(gpu, x.dtype())?, gain, y, n as u32, c as u32, norm.eps];
+    let args = args![x.at(gpu, x.dtype())?, norm.gain.at(gpu, Dtype::F32)?, y, n, c, norm.eps];
     // SAFETY: x and y are [n, c], the gain is [c]; one warp per row.
     unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args) }
 }
@@ -42,25 +28,15 @@ pub(crate) fn rms_norm_backward(
     dw: &mut Tensor,
     samples: &Samples,
 ) -> Result<Tensor> {
-    let (by_input, by_gain) = match x.dtype() {
-        Dtype::BF16 => ("rms_norm_dx_bf16", "rms_norm_dw_bf16"),
-        _ => ("rms_norm_dx_f32", "rms_norm_dw_f32"),
+    let (dtype, by_input, by_gain) = match x.dtype() {
+        Dtype::BF16 => (Dtype::BF16, "rms_norm_dx_bf16", "rms_norm_dw_bf16"),
+        _ => (Dtype::F32, "rms_norm_dx_f32", "rms_norm_dw_f32"),
     };
-    let dtype = if x.dtype() == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
     let (c, dx) = (x.width(), Tensor::on_gpu(gpu, x.shape(), Dtype::F32)?);
     let n = x.len() / c.max(1);
     let r = gpu.buffer(4 * n)?;
-    let (x_at, dy_at) = (x.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?);
-    let args = args![
-        x_at,
-        norm.gain.at(gpu, Dtype::F32)?,
-        dy_at,
-        dx.at(gpu, Dtype::F32)?,
-        r.arg(),
-        n as u32,
-        c as u32,
-        norm.eps
-    ];
+    let (x_at, dy_at, dx_at) = (x.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?, dx.at(gpu, Dtype::F32)?);
+    let args = args![x_at, norm.gain.at(gpu, Dtype::F32)?, dy_at, dx_at, r.arg(), n, c, norm.eps];
     // SAFETY: x, dy and dx are [n, c], w is [c], r is [n]; one warp per row.
     unsafe { gpu.launch(by_input, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
 
@@ -68,11 +44,11 @@ pub(crate) fn rms_norm_backward(
     let p = chunks.len() / 2;
     let part = gpu.buffer(4 * p * c)?;
     let threads = c.next_multiple_of(32).min(256);
-    let args = args![x_at, r.arg(), dy_at, gpu.indices(&chunks)?, part.arg(), c as u32];
+    let args = args![x_at, r.arg(), dy_at, gpu.indices(&chunks)?, part.arg(), c];
     let grid = Grid::blocks([p, c.div_ceil(threads), 1], threads as u32);
     // SAFETY: chunks are ranges of the n rows, part has c values per chunk.
     unsafe { gpu.launch(by_gain, grid, args)? };
-    let args = args![part.arg(), dw.at_mut(gpu, Dtype::F32)?, p as u32, c as u32];
+    let args = args![part.arg(), dw.at_mut(gpu, Dtype::F32)?, p, c];
     // SAFETY: part is [p, c], dw [c].
     unsafe { gpu.launch("add_chunks_f32", Grid::over(c, 32), args)? };
     Ok(dx)

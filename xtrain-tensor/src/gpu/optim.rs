@@ -43,7 +43,7 @@ impl Table {
 fn norm(gpu: &Gpu, table: &Table, at: At, max_norm: f32) -> Result<Buffer> {
     let (sums, squares, clip_state) =
         (gpu.buffer(4 * table.rows)?, gpu.buffer(4 * table.tensors)?, gpu.buffer(20)?);
-    let n = table.tensors as u32;
+    let n = table.tensors;
     // SAFETY: the gradients of the table are live; `sums` has one entry per row, `squares` one per tensor; the grids
     // match the table's block counts.
     unsafe {
@@ -80,7 +80,7 @@ pub(crate) fn adamw_all(
     }
     let at = gpu.indices(&table.words)?;
     let clip_state = norm(gpu, &table, at, max_norm)?;
-    let n = table.tensors as u32;
+    let n = table.tensors;
     let args = args![at, n, clip_state.arg(), s.s1, s.s2, s.s3, s.keep, s.step, s.c2, s.eps];
     // SAFETY: the four buffers of each tensor are live, have its length, and the mutable ones are borrowed
     // exclusively; the grid matches the table's block count.

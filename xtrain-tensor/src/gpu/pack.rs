@@ -10,7 +10,7 @@ use crate::tensor::{Stored, Tensor};
 
 /// `[out, in]` on the device: the f32 matrix itself, or its copy in bf16.
 #[derive(Debug)]
-pub(super) struct DeviceMatrix(pub(super) Tensor);
+struct DeviceMatrix(Tensor);
 
 impl PackedMatrix for DeviceMatrix {}
 
@@ -23,6 +23,11 @@ impl Weight {
     /// The matrix on the GPU, in the dtype of the products.
     pub(super) fn matrix(&self) -> Result<&Tensor> {
         Ok(&self.forward::<DeviceMatrix>()?.0)
+    }
+
+    /// The matrix that lookups read: the f32 master weights if they were kept, otherwise the packed matrix.
+    pub(super) fn table(&self) -> Result<&Tensor> {
+        self.master().map_or_else(|| self.matrix(), Ok)
     }
 }
 

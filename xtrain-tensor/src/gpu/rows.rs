@@ -38,7 +38,7 @@ pub(crate) fn gather_rows(gpu: &Gpu, x: &Tensor, rows: &[u32]) -> Result<Tensor>
     let words = Words::of(x);
     let y = Tensor::on_gpu(gpu, &[&[rows.len()], &x.shape()[1..]].concat(), x.dtype())?;
     let at = gpu.indices(rows)?;
-    let args = args![x.at(gpu, x.dtype())?, at, y.at(gpu, x.dtype())?, words.count as u32];
+    let args = args![x.at(gpu, x.dtype())?, at, y.at(gpu, x.dtype())?, words.count];
     // SAFETY: x and y have rows of equal length, `rows` are rows of x, one block per row of y.
     unsafe { gpu.launch(words.gather, words.grid(rows.len()), args)? };
     Ok(y)
@@ -48,7 +48,7 @@ pub(crate) fn gather_rows(gpu: &Gpu, x: &Tensor, rows: &[u32]) -> Result<Tensor>
 pub(crate) fn scatter_rows(gpu: &Gpu, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
     let words = Words::of(x);
     let at = gpu.indices(slots)?;
-    let args = args![pool.at_mut(gpu, x.dtype())?, x.at(gpu, x.dtype())?, at, words.count as u32];
+    let args = args![pool.at_mut(gpu, x.dtype())?, x.at(gpu, x.dtype())?, at, words.count];
     // SAFETY: x and the pool have rows of equal length, `slots` are rows of the pool.
     unsafe { gpu.launch(words.scatter, words.grid(slots.len()), args) }
 }
@@ -70,7 +70,7 @@ fn copy(gpu: &Gpu, words: &Words, [to, from]: [At; 2], moves: &[SlotRange]) -> R
     let table: Vec<u32> = moves.iter().flat_map(|m| [m.from, m.to, m.len]).map(|n| n as u32).collect();
     let longest = moves.iter().map(|m| m.len).max().unwrap_or(0) * words.count;
     let grid = Grid::blocks([moves.len(), longest.div_ceil(1024).min(1024), 1], 256);
-    let args = args![to, from, gpu.indices(&table)?, words.count as u32];
+    let args = args![to, from, gpu.indices(&table)?, words.count];
     // SAFETY: both have rows of equal length; the ranges are in bounds and do not overlap.
     unsafe { gpu.launch(words.copy, grid, args) }
 }

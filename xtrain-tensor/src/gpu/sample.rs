@@ -2,7 +2,7 @@
 //! which stay on the device until they are read back. The index lists of all steps are uploaded once, before the
 //! first step.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::operands::{Outcome, SampleFailure, SampleRow, Sampled, StepLists};
+use crate::operands::{Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};
 use crate::{
     Dtype, Error, Result, Tensor,
     faults::{self, Fault},
@@ -36,8 +36,8 @@ pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) ->
 /// The tokens and samples of several steps, on the device.
 #[derive(Debug)]
 pub(crate) struct GpuSampleRing {
-    pub(super) gpu: Gpu,
-    pub(super) rows: usize,
+    gpu: Gpu,
+    rows: usize,
     steps: usize,
     /// `[steps, N, 4]`: fault, token, and the bits of two log-probabilities.
     samples: Buffer,
@@ -58,12 +58,9 @@ impl GpuSampleRing {
     pub(crate) fn new(gpu: &Gpu, rows: usize, max_steps: usize) -> Result<GpuSampleRing> {
         let bytes = rows.checked_mul(16).and_then(|row| row.checked_mul(max_steps.max(1)));
         let Some(bytes) = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
-            let got = format!("{max_steps} steps of {rows} rows");
-            return Err(Error::Argument {
-                op: "DeviceSampler",
-                want: "steps and rows that fit in memory",
-                got,
-            });
+            let (want, got) =
+                ("steps and rows that fit in memory", format!("{max_steps} steps of {rows} rows"));
+            return Err(Error::Argument { op: "DeviceSampler", want, got });
         };
         let (samples, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
         let current_lists = gpu.buffer(4 * LISTS * rows)?;
@@ -84,29 +81,12 @@ impl GpuSampleRing {
         })
     }
 
-    /// Starts a sequence of steps with these tokens. The buffers are large enough for the rows and for the lists of
-    /// all steps.
-    pub(super) fn begin(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
-        (self.rows, self.steps) = (tokens.len(), 0);
-        self.gpu.end_step()?;
-        let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
-        // SAFETY: the buffer is large enough; the kernels that use it have been submitted.
-        unsafe { self.gpu.upload_into(self.step.at(), &words)? };
-        self.lists = lists;
-        if self.known.as_deref() != Some(tokens) {
-            // SAFETY: the buffer has one token per row; the kernels that use it have been submitted.
-            unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
-        }
-        self.known = None;
-        Ok(())
-    }
-
     /// Starts a step: its index lists replace those of the previous step.
     fn start_step(&self) -> Result<()> {
         let Some(lists) = self.lists.get(self.steps).filter(|lists| !lists.is_empty()) else { return Ok(()) };
         let (words, from) = (lists.len() * self.rows, At(self.step.at() + size_of_val(&STEP_HEADER) as u64));
-        let args = args![self.step.arg(), from, self.current_lists.arg(), words as u32];
-        if !(faults::on(Fault::ListsOfTheTurnBefore) && self.steps > 0) {
+        let args = args![self.step.arg(), from, self.current_lists.arg(), words];
+        if !(faults::on(Fault::StaleStepIndices) && self.steps > 0) {
             // SAFETY: the counter is that of the previous step; `from` has `words` words per step, and
             // `current_lists` has room for `words` words.
             unsafe { self.gpu.launch("load_step_indices", Grid::over(words, 128), args)? };
@@ -116,19 +96,7 @@ impl GpuSampleRing {
         Ok(())
     }
 
-    /// Returns the rows of `w [V, C]` for the last tokens, rounded if `dtype` is bf16. Tokens are below `V`. Starts a
-    /// step.
-    pub(crate) fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        self.start_step()?;
-        super::embedding::rows(&self.gpu, w, self.tokens.arg(), self.rows, dtype)
-    }
-
-    /// Samples a token for each row of `logits` and ends the step; options and ids have been checked.
-    pub(super) fn launch_step(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
-        self.launch(logits, rows)?;
-        self.gpu.end_step()
-    }
-
+    /// Samples a token for each row of `logits`.
     fn launch(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         let (gpu, n, v) = (&self.gpu, rows.len(), logits.width());
         let chunks = v.div_ceil(CHUNK);
@@ -136,31 +104,23 @@ impl GpuSampleRing {
         let (options, seen) = words(rows, self.steps as u32);
         // the options are the same in all steps, so they are uploaded once
         let (options, step) = (gpu.indices(&options)?, self.step.arg());
-        let [raw, kept, total] =
-            [gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?, gpu.buffer(8 * n * chunks)?];
-        let states = gpu.buffer(16 * n)?;
-        let (width, count) = (v as u32, chunks as u32);
+        let sums = || gpu.buffer(8 * n * chunks);
+        let (raw, kept, total, states) = (sums()?, sums()?, sums()?, gpu.buffer(16 * n)?);
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let by_row = |threads| Grid::blocks([n, 1, 1], threads);
         // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
         // kept and total have one per chunk of a row; the grids are those of the kernels' headers.
         unsafe {
-            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, width, count])?;
+            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])?;
             let penalized = self.penalized(logits, options, &seen, rows)?;
-            let y = match &penalized {
-                Some(y) => y.at(gpu, Dtype::F32)?,
-                None => x,
-            };
-            let args = args![y, options, raw.arg(), states.arg(), width, count];
+            let y = penalized.as_ref().map_or(Ok(x), |y| y.at(gpu, Dtype::F32))?;
+            let args = args![y, options, raw.arg(), states.arg(), v, chunks];
             gpu.launch("sample_cutoff_f32", by_row(512), args)?;
-            let args = args![y, options, states.arg(), kept.arg(), total.arg(), width, count];
+            let args = args![y, options, states.arg(), kept.arg(), total.arg(), v, chunks];
             gpu.launch("sample_weights_f32", by_chunk, args)?;
-            let states = states.arg();
-            let sums = [raw.arg(), kept.arg(), total.arg()];
-            let drawn = [self.samples.arg(), self.tokens.arg()];
-            let args = args![
-                x, y, options, step, states, sums[0], sums[1], sums[2], drawn[0], drawn[1], width, count
-            ];
+            let [states, raw, kept, total] = [states.arg(), raw.arg(), kept.arg(), total.arg()];
+            let (samples, tokens) = (self.samples.arg(), self.tokens.arg());
+            let args = args![x, y, options, step, states, raw, kept, total, samples, tokens, v, chunks];
             gpu.launch("sample_pick_f32", by_row(32), args)?;
         }
         (self.rows, self.steps) = (n, self.steps + 1);
@@ -180,16 +140,8 @@ impl GpuSampleRing {
         }
         let gpu = &self.gpu;
         let y = Tensor::on_gpu(gpu, logits.shape(), Dtype::F32)?;
-        let (from, to) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?);
-        let args = args![
-            from,
-            to,
-            options,
-            gpu.indices(seen)?,
-            self.step.arg(),
-            self.samples.arg(),
-            logits.width() as u32
-        ];
+        let (x_at, y_at, seen) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, gpu.indices(seen)?);
+        let args = args![x_at, y_at, options, seen, self.step.arg(), self.samples.arg(), logits.width()];
         let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALTY_BLOCK), 1], 256);
         // SAFETY: both are [n, v]; the penalized ids are below v and stored in `seen`, those sampled in earlier
         // steps in `samples`.
@@ -198,7 +150,7 @@ impl GpuSampleRing {
     }
 
     /// The samples of all steps; waits for the device.
-    pub(super) fn download(&mut self) -> Result<Vec<Outcome>> {
+    fn download(&mut self) -> Result<Vec<Outcome>> {
         let samples: Vec<[u32; 4]> = self.gpu.download_first(&self.samples, self.steps * self.rows)?;
         let last = &samples[samples.len() - self.rows.min(samples.len())..];
         self.known = Some(last.iter().map(|p| p[1]).collect());
@@ -206,9 +158,51 @@ impl GpuSampleRing {
     }
 }
 
+/// Each method holds the issue lock.
+impl SampleRing for GpuSampleRing {
+    fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
+        let _issue = self.gpu.issue();
+        self.gpu.end_step()?;
+        let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
+        // SAFETY: the buffer is large enough; the kernels that use it have been submitted.
+        unsafe { self.gpu.upload_into(self.step.at(), &words)? };
+        if self.known.as_deref() != Some(tokens) {
+            // SAFETY: the buffer has one token per row; the kernels that use it have been submitted.
+            unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
+        }
+        (self.rows, self.steps, self.lists, self.known) = (tokens.len(), 0, lists, None);
+        Ok(())
+    }
+
+    /// Starts a step.
+    fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        let _issue = self.gpu.issue();
+        self.start_step()?;
+        super::embedding::rows(&self.gpu, w, self.tokens.arg(), self.rows, dtype)
+    }
+
+    fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
+        self.embedding(w.table()?, w.dtype())
+    }
+
+    /// Ends the step.
+    fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+        let gpu = self.gpu.clone();
+        let _issue = gpu.issue();
+        self.launch(logits, rows)?;
+        gpu.end_step()
+    }
+
+    fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
+        let gpu = self.gpu.clone();
+        let _issue = gpu.issue();
+        Ok(self.download()?.chunks(self.rows.max(1)).map(<[Outcome]>::to_vec).collect())
+    }
+}
+
 impl Drop for GpuSampleRing {
     fn drop(&mut self) {
-        self.gpu.clear_staged_indices();
+        self.gpu.stage_indices(std::iter::empty());
     }
 }
 
@@ -224,10 +218,9 @@ fn words(rows: &[SampleRow<'_>], step: u32) -> (Vec<u32>, Vec<u32>) {
             seen.dedup();
             all.extend(seen);
         }
-        let floats = [row.top_p, row.min_p, row.penalty].map(f32::to_bits);
         words.extend([row.seed, row.id].into_iter().flat_map(|x| [x as u32, (x >> 32) as u32]));
         words.extend([row.position.wrapping_sub(step), row.temperature.to_bits(), row.top_k]);
-        words.extend(floats);
+        words.extend([row.top_p, row.min_p, row.penalty].map(f32::to_bits));
         words.extend([first, all.len() as u32]);
     }
     (words, all)

@@ -53,7 +53,7 @@ impl Slots {
             Slots::Runs { base } => base[a as usize] == base[b as usize],
             Slots::Pages { page, table } => {
                 let mut pages = range.start / page..range.end.div_ceil(*page);
-                if faults::on(Fault::ForkNotSeen) {
+                if faults::on(Fault::OnlyFirstPageCompared) {
                     pages = 0..1;
                 }
                 let of = |seq: u32| table[seq as usize].get(pages.clone());
@@ -70,6 +70,17 @@ impl Slots {
             Slots::Pages { page, .. } => page - pos % page,
         }
     }
+}
+
+/// `len` rows, read from row `from` on and written from row `to` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotRange {
+    /// The first row read.
+    pub from: usize,
+    /// The first row written.
+    pub to: usize,
+    /// The number of rows.
+    pub len: usize,
 }
 
 /// The rows of an attention and their visible keys. Row `n` is at position `pos[n]` of sequence `seq[n]`. Its visible

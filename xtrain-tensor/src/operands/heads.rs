@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use super::norm::Norm;
-use super::rope_args::RopeArgs;
+use super::rope_table::RopeArgs;
 use crate::tensor::Tensor;
 
 /// The numbers of heads and their size. Query head `h` reads kv head `h / (nh / nkv)`.

@@ -1,33 +1,27 @@
 //! Operand types of the operations, other than plain tensors. They depend on tensors and devices only, so that every
 //! backend can import them.
 mod adamw;
-mod affine;
 mod attn_mask;
 mod heads;
 pub(crate) mod loss;
 mod norm;
 mod packing;
-mod rope_args;
 mod rope_table;
 mod samples;
 mod sampling;
-mod slot_range;
 mod weight;
 
 pub use adamw::{AdamWScalars, Update, Updated};
-pub use affine::Affine;
-pub use attn_mask::{AttnMask, Slots};
+pub use attn_mask::{AttnMask, SlotRange, Slots};
 pub(crate) use heads::Heads;
 pub use heads::{AttnSaved, QkNorm, UnrotatedHeads};
 pub use loss::{LogProb, LossRows, Target};
 pub use norm::Norm;
 pub use packing::Piece;
 pub(crate) use packing::{Lines, PackValue, Packer, RowSink};
-pub use rope_args::RopeArgs;
-pub use rope_table::RopeTable;
+pub use rope_table::{RopeArgs, RopeTable};
 pub use samples::Samples;
 pub(crate) use sampling::SampleRing;
 pub use sampling::{Outcome, SampleFailure, SampleRow, Sampled, StepLists};
-pub use slot_range::SlotRange;
 pub(crate) use weight::PackedMatrix;
-pub use weight::Weight;
+pub use weight::{Affine, Weight};

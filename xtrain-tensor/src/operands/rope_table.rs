@@ -1,12 +1,13 @@
 //! The table of cosines and sines for rotary position embedding. Every backend uses it.
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::dd::Dd;
 use crate::device::Device;
 use crate::device::gpu::{self, At, Gpu};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::portable::{self, MAX_ANGLE};
 use crate::rope_scaling::RopeScaling;
 
@@ -22,6 +23,15 @@ const BLOCK: usize = 256;
 #[derive(Clone)]
 pub struct RopeTable {
     shared: Arc<Shared>,
+}
+
+/// The RoPE angles of `N` rows.
+#[derive(Debug, Clone, Copy)]
+pub struct RopeArgs<'a> {
+    /// Cosines and sines by position.
+    pub table: &'a RopeTable,
+    /// The absolute position of each row, `[N]`, below [`RopeTable::max_positions`].
+    pub positions: &'a [u32],
 }
 
 struct Shared {
@@ -111,8 +121,7 @@ impl RopeTable {
         let shared = &*self.shared;
         assert!(position < shared.max_positions, "rope: position {position} >= {}", shared.max_positions);
         let half = shared.inverse_frequencies.len();
-        let block = shared.blocks[position / BLOCK].get_or_init(|| shared.block(position / BLOCK));
-        block[position % BLOCK * 2 * half..][..2 * half].split_at(half)
+        shared.block(position / BLOCK)[position % BLOCK * 2 * half..][..2 * half].split_at(half)
     }
 
     /// Uploads the rows of these positions if necessary. Returns the device address of an array with one address for
@@ -121,21 +130,23 @@ impl RopeTable {
     ///
     /// The array keeps its address as long as the table exists. Each block is uploaded once.
     pub(crate) fn device_addresses(&self, gpu: &Gpu, positions: impl Iterator<Item = usize>) -> Result<At> {
-        let mut copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = match copies.iter().position(|copy| copy.addresses.home().same(gpu)) {
-            Some(i) => i,
-            None => {
-                let addresses = gpu.upload(&vec![0u64; self.shared.blocks.len()])?;
-                copies.push(GpuCopy { addresses, blocks: BTreeMap::new() });
-                copies.len() - 1
-            }
-        };
-        let copy = &mut copies[own];
+        let shared = &*self.shared;
+        let mut copies = lock(&shared.copies);
+        if !copies.iter().any(|copy| copy.addresses.home().same(gpu)) {
+            let addresses = gpu.upload(&vec![0u64; shared.blocks.len()])?;
+            copies.push(GpuCopy { addresses, blocks: BTreeMap::new() });
+        }
+        let copy = copies.iter_mut().find(|copy| copy.addresses.home().same(gpu));
+        let copy = copy.expect("it was added above");
         let mut last = usize::MAX;
         for position in positions {
             let block = position / BLOCK;
             if block != last && !copy.blocks.contains_key(&block) {
-                self.upload_block(gpu, copy, block)?;
+                let rows = gpu.upload(shared.block(block))?;
+                let to = copy.addresses.at() + (block * size_of::<u64>()) as u64;
+                // SAFETY: the array has an address for each block of the table; queued kernels read other blocks only.
+                unsafe { gpu.upload_into(to, &[rows.at()])? };
+                copy.blocks.insert(block, rows);
             }
             last = block;
         }
@@ -155,16 +166,6 @@ impl RopeTable {
         }
     }
 
-    fn upload_block(&self, gpu: &Gpu, copy: &mut GpuCopy, block: usize) -> Result<()> {
-        let shared = &*self.shared;
-        let rows = gpu.upload(shared.blocks[block].get_or_init(|| shared.block(block)))?;
-        let to = copy.addresses.at() + (block * size_of::<u64>()) as u64;
-        // SAFETY: the array has an address for each block of the table; queued kernels read other blocks only.
-        unsafe { gpu.upload_into(to, &[rows.at()])? };
-        copy.blocks.insert(block, rows);
-        Ok(())
-    }
-
     /// Number of positions in the table.
     pub fn max_positions(&self) -> usize {
         self.shared.max_positions
@@ -182,7 +183,13 @@ impl RopeTable {
 }
 
 impl Shared {
-    fn block(&self, block: usize) -> Box<[f32]> {
+    /// The rows of a block, computed on first use.
+    #[inline]
+    fn block(&self, block: usize) -> &[f32] {
+        self.blocks[block].get_or_init(|| self.compute_block(block))
+    }
+
+    fn compute_block(&self, block: usize) -> Box<[f32]> {
         let half = self.inverse_frequencies.len();
         let first = block * BLOCK;
         let rows = BLOCK.min(self.max_positions - first);

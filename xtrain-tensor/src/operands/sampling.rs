@@ -42,25 +42,18 @@ pub struct Sampled {
 }
 
 /// The reason why a row has no token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleFailure {
     /// A logit is a NaN or +inf.
+    #[error("a logit is a NaN or +inf")]
     NotFinite,
     /// Every logit is -inf.
+    #[error("every logit is -inf")]
     NothingLeft,
     /// Penalty and temperature drive the largest logit out of range.
+    #[error("penalty and temperature drive the largest logit out of range")]
     Overflow,
-}
-
-impl fmt::Display for SampleFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SampleFailure::NotFinite => "a logit is a NaN or +inf",
-            SampleFailure::NothingLeft => "every logit is -inf",
-            SampleFailure::Overflow => "penalty and temperature drive the largest logit out of range",
-        })
-    }
 }
 
 /// A sampled token, or the reason why a row has none.

@@ -20,6 +20,15 @@ pub struct Weight {
     backward: OnceLock<Box<dyn PackedMatrix>>,
 }
 
+/// `x -> x Wᵀ + b`.
+#[derive(Debug, Clone, Copy)]
+pub struct Affine<'a> {
+    /// `[out, in]`.
+    pub weight: &'a Weight,
+    /// `[out]`, f32. `None`: no bias.
+    pub bias: Option<&'a Tensor>,
+}
+
 /// A matrix in the layout of one backend. Each backend has its own type for it.
 pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {}
 

@@ -214,7 +214,7 @@ mod tests {
         let want = run(&Device::cpu(), Dtype::F32).unwrap();
         for device in testing::gpus(&[ThreadSchedule::Forward]) {
             let with = || run(&device, Dtype::F32);
-            let seen = crate::faults::with(crate::faults::Fault::ListsOfTheTurnBefore, with).unwrap();
+            let seen = crate::faults::with(crate::faults::Fault::StaleStepIndices, with).unwrap();
             assert_eq!(seen.0, want.0, "{device}: sampling does not read the lists");
             assert_eq!(seen.1[..2], want.1[..2], "{device}: the first step has no previous step");
             assert_eq!(

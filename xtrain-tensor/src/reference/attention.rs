@@ -20,7 +20,7 @@ pub(crate) struct AttentionOutput<S> {
 
 /// `x + 0`, the end of every reduction. It makes padding with zeros bit-neutral.
 fn no_minus_zero<S: Scalar>(x: S) -> S {
-    if faults::on(Fault::PaddingLosesZeroSign) { x } else { x + S::ZERO }
+    if faults::on(Fault::FinalZeroNotAdded) { x } else { x + S::ZERO }
 }
 
 /// `y[n][h] = softmax(q k scale) v` over the keys visible to row `n`.

@@ -47,7 +47,7 @@ fn rotated(x: &Tensor, rope: RopeArgs<'_>, rotate: fn(&mut [f32], &[f32], &[f32]
     Ok(y)
 }
 
-/// Each row of `x` in reverse order: the planted fault [`Fault::ReversedSumForOneRow`].
+/// Each row of `x` in reverse order: the planted fault [`Fault::SingleRowSumReversed`].
 fn reversed(x: &[f32], width: usize) -> Vec<f32> {
     x.chunks_exact(width).flat_map(|row| row.iter().rev().copied()).collect()
 }
@@ -56,7 +56,7 @@ fn reversed(x: &[f32], width: usize) -> Vec<f32> {
 fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
     let (mut x_values, width) = (widened(x)?, w.in_features());
     let mut w_values = Cow::Borrowed(&w.forward::<Rows>()?.0);
-    if x.shape()[0] == 1 && faults::on(Fault::ReversedSumForOneRow) {
+    if x.shape()[0] == 1 && faults::on(Fault::SingleRowSumReversed) {
         x_values = Cow::Owned(reversed(&x_values, width));
         w_values = Cow::Owned(reversed(&w_values, width));
     }
@@ -249,7 +249,7 @@ impl Backend for Reference {
             _ => super::linear_dw::<F32>(dw, &dy_values, &x_values, width, samples),
         };
         let dw = dw.data_mut::<f32>()?;
-        if faults::on(Fault::MicroBatchTotalAdded) {
+        if faults::on(Fault::MicroBatchSubtotal) {
             let mut total = vec![0.0; dw.len()];
             add(&mut total);
             dw.iter_mut().zip(total).for_each(|(dw, total)| *dw += total);

@@ -1,35 +1,9 @@
 //! Operations that copy or add whole rows, for both host backends: gather, scatter, copy, repeat.
-use half::bf16;
-
 use crate::backend::{HostBackend, RowOps};
-use crate::dtype::Dtype;
+use crate::dtype::by_dtype;
 use crate::error::Result;
 use crate::operands::SlotRange;
 use crate::tensor::Tensor;
-
-/// Evaluates an expression with `$t` as the element type of a dtype.
-macro_rules! by_dtype {
-    ($dtype:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            Dtype::F32 => {
-                type $t = f32;
-                $body
-            }
-            Dtype::BF16 => {
-                type $t = bf16;
-                $body
-            }
-            Dtype::U32 => {
-                type $t = u32;
-                $body
-            }
-            Dtype::I32 => {
-                type $t = i32;
-                $body
-            }
-        }
-    };
-}
 
 fn row_len(x: &Tensor) -> usize {
     x.shape()[1..].iter().product()

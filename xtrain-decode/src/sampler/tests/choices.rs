@@ -36,7 +36,7 @@ fn of_equal_largest_logits_the_lowest_index_is_taken() {
 #[test]
 fn taking_the_last_of_equal_maxima_is_caught() {
     let caught = xtrain_tensor::faults::with(
-        xtrain_tensor::faults::Fault::GreedyLastOfEqualMaxima,
+        xtrain_tensor::faults::Fault::GreedyTieTakesLast,
         ties_give_the_lowest_index,
     );
     assert!(caught.expect_err("the fault is planted").contains("took token 4 of [1.0, 3.0, 3.0"));

@@ -90,7 +90,7 @@ fn neighbouring_seeds_ids_and_positions_are_uncorrelated() {
 #[cfg(feature = "faults")]
 #[test]
 fn a_random_state_shared_by_sequences_is_caught() {
-    let found = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::SamplerSharedState, correlated);
+    let found = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::RngIgnoresSequenceId, correlated);
     assert_eq!(found.len(), 4, "{found:?}");
     assert!(found.iter().all(|line| line.starts_with("next id")), "{found:?}");
 }

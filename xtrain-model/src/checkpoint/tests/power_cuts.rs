@@ -155,9 +155,10 @@ fn renaming_before_syncing_is_caught() {
 #[cfg(feature = "faults")]
 #[test]
 fn acknowledging_before_the_name_is_durable_is_caught() {
-    let moments = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::CheckpointNameNotSynced, || {
-        moments(&SimulatedFs::default(), None, &script())
-    });
+    let moments =
+        xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::CheckpointDirectoryNotSynced, || {
+            moments(&SimulatedFs::default(), None, &script())
+        });
     let wrong = cut(&moments, 7, 100).unwrap_err();
     assert!(wrong.contains("acknowledged"), "{wrong}");
 }

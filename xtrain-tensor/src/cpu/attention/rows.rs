@@ -26,7 +26,7 @@ const INDEX: [f32; LANES] = {
 /// `x + 0`, the end of every reduction. It makes padding with zeros bit-neutral.
 #[inline(always)]
 pub(super) fn no_minus_zero<L: Lanes>(l: L, x: L::F) -> L::F {
-    let zero = if faults::on(Fault::PaddingLosesZeroSign) { Lanes::splat(l, -0.0) } else { l.zero() };
+    let zero = if faults::on(Fault::FinalZeroNotAdded) { Lanes::splat(l, -0.0) } else { l.zero() };
     Lanes::add(l, x, zero)
 }
 

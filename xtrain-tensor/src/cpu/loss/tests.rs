@@ -82,7 +82,7 @@ fn chunks_of_the_vocabulary_change_no_bit() {
 #[cfg(feature = "faults")]
 #[test]
 fn a_vocabulary_chunk_that_restarts_the_sum_is_detected() {
-    let seen = crate::faults::with(crate::faults::Fault::VocabularyChunkStartsAnew, chunks_against_whole);
+    let seen = crate::faults::with(crate::faults::Fault::VocabChunkSubtotal, chunks_against_whole);
     assert!(seen.is_err_and(|e| e.contains("dx on")));
 }
 

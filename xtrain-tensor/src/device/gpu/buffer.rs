@@ -1,15 +1,26 @@
-//! Allocations in device memory, and copies to and from them.
+//! Allocations in device memory, copies to and from them, and the deferred operations that write them.
 use std::any::Any;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt::Debug;
+use std::sync::Mutex;
 
-use super::deferred::Deferred;
 use super::handle::Gpu;
 use super::launch::{At, Grid, args};
 use crate::error::Result;
+use crate::lock::lock;
 
-/// Grid of a kernel that strides over `bytes` bytes, 16 bytes per thread and iteration.
+/// Grid of a kernel that strides over `bytes` bytes, 16 bytes per thread and iteration. Empty for 0 bytes.
 fn grid_over(bytes: usize) -> Grid {
     Grid::blocks([bytes.div_ceil(16 * 256).min(4096), 1, 1], 256)
+}
+
+/// An operation whose kernel is not queued yet.
+///
+/// The kernel is queued when the buffer's address is first read. An operation whose input is deferred may queue a
+/// fused kernel instead; the result is bit-identical. The deferred operation holds clones of its inputs. A tensor
+/// that shares its buffer is copied before it is changed in place, so these inputs keep their values.
+pub(crate) trait Deferred: Any + Debug + Send + Sync {
+    /// Queues the kernel that writes the buffer at `to`.
+    fn launch(&self, gpu: &Gpu, to: At) -> Result<()>;
 }
 
 /// An allocation in device memory. Dropping it returns the block to the pool.
@@ -28,10 +39,6 @@ impl Buffer {
         Ok(Buffer { at, bytes, home: home.clone(), deferred: Mutex::default() })
     }
 
-    fn acquire(home: &Gpu, bytes: usize) -> Result<Buffer> {
-        Buffer::new(home, bytes, false)
-    }
-
     /// Acquires a block that no queued kernel uses, so the host may write to it immediately. Work queued by other
     /// threads cannot use a free block: only its owner can pass its address to a kernel.
     pub(crate) fn acquire_idle(home: &Gpu, bytes: usize) -> Result<Buffer> {
@@ -48,18 +55,14 @@ impl Buffer {
         At(self.at)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Deferred>>> {
-        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the operation that writes the buffer when it is first read.
     pub(crate) fn defer(&self, op: impl Deferred) {
-        *self.lock() = Some(Box::new(op));
+        *lock(&self.deferred) = Some(Box::new(op));
     }
 
     /// Queues the deferred operation, if there is one.
     pub(crate) fn run_deferred(&self) -> Result<()> {
-        let mut deferred = self.lock();
+        let mut deferred = lock(&self.deferred);
         if let Some(op) = &*deferred {
             op.launch(&self.home, self.arg())?;
             *deferred = None;
@@ -69,19 +72,14 @@ impl Buffer {
 
     /// Returns the deferred operation if it is a `T`.
     pub(crate) fn deferred<T: Deferred + Clone>(&self) -> Option<T> {
-        let deferred = self.lock();
+        let deferred = lock(&self.deferred);
         let op: &dyn Any = &**deferred.as_ref()?;
         op.downcast_ref::<T>().cloned()
     }
 
     /// Drops the deferred operation: a fused kernel that writes the buffer has been queued.
     pub(crate) fn written(&self) {
-        *self.lock() = None;
-    }
-
-    /// Size in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        *lock(&self.deferred) = None;
     }
 
     /// The device that owns the memory.
@@ -92,21 +90,10 @@ impl Buffer {
     /// Returns a copy of the buffer.
     pub(crate) fn duplicate(&self) -> Result<Buffer> {
         let copy = self.home.buffer(self.bytes)?;
-        if self.bytes > 0 {
-            let args = args![copy.arg(), self.arg(), self.bytes as u64];
-            // SAFETY: two buffers of `bytes` bytes each; blocks begin at multiples of 16.
-            unsafe { self.home.launch("copy_bytes", grid_over(self.bytes), args)? };
-        }
+        let args = args![copy.arg(), self.arg(), self.bytes as u64];
+        // SAFETY: two buffers of `bytes` bytes each; blocks begin at multiples of 16.
+        unsafe { self.home.launch("copy_bytes", grid_over(self.bytes), args)? };
         Ok(copy)
-    }
-
-    /// Queues a kernel that zeroes the buffer.
-    fn clear(&self) -> Result<()> {
-        if self.bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.
-        unsafe { self.home.launch("zero_bytes", grid_over(self.bytes), args![self.arg(), self.bytes as u64]) }
     }
 }
 
@@ -135,14 +122,14 @@ impl Gpu {
 
     /// Copies a buffer to the host. Synchronizes.
     pub(crate) fn download<T: bytemuck::Pod>(&self, buffer: &Buffer) -> Result<Vec<T>> {
-        self.download_first(buffer, buffer.bytes() / size_of::<T>())
+        self.download_first(buffer, buffer.bytes / size_of::<T>())
     }
 
     /// Copies the first `n` values of a buffer to the host. Synchronizes.
     pub(crate) fn download_first<T: bytemuck::Pod>(&self, buffer: &Buffer, n: usize) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); n];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
-        assert!(bytes.len() <= buffer.bytes(), "{} bytes of {}", bytes.len(), buffer.bytes());
+        assert!(bytes.len() <= buffer.bytes, "{} bytes of {}", bytes.len(), buffer.bytes);
         self.end_step()?;
         self.stream().download(bytes, buffer.at())?;
         Ok(values)
@@ -150,13 +137,14 @@ impl Gpu {
 
     /// Returns uninitialized device memory; a kernel must write all of it before it is read.
     pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer> {
-        Buffer::acquire(self, bytes)
+        Buffer::new(self, bytes, false)
     }
 
     /// Returns zeroed device memory.
     pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
         let buffer = self.buffer(bytes)?;
-        buffer.clear()?;
+        // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.
+        unsafe { self.launch("zero_bytes", grid_over(bytes), args![buffer.arg(), bytes as u64])? };
         Ok(buffer)
     }
 }

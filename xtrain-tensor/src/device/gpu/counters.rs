@@ -1,39 +1,33 @@
 //! Counters that the blocks of a launch use to find the last block. They are zero between launches: the last block
 //! resets its counter. Launches run one after another, so all of them share one array.
-use std::sync::{Mutex, PoisonError};
-
 use super::launch::{At, Launcher};
 use super::stream::Stream;
 use crate::error::Result;
 
-/// The block counters of a device.
+/// The block counters of a device: their address, and how many there are.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
-    block: Mutex<Option<(u64, usize)>>,
-}
+pub(super) struct Counters(Option<(u64, usize)>);
 
 impl Counters {
     /// Returns at least `n` counters, all zero at the beginning of a launch.
-    pub(super) fn address(&self, stream: &Stream, n: usize) -> Result<At> {
-        let mut block = self.block.lock().unwrap_or_else(PoisonError::into_inner);
-        match *block {
-            Some((at, size)) if n <= size => return Ok(At(at)),
-            _ => (),
+    pub(super) fn address(&mut self, stream: &Stream, n: usize) -> Result<At> {
+        if let Some((at, _)) = self.0.filter(|&(_, size)| n <= size) {
+            return Ok(At(at));
         }
         let (size, launcher) = (n.next_power_of_two().max(1024), stream.launcher());
         let at = stream.allocate(4 * size)?;
         // queued kernels may use the old counters
         let zeroed = stream.flush().and_then(|()| launcher.zero(at, 4 * size));
         zeroed.inspect_err(|_| launcher.free(at))?;
-        if let Some((old, _)) = block.replace((at, size)) {
+        if let Some((old, _)) = self.0.replace((at, size)) {
             launcher.free(old);
         }
         Ok(At(at))
     }
 
     /// Returns the memory to the device.
-    pub(super) fn free_all(&self, launcher: &dyn Launcher) {
-        if let Some((at, _)) = self.block.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    pub(super) fn free_all(&mut self, launcher: &dyn Launcher) {
+        if let Some((at, _)) = self.0.take() {
             launcher.free(at);
         }
     }

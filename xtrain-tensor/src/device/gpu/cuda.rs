@@ -5,7 +5,6 @@ mod functions;
 mod graph;
 
 use std::ffi::c_void;
-use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
@@ -13,14 +12,13 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nvrtc::Ptx;
 
-use driver_error::{driver_error, error};
+use driver_error::driver_error;
 use functions::Functions;
 use graph::Chain;
 
-use super::info::GpuInfo;
 use super::launch::{Arg, Call, Graph, Launcher};
 use super::peak::{Peak, Widths};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The kernel image: cubins and PTX, PTX only, or empty; see build/image.rs.
 pub(super) static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.image"));
@@ -30,6 +28,17 @@ const CUDA: i32 = 13000;
 
 /// Requirement named in errors about a missing or old driver.
 const DRIVER_REQUIREMENT: &str = "xtrain needs the NVIDIA driver 580 or newer (CUDA 13)";
+
+/// A GPU of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Device name.
+    pub name: String,
+    /// Architecture, such as `sm_90`.
+    pub architecture: String,
+    /// Total memory in bytes.
+    pub bytes: usize,
+}
 
 /// Attributes of the compute capability.
 const CAPABILITY: [CUdevice_attribute; 2] = [
@@ -44,7 +53,9 @@ const CAPABILITY: [CUdevice_attribute; 2] = [
 pub(super) fn driver() -> Result<i32> {
     // SAFETY: loads the driver's library as every CUDA program does.
     if !unsafe { sys::is_culib_present() } {
-        return Err(error(format!("no CUDA driver: libcuda.so.1 cannot be loaded; {DRIVER_REQUIREMENT}")));
+        return Err(Error::device(format!(
+            "no CUDA driver: libcuda.so.1 cannot be loaded; {DRIVER_REQUIREMENT}"
+        )));
     }
     let mut version = 0;
     // SAFETY: the library is loaded, and the pointer is to an integer.
@@ -53,7 +64,7 @@ pub(super) fn driver() -> Result<i32> {
         .map_err(driver_error("reading the driver version"))?;
     if version < CUDA {
         let has = format!("{}.{}", version / 1000, version % 1000 / 10);
-        return Err(error(format!("the CUDA driver supports CUDA {has}; {DRIVER_REQUIREMENT}")));
+        return Err(Error::device(format!("the CUDA driver supports CUDA {has}; {DRIVER_REQUIREMENT}")));
     }
     Ok(version)
 }
@@ -102,18 +113,18 @@ impl Cuda {
     pub(super) fn open(ordinal: u32) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {
-            let what =
-                format!("this build has no GPU kernels ({}): install nvcc and rebuild", env!("XTRAIN_IMAGE"));
-            return Err(error(what));
+            let image = env!("XTRAIN_IMAGE");
+            return Err(Error::device(format!(
+                "this build has no GPU kernels ({image}): install nvcc and rebuild"
+            )));
         }
         let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
         if i64::from(ordinal) >= i64::from(count) {
-            return Err(error(format!(
+            return Err(Error::device(format!(
                 "cuda:{ordinal}: no such device; this machine has {count} GPUs, numbered from 0"
             )));
         }
-        let opened = driver_error("opening the device");
-        let context = CudaContext::new(ordinal as usize).map_err(opened)?;
+        let context = CudaContext::new(ordinal as usize).map_err(driver_error("opening the device"))?;
         // SAFETY: events order work between streams; there is only one stream.
         unsafe { context.disable_event_tracking() };
         let name = context.name().map_err(driver_error("reading the device name"))?;
@@ -240,11 +251,5 @@ impl Launcher for Cuda {
         // SAFETY: as promised by the caller.
         let chain = unsafe { Chain::new(self.stream.clone(), self.functions.clone(), calls)? };
         Ok(Box::new(chain))
-    }
-}
-
-impl fmt::Debug for Cuda {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cuda").field("name", &self.name).finish_non_exhaustive()
     }
 }

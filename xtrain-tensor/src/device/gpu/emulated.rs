@@ -2,53 +2,41 @@
 mod ffi;
 mod kernels;
 mod source;
+#[cfg(test)]
+pub(super) mod testing;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::launch::{Arg, Call, Graph, Grid, Launcher, ThreadSchedule};
+use super::launch::{Arg, Call, EmulatorBuild, Graph, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
 use crate::{Error, Result};
-use kernels::{Kernels, Memory};
+use kernels::Kernels;
 
 /// Launcher of the emulator.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Emulated {
     schedule: ThreadSchedule,
     kernels: &'static Kernels,
 }
 
-fn error(what: String) -> Error {
-    Error::device(what)
-}
-
 impl Emulated {
-    /// The plain build of the kernels.
+    /// Opens the plain build of the kernels, or the instrumented one, which checks every memory access.
     ///
     /// # Errors
     /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
-    pub(super) fn plain(schedule: ThreadSchedule) -> Result<Emulated> {
-        Emulated::new(schedule, Memory::Plain)
-    }
-
-    /// The instrumented build of the kernels, which checks every memory access.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
-    pub(super) fn checked(schedule: ThreadSchedule) -> Result<Emulated> {
-        source::capture_faults();
-        Emulated::new(schedule, Memory::Checked)
-    }
-
-    fn new(schedule: ThreadSchedule, memory: Memory) -> Result<Emulated> {
+    pub(super) fn new(schedule: ThreadSchedule, build: EmulatorBuild) -> Result<Emulated> {
+        if build == EmulatorBuild::Checked {
+            source::capture_faults();
+        }
         #[cfg(target_arch = "x86_64")]
         if !(std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2")) {
-            return Err(error("the emulator requires a CPU with AVX2 and FMA".into()));
+            return Err(Error::device("the emulator requires a CPU with AVX2 and FMA"));
         }
-        Ok(Emulated { schedule, kernels: Kernels::of(memory) })
+        Ok(Emulated { schedule, kernels: Kernels::of(build) })
     }
 
     fn checks(&self) -> bool {
-        self.kernels.memory == Memory::Checked
+        self.kernels.build == EmulatorBuild::Checked
     }
 
     fn config(&self, grid: Grid) -> ffi::Config {
@@ -97,7 +85,7 @@ impl Launcher for Emulated {
         // SAFETY: any size is valid.
         let at = unsafe { ffi::xtemu_allocate(bytes, c_int::from(self.checks())) };
         if at.is_null() {
-            return Err(error(format!("out of memory: cannot allocate {bytes} bytes")));
+            return Err(Error::device(format!("out of memory: cannot allocate {bytes} bytes")));
         }
         Ok(at as u64)
     }
@@ -118,7 +106,7 @@ impl Launcher for Emulated {
         let written = unsafe { ffi::xtemu_read(to.as_mut_ptr().cast(), from as *const c_void, to.len()) };
         if written < to.len() {
             let what = format!("download of {} bytes: byte {written} is uninitialized", to.len());
-            return Err(error(what));
+            return Err(Error::device(what));
         }
         Ok(())
     }
@@ -144,7 +132,7 @@ impl Launcher for Emulated {
             return Ok(());
         }
         let text = CStr::from_bytes_until_nul(&text).expect("snprintf terminates the string");
-        Err(error(source::with_location(&text.to_string_lossy())))
+        Err(Error::device(source::with_location(&text.to_string_lossy())))
     }
 
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
@@ -154,7 +142,6 @@ impl Launcher for Emulated {
 }
 
 /// A sequence of calls that owns its arguments, as a CUDA graph does.
-#[derive(Debug)]
 struct Chain {
     device: Emulated,
     calls: Vec<(&'static str, Grid, Vec<Arg>)>,
@@ -173,31 +160,4 @@ impl Graph for Chain {
         }
         Ok(())
     }
-}
-
-/// `c + sum over 16 k of a[k] * b[k]` (bf16 bit patterns), as one k-step of a Hopper tensor core.
-#[cfg(test)]
-pub(crate) fn mma_dot16(a: &[u16; 16], b: &[u16; 16], c: f32) -> f32 {
-    // SAFETY: 16 values each.
-    unsafe { ffi::xtemu_mma_dot16(a.as_ptr(), b.as_ptr(), c) }
-}
-
-/// Starts counting the bytes that kernels on checked devices read from `bytes` bytes at `at`; see [`watched`].
-#[cfg(test)]
-pub(crate) fn watch(at: u64, bytes: usize) {
-    // SAFETY: the address is only compared, never dereferenced.
-    unsafe { ffi::xtemu_watch(at as *const c_void, bytes) };
-}
-
-/// The bytes read since [`watch`].
-#[cfg(test)]
-pub(crate) fn watched() -> u64 {
-    // SAFETY: reads a counter.
-    unsafe { ffi::xtemu_watched() }
-}
-
-/// The names of all kernels.
-#[cfg(test)]
-pub(crate) fn kernel_names() -> Vec<&'static str> {
-    Kernels::of(Memory::Plain).names()
 }

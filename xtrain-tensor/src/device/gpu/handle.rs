@@ -1,16 +1,17 @@
 //! The handle of a GPU.
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::counters::Counters;
 use super::cuda::Cuda;
 #[cfg(all(feature = "emu", xtrain_emu))]
 use super::emulated::Emulated;
 use super::indices::Indices;
-use super::launch::{Arg, At, Grid, Launcher, ThreadSchedule};
+use super::launch::{Arg, At, EmulatorBuild, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
 use super::stream::{GpuCounters, Stream};
 use crate::error::Result;
+use crate::lock::lock;
 
 /// A CUDA device, or the emulator. Cloning shares it. Threads may share it: a lock issues one operation at a time.
 #[derive(Clone)]
@@ -22,67 +23,32 @@ struct Shared {
     /// Held while one operation is issued.
     issue: Mutex<()>,
     stream: Stream,
-    indices: Indices,
-    counters: Counters,
+    indices: Mutex<Indices>,
+    counters: Mutex<Counters>,
 }
 
 impl Gpu {
-    /// Opens the emulator: the kernels' source compiled for the CPU. `schedule` is the order in which CUDA threads
-    /// run.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
+    /// Opens the emulator; see [`Device::emulated`](crate::Device::emulated).
     #[cfg(all(feature = "emu", xtrain_emu))]
-    pub fn emulated(schedule: ThreadSchedule) -> Result<Gpu> {
-        Ok(Gpu::with_launcher(Box::new(Emulated::plain(schedule)?)))
+    pub(crate) fn emulated(schedule: ThreadSchedule, build: EmulatorBuild) -> Result<Gpu> {
+        Ok(Gpu::with_launcher(Box::new(Emulated::new(schedule, build)?)))
     }
 
-    /// As [`Gpu::emulated`], with every memory access checked: bounds, alignment, uninitialized reads and data races.
-    /// A fault ends the launch with an error that names kernel, source line and thread. Several times slower.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if this build has no emulator.
-    #[cfg(all(feature = "emu", xtrain_emu))]
-    pub fn checked(schedule: ThreadSchedule) -> Result<Gpu> {
-        Ok(Gpu::with_launcher(Box::new(Emulated::checked(schedule)?)))
+    /// This build has no emulator: always fails.
+    #[cfg(not(all(feature = "emu", xtrain_emu)))]
+    pub(crate) fn emulated(_: ThreadSchedule, _: EmulatorBuild) -> Result<Gpu> {
+        Err(crate::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
-    /// Opens the CUDA device with this ordinal.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver, no such device, or no kernel image for it in
-    /// this build.
-    pub fn cuda(ordinal: u32) -> Result<Gpu> {
+    /// Opens the CUDA device with this ordinal; see [`Device::cuda`](crate::Device::cuda).
+    pub(crate) fn cuda(ordinal: u32) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?)))
     }
 
-    /// This build has no emulator: always fails.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device), with the reason.
-    #[cfg(not(all(feature = "emu", xtrain_emu)))]
-    pub fn emulated(_: ThreadSchedule) -> Result<Gpu> {
-        Err(crate::error::Error::device(env!("XTRAIN_EMULATOR")))
-    }
-
-    /// This build has no emulator: always fails.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device), with the reason.
-    #[cfg(not(all(feature = "emu", xtrain_emu)))]
-    pub fn checked(schedule: ThreadSchedule) -> Result<Gpu> {
-        Gpu::emulated(schedule)
-    }
-
     fn with_launcher(launcher: Box<dyn Launcher>) -> Gpu {
-        Gpu {
-            shared: Arc::new(Shared {
-                issue: Mutex::default(),
-                stream: Stream::new(launcher),
-                indices: Indices::default(),
-                counters: Counters::default(),
-            }),
-        }
+        let (indices, counters) = (Mutex::default(), Mutex::default());
+        let stream = Stream::new(launcher);
+        Gpu { shared: Arc::new(Shared { issue: Mutex::default(), stream, indices, counters }) }
     }
 
     /// Returns the device name.
@@ -127,22 +93,18 @@ impl Gpu {
 
     /// Returns the device address of `values`, uploading them if necessary. Valid for the calling operation only.
     pub(crate) fn indices(&self, values: &[u32]) -> Result<At> {
-        self.shared.indices.address(&self.shared.stream, values)
+        lock(&self.shared.indices).address(&self.shared.stream, values)
     }
 
-    /// Declares lists that an already queued kernel writes to these addresses. Valid until the step ends.
+    /// Declares the lists that an already queued kernel writes to these addresses. Replaces those declared before.
+    /// Valid until the step ends.
     pub(crate) fn stage_indices(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
-        self.shared.indices.stage(lists.collect());
-    }
-
-    /// Drops the lists of [`Gpu::stage_indices`].
-    pub(crate) fn clear_staged_indices(&self) {
-        self.shared.indices.stage(Vec::new());
+        lock(&self.shared.indices).staged = lists.collect();
     }
 
     /// Returns at least `n` counters, all zero at the beginning of a launch.
     pub(crate) fn counters(&self, n: usize) -> Result<At> {
-        self.shared.counters.address(&self.shared.stream, n)
+        lock(&self.shared.counters).address(&self.shared.stream, n)
     }
 
     /// Whether both handles are the same device.
@@ -163,7 +125,7 @@ impl Gpu {
     /// [`Gpu::submit_step`] of a thread that holds the issue lock.
     pub(crate) fn end_step(&self) -> Result<()> {
         self.shared.stream.flush()?;
-        self.shared.indices.submit_step();
+        lock(&self.shared.indices).submit_step();
         Ok(())
     }
 
@@ -180,15 +142,15 @@ impl Gpu {
     /// The issue lock. A backend operation holds it from its first index list to its last launch, so that no other
     /// thread replaces those lists, or ends the step, in between. It is not reentrant.
     pub(crate) fn issue(&self) -> MutexGuard<'_, ()> {
-        self.shared.issue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.issue)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         self.stream.close();
-        self.indices.free_all(self.stream.launcher());
-        self.counters.free_all(self.stream.launcher());
+        lock(&self.indices).free_all(self.stream.launcher());
+        lock(&self.counters).free_all(self.stream.launcher());
         self.stream.free_all();
     }
 }

@@ -1,9 +1,7 @@
 //! Cache of index lists (token ids, positions, slots) on the device. A pass uses the same few lists in every layer:
 //! each is uploaded once and then found by value. The lists of a step reuse the addresses of the previous step, in
 //! order of first use, so that a captured graph stays valid. Lists that a kernel writes at each step are also found
-//! by value, see [`Indices::stage`].
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+//! by value, see [`Gpu::stage_indices`](super::Gpu::stage_indices).
 use super::launch::{At, Launcher};
 use super::stream::Stream;
 use crate::error::Result;
@@ -15,14 +13,9 @@ const MAX_LISTS: usize = 32;
 /// The index lists on the device.
 #[derive(Debug, Default)]
 pub(super) struct Indices {
-    lists: Mutex<Lists>,
-}
-
-#[derive(Debug, Default)]
-struct Lists {
     cached: Vec<List>,
     /// Lists that a kernel of this step writes, and their addresses.
-    staged: Vec<(Vec<u32>, At)>,
+    pub(super) staged: Vec<(Vec<u32>, At)>,
     /// Number of lookups, for LRU eviction.
     clock: u64,
     /// Step counter; a step ends at [`Indices::submit_step`].
@@ -41,9 +34,9 @@ struct List {
     step: u64,
 }
 
-impl Lists {
+impl Indices {
     fn find(&self, values: &[u32]) -> Option<usize> {
-        let same = |list: &List| match faults::on(Fault::IndexListNotRenewed) {
+        let same = |list: &List| match faults::on(Fault::StaleIndexList) {
             true => list.values.len() == values.len(),
             false => list.values == values,
         };
@@ -72,24 +65,21 @@ impl Lists {
         (list.used, list.step) = (self.clock, self.step);
         At(list.at)
     }
-}
 
-impl Indices {
     /// Returns the device address of `values`, uploading them if necessary. Valid for the calling operation only.
-    pub(super) fn address(&self, stream: &Stream, values: &[u32]) -> Result<At> {
-        let mut lists = self.lock();
-        lists.clock += 1;
-        if let Some(&(_, at)) = lists.staged.iter().find(|(staged, _)| staged == values) {
+    pub(super) fn address(&mut self, stream: &Stream, values: &[u32]) -> Result<At> {
+        self.clock += 1;
+        if let Some(&(_, at)) = self.staged.iter().find(|(staged, _)| staged == values) {
             return Ok(at);
         }
-        if let Some(found) = lists.find(values) {
-            return Ok(lists.mark(found));
+        if let Some(found) = self.find(values) {
+            return Ok(self.mark(found));
         }
-        let (entry, in_use) = lists.entry_for_new_list();
+        let (entry, in_use) = self.entry_for_new_list();
         if in_use {
             stream.flush()?;
         }
-        let list = &mut lists.cached[entry];
+        let list = &mut self.cached[entry];
         // the old contents are invalid even if the copy fails
         list.values.clear();
         if list.capacity < values.len() {
@@ -102,32 +92,18 @@ impl Indices {
         }
         stream.copy_to_device(list.at, bytemuck::cast_slice(values))?;
         list.values.extend_from_slice(values);
-        Ok(lists.mark(entry))
-    }
-
-    /// Replaces the lists that an already queued kernel writes.
-    pub(super) fn stage(&self, lists: Vec<(Vec<u32>, At)>) {
-        self.lock().staged = lists;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(self.mark(entry))
     }
 
     /// Ends a step. No operation is in progress and the queue is empty.
-    pub(super) fn submit_step(&self) {
-        let mut lists = self.lock();
-        lists.step += 1;
-        lists.distinct = 0;
-        lists.staged.clear();
+    pub(super) fn submit_step(&mut self) {
+        self.step += 1;
+        self.distinct = 0;
+        self.staged.clear();
     }
 
     /// Returns the memory to the device.
-    pub(super) fn free_all(&self, launcher: &dyn Launcher) {
-        for list in self.lock().cached.drain(..) {
-            if list.capacity > 0 {
-                launcher.free(list.at);
-            }
-        }
+    pub(super) fn free_all(&mut self, launcher: &dyn Launcher) {
+        self.cached.drain(..).filter(|list| list.capacity > 0).for_each(|list| launcher.free(list.at));
     }
 }

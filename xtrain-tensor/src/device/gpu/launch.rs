@@ -1,6 +1,4 @@
 //! The launch interface: everything that host code requires of a device.
-use std::fmt;
-
 use super::peak::Peak;
 use crate::Result;
 
@@ -29,16 +27,17 @@ impl Grid {
     }
 }
 
-/// An address in device memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An address in device memory. The default is null.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct At(pub(crate) u64);
 
 /// A kernel argument, by value.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arg {
     At(u64),
     U32(u32),
-    F32(f32),
+    /// The bits of an f32, so that 0 and -0 are different arguments.
+    F32(u32),
     U64(u64),
 }
 
@@ -47,20 +46,7 @@ impl Arg {
     pub(crate) fn address(&self) -> *mut std::ffi::c_void {
         match self {
             Arg::At(x) | Arg::U64(x) => (&raw const *x).cast_mut().cast(),
-            Arg::U32(x) => (&raw const *x).cast_mut().cast(),
-            Arg::F32(x) => (&raw const *x).cast_mut().cast(),
-        }
-    }
-}
-
-/// Bitwise: 0 and -0 are different arguments.
-impl PartialEq for Arg {
-    fn eq(&self, other: &Arg) -> bool {
-        match (self, other) {
-            (Arg::At(a), Arg::At(b)) | (Arg::U64(a), Arg::U64(b)) => a == b,
-            (Arg::U32(a), Arg::U32(b)) => a == b,
-            (Arg::F32(a), Arg::F32(b)) => a.to_bits() == b.to_bits(),
-            _ => false,
+            Arg::U32(x) | Arg::F32(x) => (&raw const *x).cast_mut().cast(),
         }
     }
 }
@@ -70,6 +56,12 @@ impl From<At> for Arg {
         Arg::At(x.0)
     }
 }
+/// A size, which the kernels take as a u32.
+impl From<usize> for Arg {
+    fn from(x: usize) -> Arg {
+        Arg::U32(x as u32)
+    }
+}
 impl From<u32> for Arg {
     fn from(x: u32) -> Arg {
         Arg::U32(x)
@@ -77,7 +69,7 @@ impl From<u32> for Arg {
 }
 impl From<f32> for Arg {
     fn from(x: f32) -> Arg {
-        Arg::F32(x)
+        Arg::F32(x.to_bits())
     }
 }
 impl From<u64> for Arg {
@@ -115,8 +107,17 @@ pub enum ThreadSchedule {
     Priorities(u64),
 }
 
+/// A compilation of the kernels for the emulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EmulatorBuild {
+    /// In host memory, without checks.
+    Plain,
+    /// Instrumented: checks every memory access, in an arena with shadow memory.
+    Checked,
+}
+
 /// A device backend: runs kernels and owns device memory.
-pub(crate) trait Launcher: fmt::Debug + Send + Sync {
+pub(crate) trait Launcher: Send + Sync {
     fn name(&self) -> String;
     /// Whether the device has the `wgmma` instructions of sm_90.
     fn has_wgmma(&self) -> bool;
@@ -150,7 +151,7 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
 }
 
 /// A sequence of kernel launches that is submitted as a unit.
-pub(crate) trait Graph: fmt::Debug + Send {
+pub(crate) trait Graph: Send {
     /// Replaces grid and arguments of node `at` for all later runs.
     ///
     /// # Safety

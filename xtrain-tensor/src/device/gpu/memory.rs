@@ -1,7 +1,6 @@
 //! Device memory pool. Freed blocks go to free lists by size class, so after the first step a loop makes no further
 //! device allocations.
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::launch::Launcher;
 use crate::error::Result;
@@ -9,36 +8,23 @@ use crate::error::Result;
 /// The memory pool of a device.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    lists: Mutex<FreeLists>,
-}
-
-#[derive(Debug, Default)]
-struct FreeLists {
     /// Free blocks by size class, ordered by address, so that a step that requests the same sizes gets the same
     /// blocks. The value is the flush count from which the block is idle ([`super::queue::Queue::idle_from_flush`]).
     free: HashMap<usize, BTreeMap<u64, u64>>,
-    allocations: u64,
+    /// Number of device allocations.
+    pub(super) allocations: u64,
 }
 
 impl Memory {
-    fn lock(&self) -> MutexGuard<'_, FreeLists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Number of device allocations.
-    pub(super) fn allocations(&self) -> u64 {
-        self.lock().allocations
-    }
-
     /// Allocates a block from the device.
-    pub(super) fn allocate(&self, launcher: &dyn Launcher, bytes: usize) -> Result<u64> {
-        self.lock().allocations += 1;
+    pub(super) fn allocate(&mut self, launcher: &dyn Launcher, bytes: usize) -> Result<u64> {
+        self.allocations += 1;
         launcher.allocate(bytes)
     }
 
     /// Returns to the device all free blocks that are idle after `flushes` flushes.
-    pub(super) fn free_all(&self, launcher: &dyn Launcher, flushes: u64) {
-        for blocks in self.lock().free.values_mut() {
+    pub(super) fn free_all(&mut self, launcher: &dyn Launcher, flushes: u64) {
+        for blocks in self.free.values_mut() {
             blocks.retain(|&at, &mut from| {
                 let stays = from > flushes;
                 if !stays {
@@ -50,17 +36,16 @@ impl Memory {
     }
 
     /// Takes a free block of this size class that is idle after `flushes` flushes.
-    pub(super) fn find(&self, size_class: usize, flushes: u64) -> Option<u64> {
-        let mut lists = self.lock();
-        let blocks = lists.free.get_mut(&size_class)?;
+    pub(super) fn find(&mut self, size_class: usize, flushes: u64) -> Option<u64> {
+        let blocks = self.free.get_mut(&size_class)?;
         let at = blocks.iter().find(|&(_, &from)| from <= flushes).map(|(&at, _)| at)?;
         blocks.remove(&at);
         Some(at)
     }
 
     /// Adds a free block that is idle from flush `from` on.
-    pub(super) fn insert(&self, size_class: usize, at: u64, from: u64) {
-        self.lock().free.entry(size_class).or_default().insert(at, from);
+    pub(super) fn insert(&mut self, size_class: usize, at: u64, from: u64) {
+        self.free.entry(size_class).or_default().insert(at, from);
     }
 }
 
@@ -76,8 +61,8 @@ mod tests {
 
     #[test]
     fn a_block_is_idle_after_the_flush_that_follows_its_free() {
-        let memory = Memory::default();
-        memory.lock().free.entry(256).or_default().extend([(1 << 8, 3), (2 << 8, 2)]);
+        let mut memory = Memory::default();
+        memory.free.entry(256).or_default().extend([(1 << 8, 3), (2 << 8, 2)]);
         assert_eq!(memory.find(256, 1), None);
         assert_eq!(memory.find(256, 2), Some(2 << 8));
         assert_eq!(memory.find(256, 2), None);

@@ -3,12 +3,10 @@
 mod buffer;
 mod counters;
 mod cuda;
-mod deferred;
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod emulated;
 mod handle;
 mod indices;
-mod info;
 mod launch;
 mod memory;
 mod peak;
@@ -16,14 +14,13 @@ mod queue;
 mod stream;
 mod survey;
 
-pub(crate) use buffer::Buffer;
-pub(crate) use deferred::Deferred;
+pub(crate) use buffer::{Buffer, Deferred};
+pub use cuda::GpuInfo;
 #[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use emulated::{kernel_names, mma_dot16, watch, watched};
+pub(crate) use emulated::testing::{kernel_names, mma_dot16, watch, watched};
 pub use handle::Gpu;
-pub use info::GpuInfo;
 pub use launch::ThreadSchedule;
-pub(crate) use launch::{Arg, At, Grid, args};
+pub(crate) use launch::{Arg, At, EmulatorBuild, Grid, args};
 pub use peak::Peak;
 pub use stream::GpuCounters;
 pub use survey::{GpuSurvey, enumerate_gpus};

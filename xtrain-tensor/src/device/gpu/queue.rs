@@ -3,7 +3,6 @@
 //! step is then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
 //! [`super::indices`]), so a graph is launched unchanged except for the few arguments that differ between steps.
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::launch::{Arg, Call, Graph, Grid, Launcher};
 use crate::{
@@ -18,17 +17,12 @@ const MAX_PENDING: usize = 1024;
 /// Maximum number of cached kernel sequences; the least recently used one is evicted.
 const MAX_GRAPHS: usize = 16;
 
-/// Queued kernel calls, in order.
-#[derive(Debug, Default)]
+/// Queued kernel calls, in order, and the graphs of earlier ones.
+#[derive(Default)]
 pub(super) struct Queue {
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
     pending: Calls,
     cached: Vec<CachedGraph>,
-    counts: Counts,
+    pub(super) counts: Counts,
 }
 
 /// Counts of submissions to the device.
@@ -78,7 +72,6 @@ impl Calls {
 }
 
 /// A sequence of calls that was submitted before. Its graph is built at the second submission.
-#[derive(Debug)]
 struct CachedGraph {
     last: Calls,
     graph: Option<Box<dyn Graph>>,
@@ -86,47 +79,26 @@ struct CachedGraph {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        self.lock().counts
-    }
-
     /// Returns the number of flushes after which no queued kernel refers to a block that is freed now: kernels that
     /// use it were queued before and have been submitted by then. The current count if the queue is empty.
     pub(super) fn idle_from_flush(&self) -> u64 {
-        let inner = self.lock();
-        inner.counts.flushes + u64::from(!inner.pending.calls.is_empty())
+        self.counts.flushes + u64::from(!self.pending.calls.is_empty())
     }
 
     /// Queues a call. Flushes first if the queue is full.
     ///
     /// # Safety
     /// As [`Launcher::launch`], and the memory behind the pointers stays valid until the next [`Queue::flush`].
-    pub(super) unsafe fn push(&self, launcher: &dyn Launcher, call: Call<'_>) -> Result<()> {
-        let mut inner = self.lock();
-        if inner.pending.calls.len() >= MAX_PENDING {
-            inner.flush(launcher)?;
+    pub(super) unsafe fn push(&mut self, launcher: &dyn Launcher, call: Call<'_>) -> Result<()> {
+        if self.pending.calls.len() >= MAX_PENDING {
+            self.flush(launcher)?;
         }
-        inner.pending.push(call);
+        self.pending.push(call);
         Ok(())
     }
 
     /// Submits all queued calls. After an error the queue is empty.
-    pub(super) fn flush(&self, launcher: &dyn Launcher) -> Result<()> {
-        self.lock().flush(launcher)
-    }
-
-    /// Drops queued calls and cached graphs, before the device is closed.
-    pub(super) fn close(&self) {
-        *self.lock() = Inner::default();
-    }
-}
-
-impl Inner {
-    fn flush(&mut self, launcher: &dyn Launcher) -> Result<()> {
+    pub(super) fn flush(&mut self, launcher: &dyn Launcher) -> Result<()> {
         if self.pending.calls.is_empty() {
             return Ok(());
         }
@@ -170,7 +142,7 @@ impl CachedGraph {
         match &mut self.graph {
             // SAFETY: as promised for each call when it was pushed.
             empty @ None => *empty = Some(unsafe { launcher.graph(&Vec::from_iter(calls.iter()))? }),
-            Some(_) if faults::on(Fault::GraphWithOldArguments) => (),
+            Some(_) if faults::on(Fault::StaleGraphArguments) => (),
             Some(graph) => {
                 let pairs = self.last.iter().zip(calls.iter()).enumerate();
                 for (at, (_, new)) in pairs.filter(|(_, (old, new))| old != new) {

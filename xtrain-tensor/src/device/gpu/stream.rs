@@ -1,34 +1,30 @@
 //! The stream of a device: kernels and copies in order, their memory, and the activity counters.
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 
 use super::launch::{Arg, Call, Grid, Launcher};
 use super::memory::{Memory, size_class};
 use super::queue::Queue;
 use crate::error::Result;
+use crate::lock::lock;
 
 /// A launcher with its queue and its memory pool.
 pub(super) struct Stream {
     launcher: Box<dyn Launcher>,
-    memory: Memory,
-    queue: Queue,
-    activity: Activity,
+    memory: Mutex<Memory>,
+    queue: Mutex<Queue>,
+    activity: Mutex<Activity>,
 }
 
-/// Counters that neither the queue nor the memory pool keeps.
 #[derive(Debug, Default)]
 struct Activity {
-    launches: AtomicU64,
-    uploaded: AtomicU64,
-    downloaded: AtomicU64,
-    syncs: AtomicU64,
+    /// Those that neither the queue nor the memory pool keeps; the others are zero.
+    counters: GpuCounters,
     /// Number of queue flushes before the last upload.
-    flushes_at_upload: AtomicU64,
-    kv_read: AtomicU64,
-    partials: AtomicU64,
+    flushes_at_upload: u64,
 }
 
 /// Activity counters of a GPU since it was opened. Subtract two snapshots with [`GpuCounters::since`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GpuCounters {
     /// Kernels launched, individually or as graph nodes.
     pub launches: u64,
@@ -75,7 +71,7 @@ impl GpuCounters {
 
 impl Stream {
     pub(super) fn new(launcher: Box<dyn Launcher>) -> Stream {
-        Stream { launcher, memory: Memory::default(), queue: Queue::default(), activity: Activity::default() }
+        Stream { launcher, memory: Mutex::default(), queue: Mutex::default(), activity: Mutex::default() }
     }
 
     /// The launcher.
@@ -85,65 +81,63 @@ impl Stream {
 
     /// Returns a snapshot of the activity counters.
     pub(super) fn counters(&self) -> GpuCounters {
-        let Stream { memory, queue, activity, .. } = self;
-        let (counts, load) = (queue.counts(), |n: &AtomicU64| n.load(Ordering::Relaxed));
+        let counts = lock(&self.queue).counts;
+        let allocations = lock(&self.memory).allocations;
+        let activity = lock(&self.activity);
         GpuCounters {
-            launches: load(&activity.launches),
             graphs: counts.graphs,
             graph_node_updates: counts.graph_node_updates,
-            uploaded: load(&activity.uploaded),
-            downloaded: load(&activity.downloaded),
-            syncs: load(&activity.syncs),
-            steps_without_upload: counts.flushes.saturating_sub(load(&activity.flushes_at_upload)),
-            kv_read: load(&activity.kv_read),
-            partials: load(&activity.partials),
-            allocations: memory.allocations(),
+            steps_without_upload: counts.flushes.saturating_sub(activity.flushes_at_upload),
+            allocations,
+            ..activity.counters
         }
     }
 
-    /// Adds to the counters of decode attention: bytes of keys and values read, and of partial results.
+    /// See [`Gpu::count_attention_bytes`](super::Gpu::count_attention_bytes).
     pub(super) fn count_attention_bytes(&self, read: usize, partials: usize) {
-        self.activity.kv_read.fetch_add(read as u64, Ordering::Relaxed);
-        self.activity.partials.fetch_add(partials as u64, Ordering::Relaxed);
+        let mut activity = lock(&self.activity);
+        activity.counters.kv_read += read as u64;
+        activity.counters.partials += partials as u64;
     }
 
-    /// Queues a kernel after everything queued before. An empty grid launches nothing. The kernel may run as late as
-    /// the next submission or synchronization; its errors are reported then.
+    /// See [`Gpu::launch`](super::Gpu::launch).
     ///
     /// # Safety
-    /// `args` match the kernel's signature, and its pointers are valid for what the kernel reads and writes.
+    /// As there.
     pub(super) unsafe fn launch(&self, kernel: &'static str, grid: Grid, args: &[Arg]) -> Result<()> {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        let Stream { launcher, queue, activity, .. } = self;
-        activity.launches.fetch_add(1, Ordering::Relaxed);
+        lock(&self.activity).counters.launches += 1;
         let call = Call { kernel, grid, args };
-        if launcher.exact() {
+        if self.launcher.exact() {
             // SAFETY: as promised by the caller.
-            return unsafe { launcher.launch(call) };
+            return unsafe { self.launcher.launch(call) };
         }
         // SAFETY: as promised by the caller. Memory outlives queued kernels: a freed block is returned to the device,
         // or written by the host, only after all kernels that were queued before it was freed have been submitted,
         // and no later kernel refers to it. The host writes to a live block only if no queued kernel uses that range
         // ([`Gpu::upload_into`](super::Gpu::upload_into)). Index lists and counters are replaced by the one thread
         // that issues operations; memory that the current step uses is overwritten only after a flush.
-        unsafe { queue.push(&**launcher, call) }
+        unsafe { lock(&self.queue).push(&*self.launcher, call) }
     }
 
     /// Submits the queued kernels.
     pub(super) fn flush(&self) -> Result<()> {
-        self.queue.flush(&*self.launcher)
+        lock(&self.queue).flush(&*self.launcher)
     }
 
     /// Allocates device memory. On failure, returns all free blocks to the device and tries again.
     pub(super) fn allocate(&self, bytes: usize) -> Result<u64> {
-        let Stream { launcher, memory, .. } = self;
-        memory.allocate(&**launcher, bytes).or_else(|_| {
+        let launcher = self.launcher();
+        let first = lock(&self.memory).allocate(launcher, bytes);
+        first.or_else(|_| {
             self.flush()?;
             // blocks that kernels queued since the flush (by another thread) may use are kept
-            memory.free_all(&**launcher, self.queue.counts().flushes);
-            memory.allocate(&**launcher, bytes)
+            let flushes = self.flushes();
+            let mut memory = lock(&self.memory);
+            memory.free_all(launcher, flushes);
+            memory.allocate(launcher, bytes)
         })
     }
 
@@ -153,11 +147,9 @@ impl Stream {
             return self.allocate(bytes);
         }
         let block = size_class(bytes);
-        let flushes = if idle { self.queue.counts().flushes } else { u64::MAX };
-        match self.memory.find(block, flushes) {
-            Some(at) => Ok(at),
-            None => self.allocate(block),
-        }
+        let flushes = if idle { self.flushes() } else { u64::MAX };
+        let found = lock(&self.memory).find(block, flushes);
+        found.map_or_else(|| self.allocate(block), Ok)
     }
 
     /// Returns a block of `bytes` bytes to the pool.
@@ -165,33 +157,40 @@ impl Stream {
         if self.launcher.exact() {
             return self.launcher.free(at);
         }
-        let from = self.queue.idle_from_flush();
-        self.memory.insert(size_class(bytes), at, from);
+        let from = lock(&self.queue).idle_from_flush();
+        lock(&self.memory).insert(size_class(bytes), at, from);
     }
 
     /// Copies host bytes to an allocation.
     pub(super) fn copy_to_device(&self, to: u64, bytes: &[u8]) -> Result<()> {
-        let Stream { launcher, queue, activity, .. } = self;
-        activity.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        activity.flushes_at_upload.store(queue.counts().flushes, Ordering::Relaxed);
-        launcher.upload(to, bytes)
+        let flushes = self.flushes();
+        let mut activity = lock(&self.activity);
+        activity.counters.uploaded += bytes.len() as u64;
+        activity.flushes_at_upload = flushes;
+        drop(activity);
+        self.launcher.upload(to, bytes)
+    }
+
+    fn flushes(&self) -> u64 {
+        lock(&self.queue).counts.flushes
     }
 
     /// Copies from the device after all queued kernels, which have been submitted.
     pub(super) fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
         self.launcher.download(to, from)?;
-        self.activity.downloaded.fetch_add(to.len() as u64, Ordering::Relaxed);
-        self.activity.syncs.fetch_add(1, Ordering::Relaxed);
+        let mut activity = lock(&self.activity);
+        activity.counters.downloaded += to.len() as u64;
+        activity.counters.syncs += 1;
         Ok(())
     }
 
-    /// Drops all queued kernels.
+    /// Drops all queued kernels and cached graphs.
     pub(super) fn close(&self) {
-        self.queue.close();
+        *lock(&self.queue) = Queue::default();
     }
 
     /// Returns all free blocks to the device.
     pub(super) fn free_all(&self) {
-        self.memory.free_all(&*self.launcher, u64::MAX);
+        lock(&self.memory).free_all(self.launcher(), u64::MAX);
     }
 }

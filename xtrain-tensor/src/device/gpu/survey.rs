@@ -1,6 +1,5 @@
 //! GPU support of this build and this machine.
-use super::cuda;
-use super::info::GpuInfo;
+use super::cuda::{self, GpuInfo};
 
 /// Available GPUs, driver, kernel image and emulator. Anything missing comes with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]

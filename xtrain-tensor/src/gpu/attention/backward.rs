@@ -1,6 +1,6 @@
 //! The gradient of attention in two passes: over rows for `dq`, over keys for `dk` and `dv`.
 use super::tiles::{self, CHUNK};
-use super::{MaskArgs, TILE, TILE_LD, mma_ld, sized};
+use super::{MaskArgs, TILE, TILE_LD, mma_ld};
 use crate::gpu::{Arg, Gpu, Grid, args};
 use crate::operands::{AttnMask, AttnSaved, Heads};
 use crate::{Device, Dtype, Result, Tensor};
@@ -8,8 +8,8 @@ use crate::{Device, Dtype, Result, Tensor};
 /// Kernels and launch geometry of one dtype and head size.
 struct Shape {
     delta: &'static str,
-    dq: [&'static str; 4],
-    dkv: [&'static str; 4],
+    dq: &'static str,
+    dkv: &'static str,
     /// Rows (or keys) per tile.
     tile: usize,
     threads: u32,
@@ -24,18 +24,8 @@ impl Shape {
         let rows = 2 * TILE * (hd + 4);
         Shape {
             delta: "attention_delta_f32",
-            dq: [
-                "attention_dq_f32_hd64",
-                "attention_dq_f32_hd128",
-                "attention_dq_f32_hd192",
-                "attention_dq_f32_hd256",
-            ],
-            dkv: [
-                "attention_dkv_f32_hd64",
-                "attention_dkv_f32_hd128",
-                "attention_dkv_f32_hd192",
-                "attention_dkv_f32_hd256",
-            ],
+            dq: sized!("attention_dq_f32", hd),
+            dkv: sized!("attention_dkv_f32", hd),
             tile: TILE,
             threads: 128,
             dq_shared: 4 * (rows + (CHUNK + TILE) * TILE_LD + CHUNK),
@@ -53,18 +43,8 @@ impl Shape {
         let rows = 2 * mma_ld(hd) * (2 * 16 * warps + 2 * columns * stages);
         Shape {
             delta: "attention_delta_bf16",
-            dq: [
-                "attention_dq_bf16_hd64",
-                "attention_dq_bf16_hd128",
-                "attention_dq_bf16_hd192",
-                "attention_dq_bf16_hd256",
-            ],
-            dkv: [
-                "attention_dkv_bf16_hd64",
-                "attention_dkv_bf16_hd128",
-                "attention_dkv_bf16_hd192",
-                "attention_dkv_bf16_hd256",
-            ],
+            dq: sized!("attention_dq_bf16", hd),
+            dkv: sized!("attention_dkv_bf16", hd),
             tile: 16 * warps,
             threads: 32 * warps as u32,
             dq_shared: rows,
@@ -89,7 +69,7 @@ pub(in crate::gpu) fn attention_backward(
     let [q_at, k_at, v_at, y_at, dy_at] = [at(q)?, at(k)?, at(v)?, at(y)?, at(dy)?];
     let (lse_at, delta) = (lse.at(gpu, Dtype::F32)?, gpu.buffer(lse.len() * 4)?);
 
-    let args = args![y_at, dy_at, delta.arg(), lse.len() as u32, heads.hd as u32];
+    let args = args![y_at, dy_at, delta.arg(), lse.len(), heads.hd];
     // SAFETY: y and dy [N, nh, hd], delta [N, nh].
     unsafe { gpu.launch(shape.delta, Grid::over(lse.len() * 32, 256), args)? };
 
@@ -101,19 +81,18 @@ pub(in crate::gpu) fn attention_backward(
     let args = [read as &[Arg], own, &mask_args.args(), &mask_args.head_args()].concat();
     let grid = Grid::blocks([tiles.len(), heads.nkv, 1], shape.threads).shared(shape.dq_shared);
     // SAFETY: shapes and slots were checked by the operation; the tiles cover its rows.
-    unsafe { gpu.launch(sized(shape.dq, heads.hd), grid, &args)? };
+    unsafe { gpu.launch(shape.dq, grid, &args)? };
 
     // slots without a row get a zero gradient
     let device = Device::Gpu(gpu.clone());
-    let (dk, dv) =
-        (Tensor::zeros(&device, k.shape(), Dtype::F32)?, Tensor::zeros(&device, v.shape(), Dtype::F32)?);
+    let zeros = || Tensor::zeros(&device, k.shape(), Dtype::F32);
+    let (dk, dv) = (zeros()?, zeros()?);
     let (order, tiles) = tiles::of_keys(mask, shape.tile);
     let (order, tiles_at) = (gpu.indices(&order)?, gpu.indices(tiles.as_flattened())?);
     let own = args![dk.at(gpu, Dtype::F32)?, dv.at(gpu, Dtype::F32)?, tiles_at, order];
     let args = [read as &[Arg], own, &mask_args.args(), &mask_args.head_args()].concat();
     let grid = Grid::blocks([tiles.len(), heads.nkv, shape.parts], shape.threads).shared(shape.dkv_shared);
-    // SAFETY: whole sequences from position 0, each position with its own slot, as the operation
-    // checked.
-    unsafe { gpu.launch(sized(shape.dkv, heads.hd), grid, &args)? };
+    // SAFETY: whole sequences from position 0, each position with its own slot, as the operation checked.
+    unsafe { gpu.launch(shape.dkv, grid, &args)? };
     Ok([dq, dk, dv])
 }

@@ -18,7 +18,7 @@ impl Operands<'_> {
         let parts = rows.len() * heads.nh * chunks;
         let (ml, o) = (gpu.buffer(parts * 8)?, gpu.buffer(parts * hd * 4)?);
         let counters = gpu.counters(rows.len() * heads.nkv)?;
-        let (kernel, shared) = match self.q.dtype() {
+        let (kernel, shared) = match self.y.dtype() {
             Dtype::BF16 => {
                 let operands = mma_ld(hd) * (2 * CHUNK + 16) + 16 * (CHUNK + 8);
                 ("decode_attention_bf16", 2 * operands + 4 * (16 * TILE_LD + CHUNK))
@@ -27,8 +27,8 @@ impl Operands<'_> {
         };
         let [q, k, v, y, lse] = self.addresses()?;
         let own = args![q, k, v, ml.arg(), o.arg(), y, lse, counters, gpu.indices(rows)?];
-        let args = [own as &[Arg], &self.mask_args.args(), args![chunks as u32], &self.mask_args.head_args()]
-            .concat();
+        let args =
+            [own as &[Arg], &self.mask_args.args(), args![chunks], &self.mask_args.head_args()].concat();
         let grid = Grid::blocks([rows.len(), heads.nkv, chunks], 128).shared(shared);
         // SAFETY: the operation checked shapes and slots; there are partial results for every chunk of every row and
         // head, and one counter per row and KV head.
@@ -41,8 +41,8 @@ impl Operands<'_> {
         let keys: usize = rows.iter().map(|&n| mask.keys(n as usize).len()).sum();
         let chunks: usize = rows.iter().map(|&n| tiles::chunks(mask, n as usize)).sum();
         // keys once per group of query heads; values too, but in f32 once per 16 heads of the group
-        let times = if self.q.dtype() == Dtype::BF16 { 2 } else { 1 + (nh / nkv).div_ceil(16) };
-        let read = times * keys * nkv * hd * self.q.dtype().bytes();
+        let times = if self.y.dtype() == Dtype::BF16 { 2 } else { 1 + (nh / nkv).div_ceil(16) };
+        let read = times * keys * nkv * hd * self.y.dtype().bytes();
         // (m, l) and o of each head, written and read
         let parts = 2 * chunks * nh * (2 + hd) * 4;
         self.gpu.count_attention_bytes(read, parts);

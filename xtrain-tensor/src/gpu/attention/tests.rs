@@ -1,5 +1,7 @@
 //! Every launch geometry, bitwise: bf16 against the reference in the order of `mma.sync`, geometries against each
 //! other, and a row against itself with other rows.
+mod reads;
+
 use std::ops::Range;
 
 use half::bf16;

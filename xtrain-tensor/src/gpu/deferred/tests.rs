@@ -64,7 +64,7 @@ fn a_deferred_operation_keeps_the_values_of_its_inputs() {
 fn an_input_that_is_written_while_it_is_shared_is_detected() {
     use crate::faults::{Fault, with};
     for values in [norm_of_a_changed_input, sum_of_a_changed_input] {
-        assert!(with(Fault::SharedBufferWritten, || compare(values)).is_err());
+        assert!(with(Fault::CopyOnWriteSkipped, || compare(values)).is_err());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
 //! prologue.
-use super::{MAX_GRID_Y, Tile, TileKernels, skinny};
+use super::{MAX_GRID_Y, Tile, TileKernels, skinny, tile_kernels};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor};
@@ -62,21 +62,13 @@ struct Kernels {
 const LINEARS: Kernels = Kernels {
     normed: ["norm_linears_bf16", "norm_linears_f32"],
     skinny: ["linears_skinny_bf16_16", "linears_skinny_bf16_32", "linears_skinny_f32"],
-    square: TileKernels {
-        f32: ["linears_f32_128", "linears_f32_64"],
-        bf16: ["linears_bf16_128", "linears_bf16_64"],
-        k_major: [true, true],
-    },
+    square: tile_kernels!("linears", [true, true]),
     operands_per_output: 1,
 };
 const SWIGLU: Kernels = Kernels {
     normed: ["norm_swiglu_bf16", "norm_swiglu_f32"],
     skinny: ["swiglu_skinny_bf16_16", "swiglu_skinny_bf16_32", "swiglu_skinny_f32"],
-    square: TileKernels {
-        f32: ["swiglu_f32_128", "swiglu_f32_64"],
-        bf16: ["swiglu_bf16_128", "swiglu_bf16_64"],
-        k_major: [true, true],
-    },
+    square: tile_kernels!("swiglu", [true, true]),
     operands_per_output: 2,
 };
 
@@ -140,7 +132,7 @@ pub(super) fn linears_by(
     }
     let (kernel, grid) = LINEARS.launch(source, tile, &outs, dtype);
     let addresses = [w_at, b_at, y_at].concat().into_iter().map(Arg::from);
-    let sizes = [rows, outs[0], outs[1], outs[2], width].map(|n| Arg::from(n as u32));
+    let sizes = [rows, outs[0], outs[1], outs[2], width].map(Arg::from);
     let args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(addresses).chain(sizes).collect();
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
     // y_i [rows, out_i].
@@ -164,7 +156,7 @@ pub(super) fn swiglu_by(
     let y = Tensor::on_gpu(gpu, &[rows, outs], dtype)?;
     let (kernel, grid) = SWIGLU.launch(source, tile, &[outs], dtype);
     let weights = args![gate.weight.at(gpu)?, up.weight.at(gpu)?, bias_of(gpu, &gate)?, bias_of(gpu, &up)?];
-    let rest = args![y.at(gpu, dtype)?, rows as u32, outs as u32, width as u32];
+    let rest = args![y.at(gpu, dtype)?, rows, outs, width];
     let args = [&*source.args(gpu, dtype)?, weights, rest].concat();
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; both weights [outs, width], biases [outs] or null,
     // y [rows, outs].

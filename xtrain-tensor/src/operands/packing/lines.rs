@@ -1,7 +1,7 @@
 //! Collects values that arrive in pieces into whole rows.
 use std::fmt;
 
-use super::piece::PackValue;
+use super::piece::{PackValue, Piece};
 use crate::error::{Error, Result};
 use crate::operands::weight::Weight;
 
@@ -9,6 +9,21 @@ use crate::operands::weight::Weight;
 const WRITE_ELEMENTS: usize = 1 << 16;
 /// Rows of a panel.
 const PANEL: usize = 32;
+
+/// Packs the values of one matrix, which arrive in pieces.
+pub(crate) trait Packer: fmt::Debug + Send {
+    /// Keeps the rows exactly, denormals included, because the matrix is a table whose rows will be read.
+    fn keep_exact_rows(&mut self);
+
+    /// Appends the next values, row-major.
+    fn push(&mut self, values: Piece<'_>);
+
+    /// Returns the weight.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless the number of values is that of the shape.
+    fn finish(self: Box<Self>) -> Result<Weight>;
+}
 
 /// Packs whole rows.
 pub(crate) trait RowSink: fmt::Debug + Send {
@@ -29,7 +44,7 @@ pub(crate) trait RowSink: fmt::Debug + Send {
 /// Collects values and writes them as whole panels, the same number of panels for each thread.
 #[derive(Debug)]
 pub(crate) struct Lines<T: RowSink> {
-    pub(crate) sink: T,
+    sink: T,
     shape: [usize; 2],
     /// Elements per write.
     write_len: usize,
@@ -48,7 +63,7 @@ impl<T: RowSink> Lines<T> {
     }
 
     /// Appends values. Values that already fill whole panels are not copied.
-    pub(crate) fn push_values(&mut self, mut values: &[T::Value]) {
+    fn push_values(&mut self, mut values: &[T::Value]) {
         let [out, width] = self.shape;
         while !values.is_empty() {
             let left = (out - self.rows) * width;
@@ -84,15 +99,21 @@ impl<T: RowSink> Lines<T> {
         self.sink.write(self.rows, width, w);
         self.rows += w.len() / width;
     }
+}
 
-    /// Returns the sink after all values have been written.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] unless there were as many values as the shape holds.
-    pub(crate) fn finish_rows(self) -> Result<T> {
-        let Lines { sink, shape: [out, width], pending, rows, surplus, .. } = self;
+impl<T: RowSink> Packer for Lines<T> {
+    fn keep_exact_rows(&mut self) {
+        self.sink.keep_exact_rows();
+    }
+
+    fn push(&mut self, values: Piece<'_>) {
+        T::Value::convert(values, |values| self.push_values(values));
+    }
+
+    fn finish(self: Box<Self>) -> Result<Weight> {
+        let Lines { sink, shape: [out, width], pending, rows, surplus, .. } = *self;
         if rows == out && surplus == 0 {
-            return Ok(sink);
+            return sink.finish();
         }
         let got = vec![vec![out, width], vec![rows * width + pending.len() + surplus]];
         Err(Error::Shape { op: "WeightPacker", want: "as many values as the shape holds", got })

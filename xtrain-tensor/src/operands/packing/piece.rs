@@ -49,12 +49,6 @@ impl Piece<'_> {
     }
 }
 
-impl<'a, const N: usize> From<&'a [f32; N]> for Piece<'a> {
-    fn from(values: &'a [f32; N]) -> Piece<'a> {
-        Piece::F32(values)
-    }
-}
-
 impl<'a> From<&'a [f32]> for Piece<'a> {
     fn from(values: &'a [f32]) -> Piece<'a> {
         Piece::F32(values)

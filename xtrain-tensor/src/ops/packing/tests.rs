@@ -141,7 +141,7 @@ fn other_shapes_other_dtypes_and_lookups_without_a_table_are_errors() {
     }
     assert!(matches!(WeightPacker::new(&device, &[1, 1], Dtype::U32), Err(Error::Dtype { .. })));
     let mut packing = WeightPacker::new(&device, &[1, 2], Dtype::BF16).unwrap();
-    packing.push(&[1.0, 2.0]);
+    packing.push(&[1.0, 2.0][..]);
     let weight = packing.finish().unwrap();
     assert!(matches!(weight_rows(&weight, &[0]), Err(Error::Argument { .. })));
     assert!(matches!(weight_rows(&packed(&device, [3, 2], Dtype::BF16, 9), &[3]), Err(Error::Index { .. })));

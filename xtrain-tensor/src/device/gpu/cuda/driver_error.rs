@@ -3,10 +3,6 @@ use cudarc::driver::result;
 
 use crate::error::{DriverError, Error};
 
-pub(super) fn error(what: String) -> Error {
-    Error::device(what)
-}
-
 /// Converts a driver error; `what` is the operation that failed.
 pub(super) fn driver_error(what: &str) -> impl FnOnce(result::DriverError) -> Error {
     move |cause| Error::Device {

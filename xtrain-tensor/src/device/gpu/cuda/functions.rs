@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute};
 use cudarc::driver::{CudaFunction, CudaModule};
@@ -10,6 +10,7 @@ use cudarc::driver::{CudaFunction, CudaModule};
 use super::driver_error::driver_error;
 use crate::Result;
 use crate::device::gpu::launch::Call;
+use crate::lock::lock;
 
 /// Shared memory that every kernel may use, static variables included. More requires a function attribute.
 const SHARED: u32 = 48 << 10;
@@ -33,7 +34,7 @@ impl Functions {
 
     /// Returns the kernel, allowed to use `shared` bytes of dynamic shared memory. Valid as long as the module.
     pub(super) fn get(&self, kernel: &'static str, shared: u32) -> Result<CUfunction> {
-        let mut functions = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = lock(&self.loaded);
         if !functions.contains_key(kernel) {
             let function = self.module.load_function(kernel).map_err(driver_error(kernel))?;
             let own = function.shared_size_bytes().map_err(driver_error(kernel))?;

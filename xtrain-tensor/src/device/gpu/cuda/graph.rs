@@ -1,6 +1,5 @@
 //! A sequence of kernels as a CUDA graph: a linear chain of kernel nodes launched by one driver call.
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
@@ -108,11 +107,5 @@ impl Drop for Chain {
                 let _ = sys::cuGraphDestroy(self.graph);
             }
         }
-    }
-}
-
-impl fmt::Debug for Chain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chain").field("nodes", &self.nodes.len()).finish_non_exhaustive()
     }
 }

@@ -44,10 +44,4 @@ unsafe extern "C" {
     pub(super) fn xtemu_read(to: *mut c_void, from: *const c_void, bytes: usize) -> usize;
     pub(super) fn xtemu_zero(at: *mut c_void, bytes: usize);
     pub(super) fn xtemu_on_fault(note: extern "C" fn());
-    #[cfg(test)]
-    pub(super) fn xtemu_watch(at: *const c_void, bytes: usize);
-    #[cfg(test)]
-    pub(super) fn xtemu_watched() -> u64;
-    #[cfg(test)]
-    pub(super) fn xtemu_mma_dot16(a: *const u16, b: *const u16, c: f32) -> f32;
 }

@@ -1,29 +1,19 @@
 //! The kernels compiled for the emulator, and their signatures.
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::fmt;
 use std::sync::LazyLock;
 
 use super::ffi::{self, FLOAT, Kernel, POINTER};
-use crate::device::gpu::launch::Arg;
+use crate::device::gpu::launch::{Arg, EmulatorBuild};
 use crate::{Error, Result};
 
-/// Which device memory the kernels use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
-    /// Host memory.
-    Plain,
-    /// The arena of the checker, with shadow memory.
-    Checked,
-}
-
-/// All kernels of one compilation (plain or checked), by name.
+/// All kernels of one compilation, by name.
 pub(super) struct Kernels {
-    pub(super) memory: Memory,
-    by_name: HashMap<&'static str, Entry>,
+    pub(super) build: EmulatorBuild,
+    pub(super) by_name: HashMap<&'static str, Entry>,
 }
 
-struct Entry {
+pub(super) struct Entry {
     kernel: *const Kernel,
     parameters: &'static [u32],
 }
@@ -33,26 +23,23 @@ unsafe impl Send for Kernels {}
 // SAFETY: as above.
 unsafe impl Sync for Kernels {}
 
-static PLAIN: LazyLock<Kernels> = LazyLock::new(|| Kernels::list(Memory::Plain));
-static CHECKED: LazyLock<Kernels> = LazyLock::new(|| Kernels::list(Memory::Checked));
-
 impl Kernels {
-    /// Returns the kernels compiled for this kind of memory.
-    pub(super) fn of(memory: Memory) -> &'static Kernels {
-        match memory {
-            Memory::Plain => &PLAIN,
-            Memory::Checked => &CHECKED,
+    /// The kernels of this compilation.
+    pub(super) fn of(build: EmulatorBuild) -> &'static Kernels {
+        // SAFETY: each returns the head of a list of static kernels, or null.
+        static PLAIN: LazyLock<Kernels> =
+            LazyLock::new(|| Kernels::list(EmulatorBuild::Plain, unsafe { ffi::xtemu_plain() }));
+        // SAFETY: as above.
+        static CHECKED: LazyLock<Kernels> =
+            LazyLock::new(|| Kernels::list(EmulatorBuild::Checked, unsafe { ffi::xtemu_checked() }));
+        match build {
+            EmulatorBuild::Plain => &PLAIN,
+            EmulatorBuild::Checked => &CHECKED,
         }
     }
 
-    fn list(memory: Memory) -> Kernels {
+    fn list(build: EmulatorBuild, mut next: *const Kernel) -> Kernels {
         let mut by_name = HashMap::new();
-        let mut next = match memory {
-            // SAFETY: returns the head of a list of static kernels, or null.
-            Memory::Plain => unsafe { ffi::xtemu_plain() },
-            // SAFETY: as above.
-            Memory::Checked => unsafe { ffi::xtemu_checked() },
-        };
         // SAFETY: every kernel of the list is static, and the last one's `next` is null.
         while let Some(kernel) = unsafe { next.as_ref() } {
             // SAFETY: a kernel's name is a static C string, and it has `count` parameters.
@@ -64,13 +51,7 @@ impl Kernels {
             by_name.insert(name, Entry { kernel, parameters });
             next = kernel.next;
         }
-        Kernels { memory, by_name }
-    }
-
-    /// The names of all kernels.
-    #[cfg(test)]
-    pub(super) fn names(&self) -> Vec<&'static str> {
-        self.by_name.keys().copied().collect()
+        Kernels { build, by_name }
     }
 
     /// Finds a kernel and checks the argument list against its signature, which a CUDA driver cannot do.
@@ -83,12 +64,8 @@ impl Kernels {
         };
         if !args.iter().map(parameter).eq(entry.parameters.iter().copied()) {
             let found: Vec<u32> = args.iter().map(parameter).collect();
-            let what = format!(
-                "{name}: expected arguments ({}), found ({})",
-                type_list(entry.parameters),
-                type_list(&found)
-            );
-            return Err(Error::device(what));
+            let [want, got] = [type_list(entry.parameters), type_list(&found)];
+            return Err(Error::device(format!("{name}: expected arguments ({want}), found ({got})")));
         }
         Ok(entry.kernel)
     }
@@ -112,10 +89,4 @@ fn type_list(parameters: &[u32]) -> String {
         (_, _, bytes) => format!("{bytes} bytes"),
     };
     parameters.iter().map(name).collect::<Vec<_>>().join(", ")
-}
-
-impl fmt::Debug for Kernels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} kernels, {:?}", self.by_name.len(), self.memory)
-    }
 }
